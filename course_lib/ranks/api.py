@@ -1,0 +1,99 @@
+"""`run_ranks`: call a function on real processes from a notebook, a test or a script."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from course_lib.comm.ledger import Ledger
+from course_lib.errors import four_parts
+from course_lib.ranks.pool import MAX_RANKS, Listener, RankPool
+from course_lib.ranks.tasks import Outcome, Task, register_source, typed_sources
+from course_lib.ranks.transcript import Transcript
+
+_pool: RankPool | None = None
+_ledger: Ledger | None = None
+
+
+def run_ranks(
+    fn: Callable[..., Any], world_size: int, *args: Any, timeout: float = 30.0, device: str | None = None
+) -> list[Any]:
+    """Call `fn(*args)` on `world_size` processes and return their results in rank order.
+
+    `dist` is initialised there: `dist.get_rank()` tells a rank who it is. What the ranks print is shown rank by rank.
+    Raises: ValueError for an illegal world size, RankError if a rank raises, dies or hangs for `timeout` seconds.
+    """
+    check_world_size(world_size)
+    transcript = Transcript(world_size)
+    call = cloudpickle.dumps((fn, args))
+    try:
+        outcomes = run_task(
+            world_size, list(range(world_size)), timeout=timeout, device=device, listen=transcript.add, call=call
+        )
+    finally:
+        sys.stdout.write(transcript.text())
+    return [cloudpickle.loads(outcomes[rank].value) for rank in range(world_size)]
+
+
+def run_task(
+    world_size: int, ranks: list[int], *, timeout: float, device: str | None, listen: Listener, **parts: Any
+) -> dict[int, Outcome]:
+    """Send one task to some ranks of the pool, keep its ledger, and return the outcomes."""
+    global _ledger
+    pool = get_pool(world_size, device, listen)
+    pool.tasks += 1
+    pickled = parts.get("call") or parts.get("push")  # may hold functions whose lines only the notebook knows
+    task = Task(number=pool.tasks, sources=typed_sources() if pickled else {}, **parts)
+    register_source(task.file, (task.code or "").splitlines(keepends=True))
+    outcomes = pool.run(task, ranks=ranks, timeout=timeout, listen=listen)
+    events = [event for outcome in outcomes.values() for event in outcome.events]
+    _ledger = Ledger(events, world_size)
+    return outcomes
+
+
+def get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool:
+    """The process's one pool; another number of ranks, another device or a lost rank replaces it."""
+    global _pool
+    check_world_size(world_size)
+    if _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == (world_size, device):
+        return _pool
+    shutdown()
+    _pool = RankPool(world_size, device)
+    if _pool.notice:
+        listen(0, _pool.notice)
+    return _pool
+
+
+def check_world_size(world_size: int) -> None:
+    """Raise the four-part error unless 1 <= world_size <= MAX_RANKS."""
+    if not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
+        message = four_parts(
+            "ranks",
+            f"world_size={world_size!r}",
+            f"a pool has 1 to {MAX_RANKS} ranks",
+            "choose a number in that range",
+        )
+        raise ValueError(message)
+
+
+def shutdown() -> None:
+    """End the pool's processes; the next task starts new ones."""
+    global _pool
+    if _pool is not None:
+        _pool.kill()
+        _pool = None
+
+
+def ledger() -> Ledger:
+    """The traffic that the last run recorded, of all ranks."""
+    if _ledger is None:
+        message = four_parts("ledger", "no run yet", "it holds the last run's events", "run a cell on ranks first")
+        raise ValueError(message)
+    return _ledger
+
+
+atexit.register(shutdown)

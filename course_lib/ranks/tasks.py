@@ -1,0 +1,67 @@
+"""What travels between the notebook and its ranks: a task to each rank, an outcome back."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from course_lib.ranks.stacks import Frame
+
+if TYPE_CHECKING:
+    from course_lib.comm.ledger import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One cell (`code`) or one function call (`call`, pickled) for a rank; `number` counts the pool's tasks."""
+
+    number: int
+    code: str | None = None
+    call: bytes | None = None
+    push: bytes | None = None
+    pull: tuple[str, ...] = ()
+    sources: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """The name under which a cell's lines appear in stacks."""
+        return f"<ranks cell {self.number}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An exception on a rank: its type, text, and the learner's own frames, outermost first."""
+
+    type: str
+    text: str
+    frames: list[Frame]
+    missing_name: str | None = None
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether it only says that another rank went away (gloo's and NCCL's wording)."""
+        words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+        return any(word in self.text for word in words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a task ended on one rank; `value` is the pickled result, or of a cell the text of its last expression."""
+
+    failure: Failure | None = None
+    value: Any = None
+    pulled: bytes | None = None
+    events: list[Event] = field(default_factory=list)
+
+
+def typed_sources() -> dict[str, list[str]]:
+    """Lines of code that exists in no file (notebook cells), so that a rank's stacks can show them."""
+    entries = ((name, entry) for name, entry in linecache.cache.items() if len(entry) == 4)
+    return {name: list(entry[2]) for name, entry in entries if not os.path.exists(name)}
+
+
+def register_source(name: str, lines: list[str]) -> None:
+    """Let `linecache`, and with it every report of a stack, know lines that are in no file."""
+    linecache.cache[name] = (sum(map(len, lines)), None, lines, name)

@@ -1,0 +1,190 @@
+"""One rank: a process that joins the group, then carries out tasks in a namespace that it keeps."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import sys
+import threading
+import traceback
+import types
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+from IPython.lib.pretty import pretty
+
+from course_lib.comm import guard, ledger
+from course_lib.errors import four_parts
+from course_lib.ranks import lifeline, stacks
+from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Everything a rank is given at its start."""
+
+    rank: int
+    world_size: int
+    device: str | None
+    folder: str
+    work: Connection
+    lifeline: Connection
+
+
+class Stream:
+    """A rank's stdout and stderr: each piece of text goes to the notebook at once."""
+
+    encoding = "utf-8"
+
+    def __init__(self, work: Connection) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        self.send("output", text)
+        return len(text)
+
+    def send(self, kind: str, content: object) -> None:
+        """Send one message; a lock keeps messages of several threads apart."""
+        with self._lock:
+            self._work.send_bytes(cloudpickle.dumps((kind, content)))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        return False
+
+
+def main(seat: Seat) -> None:
+    """Run rank `seat.rank` until the notebook closes the pipe."""
+    guarded = lifeline.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the notebook's to handle
+    lifeline.watch(seat.lifeline, seat.folder, stacks.main_thread_stack)
+    stacks.dump_on_signal(os.path.join(seat.folder, f"stack-{seat.rank}"))
+    stream = Stream(seat.work)
+    sys.stdout = sys.stderr = stream  # type: ignore[assignment]
+    torch.set_num_threads(1)
+    device, notice = join_group(seat)
+    if not guarded:
+        notice += "no prctl on this system: a rank stuck in C code may outlive a killed notebook\n"
+    namespace = fresh_namespace(seat, device)
+    stream.send("ready", notice if seat.rank == 0 else "")
+    while True:
+        try:
+            task: Task = cloudpickle.loads(seat.work.recv_bytes())
+        except EOFError:
+            return
+        stream.send("done", carry_out(task, namespace))
+
+
+def join_group(seat: Seat) -> tuple[torch.device, str]:
+    """Choose device and back end, join the default group; return the device and a notice for the learner."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    one_each = gpus >= seat.world_size and seat.device != "cpu"
+    notice = ""
+    if one_each or (seat.device == "cuda" and gpus):
+        device = torch.device("cuda", seat.rank % gpus)
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+        if gpus and seat.device is None:
+            notice = f"{seat.world_size} ranks on {gpus} GPU(s): running on CPU over gloo (--device cuda shares)\n"
+    # DETAIL wraps the default group, so that mismatched native collectives raise instead of aborting. Groups made
+    # later stay plain: torch's DDP crashes on a wrapped one, and timings need none.
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    dist.init_process_group(
+        "nccl" if one_each else "gloo",
+        init_method=f"file://{seat.folder}/store",
+        rank=seat.rank,
+        world_size=seat.world_size,
+    )
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    return device, notice
+
+
+def fresh_namespace(seat: Seat, device: torch.device) -> dict[str, Any]:
+    """The names a cell finds. It is `__main__`, so that classes defined in cells can be pickled."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    names = {"rank": seat.rank, "world_size": seat.world_size, "device": device, "torch": torch, "dist": dist}
+    module.__dict__.update(names)
+    return module.__dict__
+
+
+def carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
+    """Run one task; an exception becomes part of the outcome, and the ledger's events travel with it."""
+    for name, lines in task.sources.items():
+        register_source(name, lines)
+    guard.start_cell(task.number)
+    ledger.clear()
+    value: Any = None
+    pulled: bytes | None = None
+    failure: Failure | None = None
+    try:
+        if task.push is not None:
+            namespace.update(cloudpickle.loads(task.push))
+        value = run_cell(task, namespace) if task.code is not None else run_call(task)
+        pulled = pull(task.pull, namespace) if task.pull else None
+    except (Exception, SystemExit) as error:
+        failure = describe(error)
+    return Outcome(failure=failure, value=value, pulled=pulled, events=list(ledger.current()))
+
+
+def run_cell(task: Task, namespace: dict[str, Any]) -> str | None:
+    """Execute a cell's statements; return the text of its last expression, as a notebook would show it."""
+    code = task.code or ""
+    register_source(task.file, code.splitlines(keepends=True))
+    body = ast.parse(code, task.file)
+    last = body.body.pop() if shows_value(body, code) else None
+    exec(compile(body, task.file, "exec"), namespace)
+    if last is None:
+        return None
+    value = eval(compile(ast.Expression(last.value), task.file, "eval"), namespace)
+    return None if value is None else pretty(value)
+
+
+def shows_value(body: ast.Module, code: str) -> Any:
+    """Whether the cell ends in an expression that no semicolon silences."""
+    return body.body and isinstance(body.body[-1], ast.Expr) and not code.rstrip().endswith(";")
+
+
+def run_call(task: Task) -> bytes:
+    """Call the pickled function; its result travels pickled, so that tensors need no shared memory."""
+    assert task.call is not None
+    function, args = cloudpickle.loads(task.call)
+    result: bytes = cloudpickle.dumps(function(*args))
+    return result
+
+
+def pull(names: tuple[str, ...], namespace: dict[str, Any]) -> bytes:
+    """Pickle the named variables for the notebook."""
+    missing = [name for name in names if name not in namespace]
+    if missing:
+        message = four_parts(
+            "%%ranks --pull",
+            f"{', '.join(missing)} is not defined on rank {namespace['rank']}",
+            "only a rank's own variables can be pulled",
+            "assign it in the cell or correct the name",
+        )
+        raise ValueError(message)
+    found: bytes = cloudpickle.dumps({name: namespace[name] for name in names})
+    return found
+
+
+def describe(error: BaseException) -> Failure:
+    """Reduce an exception to what the notebook shows: type, text and the learner's own lines."""
+    frames = [stacks.from_frame(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
+    own = [
+        stacks.Frame(file=frame.file, line=line, name=frame.name)
+        for frame, line in zip(frames, lines, strict=True)
+        if frame.is_own
+    ]
+    missing = error.name if isinstance(error, NameError) else None
+    return Failure(type=type(error).__name__, text=str(error), frames=own, missing_name=missing)

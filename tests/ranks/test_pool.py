@@ -1,0 +1,252 @@
+"""The promises of `run_ranks`, each on real processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.ranks import RankError, RankTimeout, ledger, run_ranks
+from course_lib.ranks.lifeline import die_with_parent
+
+ROOT = Path(__file__).parents[2]
+
+
+def sum_of_ranks():
+    total = torch.tensor([dist.get_rank()])
+    dist.all_reduce(total)
+    return dist.get_rank(), os.getpid(), int(total)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 16])
+def test_results_come_in_rank_order_from_distinct_processes(world_size):
+    results = run_ranks(sum_of_ranks, world_size)
+    ranks, pids, sums = zip(*results, strict=True)
+    assert ranks == tuple(range(world_size))
+    assert len({*pids, os.getpid()}) == world_size + 1
+    assert set(sums) == {sum(range(world_size))}
+
+
+def test_arguments_closures_and_tensors_travel():
+    scale = 3
+    results = run_ranks(lambda x, k: x * k * scale + dist.get_rank(), 2, torch.arange(3), 2)
+    assert [result.tolist() for result in results] == [[0, 6, 12], [1, 7, 13]]
+
+
+def test_the_pool_is_kept_between_runs():
+    first = [pid for _, pid, _ in run_ranks(sum_of_ranks, 3)]
+    assert [pid for _, pid, _ in run_ranks(sum_of_ranks, 3)] == first
+
+
+def test_output_is_one_block_in_rank_order(capsys):
+    def speak():
+        time.sleep(0.05 * (2 - dist.get_rank()))
+        print(f"hello\nfrom {dist.get_rank()}")
+
+    run_ranks(speak, 3)
+    expected = [f"rank {rank} │ {line}" for rank in range(3) for line in ("hello", f"from {rank}")]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_rank_that_raises_is_named_and_the_waiting_are_released():
+    def one_raises():
+        if dist.get_rank() == 1:
+            raise KeyError("boom")
+        dist.all_reduce(torch.ones(1))
+
+    started = time.monotonic()
+    with pytest.raises(RankError, match=r"^rank 1 failed at line \d+ of test_pool.py.*KeyError: 'boom'") as caught:
+        run_ranks(one_raises, 4)
+    assert time.monotonic() - started < 3 * 1.5
+    assert (caught.value.rank, caught.value.kind) == (1, "raised")
+    assert "ranks 0, 2, 3 wait in all_reduce" in str(caught.value)
+    assert len(run_ranks(sum_of_ranks, 4)) == 4
+
+
+def test_an_error_on_all_ranks_keeps_the_processes():
+    before = [pid for _, pid, _ in run_ranks(sum_of_ranks, 2)]
+    with pytest.raises(RankError, match="all ranks failed .*ZeroDivisionError"):
+        run_ranks(lambda: 1 / 0, 2)
+    assert [pid for _, pid, _ in run_ranks(sum_of_ranks, 2)] == before
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_blamed_not_its_neighbours(victim):
+    def one_dies():
+        if dist.get_rank() == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(1))
+
+    with pytest.raises(RankError, match=f"^rank {victim} died") as caught:
+        run_ranks(one_dies, 4)
+    assert (caught.value.rank, caught.value.kind) == (victim, "died")
+    assert len(run_ranks(sum_of_ranks, 4)) == 4
+
+
+def test_a_deadlock_is_explained_soon_after_the_limit():
+    def deadlock():
+        if dist.get_rank() == 2:
+            dist.recv(torch.ones(1), src=1)
+        else:
+            comm.all_reduce(torch.ones(1))
+
+    started = time.monotonic()
+    with pytest.raises(RankTimeout) as caught:
+        run_ranks(deadlock, 4, timeout=1)
+    assert time.monotonic() - started < 1 + 2
+    message = str(caught.value)
+    assert "ranks 0, 1, 3 wait in all_reduce #1, line " in message
+    assert "rank 2 waits in recv from 1, line " in message
+    assert len(run_ranks(sum_of_ranks, 4)) == 4
+
+
+def test_an_endless_loop_is_found_by_its_line():
+    def spin():
+        while dist.get_rank() == 1:
+            pass
+
+    with pytest.raises(RankTimeout, match=r"rank 1 still runs at line \d+ of test_pool.py"):
+        run_ranks(spin, 2, timeout=0.5)
+
+
+def test_a_rank_that_holds_the_interpreter_lock_is_found_too():
+    def hold_the_lock():
+        ctypes.PyDLL(None).sleep(20)  # PyDLL calls without releasing the lock
+
+    with pytest.raises(RankTimeout, match=r"rank 0 still runs at line \d+ of test_pool.py"):
+        run_ranks(hold_the_lock, 1, timeout=0.5)
+
+
+@pytest.mark.parametrize("world_size", [0, -1, 33, 2.0, "4"])
+def test_an_illegal_world_size_is_one_line(world_size):
+    with pytest.raises(ValueError, match="ranks: world_size=.*; a pool has 1 to 32 ranks; choose"):
+        run_ranks(sum_of_ranks, world_size)
+
+
+def test_mismatched_native_collectives_raise_instead_of_aborting():
+    def mismatch():
+        dist.all_reduce(torch.ones(1 + dist.get_rank()))
+
+    with pytest.raises(RankError, match="mismatch"):
+        run_ranks(mismatch, 2)
+    assert len(run_ranks(sum_of_ranks, 2)) == 2
+
+
+def test_the_ledger_holds_the_last_run_of_all_ranks():
+    run_ranks(lambda: comm.all_reduce(torch.ones(8), algorithm="ring"), 4)
+    assert {event.rank for event in ledger().events} == {0, 1, 2, 3}
+    run_ranks(sum_of_ranks, 4)
+    assert not [event for event in ledger().events if event.kind == "send"]
+
+
+SCRIPT = """
+import os, sys, time
+import torch.distributed as dist
+from course_lib.ranks import lifeline, run_ranks
+
+def report(path):
+    open(f"{path}/{dist.get_rank()}-{os.getpid()}", "w").close()
+    {then}
+
+run_ranks(report, 4, sys.argv[1], timeout=60)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("then", ["pass", "dist.recv(__import__('torch').ones(1), 1)", "while True: pass"])
+def test_no_process_outlives_a_killed_notebook(tmp_path, then):
+    notebook = subprocess.Popen([sys.executable, "-c", SCRIPT.replace("{then}", then), tmp_path], cwd=ROOT)
+    pids = wait_for_pids(tmp_path, 4)
+    assert all(map(is_running, pids))
+    notebook.kill()
+    notebook.wait()
+    assert_gone(pids)
+
+
+def test_no_process_outlives_a_killed_notebook_without_prctl(tmp_path):
+    """What macOS relies on: the lifeline alone."""
+    crippled = (
+        "import ctypes\nreal = ctypes.CDLL\n"
+        "ctypes.CDLL = lambda name, *args, **more: real(name, *args, **more) if name else object()\n"
+    )
+    (tmp_path / "crippled").mkdir()
+    (tmp_path / "crippled" / "sitecustomize.py").write_text(crippled)
+    (tmp_path / "pids").mkdir()
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'crippled'}:{ROOT}"}
+    command = [sys.executable, "-c", SCRIPT.replace("{then}", "while True: pass"), tmp_path / "pids"]
+    notebook = subprocess.Popen(command, env=environment)
+    pids = wait_for_pids(tmp_path / "pids", 4)
+    notebook.kill()
+    notebook.wait()
+    assert_gone(pids)
+
+
+def test_prctl_is_found_where_it_exists_and_missed_where_not(monkeypatch):
+    assert subprocess.run(
+        [sys.executable, "-c", "from course_lib.ranks.lifeline import die_with_parent; assert die_with_parent()"],
+        cwd=ROOT,
+    ).returncode == (0 if sys.platform == "linux" else 1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert not die_with_parent()
+
+
+def test_two_notebooks_at_once(tmp_path):
+    script = SCRIPT.replace("{then}", "dist.all_reduce(__import__('torch').ones(1))").replace("time.sleep(60)", "")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    both = [subprocess.Popen([sys.executable, "-c", script, tmp_path / name], cwd=ROOT) for name in "ab"]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert [len(list((tmp_path / name).iterdir())) for name in "ab"] == [4, 4]
+
+
+def four_times_rank():
+    return 4 * dist.get_rank()
+
+
+def test_the_same_function_runs_under_torchrun():
+    run = torchrun("tests.ranks.test_pool:four_times_rank")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["rank 0 → 0", "rank 1 → 4"]
+
+
+def test_torchrun_without_a_function_is_one_line():
+    command = [sys.executable, "-m", "course_lib.ranks", "nowhere"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr == "course_lib.ranks: got nowhere; one argument names a function; write module:function\n"
+
+
+def torchrun(name):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run([*command, "-m", "course_lib.ranks", name], cwd=ROOT, capture_output=True, text=True)
+
+
+def wait_for_pids(folder, count):
+    deadline = time.monotonic() + 60
+    while len(found := list(folder.iterdir())) < count:
+        assert time.monotonic() < deadline, "the ranks never started"
+        time.sleep(0.05)
+    return [int(path.name.split("-")[1]) for path in found]
+
+
+def is_running(pid):
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def assert_gone(pids):
+    deadline = time.monotonic() + 3
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < deadline, f"still running: {left}"
+        time.sleep(0.05)
