@@ -45,7 +45,10 @@ def find(arguments: list[str]) -> Callable[[], Any]:
         found: Callable[[], Any] = getattr(importlib.import_module(module), function)
         return found
     except (ValueError, ImportError, AttributeError) as error:
-        print(four_parts(_NAME, str(error), "one argument names a function", "write module:function"), file=sys.stderr)
+        print(
+            four_parts(_NAME, str(error), "one argument names a function", "write module:function"),
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 

@@ -32,7 +32,12 @@ def run_ranks(
     call = cloudpickle.dumps((fn, args))
     try:
         outcomes = run_task(
-            world_size, list(range(world_size)), timeout=timeout, device=device, listen=transcript.add, call=call
+            world_size,
+            list(range(world_size)),
+            timeout=timeout,
+            device=device,
+            listen=transcript.add,
+            call=call,
         )
     finally:
         sys.stdout.write(transcript.text())
@@ -46,6 +51,7 @@ def run_task(
     global _ledger
     pool = get_pool(world_size, device, listen)
     pool.tasks += 1
+    pool.has_variables |= "code" in parts
     pickled = parts.get("call") or parts.get("push")  # may hold functions whose lines only the notebook knows
     task = Task(number=pool.tasks, sources=typed_sources() if pickled else {}, **parts)
     register_source(task.file, (task.code or "").splitlines(keepends=True))
@@ -61,10 +67,14 @@ def get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool:
     check_world_size(world_size)
     if _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == (world_size, device):
         return _pool
+    if _pool is not None and _pool.alive and _pool.has_variables:
+        listen(
+            None,
+            f"{world_size} new ranks replace the {_pool.world_size} old ones, whose variables are gone\n",
+        )
     shutdown()
     _pool = RankPool(world_size, device)
-    if _pool.notice:
-        listen(0, _pool.notice)
+    listen(None, _pool.notice)
     return _pool
 
 

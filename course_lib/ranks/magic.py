@@ -97,7 +97,7 @@ def _number(word: str, kind: Callable[[str], Any], name: str) -> Any:
     try:
         return kind(word)
     except ValueError:
-        raise _mistake(f"{name} is {word!r}", f"it must be a number", USAGE) from None
+        raise _mistake(f"{name} is {word!r}", "it must be a number", USAGE) from None
 
 
 def _mistake(values: str, rule: str, way_out: str) -> ValueError:
@@ -152,7 +152,9 @@ def _pack(names: dict[str, Any], push: tuple[str, ...]) -> bytes | None:
     missing = [name for name in push if name not in names]
     if missing:
         raise _mistake(
-            f"--push {', '.join(missing)}", "only variables of the notebook can be pushed", "define it in a cell first"
+            f"--push {', '.join(missing)}",
+            "only variables of the notebook can be pushed",
+            "define it in a cell first",
         )
     packed: bytes | None = cloudpickle.dumps({name: names[name] for name in push}) if push else None
     return packed

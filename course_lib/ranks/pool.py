@@ -31,7 +31,7 @@ START_LIMIT_S = 60.0
 GRACE_S = 1.0  # how long the other ranks may take to end by themselves after one failed
 STACK_LIMIT_S = 0.5
 
-Listener = Callable[[int, str], None]
+Listener = Callable[[int | None, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,7 @@ class RankPool:
         self.world_size = world_size
         self.device = device
         self.tasks = 0
+        self.has_variables = False  # whether a cell ran: its variables would be lost with the pool
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._members: list[_Member] = []
         self.notice = self._start()
@@ -66,7 +67,12 @@ class RankPool:
         _stay_on_this_machine()
         with _blank_main():
             for rank in range(self.world_size):
-                seat = {"rank": rank, "world_size": self.world_size, "device": self.device, "folder": self._folder}
+                seat = {
+                    "rank": rank,
+                    "world_size": self.world_size,
+                    "device": self.device,
+                    "folder": self._folder,
+                }
                 self._members.append(_start_member(context, seat))
         try:
             return "".join(self._collect_ready())
@@ -136,7 +142,11 @@ class RankPool:
         return outcomes, failures
 
     def _judge(
-        self, ranks: list[int], outcomes: dict[int, Outcome], failures: dict[int, Failure | None], timeout: float
+        self,
+        ranks: list[int],
+        outcomes: dict[int, Outcome],
+        failures: dict[int, Failure | None],
+        timeout: float,
     ) -> None:
         """Raise the one error that explains a run that did not end well; heal or kill the pool first."""
         waiting = [rank for rank in ranks if rank not in outcomes and rank not in failures]

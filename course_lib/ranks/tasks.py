@@ -42,7 +42,12 @@ class Failure:
     @property
     def is_echo(self) -> bool:
         """Whether it only says that another rank went away (gloo's and NCCL's wording)."""
-        words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+        words = (
+            "Connection closed by peer",
+            "Connection reset by peer",
+            "Broken pipe",
+            "remote process exited",
+        )
         return any(word in self.text for word in words)
 
 

@@ -12,13 +12,17 @@ class Transcript:
     """Text per rank; `text()` is deterministic, whatever the order in which the ranks wrote."""
 
     def __init__(self, world_size: int) -> None:
+        self._notes = ""
         self._width = len(str(world_size - 1))
         self._pieces: dict[int, list[str]] = {}
         self._values: dict[int, str] = {}
 
-    def add(self, rank: int, text: str) -> None:
-        """Append what a rank printed."""
-        self._pieces.setdefault(rank, []).append(text)
+    def add(self, rank: int | None, text: str) -> None:
+        """Append what a rank printed; None is the pool itself, whose notes come first."""
+        if rank is None:
+            self._notes += text
+        else:
+            self._pieces.setdefault(rank, []).append(text)
 
     def show_value(self, rank: int, text: str) -> None:
         """Append the value of a cell's last expression."""
@@ -34,7 +38,7 @@ class Transcript:
             for line in self._values.get(rank, "").splitlines():
                 lines.append(self._line(rank, mark, line))
                 mark = " "
-        return "".join(lines)
+        return self._notes + "".join(lines)
 
     def _line(self, rank: int, mark: str, line: str) -> str:
         return f"rank {rank:>{self._width}} {mark} {line}\n"
@@ -56,7 +60,7 @@ class LiveView:
         self._empty = True
         self._handle.display({"text/plain": ""}, raw=True)
 
-    def add(self, rank: int, text: str) -> None:
+    def add(self, rank: int | None, text: str) -> None:
         """Take text and refresh the display, at most 20 times a second."""
         self._transcript.add(rank, text)
         if time.monotonic() - self._shown >= REFRESH_S:

@@ -17,6 +17,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 from IPython.lib.pretty import pretty
+from torch._C._distributed_c10d import DebugLevel, set_debug_level
 
 from course_lib.comm import guard, ledger
 from course_lib.errors import four_parts
@@ -68,7 +69,7 @@ def main(seat: Seat) -> None:
     lifeline.watch(seat.lifeline, seat.folder, stacks.main_thread_stack)
     stacks.dump_on_signal(os.path.join(seat.folder, f"stack-{seat.rank}"))
     stream = Stream(seat.work)
-    sys.stdout = sys.stderr = stream  # type: ignore[assignment]
+    sys.stdout = sys.stderr = stream
     torch.set_num_threads(1)
     device, notice = join_group(seat)
     if not guarded:
@@ -97,14 +98,14 @@ def join_group(seat: Seat) -> tuple[torch.device, str]:
             notice = f"{seat.world_size} ranks on {gpus} GPU(s): running on CPU over gloo (--device cuda shares)\n"
     # DETAIL wraps the default group, so that mismatched native collectives raise instead of aborting. Groups made
     # later stay plain: torch's DDP crashes on a wrapped one, and timings need none.
-    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    set_debug_level(DebugLevel.DETAIL)
     dist.init_process_group(
         "nccl" if one_each else "gloo",
         init_method=f"file://{seat.folder}/store",
         rank=seat.rank,
         world_size=seat.world_size,
     )
-    dist.set_debug_level(dist.DebugLevel.OFF)
+    set_debug_level(DebugLevel.OFF)
     return device, notice
 
 
@@ -141,17 +142,14 @@ def run_cell(task: Task, namespace: dict[str, Any]) -> str | None:
     code = task.code or ""
     register_source(task.file, code.splitlines(keepends=True))
     body = ast.parse(code, task.file)
-    last = body.body.pop() if shows_value(body, code) else None
-    exec(compile(body, task.file, "exec"), namespace)
-    if last is None:
+    last = body.body[-1] if body.body else None
+    if not isinstance(last, ast.Expr) or code.rstrip().endswith(";"):  # a semicolon silences, as in any cell
+        exec(compile(body, task.file, "exec"), namespace)
         return None
+    body.body.pop()
+    exec(compile(body, task.file, "exec"), namespace)
     value = eval(compile(ast.Expression(last.value), task.file, "eval"), namespace)
     return None if value is None else pretty(value)
-
-
-def shows_value(body: ast.Module, code: str) -> Any:
-    """Whether the cell ends in an expression that no semicolon silences."""
-    return body.body and isinstance(body.body[-1], ast.Expr) and not code.rstrip().endswith(";")
 
 
 def run_call(task: Task) -> bytes:

@@ -143,7 +143,11 @@ def test_output_is_live_while_the_ranks_run(kernel):
 
 def test_another_number_of_ranks_starts_new_ones(kernel):
     kernel.run("%%ranks 2\nold = 1")
-    assert len(kernel.run("%%ranks 3\nrank").text.splitlines()) == 3
+    reply = kernel.run("%%ranks 3\nrank")
+    assert reply.text.splitlines() == [
+        "3 new ranks replace the 2 old ones, whose variables are gone",
+        *(f"rank {rank} → {rank}" for rank in range(3)),
+    ]
     assert "NameError" in kernel.run("%%ranks 2\nold").error
 
 

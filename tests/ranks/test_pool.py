@@ -192,7 +192,11 @@ def test_no_process_outlives_a_killed_notebook_without_prctl(tmp_path):
 
 def test_prctl_is_found_where_it_exists_and_missed_where_not(monkeypatch):
     assert subprocess.run(
-        [sys.executable, "-c", "from course_lib.ranks.lifeline import die_with_parent; assert die_with_parent()"],
+        [
+            sys.executable,
+            "-c",
+            "from course_lib.ranks.lifeline import die_with_parent; assert die_with_parent()",
+        ],
         cwd=ROOT,
     ).returncode == (0 if sys.platform == "linux" else 1)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
