@@ -1,7 +1,7 @@
 """No rank outlives the notebook that started it, however that notebook ends.
 
 Two independent cords, because either alone has a gap:
-- a thread waits on a pipe whose other end only the notebook's process holds; its end of file means that process is gone;
+- a thread waits on a pipe whose other end only the notebook's process holds; its end means that process is gone;
 - on Linux `prctl(PR_SET_PDEATHSIG)` lets the kernel kill a rank whose fork server died, even one stuck in C code.
 """
 

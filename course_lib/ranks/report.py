@@ -52,17 +52,23 @@ def where_all_wait(stacks: dict[int, list[Frame]]) -> str:
 
 
 def blame(failures: dict[int, Failure | None]) -> int:
-    """The rank to look at: a dead process first (None), then the first to fail that is not another's echo."""
+    """The rank to look at: a dead process (None) first, then the first to fail that is not another's echo.
+
+    Ranks that failed alike differ only by chance in when they did: the lowest speaks for them.
+    """
     dead = [rank for rank, failure in failures.items() if failure is None]
-    first = [rank for rank, failure in failures.items() if failure is not None and not failure.is_echo]
-    return (dead or first or list(failures))[0]
+    if dead:
+        return dead[0]
+    own = [rank for rank, failure in failures.items() if failure is not None and not failure.is_echo]
+    first = (own or list(failures))[0]
+    return min(rank for rank, failure in failures.items() if _alike(failure, failures[first]))
 
 
 def raised_message(failures: dict[int, Failure], world_size: int) -> str:
     """One line about exceptions: who failed, on which line, with what."""
     culprit = blame(dict(failures))
     failure = failures[culprit]
-    same = [rank for rank, other in failures.items() if (other.type, other.text) == (failure.type, failure.text)]
+    same = [rank for rank, other in failures.items() if _alike(other, failure)]
     who = "all ranks" if 1 < world_size == len(same) else rank_names(sorted(same))
     place = ""
     if failure.frames:
@@ -82,6 +88,10 @@ def rank_names(ranks: Iterable[int]) -> str:
     """`rank 2` or `ranks 0, 1, 3`."""
     numbers = list(ranks)
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _alike(one: Failure | None, other: Failure | None) -> bool:
+    return one is not None and other is not None and (one.type, one.text) == (other.type, other.text)
 
 
 def _communicates(frame: Frame) -> bool:

@@ -166,7 +166,7 @@ def pull(names: tuple[str, ...], namespace: dict[str, Any]) -> bytes:
     if missing:
         message = four_parts(
             "%%ranks --pull",
-            f"{', '.join(missing)} is not defined on rank {namespace['rank']}",
+            f"{', '.join(missing)} is not defined on the ranks",
             "only a rank's own variables can be pulled",
             "assign it in the cell or correct the name",
         )

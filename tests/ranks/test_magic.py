@@ -135,6 +135,7 @@ def test_an_interrupt_ends_an_endless_loop_and_is_raised(kernel):
 
 
 def test_output_is_live_while_the_ranks_run(kernel):
+    kernel.run("%%ranks 2\npass")
     reply = kernel.run("%%ranks 2\nimport time\nfor i in range(3):\n    print(i)\n    time.sleep(0.2)")
     assert any("rank 0 │ 0" in text and "│ 2" not in text for text in reply.updates)
     assert reply.updates[-1] == ""
@@ -186,7 +187,7 @@ def test_a_wrong_first_line_is_one_line_and_costs_nothing(kernel, line, message)
 
 def test_a_missing_pull_is_one_line(kernel):
     reply = kernel.run("%%ranks 2 --pull nothing\nx = 1")
-    assert "%%ranks --pull: nothing is not defined on rank 0; " in reply.error
+    assert "%%ranks --pull: nothing is not defined on the ranks; " in reply.error
 
 
 def test_a_syntax_error_is_shown_before_any_rank_runs(kernel):
