@@ -1,0 +1,69 @@
+"""`make lab` gives learners their own copies and says in one line when a port is taken."""
+
+from __future__ import annotations
+
+import socket
+
+from tools.lab import copy_notebooks, lab_command, port_trouble
+
+
+def course(tmp_path):
+    for name in ("notebooks/00_start_here.ipynb", "exercises/release/02_collectives/02_collectives.ipynb"):
+        path = tmp_path / "course" / name
+        path.parent.mkdir(parents=True)
+        path.write_text("first version")
+    return tmp_path / "course"
+
+
+def test_notebooks_are_copied_with_the_course_s_folders(tmp_path):
+    source, work = course(tmp_path), tmp_path / "work"
+    assert str(copy_notebooks(source, work)) == "your copies in work/: 2 added"
+    assert (work / "notebooks/00_start_here.ipynb").read_text() == "first version"
+    assert str(copy_notebooks(source, work)) == "your copies in work/: 0 added"
+
+
+def test_an_edited_copy_is_kept_and_an_untouched_one_renewed(tmp_path):
+    source, work = course(tmp_path), tmp_path / "work"
+    copy_notebooks(source, work)
+    (work / "notebooks/00_start_here.ipynb").write_text("my notes")
+    assert copy_notebooks(source, work).kept == []  # edited, but the course has nothing newer
+    for path in source.rglob("*.ipynb"):
+        path.write_text("second version")
+    (source / "notebooks/01_new.ipynb").write_text("new")
+    copies = copy_notebooks(source, work)
+    assert copies.added == ["notebooks/01_new.ipynb"]
+    assert copies.renewed == ["exercises/release/02_collectives/02_collectives.ipynb"]
+    assert copies.kept == ["notebooks/00_start_here.ipynb"]
+    assert (work / "notebooks/00_start_here.ipynb").read_text() == "my notes"
+    assert "yours kept although the course has newer ones: notebooks/00_start_here.ipynb" in str(copies)
+
+
+def test_a_copy_from_nowhere_is_never_overwritten(tmp_path):
+    source, work = course(tmp_path), tmp_path / "work"
+    mine = work / "notebooks/00_start_here.ipynb"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("made by hand")
+    assert copy_notebooks(source, work).kept == ["notebooks/00_start_here.ipynb"]
+    assert mine.read_text() == "made by hand"
+
+
+def test_a_taken_port_is_one_line_with_the_way_out():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        line = port_trouble(str(port))
+    assert f"port {port} on 127.0.0.1 cannot be had" in line
+    assert "make lab PORT=" in line and "\n" not in line
+
+
+def test_a_port_must_be_a_number():
+    assert "PORT=abc is not a port" in port_trouble("abc")
+    assert "PORT=70000 is not a port" in port_trouble("70000")
+
+
+def test_lab_listens_on_this_machine_only_and_keeps_its_token(tmp_path):
+    command = lab_command("8890", tmp_path, "--no-browser")
+    assert "--ServerApp.ip=127.0.0.1" in command and "--ServerApp.port_retries=0" in command
+    assert command[-1] == "--no-browser"
+    assert not any("token" in option for option in command)

@@ -1,0 +1,119 @@
+"""`make lab`: the learner's own copies of the notebooks, opened in JupyterLab on this machine only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.paths import LEARNER, ROOT, python_of
+
+WORK = ROOT / "work"
+SOURCES = ("notebooks", "exercises/release")
+FIRST = "notebooks/00_start_here.ipynb"
+COPIED = ".copied.json"  # what was copied when, so that an untouched copy is told from an edited one
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copies:
+    """What became of each course notebook."""
+
+    added: list[str] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        told = [f"{len(self.added)} added"]
+        if self.renewed:
+            told.append(f"{len(self.renewed)} that you had not touched renewed")
+        if self.kept:
+            told.append(f"yours kept although the course has newer ones: {', '.join(self.kept)}")
+        return f"your copies in work/: {'; '.join(told)}"
+
+
+def main() -> int:
+    """Copy what is new, then become JupyterLab."""
+    port = os.environ.get("PORT") or "8888"
+    trouble = port_trouble(port)
+    if trouble:
+        print(f"make lab: {trouble}", file=sys.stderr)
+        return 1
+    print(copy_notebooks(ROOT, WORK), flush=True)
+    command = lab_command(port, WORK, *shlex.split(os.environ.get("LAB_ARGS", "")))
+    os.execv(command[0], command)
+
+
+def port_trouble(port: str) -> str:
+    """Say in one line why JupyterLab cannot listen on `port`; an empty string if it can."""
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        return f"PORT={port} is not a port; give a number from 1 to 65535, for instance: make lab PORT=8889"
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, int(port)))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return f"port {port} on {HOST} cannot be had ({reason}); choose another one: make lab PORT={other(port)}"
+    return ""
+
+
+def other(port: str) -> int:
+    """Suggest the next port, above those that only root may use."""
+    return min(max(int(port), 8887) + 1, 65535)
+
+
+def lab_command(port: str, folder: Path, *extra: str) -> list[str]:
+    """Return the command line: this machine only, with a token, and no silent move to another port."""
+    options = [
+        f"--ServerApp.ip={HOST}",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.default_url=/lab/tree/{FIRST}",
+    ]
+    if os.geteuid() == 0:
+        options.append("--allow-root")  # in containers there is nobody else
+    return [str(python_of(LEARNER)), "-m", "jupyterlab", *options, *extra]
+
+
+def copy_notebooks(course: Path, work: Path) -> Copies:
+    """Copy the course's notebooks into `work`; a copy that the learner changed is never overwritten."""
+    work.mkdir(exist_ok=True)
+    record = work / COPIED
+    copied = json.loads(record.read_text()) if record.exists() else {}
+    copies = Copies()
+    for name in names_of(course):
+        source, target = course / name, work / name
+        if target.exists() and digest(target) == digest(source):
+            continue
+        if target.exists() and digest(target) != copied.get(name):
+            if copied.get(name) != digest(source):
+                copies.kept.append(name)
+            continue
+        (copies.renewed if target.exists() else copies.added).append(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+        copied[name] = digest(source)
+    record.write_text(json.dumps(copied, indent=1))
+    return copies
+
+
+def names_of(course: Path) -> list[str]:
+    """Return the notebooks that learners get, relative to the course's folder."""
+    found = [path for folder in SOURCES for path in sorted((course / folder).rglob("*.ipynb"))]
+    return [str(path.relative_to(course)) for path in found if ".ipynb_checkpoints" not in path.parts]
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
