@@ -1,0 +1,112 @@
+"""What a collective moves: bytes and messages per rank, and the steps that its time is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import starmap
+from operator import add
+from typing import NamedTuple
+
+from course_lib.hardware import Link
+
+
+def split_sizes(length: int, parts: int) -> tuple[int, ...]:
+    """Sizes of the `parts` chunks that `torch.tensor_split` makes: the first `length % parts` have one more.
+
+    >>> split_sizes(7, 3)
+    (3, 2, 2)
+    """
+    small, longer = divmod(length, parts)
+    return (small + 1,) * longer + (small,) * (parts - longer)
+
+
+class Step(NamedTuple):
+    """One step on the critical path: its largest message, and whether any message leaves a node."""
+
+    nbytes: int
+    between: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommTime:
+    """Exact traffic of one collective, and its time in the alpha-beta model.
+
+    Model: each rank sends one message and receives one at a time; steps follow each other, and a step takes
+    as long as its largest message on its slowest link.
+    Source: Hockney 1994 (alpha, beta); Thakur, Rabenseifner & Gropp 2005, section 3.
+    """
+
+    sent_bytes: tuple[int, ...]  # by rank
+    received_bytes: tuple[int, ...]  # by rank
+    messages: tuple[int, ...]  # sent, by rank
+    path: tuple[Step, ...]
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, the factor of alpha."""
+        return len(self.path)
+
+    @property
+    def critical_bytes(self) -> int:
+        """Bytes that pass one after the other, the factor of beta."""
+        return sum(step.nbytes for step in self.path)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that all ranks send together."""
+        return sum(self.sent_bytes)
+
+    def time_s(self, inside: Link, between: Link | None = None) -> float:
+        """Seconds over `inside` links; steps that leave a node use `between`, if given."""
+        return sum(((between or inside) if step.between else inside).time_s(step.nbytes) for step in self.path)
+
+    def __add__(self, later: CommTime) -> CommTime:
+        """This, then `later`, on the same ranks."""
+        return CommTime(
+            sent_bytes=_each(self.sent_bytes, later.sent_bytes),
+            received_bytes=_each(self.received_bytes, later.received_bytes),
+            messages=_each(self.messages, later.messages),
+            path=self.path + later.path,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One collective call, as the formulas see it."""
+
+    world_size: int
+    length: int
+    itemsize: int
+    root: int = 0
+    node_size: int | None = None  # None: all ranks in one node
+
+    @property
+    def ranks(self) -> range:
+        """All ranks."""
+        return range(self.world_size)
+
+    @property
+    def nbytes(self) -> int:
+        """M, the bytes of the whole tensor."""
+        return self.length * self.itemsize
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """Bytes of each rank's chunk of the tensor; the first is never smaller than another."""
+        return tuple(size * self.itemsize for size in split_sizes(self.length, self.world_size))
+
+    def step(self, nbytes: int, pairs: Iterable[tuple[int, int]]) -> Step:
+        """A step in which the `pairs` of ranks exchange messages of at most `nbytes`."""
+        node = self.node_size or self.world_size
+        return Step(nbytes, any(a // node != b // node for a, b in pairs))
+
+    def ring_path(self) -> tuple[Step, ...]:
+        """p - 1 steps of the largest chunk; in each one, some rank sends to a neighbour."""
+        hops = [(r, (r + 1) % self.world_size) for r in self.ranks]
+        return (self.step(self.chunks[0], hops),) * (self.world_size - 1)
+
+
+def _each(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(starmap(add, zip(first, second, strict=True)))

@@ -1,0 +1,49 @@
+"""Units of memory, time and counts: plain numbers inside the code, readable text at the edge.
+
+1 GB is 10^9 bytes, 1 GiB is 2^30 bytes: 7 % apart, and the course never writes one and means the other.
+"""
+
+from __future__ import annotations
+
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
+
+_Units = dict[str, float]  # largest first
+_BINARY: _Units = {"TiB": TiB, "GiB": GiB, "MiB": MiB, "KiB": KiB, "B": 1}
+_DECIMAL: _Units = {"TB": TB, "GB": GB, "MB": MB, "KB": KB, "B": 1}
+_SECONDS: _Units = {"d": 86_400, "h": 3_600, "min": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_COUNTS: _Units = {"T": 10**12, "B": 10**9, "M": 10**6, "k": 10**3, "": 1}
+
+
+def format_bytes(n: float, binary: bool = True) -> str:
+    """Write a number of bytes in KiB, MiB, ... or, with `binary=False`, in KB, MB, ...
+
+    >>> format_bytes(1_572_864), format_bytes(1_572_864, binary=False)
+    ('1.5 MiB', '1.573 MB')
+    """
+    return _format(n, _BINARY if binary else _DECIMAL, digits=4) if n else "0 B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration in the unit that fits it, from nanoseconds to days.
+
+    >>> format_seconds(1.23e-5), format_seconds(5400)
+    ('12.3 us', '1.5 h')
+    """
+    return _format(seconds, _SECONDS, digits=3) if seconds else "0 s"
+
+
+def format_count(n: float) -> str:
+    """Write a count of things (parameters, FLOPs, tokens) in thousands, millions, billions (B) or trillions.
+
+    >>> format_count(8_030_261_248), format_count(38)
+    ('8.03 B', '38')
+    """
+    return _format(n, _COUNTS, digits=3) if n else "0"
+
+
+def _format(value: float, units: _Units, digits: int) -> str:
+    """Write `value` in the largest unit in which it still rounds to 1 or more."""
+    texts = [(f"{value / size:.{digits}g}", unit) for unit, size in units.items()]
+    text, unit = next((pair for pair in texts if abs(float(pair[0])) >= 1), texts[-1])
+    return f"{text} {unit}".rstrip()
