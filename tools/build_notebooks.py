@@ -1,0 +1,165 @@
+"""Executes notebooks/src/*.py and writes the notebooks that are read, with their outputs; `--check` finds drift."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
+
+from tools.paths import ROOT, quiet_kernels
+
+NOTEBOOKS = ROOT / "notebooks"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+CELL_SECONDS = 120  # above the ranks' own limit of 30 s, so that a hang is explained by them
+
+
+def main() -> int:
+    """Build or check every notebook, or those whose name starts with the given text."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="?", default="", help="start of a name, for instance 02")
+    parser.add_argument("--check", action="store_true", help="do not build, report drift")
+    arguments = parser.parse_args()
+    if arguments.check:
+        lines = all_drift(NOTEBOOKS)
+        print("\n".join(lines) or "every notebook follows its source", file=sys.stderr if lines else sys.stdout)
+        return bool(lines)
+    os.environ.update(quiet_kernels())
+    for source in sorted((NOTEBOOKS / "src").glob(f"{arguments.only}*.py")):
+        started = time.monotonic()
+        try:
+            build(source, target_of(source))
+        except (CellExecutionError, CellTimeoutError, ValueError) as error:
+            print(f"{source.stem}: {error}", file=sys.stderr)
+            return 1
+        print(f"{source.stem}: {time.monotonic() - started:.1f} s", flush=True)
+    return 0
+
+
+def target_of(source: Path) -> Path:
+    """Return the notebook that a source builds: notebooks/src/02_x.py -> notebooks/02_x.ipynb."""
+    return source.parent.parent / f"{source.stem}.ipynb"
+
+
+def build(source: Path, target: Path) -> None:
+    """Execute `source` from a fresh kernel in the notebook's folder and write it with its outputs.
+
+    Raises: ValueError if an output tells a path of this machine; nbclient's error if a cell fails.
+    """
+    notebook = read_source(source)
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        record_timing=False,
+        store_widget_state=False,
+        resources={"metadata": {"path": str(target.parent)}},
+    )
+    client.execute()
+    tidy(notebook)
+    lines = machine_paths(notebook)
+    if lines:
+        raise ValueError(f"{target.name}: outputs tell paths of this machine:\n" + "\n".join(lines))
+    nbformat.write(notebook, target)
+
+
+def read_source(source: Path) -> Any:
+    """Read percent text as a notebook with cell ids that stay while a cell's text stays."""
+    notebook = jupytext.read(source, fmt="py:percent")
+    seen: set[str] = set()
+    for cell in notebook.cells:
+        cell.id = stable_id(cell.source, seen)
+        cell.metadata = {"tags": cell.metadata["tags"]} if "tags" in cell.metadata else {}
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
+
+
+def stable_id(text: str, seen: set[str]) -> str:
+    """Return an id made from the cell's text, numbered where the same text stands twice."""
+    base = hashlib.sha256(text.encode()).hexdigest()[:8]
+    candidates = [base, *(f"{base}-{number}" for number in range(2, 2 + len(seen)))]
+    fresh = next(name for name in candidates if name not in seen)
+    seen.add(fresh)
+    return fresh
+
+
+def tidy(notebook: Any) -> None:
+    """Drop what differs from run to run and what only a live kernel can show.
+
+    A widget's view needs its kernel; where the output also holds a picture, that is what a reader sees.
+    """
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if any(kind.startswith("image/") or kind == "text/html" for kind in data):
+                data.pop(WIDGET, None)
+            output.get("metadata", {}).pop(WIDGET, None)
+
+
+def machine_paths(notebook: Any) -> list[str]:
+    """Return a line for each output that tells where this machine keeps its files."""
+    private = "|".join(re.escape(str(path)) for path in (ROOT, Path.home(), sys.prefix))
+    pattern = re.compile(rf"(?:{private}|/tmp/|/home/\w|/Users/\w)[^\s'\"]*")
+    found = []
+    for number, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", []):
+            hit = pattern.search(text_of(output))
+            if hit:
+                found.append(f"  cell {number}: {hit.group()}")
+    return found
+
+
+def text_of(output: Any) -> str:
+    """Return all text that an output holds; pictures in base64 are left out."""
+    parts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", [])]
+    for kind, value in output.get("data", {}).items():
+        if kind not in ("image/png", "image/jpeg"):
+            parts.append(value if isinstance(value, str) else repr(value))
+    return "\n".join(parts)
+
+
+def all_drift(folder: Path) -> list[str]:
+    """Return a line for each notebook that is missing, left over or differs from its source."""
+    sources = {path.stem: path for path in (folder / "src").glob("*.py")}
+    built = {path.stem: path for path in folder.glob("*.ipynb")}
+    lines = [f"{name}: no notebook; run make notebooks" for name in sorted(sources.keys() - built.keys())]
+    lines += [f"{name}: no source in {folder.name}/src" for name in sorted(built.keys() - sources.keys())]
+    for name in sorted(sources.keys() & built.keys()):
+        lines += drift(sources[name], built[name])
+    return lines
+
+
+def drift(source: Path, target: Path) -> list[str]:
+    """Return a line if the cells' texts differ, or a code cell was never executed."""
+    wanted, found = read_source(source), nbformat.read(target, as_version=4)
+    way_out = f"run make notebooks ONLY={source.stem[:2]}"
+    pairs = zip(wanted.cells, found.cells, strict=False)
+    for number, (new, old) in enumerate(pairs):
+        if (new.cell_type, new.source, new.id) != (old.cell_type, old.source, old.id):
+            return [f"{source.stem}: cell {number} differs from its source; {way_out}"]
+        if new.metadata.get("tags") != old.metadata.get("tags"):
+            return [f"{source.stem}: cell {number} has other tags than its source; {way_out}"]
+        if old.cell_type == "code" and old.source.strip() and old.execution_count is None:
+            return [f"{source.stem}: cell {number} was never executed; {way_out}"]
+    if len(wanted.cells) != len(found.cells):
+        return [f"{source.stem}: {len(found.cells)} cells, its source has {len(wanted.cells)}; {way_out}"]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())
