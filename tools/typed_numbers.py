@@ -54,6 +54,7 @@ def names(code: str = "") -> Names:
     for name in SHARED_NAMES:
         module = importlib.import_module(f"course_lib.{name}")
         known.update({key: value for key, value in vars(module).items() if not key.startswith("_")})
+        known[name] = module
     return known
 
 

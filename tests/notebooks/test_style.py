@@ -1,0 +1,112 @@
+"""Lessons stay readable: short cells, enough text, no plotting code, nothing of the package defined again."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from statistics import median
+
+import jupytext
+import pytest
+
+from tools.paths import ROOT
+
+SOURCES = sorted((ROOT / "notebooks/src").glob("*.py"))
+MAGIC_OR_COMMENT = re.compile(r"^\s*(%|!|#)")
+
+
+@cache
+def cells(source):
+    return [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
+
+
+def of_kind(source, kind):
+    return [cell.source for cell in cells(source) if cell.cell_type == kind]
+
+
+def code_lines(text):
+    """The lines that a reader must understand: no blank ones, magics or comments."""
+    return [line for line in text.splitlines() if line.strip() and not MAGIC_OR_COMMENT.match(line)]
+
+
+def words(text):
+    """The words that a reader sees: comments and pictures are none."""
+    shown = re.sub(r"<!--.*?-->|!\[.*?\]\(.*?\)|\]\(.*?\)|[|*#`>-]", " ", text, flags=re.DOTALL)
+    return shown.split()
+
+
+def python_of(text):
+    """The cell's Python, its magics taken out, parsed."""
+    return ast.parse("\n".join("" if re.match(r"^\s*[%!]", line) else line for line in text.splitlines()))
+
+
+@cache
+def names_of_the_package():
+    """Every public function and class that course_lib defines."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "course_lib").rglob("*.py")]
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    found = {node.name for tree in trees for node in tree.body if isinstance(node, kinds)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def test_there_are_notebooks():
+    assert SOURCES
+
+
+@pytest.fixture(params=SOURCES, ids=lambda path: path.stem)
+def source(request):
+    return request.param
+
+
+def test_a_lesson_has_30_to_60_cells(source):
+    assert 30 <= len(cells(source)) <= 60
+
+
+def test_code_cells_are_short(source):
+    lengths = [len(code_lines(text)) for text in of_kind(source, "code")]
+    assert median(lengths) <= 10
+    assert max(lengths) <= 30
+
+
+def test_text_cells_are_short(source):
+    long = {text.splitlines()[0]: len(words(text)) for text in of_kind(source, "markdown") if len(words(text)) > 120}
+    assert long == {}
+
+
+def test_text_and_code_are_balanced(source):
+    ratio = len(of_kind(source, "markdown")) / len(of_kind(source, "code"))
+    assert 1.0 <= round(ratio, 1) <= 1.6, f"{ratio:.2f} text cells for each code cell"
+
+
+def test_no_plotting_code(source):
+    plotting = re.compile(r"\b(plt|ax|fig|axes)\.|\bmatplotlib\b")
+    assert [line for text in of_kind(source, "code") for line in text.splitlines() if plotting.search(line)] == []
+
+
+def test_nothing_of_the_package_is_defined_again(source):
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    nodes = [node for text in of_kind(source, "code") for node in ast.walk(python_of(text))]
+    assert {node.name for node in nodes if isinstance(node, kinds)} & names_of_the_package() == set()
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "exercises/src").glob("*.py"))], ids=lambda path: path.stem)
+def test_formulas_stand_after_a_blank_line(path):
+    assert [text for text in of_kind(path, "markdown") if not opens_well(text)] == []
+
+
+def opens_well(text):
+    """Whether each `$$` that opens a formula follows a blank line."""
+    lines = ["", *text.splitlines()]
+    opening = True
+    for before, line in zip(lines, lines[1:], strict=False):
+        for _ in range(line.count("$$")):
+            if opening and before.strip():
+                return False
+            opening = not opening
+    return True
+
+
+def test_the_formula_rule_on_samples():
+    assert opens_well("Text:\n\n$$ x $$\n\nmore") and opens_well("$$\nx\n$$")
+    assert not opens_well("Text:\n$$ x $$") and not opens_well("Text:\n$$\nx\n$$")
