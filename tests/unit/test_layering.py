@@ -1,0 +1,129 @@
+"""Imports go down only: parsed from the files, and the torch-free part imported where torch is blocked."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.paths import ROOT
+
+PACKAGE = ROOT / "course_lib"
+LAYERS = [  # lowest first; what stands in one row may import each other, unless FORBIDDEN says otherwise
+    {"errors", "units"},
+    {"config", "hardware"},
+    {"costs", "schedules"},
+    {"sim"},
+    {"planner"},
+    {"comm", "ranks"},
+    {"models"},
+    {"parallel"},
+    {"training"},
+    {"checks", "verify"},
+    {"viz"},
+    {"cli", "__main__", "__init__"},
+]
+WITHOUT_TORCH = set().union(*LAYERS[:5])
+FORBIDDEN = {("comm", "ranks")}
+ALLOWED_OF_COMM_IN_RANKS = {"ledger", "guard"}
+DRAWING = ("matplotlib", "ipywidgets")
+
+
+def level(component):
+    found = [number for number, row in enumerate(LAYERS) if component in row]
+    assert found, f"course_lib/{component} stands in no layer: put it into LAYERS"
+    return found[0]
+
+
+def imports_of(tree, module):
+    """Every absolute module name that the tree imports, `from a import b` as a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def violations(module, text):
+    """One line for each import in `module` (as course_lib.x.y) that the layers do not allow."""
+    here = module.split(".")[1]
+    for name in imports_of(ast.parse(text), module):
+        top, *rest = name.split(".")
+        if top == "torch" and here in WITHOUT_TORCH:
+            yield f"{module} imports torch"
+        if top in DRAWING and here != "viz":
+            yield f"{module} imports {top}; only viz draws"
+        if top != "course_lib" or not rest or rest[0] == here:
+            continue
+        upward = level(rest[0]) > level(here) or (here, rest[0]) in FORBIDDEN
+        if upward:
+            yield f"{module} imports upward: {name}"
+        if (here, rest[0]) == ("ranks", "comm") and rest[1:2] and rest[1] not in ALLOWED_OF_COMM_IN_RANKS:
+            yield f"{module} imports {name}; ranks may use comm's ledger and guard only"
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts)
+
+
+def test_no_import_goes_up():
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert files
+    found = [line for path in files for line in violations(module_name(path), path.read_text())]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("course_lib.comm.ring", "from course_lib.ranks import run_ranks"),
+        ("course_lib.comm.ring", "import course_lib.viz.style"),
+        ("course_lib.costs.ring", "import torch.nn"),
+        ("course_lib.costs.ring", "def f():\n    from torch import Tensor"),
+        ("course_lib.config", "from course_lib import costs"),
+        ("course_lib.checks.predict", "import matplotlib.pyplot as plt"),
+        ("course_lib.ranks.pool", "from course_lib.comm.ring import all_reduce"),
+        ("course_lib.models.decoder", "from ..parallel import ddp"),
+    ],
+)
+def test_an_import_that_goes_up_is_found(module, text):
+    assert len(list(violations(module, text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("course_lib.ranks.pool", "from course_lib.comm import ledger, guard\nimport torch"),
+        ("course_lib.viz.style", "import matplotlib\nfrom course_lib.checks import predict"),
+        ("course_lib.costs.ring", "from course_lib.units import MiB\nfrom course_lib.costs import table"),
+        ("course_lib.models.decoder", "from .norm import RMSNorm"),
+    ],
+)
+def test_an_import_that_goes_down_passes(module, text):
+    assert list(violations(module, text)) == []
+
+
+def test_the_torch_free_part_imports_where_torch_is_blocked():
+    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    free = sorted(WITHOUT_TORCH & there)
+    assert {"costs", "config", "hardware", "units", "errors"} <= set(free)
+    modules = [module_name(path).removesuffix(".__init__") for name in free for path in files_of(name)]
+    lines = ["import sys", "sys.modules['torch'] = None", *(f"import {name}" for name in modules)]
+    run = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def files_of(component: str) -> list[Path]:
+    return [*PACKAGE.glob(f"{component}.py"), *sorted((PACKAGE / component).rglob("*.py"))]
+
+
+def test_the_notebook_s_process_does_not_load_torch_for_its_ranks():
+    code = "import sys, course_lib.ranks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
