@@ -45,27 +45,27 @@ class Link:
         return self.alpha_s + nbytes * self.beta_s_per_byte
 
 
-_NCCL = "NCCL tuning model, src/graph/tuning.cc, hwLat (ring, Simple)"
+_NCCL = "NCCL 2.30, src/graph/tuning.cc, hwLatencies (ring, Simple)"
 
 NVLINK = Link(
     name="NVLink",
     alpha_s=3.4e-6,
     bandwidth_bytes_per_s=6 * 25 * GB,  # 18 links of an H100, 6 to each of the 3 other GPUs of its node
     source=f"bandwidth: NVIDIA H100 architecture white paper, NVLink 4, 25 GB/s per link one way; alpha: {_NCCL}",
-    date="2022-03",
+    date="bandwidth 2022-03, alpha 2026-06",
 )
 INFINIBAND = Link(
     name="InfiniBand",
     alpha_s=14e-6,
     bandwidth_bytes_per_s=50 * GB,
     source=f"bandwidth: NVIDIA ConnectX-7 data sheet, NDR 400 Gb/s; alpha: {_NCCL}",
-    date="2022-03",
+    date="bandwidth 2022-03, alpha 2026-06",
 )
 ETHERNET = Link(
     name="Ethernet",
     alpha_s=30e-6,
     bandwidth_bytes_per_s=3.125 * GB,
     source="bandwidth: IEEE 802.3by, 25 Gb/s; alpha: assumed, a round figure for TCP through the kernel",
-    date="2016-06",
+    date="bandwidth 2016-06",
 )
 LINKS = {link.name.lower(): link for link in (NVLINK, INFINIBAND, ETHERNET)}

@@ -102,10 +102,10 @@ class Case:
         node = self.node_size or self.world_size
         return Step(nbytes, any(a // node != b // node for a, b in pairs))
 
-    def ring_path(self) -> tuple[Step, ...]:
-        """p - 1 steps of the largest chunk; in each one, some rank sends to a neighbour."""
-        hops = [(r, (r + 1) % self.world_size) for r in self.ranks]
-        return (self.step(self.chunks[0], hops),) * (self.world_size - 1)
+    def rotation_path(self) -> tuple[Step, ...]:
+        """p - 1 steps in which every rank sends to the one a fixed distance on, and one sends the largest chunk."""
+        first_to_last = [(0, self.world_size - 1)]  # nodes fill in order: any rotation crosses if this does
+        return (self.step(self.chunks[0], first_to_last),) * (self.world_size - 1)
 
 
 def _each(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,38 @@
+"""A model's shape is checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from course_lib.config import LLAMA_3_1_8B
+
+
+def test_derived_sizes():
+    assert LLAMA_3_1_8B.head_size == 128
+    assert LLAMA_3_1_8B.kv_size == 1024
+
+
+def test_a_shape_cannot_be_changed_in_place():
+    with pytest.raises(FrozenInstanceError):
+        LLAMA_3_1_8B.n_layers = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "n_layers", "n_heads", "n_kv_heads", "ffn_size", "vocab_size"])
+def test_sizes_are_positive(field):
+    with pytest.raises(ValueError, match=rf"^ModelConfig 'Llama 3.1 8B': {field}=0; sizes are positive; give {field}"):
+        replace(LLAMA_3_1_8B, **{field: 0})
+
+
+def test_heads_divide_the_hidden_size():
+    # GPT-3 13B as it is often printed: 5140 does not divide by 40.
+    with pytest.raises(
+        ValueError, match=r"n_heads=40; n_heads divides hidden_size=5140; choose n_heads in \[1, 2, 4, "
+    ):
+        replace(LLAMA_3_1_8B, hidden_size=5140, n_heads=40)
+
+
+def test_kv_heads_divide_the_heads():
+    with pytest.raises(ValueError, match=r"n_kv_heads=5; n_kv_heads divides n_heads=32; choose n_kv_heads in \[1, 2,"):
+        replace(LLAMA_3_1_8B, n_kv_heads=5)
