@@ -1,5 +1,86 @@
-"""Calls are numbered from 1 in each task."""
+"""Before data moves, the ranks compare what they are about to do.
+
+On send and receive a wrong length or dtype is silent garbage or an abort that nobody can catch. So each from-scratch
+collective first exchanges a descriptor of fixed size, outside the ledger, and all ranks raise the same error.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import astuple, dataclass, fields
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from course_lib.comm.call import start_cell
+from course_lib.errors import four_parts
+
+__all__ = ["Descriptor", "agree", "start_cell"]
 
 
-def start_cell(number: int) -> None:
-    """Begin a task."""
+@dataclass(frozen=True, kw_only=True)
+class Descriptor:
+    """What a rank is about to do; every field must be the same on all ranks."""
+
+    operation: str
+    algorithm: str
+    call: int
+    dtype: str
+    length: int
+    row: int
+    root: int
+    reduction: str
+    node_size: int
+
+
+_WAY_OUT = {
+    "operation": "let every rank make the same calls in the same order",
+    "call": "let every rank make the same number of calls",
+    "length": "pass tensors of the same length on every rank",
+    "row": "pass tensors of the same shape on every rank",
+    "dtype": "convert to one dtype first, for example x.float()",
+}
+
+
+def agree(mine: Descriptor, problem: str, group: ProcessGroup) -> None:
+    """Raise the same ValueError on every rank of `group` unless all descriptors match and no rank has a problem.
+
+    Cost: one native all-gather of 9 numbers; two more object exchanges only if something is wrong.
+    """
+    numbers = torch.tensor([_code(value) for value in astuple(mine)] + [int(bool(problem))])
+    table = [torch.empty_like(numbers) for _ in range(group.size())]
+    dist.all_gather(table, numbers, group=group)
+    if all(torch.equal(row, numbers) for row in table) and not problem:
+        return
+    everyone: list[tuple[Descriptor, str]] = [(mine, problem)] * group.size()
+    dist.all_gather_object(everyone, (mine, problem), group=group)
+    ranks = dist.get_process_group_ranks(group)
+    troubled = [(rank, text) for rank, (_, text) in zip(ranks, everyone, strict=True) if text]
+    if troubled:
+        raise ValueError(troubled[0][1])
+    raise ValueError(_mismatch(dict(zip(ranks, (descriptor for descriptor, _ in everyone), strict=True))))
+
+
+def _mismatch(descriptors: dict[int, Descriptor]) -> str:
+    """Name the first field that differs, and who has which value."""
+    for field in fields(Descriptor):
+        owners: dict[object, list[int]] = {}
+        for rank, descriptor in descriptors.items():
+            owners.setdefault(getattr(descriptor, field.name), []).append(rank)
+        if len(owners) > 1:
+            values = ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in owners.items())
+            way_out = _WAY_OUT.get(field.name, f"pass the same {field.name} on every rank")
+            first = next(iter(descriptors.values()))
+            rule = f"all ranks call with the same {field.name}"
+            return four_parts(first.operation, f"{field.name} is {values}", rule, way_out)
+    return four_parts("collective", "the ranks disagree", "all ranks make the same call", "compare their code")
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _code(value: str | int) -> int:
+    """A number that is equal on all ranks for equal values; Python's own hash of a string is not."""
+    return value if isinstance(value, int) else zlib.crc32(value.encode())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,7 +76,6 @@ class Ledger:
 
 
 _events: list[Event] = []
-_rank = 0
 
 
 def current() -> list[Event]:
@@ -91,9 +88,6 @@ def clear() -> None:
     _events.clear()
 
 
-@contextmanager
-def span(label: str, rank: int) -> Iterator[None]:
-    """Record the time of a block as a compute event named `label`."""
-    start = time.monotonic()
-    yield
-    _events.append(Event(rank=rank, kind="compute", operation=label, start_s=start, end_s=time.monotonic()))
+def record(event: Event) -> None:
+    """Add one event of this process."""
+    _events.append(event)

@@ -37,10 +37,10 @@ def waiting_place(stack: list[Frame]) -> str:
     own = max((i for i, frame in enumerate(stack) if frame.is_own), default=None)
     if own is None:
         return "outside the learner's code"
-    call = next((frame for frame in stack[own:] if _communicates(frame)), None)
-    if call is None:
+    calls = [frame for frame in stack[own:] if _communicates(frame)]
+    if not calls:
         return f"at {stack[own].place}{_quoted(stack[own].source)}"
-    return f"in {_call_text(call)}, {stack[own].place}"
+    return f"in {_call_text(calls)}, {stack[own].place}"
 
 
 def where_all_wait(stacks: dict[int, list[Frame]]) -> str:
@@ -100,13 +100,14 @@ def _communicates(frame: Frame) -> bool:
     return inside and frame.name != "wrapper" and not frame.name.startswith(("get_", "is_", "_", "<"))
 
 
-def _call_text(call: Frame) -> str:
-    number = call.values.get("call")
-    text = f"{call.name} #{number}" if number is not None else call.name
-    for key, word in (("src", "from"), ("peer", "with"), ("dst", "to")):
-        if key in call.values and call.name in ("send", "recv", "isend", "irecv", "wait"):
-            text += f" {word} {call.values[key]}"
-    return text
+def _call_text(calls: list[Frame]) -> str:
+    """`all_reduce #5` or `recv from 1`: the learner's call, with what the frames below it know."""
+    first = calls[0]
+    number = next((frame.values["call"] for frame in calls if "call" in frame.values), None)
+    if number is not None:
+        return f"{first.name} #{number}"
+    peers = [f" {word} {first.values[key]}" for key, word in (("src", "from"), ("dst", "to")) if key in first.values]
+    return first.name + "".join(peers)
 
 
 def _verb(place: str, ranks: list[int]) -> str:

@@ -20,7 +20,7 @@ from types import FrameType
 import course_lib
 
 _LIBRARIES = tuple(os.path.realpath(path) + os.sep for path in (*course_lib.__path__, sysconfig.get_path("stdlib")))
-_TOLD = ("call", "operation", "src", "dst", "peer", "group_src", "group_dst")
+_TOLD = ("call", "src", "dst")
 _DUMP_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
 
@@ -31,7 +31,7 @@ class Frame:
     file: str
     line: int
     name: str
-    values: dict[str, object] = field(default_factory=dict)
+    values: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_own(self) -> bool:
@@ -54,7 +54,9 @@ class Frame:
 
 def from_frame(frame: FrameType) -> Frame:
     """Copy what a report needs out of a live frame."""
-    values = {key: frame.f_locals[key] for key in _TOLD if isinstance(frame.f_locals.get(key), int | str)}
+    values = {key: frame.f_locals[key] for key in _TOLD if isinstance(frame.f_locals.get(key), int)}
+    if number := values.get("call") or getattr(frame.f_locals.get("port"), "call", None):
+        values["call"] = number
     return Frame(file=frame.f_code.co_filename, line=frame.f_lineno, name=frame.f_code.co_name, values=values)
 
 

@@ -1,0 +1,59 @@
+"""One call of a collective: its group, its number there, and the port through which its messages go."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from course_lib.errors import four_parts
+
+_counts: dict[str, int] = {}
+_cell = 0
+
+CALLS_PER_CELL = 2**16
+CELLS = 2**12
+
+
+def start_cell(number: int) -> None:
+    """Count calls from 1 again. All ranks start a cell together, so their counts agree even after a failure."""
+    global _cell
+    _cell = number % CELLS
+    _counts.clear()
+
+
+def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
+    """The group meant by `group`: None is the default group, as in PyTorch.
+
+    Raises: ValueError if this rank is not in it, or if there is no group yet.
+    """
+    if not dist.is_initialized():
+        raise ValueError(
+            four_parts(
+                operation,
+                "no process group",
+                "ranks talk within an initialised group",
+                "run it by %%ranks, run_ranks or torchrun",
+            )
+        )
+    if isinstance(group, int):  # GroupMember.NON_GROUP_MEMBER, what new_group gives to the others
+        raise ValueError(
+            four_parts(
+                operation,
+                f"rank {dist.get_rank()} is not in the group",
+                "only members call a group's collectives",
+                "call it under `if rank in members`",
+            )
+        )
+    return group if group is not None else dist.distributed_c10d._get_default_group()
+
+
+def next_number(group: ProcessGroup) -> int:
+    """How many collectives this group has called in this cell, this one included."""
+    name = group.group_name
+    _counts[name] = _counts.get(name, 0) + 1
+    return _counts[name]
+
+
+def tag(number: int) -> int:
+    """A message tag that no call of another cell has: what an aborted call left behind is never received."""
+    return _cell * CALLS_PER_CELL + number % CALLS_PER_CELL

@@ -1,0 +1,124 @@
+"""The emulated clock: slow, exact links on one machine.
+
+More ranks than cores cannot show a bubble, an overlap or a slow link in real time. Under this clock every message
+takes alpha + beta x bytes of its link and computing is a sleep, both stretched by `slowdown` so that the machine's
+own speed does not show. One port each way: a rank sends one message at a time, and receives one at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from course_lib.comm import ledger
+from course_lib.comm.switches import active, settings
+from course_lib.errors import four_parts
+from course_lib.hardware import Link
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatedClock:
+    """Links inside a node and between nodes of `node_size` ranks; one emulated second takes `slowdown` real ones."""
+
+    inside: Link
+    between: Link | None = None
+    node_size: int | None = None
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        if (self.between is None) != (self.node_size is None):
+            values = f"between={self.between and self.between.name}, node_size={self.node_size}"
+            rule = "nodes need both a size and a link between them"
+            raise ValueError(four_parts("EmulatedClock", values, rule, "give both or neither"))
+        if not self.slowdown > 0:
+            rule = "a slowdown is positive"
+            raise ValueError(four_parts("EmulatedClock", f"slowdown={self.slowdown}", rule, "1000 suits most lessons"))
+
+    def link(self, a: int, b: int) -> Link:
+        """The link between two ranks; nodes are filled in rank order."""
+        if self.between is None or self.node_size is None or a // self.node_size == b // self.node_size:
+            return self.inside
+        return self.between
+
+
+class Ports:
+    """When this rank's two ports are free again, in real seconds, and how real time maps to emulated time."""
+
+    def __init__(self, clock: EmulatedClock, epoch_s: float) -> None:
+        self.clock = clock
+        self.epoch_s = epoch_s
+        self.out_free_s = 0.0
+        self.in_free_s = 0.0
+
+    def duration_s(self, nbytes: int, a: int, b: int) -> float:
+        """Real seconds that a message occupies a port."""
+        return self.clock.link(a, b).time_s(nbytes) * self.clock.slowdown
+
+    def send(self, nbytes: int, a: int, b: int) -> tuple[float, float]:
+        """Book the out-port for one message; return its start and end."""
+        start = max(time.monotonic(), self.out_free_s)
+        self.out_free_s = start + self.duration_s(nbytes, a, b)
+        return start, self.out_free_s
+
+    def receive(self, sent_s: float, nbytes: int, a: int, b: int) -> float:
+        """Book the in-port for a message whose sender started at `sent_s`; return the end."""
+        self.in_free_s = max(sent_s, self.in_free_s) + self.duration_s(nbytes, a, b)
+        return self.in_free_s
+
+    def emulated(self, real_s: float) -> float:
+        """Emulated time of a real one."""
+        return self.epoch_s + (real_s - self.epoch_s) / self.clock.slowdown
+
+
+_ports: Ports | None = None
+
+
+def ports() -> Ports | None:
+    """The clock's state on this rank, None in real time."""
+    return _ports
+
+
+@contextmanager
+def emulated(clock: EmulatedClock) -> Iterator[None]:
+    """Run a block under `clock`; all ranks enter together. The guard rests, since its messages would take time."""
+    global _ports
+    epoch = torch.tensor([time.monotonic()], dtype=torch.float64)
+    dist.broadcast(epoch, src=0)
+    dist.barrier()
+    _ports = Ports(clock, epoch.item())
+    try:
+        with settings(guard=False):
+            yield
+    finally:
+        _ports = None
+
+
+def sleep_until(real_s: float) -> None:
+    """Sleep to a point of `time.monotonic`; return at once if it is past."""
+    time.sleep(max(0.0, real_s - time.monotonic()))
+
+
+def now_s() -> float:
+    """The ledger's time: emulated under a clock, else real."""
+    return _ports.emulated(time.monotonic()) if _ports else time.monotonic()
+
+
+@contextmanager
+def span(label: str) -> Iterator[None]:
+    """Record a block's time as a compute event named `label`, for example "forward"."""
+    start = now_s()
+    yield
+    if active.ledger:
+        rank = dist.get_rank()
+        ledger.record(ledger.Event(rank=rank, kind="compute", operation=label, start_s=start, end_s=now_s()))
+
+
+def compute(seconds: float, label: str = "forward") -> None:
+    """Stand in for `seconds` of computing, stretched under the emulated clock, and record it."""
+    with span(label):
+        time.sleep(seconds * (_ports.clock.slowdown if _ports else 1.0))

@@ -1,0 +1,214 @@
+"""The nine collectives: check the call, let the ranks compare it, run the chosen algorithm.
+
+Conventions are PyTorch's: `group=None` is the default group, `src` and `dst` are global ranks. Results are new
+tensors; only `all_reduce_` works in place. A tensor is split along dim 0 as `torch.tensor_split` does, chunk r for
+rank r. `algorithm="native"` is torch.distributed's own call. `course_lib.costs.comm_time` counts what each
+algorithm sends. With the guard on, a call that does not match raises the same ValueError on every rank.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.distributed import ProcessGroup, ReduceOp, get_group_rank
+
+from course_lib.comm import doubling, hierarchical, naive, native, pairwise, ring, tree
+from course_lib.comm.opening import NATIVE, open_call
+from course_lib.comm.p2p import Port
+from course_lib.comm.reductions import COMBINE, finish
+
+Op = ReduceOp.RedOpType
+_ALL_REDUCE = {
+    "naive": naive.all_reduce,
+    "ring": ring.all_reduce,
+    "tree": tree.all_reduce,
+    "recursive_doubling": doubling.recursive_doubling,
+    "halving_doubling": doubling.halving_doubling,
+}
+_ROOTED = {"naive": naive, "tree": tree}
+_SHARDED = {"naive": naive, "ring": ring}
+
+
+def all_reduce(
+    x: Tensor,
+    *,
+    op: Op = ReduceOp.SUM,
+    algorithm: str = "ring",
+    group: ProcessGroup | None = None,
+    node_size: int | None = None,
+) -> Tensor:
+    """Reduce `x` over all ranks; every rank gets the result. `node_size` belongs to "hierarchical".
+
+    Shapes: x (...) -> (...). Cost: ring 2 (p - 1)/p M bytes sent per rank, 2 (p - 1) steps.
+    """
+    return all_reduce_(x.clone(), op=op, algorithm=algorithm, group=group, node_size=node_size)
+
+
+def all_reduce_(
+    x: Tensor,
+    *,
+    op: Op = ReduceOp.SUM,
+    algorithm: str = "ring",
+    group: ProcessGroup | None = None,
+    node_size: int | None = None,
+) -> Tensor:
+    """`all_reduce` in place; returns `x`."""
+    port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
+    if algorithm == NATIVE:
+        with port.native(x):
+            return native.all_reduce(x, op, port.group)
+    flat = x.view(-1)
+    if algorithm == "hierarchical":
+        hierarchical.all_reduce(flat, port, COMBINE[op], node_size or port.size)
+    else:
+        _ALL_REDUCE[algorithm](flat, port, COMBINE[op])
+    return finish(x, op, port.size)
+
+
+def reduce_scatter(
+    x: Tensor, *, op: Op = ReduceOp.SUM, algorithm: str = "ring", group: ProcessGroup | None = None
+) -> Tensor:
+    """Reduce `x` over all ranks; rank r gets shard r of the result.
+
+    Shapes: x (N, ...) -> (N/p, ...). Cost: ring (p - 1)/p M bytes sent per rank, p - 1 steps.
+    """
+    port = open_call("reduce_scatter", algorithm, group, x, op=op)
+    if algorithm == NATIVE:
+        with port.native(x):
+            return native.reduce_scatter(x, op, port.group)
+    chunks = x.clone().tensor_split(port.size)
+    _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
+    return finish(chunks[port.rank].clone(), op, port.size)
+
+
+def all_gather(
+    shard: Tensor, *, length: int | None = None, algorithm: str = "ring", group: ProcessGroup | None = None
+) -> Tensor:
+    """Put the shards of all ranks together, on every rank. `length` counts the rows of the whole: p shards' by default.
+
+    Shapes: shard (N/p, ...) -> (N, ...). Cost: (p - 1)/p M bytes sent per rank, p - 1 steps.
+    """
+    port, whole = _open_shard("all_gather", algorithm, group, shard, length)
+    if algorithm == NATIVE:
+        with port.native(shard):
+            return native.all_gather(shard, _lengths(whole, port), port.group)
+    _SHARDED[algorithm].all_gather(whole.tensor_split(port.size), port)
+    return whole
+
+
+def broadcast(x: Tensor, *, src: int = 0, algorithm: str = "tree", group: ProcessGroup | None = None) -> Tensor:
+    """Give every rank a copy of `x` of rank `src`; elsewhere `x` only tells shape and dtype.
+
+    Shapes: x (...) -> (...). Cost: tree M bytes to each child, ceil(log2 p) steps.
+    """
+    port = open_call("broadcast", algorithm, group, x, root=src)
+    result, root = x.clone(), get_group_rank(port.group, src)
+    if algorithm == NATIVE:
+        with port.native(x):
+            return native.broadcast(result, root, port.group)
+    _ROOTED[algorithm].broadcast(result, root, port)
+    return result
+
+
+def reduce(
+    x: Tensor,
+    *,
+    dst: int = 0,
+    op: Op = ReduceOp.SUM,
+    algorithm: str = "tree",
+    group: ProcessGroup | None = None,
+) -> Tensor | None:
+    """Reduce `x` over all ranks; rank `dst` gets the result, the others None.
+
+    Shapes: x (...) -> (...). Cost: tree M bytes sent per rank, ceil(log2 p) steps.
+    """
+    port = open_call("reduce", algorithm, group, x, root=dst, op=op)
+    result, root = x.clone(), get_group_rank(port.group, dst)
+    if algorithm == NATIVE:
+        with port.native(x):
+            native.reduce(result, root, op, port.group)
+    else:
+        _ROOTED[algorithm].reduce(result, root, port, COMBINE[op])
+        finish(result, op, port.size)
+    return result if port.rank == root else None
+
+
+def scatter(x: Tensor, *, src: int = 0, algorithm: str = "tree", group: ProcessGroup | None = None) -> Tensor:
+    """Give rank r chunk r of `x` of rank `src`; elsewhere `x` only tells shape and dtype.
+
+    Shapes: x (N, ...) -> (N/p, ...). Cost: src sends (p - 1)/p M bytes; tree ceil(log2 p) steps.
+    """
+    port = open_call("scatter", algorithm, group, x, root=src)
+    root = get_group_rank(port.group, src)
+    if algorithm == NATIVE:
+        with port.native(x):
+            return native.scatter(x, root, port.group)
+    chunks = x.clone().tensor_split(port.size)
+    _ROOTED[algorithm].scatter(chunks, root, port)
+    return chunks[port.rank].clone()
+
+
+def gather(
+    shard: Tensor,
+    *,
+    dst: int = 0,
+    length: int | None = None,
+    algorithm: str = "tree",
+    group: ProcessGroup | None = None,
+) -> Tensor | None:
+    """Put the shards of all ranks together on rank `dst`; the others get None. `length` as in `all_gather`.
+
+    Shapes: shard (N/p, ...) -> (N, ...). Cost: dst receives (p - 1)/p M bytes; tree ceil(log2 p) steps.
+    """
+    port, whole = _open_shard("gather", algorithm, group, shard, length, root=dst)
+    root = get_group_rank(port.group, dst)
+    if algorithm == NATIVE:
+        with port.native(shard):
+            return native.gather(shard, _lengths(whole, port), root, port.group)
+    _ROOTED[algorithm].gather(whole.tensor_split(port.size), root, port)
+    return whole if port.rank == root else None
+
+
+def all_to_all(x: Tensor, *, algorithm: str = "pairwise", group: ProcessGroup | None = None) -> Tensor:
+    """Send chunk j of `x` to rank j; the result is what came, in rank order.
+
+    Shapes: x (N, ...) -> (p N/p, ...). Cost: (p - 1)/p M bytes sent per rank, p - 1 steps.
+    """
+    port = open_call("all_to_all", algorithm, group, x)
+    if algorithm == NATIVE:
+        with port.native(x):
+            return native.all_to_all(x, port.group)
+    chunks = x.tensor_split(port.size)
+    mine = len(chunks[port.rank])
+    result = x.new_empty(mine * port.size, *x.shape[1:])
+    pairwise.all_to_all(chunks, [result[mine * r : mine * (r + 1)] for r in range(port.size)], port)
+    return result
+
+
+def barrier(*, algorithm: str = "dissemination", group: ProcessGroup | None = None) -> None:
+    """Return when every rank has called it. Cost: ceil(log2 p) messages of one byte."""
+    port = open_call("barrier", algorithm, group)
+    if algorithm == NATIVE:
+        with port.native(None):
+            native.barrier(port.group)
+    else:
+        pairwise.barrier(port)
+
+
+def _open_shard(
+    operation: str,
+    algorithm: str,
+    group: ProcessGroup | None,
+    shard: Tensor,
+    length: int | None,
+    root: int | None = None,
+) -> tuple[Port, Tensor]:
+    """The port, and the whole tensor with this rank's shard in its place."""
+    port = open_call(operation, algorithm, group, shard, length=length, root=root)
+    rows = len(shard) * port.size if length is None else length
+    whole = shard.new_empty(rows, *shard.shape[1:])
+    whole.tensor_split(port.size)[port.rank].copy_(shard)
+    return port, whole
+
+
+def _lengths(whole: Tensor, port: Port) -> list[int]:
+    return [len(chunk) for chunk in whole.tensor_split(port.size)]

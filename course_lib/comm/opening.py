@@ -1,0 +1,133 @@
+"""How every collective begins: find the group, number the call, check the input, let the ranks compare."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.distributed import ProcessGroup, ReduceOp, get_process_group_ranks
+
+from course_lib.comm import call as calls
+from course_lib.comm import guard
+from course_lib.comm.p2p import Port
+from course_lib.comm.reductions import COMBINE
+from course_lib.comm.switches import active
+from course_lib.errors import four_parts
+
+NATIVE = "native"
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "broadcast": ("naive", "tree"),
+    "reduce": ("naive", "tree"),
+    "scatter": ("naive", "tree"),
+    "gather": ("naive", "tree"),
+    "all_gather": ("naive", "ring"),
+    "reduce_scatter": ("naive", "ring"),
+    "all_to_all": ("pairwise",),
+    "barrier": ("dissemination",),
+    "all_reduce": ("naive", "ring", "tree", "recursive_doubling", "halving_doubling", "hierarchical"),
+}
+
+
+def open_call(
+    operation: str,
+    algorithm: str,
+    group: ProcessGroup | None,
+    x: Tensor | None = None,
+    *,
+    length: int | None = None,
+    root: int | None = None,
+    op: ReduceOp.RedOpType | None = None,
+    node_size: int | None = None,
+) -> Port:
+    """The port of a new call. `length` is given where `x` is one shard of a whole of that many rows.
+
+    Raises: ValueError, the same on every rank if the guard is on.
+    """
+    members = calls.resolve(group, operation)
+    call = calls.next_number(members)
+    problem = (
+        _problem_of_names(operation, algorithm, members, root)
+        or _problem_of_tensor(operation, x, length, members)
+        or _problem_of_options(operation, algorithm, x, op, node_size, members)
+    )
+    if active.guard:
+        mine = guard.Descriptor(
+            operation=operation,
+            algorithm=algorithm,
+            call=call,
+            dtype=str(x.dtype) if x is not None else "",
+            row=x.shape[1:].numel() if x is not None else 0,
+            length=length if length is not None else _rows(x),
+            root=-1 if root is None else root,
+            reduction=str(op),
+            node_size=node_size or 0,
+        )
+        guard.agree(mine, problem, members)
+    elif problem:
+        raise ValueError(problem)
+    return Port(members, operation=operation, algorithm=algorithm, call=call)
+
+
+def _rows(x: Tensor | None) -> int:
+    if x is None:
+        return 0
+    return len(x) if x.dim() else 1
+
+
+def _problem_of_names(operation: str, algorithm: str, group: ProcessGroup, root: int | None) -> str:
+    known = (*ALGORITHMS[operation], NATIVE)
+    if algorithm not in known:
+        return four_parts(
+            operation, f"algorithm={algorithm!r}", "it has no such algorithm", f"choose one of {', '.join(known)}"
+        )
+    ranks = get_process_group_ranks(group)
+    if root is not None and root not in ranks:
+        name = "dst" if operation in ("reduce", "gather") else "src"
+        return four_parts(operation, f"{name}={root}", f"{name} is a rank of the group", f"choose {name} in {ranks}")
+    return ""
+
+
+def _problem_of_tensor(operation: str, x: Tensor | None, length: int | None, group: ProcessGroup) -> str:
+    if x is None:
+        return ""
+    if not x.is_contiguous():
+        values = f"a tensor of shape {tuple(x.shape)} with strides {x.stride()} on rank {_me(group)}"
+        return four_parts(operation, values, "a message is contiguous memory", "pass x.contiguous()")
+    if x.numel() == 0 and not length:
+        values = f"an empty tensor of shape {tuple(x.shape)} on rank {_me(group)}"
+        return four_parts(operation, values, "there must be something to send", "pass at least one element")
+    if length is None:
+        return ""
+    expected = len(range(length)[group.rank() :: group.size()])  # what tensor_split gives this rank
+    if x.dim() == 0 or len(x) != expected:
+        values = f"a shard of {_rows(x)} rows on rank {_me(group)}, length={length}, {group.size()} ranks"
+        rule = f"shards follow torch.tensor_split, which gives this rank {expected}"
+        return four_parts(operation, values, rule, "pass length=, the rows of the whole, and that shard")
+    return ""
+
+
+def _problem_of_options(
+    operation: str,
+    algorithm: str,
+    x: Tensor | None,
+    op: ReduceOp.RedOpType | None,
+    node_size: int | None,
+    group: ProcessGroup,
+) -> str:
+    if op is not None and op not in COMBINE:
+        return four_parts(operation, f"op={op}", "no from-scratch reduction of that kind", "use SUM, AVG, MAX or MIN")
+    if op == ReduceOp.AVG and x is not None and not x.is_floating_point():
+        return four_parts(operation, f"op=AVG of {x.dtype}", "an average needs floats", "pass x.float(), or use SUM")
+    if algorithm == "hierarchical" and (not node_size or group.size() % node_size):
+        p = group.size()
+        fitting = [n for n in range(1, p + 1) if p % n == 0]
+        return four_parts(
+            operation,
+            f"node_size={node_size} with {p} ranks",
+            "all nodes hold equally many",
+            f"choose one of {fitting}",
+        )
+    return ""
+
+
+def _me(group: ProcessGroup) -> int:
+    rank: int = get_process_group_ranks(group)[group.rank()]
+    return rank

@@ -1,0 +1,190 @@
+"""Messages between two ranks: what every collective of this package is made of."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from course_lib.comm import call as calls
+from course_lib.comm import clock, ledger
+from course_lib.comm.switches import active
+from course_lib.errors import four_parts
+
+RECEIVE_LIMIT = timedelta(seconds=300)
+
+
+class Handle:
+    """A message under way. `wait()` must be called once; only then is the buffer free (send) or filled (receive)."""
+
+    def __init__(self, finish: Callable[[], None] | None) -> None:
+        self._finish = finish
+
+    def wait(self) -> None:
+        """Block until the message has passed."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
+
+    def __del__(self) -> None:
+        if self._finish is not None:
+            warnings.warn("a message's handle was dropped before wait()", ResourceWarning, stacklevel=2)
+
+
+class Port:
+    """This rank's end of the wires during one call; `rank`, `size` and all peers count within the group."""
+
+    def __init__(self, group: ProcessGroup, *, operation: str, algorithm: str = "", call: int = 0) -> None:
+        self.rank, self.size = group.rank(), group.size()
+        self.group = group
+        self.call = call
+        self._places = list(range(self.size))  # of peer r within the group: a subset leaves some out
+        self._names = dist.get_process_group_ranks(group)  # global ranks, for the ledger
+        self._labels: dict[str, Any] = {"operation": operation, "algorithm": algorithm, "call": call}
+        self._tag = calls.tag(call)
+
+    def subset(self, ranks: Sequence[int]) -> Port:
+        """The same call among some of its ranks, this one included; they are counted from 0 in the given order."""
+        port = copy(self)
+        port.rank, port.size = ranks.index(self.rank), len(ranks)
+        port._places = [self._places[rank] for rank in ranks]
+        port._names = [self._names[rank] for rank in ranks]
+        return port
+
+    def isend(self, x: Tensor, peer: int) -> Handle:
+        """Start sending `x` to `peer`. An empty tensor is no message."""
+        if x.numel() == 0:
+            return Handle(None)
+        started = clock.now_s()
+        timing = clock.ports()
+        if timing is None:
+            work = self.group.send([x], self._places[peer], self._tag)
+            return Handle(lambda: self._end("send", work, x, peer, started))
+        start, end = timing.send(x.nbytes, self._names[self.rank], self._names[peer])
+        header = torch.tensor([start], dtype=torch.float64)
+        works = [self.group.send([part], self._places[peer], self._tag) for part in (header, x)]
+
+        def finish() -> None:
+            for work in works:
+                work.wait()
+            clock.sleep_until(end)
+            self._note("send", x.nbytes, peer, timing.emulated(start), timing.emulated(end))
+
+        return Handle(finish)
+
+    def irecv(self, into: Tensor, peer: int) -> Handle:
+        """Start receiving from `peer` into `into`. An empty tensor is no message."""
+        if into.numel() == 0:
+            return Handle(None)
+        started = clock.now_s()
+        timing = clock.ports()
+        if timing is None:
+            work = self.group.recv([into], self._places[peer], self._tag)
+            return Handle(lambda: self._end("recv", work, into, peer, started))
+        header = torch.empty(1, dtype=torch.float64)
+        works = [self.group.recv([part], self._places[peer], self._tag) for part in (header, into)]
+
+        def finish() -> None:
+            for work in works:
+                work.wait(RECEIVE_LIMIT)
+            end = timing.receive(header.item(), into.nbytes, self._names[peer], self._names[self.rank])
+            clock.sleep_until(end)
+            self._note("recv", into.nbytes, peer, started, timing.emulated(end))
+
+        return Handle(finish)
+
+    def send(self, x: Tensor, peer: int) -> None:
+        """Send `x` to `peer` and wait until it has passed."""
+        self.isend(x, peer).wait()
+
+    def recv(self, into: Tensor, peer: int) -> None:
+        """Receive from `peer` into `into`."""
+        self.irecv(into, peer).wait()
+
+    def exchange(self, x: Tensor, to: int, into: Tensor, source: int) -> None:
+        """Send to one peer and receive from another at the same time."""
+        receiving = self.irecv(into, source)
+        sending = self.isend(x, to)
+        receiving.wait()
+        sending.wait()
+
+    @contextmanager
+    def native(self, payload: Tensor | None) -> Iterator[None]:
+        """Note a native call and its payload; what it sends inside stays hidden."""
+        start = clock.now_s()
+        yield
+        self._note("native", 0 if payload is None else payload.nbytes, None, start, clock.now_s())
+
+    def _end(self, kind: ledger.Kind, work: dist.Work, x: Tensor, peer: int, started: float) -> None:
+        if kind == "recv":
+            work.wait(RECEIVE_LIMIT)
+        else:
+            work.wait()
+        self._note(kind, x.nbytes, peer, started, time.monotonic())
+
+    def _note(self, kind: ledger.Kind, nbytes: int, peer: int | None, start_s: float, end_s: float) -> None:
+        if active.ledger:
+            event = ledger.Event(
+                rank=self._names[self.rank],
+                kind=kind,
+                peer=None if peer is None else self._names[peer],
+                nbytes=nbytes,
+                start_s=start_s,
+                end_s=end_s,
+                recorded=kind != "native",
+                **self._labels,
+            )
+            ledger.record(event)
+
+
+def isend(x: Tensor, dst: int, group: ProcessGroup | None = None) -> Handle:
+    """Start sending `x` to global rank `dst`; keep the handle and `wait()` for it before changing `x`."""
+    port, peer = _port_to("isend", "dst", dst, group)
+    return port.isend(_sendable("isend", x), peer)
+
+
+def irecv(into: Tensor, src: int, group: ProcessGroup | None = None) -> Handle:
+    """Start receiving from global rank `src` into `into`, which must have the message's length and dtype."""
+    port, peer = _port_to("irecv", "src", src, group)
+    return port.irecv(_sendable("irecv", into), peer)
+
+
+def send(x: Tensor, dst: int, group: ProcessGroup | None = None) -> None:
+    """Send `x` to global rank `dst` and wait until it has passed."""
+    port, peer = _port_to("send", "dst", dst, group)
+    port.send(_sendable("send", x), peer)
+
+
+def recv(into: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:
+    """Receive from global rank `src` into `into` and return it. Length and dtype must be those of the message."""
+    port, peer = _port_to("recv", "src", src, group)
+    port.recv(_sendable("recv", into), peer)
+    return into
+
+
+def _port_to(operation: str, name: str, rank: int, group: ProcessGroup | None) -> tuple[Port, int]:
+    members_group = calls.resolve(group, operation)
+    members = dist.get_process_group_ranks(members_group)
+    others = [member for member in members if member != dist.get_rank()]
+    if rank not in others:
+        values = f"{name}={rank} on rank {dist.get_rank()}"
+        raise ValueError(
+            four_parts(operation, values, "the peer is another rank of the group", f"choose {name} in {others}")
+        )
+    return Port(members_group, operation=operation), members.index(rank)
+
+
+def _sendable(operation: str, x: Tensor) -> Tensor:
+    if not x.is_contiguous():
+        values = f"a tensor of shape {tuple(x.shape)} with strides {x.stride()}"
+        raise ValueError(four_parts(operation, values, "a message is contiguous memory", "pass x.contiguous()"))
+    return x
