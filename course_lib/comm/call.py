@@ -9,6 +9,7 @@ from course_lib.errors import four_parts
 
 _counts: dict[str, int] = {}
 _cell = 0
+_default: ProcessGroup | None = None
 
 CALLS_PER_CELL = 2**16
 CELLS = 2**12
@@ -19,6 +20,12 @@ def start_cell(number: int) -> None:
     global _cell
     _cell = number % CELLS
     _counts.clear()
+
+
+def set_default_group(group: ProcessGroup) -> None:
+    """Let `group=None` mean this group of all ranks in place of PyTorch's default group."""
+    global _default
+    _default = group
 
 
 def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
@@ -44,7 +51,7 @@ def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
                 "call it under `if rank in members`",
             )
         )
-    return group if group is not None else dist.distributed_c10d._get_default_group()
+    return group or _default or dist.distributed_c10d._get_default_group()
 
 
 def next_number(group: ProcessGroup) -> int:

@@ -17,11 +17,10 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 from IPython.lib.pretty import pretty
-from torch._C._distributed_c10d import DebugLevel, set_debug_level
 
 from course_lib.comm import guard, ledger
 from course_lib.errors import four_parts
-from course_lib.ranks import lifeline, stacks
+from course_lib.ranks import groups, lifeline, stacks
 from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
 
 
@@ -96,16 +95,7 @@ def join_group(seat: Seat) -> tuple[torch.device, str]:
         device = torch.device("cpu")
         if gpus and seat.device is None:
             notice = f"{seat.world_size} ranks on {gpus} GPU(s): running on CPU over gloo (--device cuda shares)\n"
-    # DETAIL wraps the default group, so that mismatched native collectives raise instead of aborting. Groups made
-    # later stay plain: torch's DDP crashes on a wrapped one, and timings need none.
-    set_debug_level(DebugLevel.DETAIL)
-    dist.init_process_group(
-        "nccl" if one_each else "gloo",
-        init_method=f"file://{seat.folder}/store",
-        rank=seat.rank,
-        world_size=seat.world_size,
-    )
-    set_debug_level(DebugLevel.OFF)
+    groups.join("nccl" if one_each else "gloo", f"{seat.folder}/store", seat.rank, seat.world_size)
     return device, notice
 
 

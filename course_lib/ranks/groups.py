@@ -1,0 +1,44 @@
+"""The two groups of all ranks: a watched one for PyTorch's collectives, a plain one for messages between two ranks.
+
+Under `TORCH_DISTRIBUTED_DEBUG=DETAIL` a group compares native collectives before they run, so a mismatch raises
+instead of aborting a process. But it numbers point-to-point messages as if they were collectives of all ranks: after
+one `dist.send` the next `dist.all_reduce` is refused. So point-to-point calls without a group go to a plain twin.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import DebugLevel, set_debug_level
+from torch.distributed import ProcessGroup
+
+from course_lib.comm import call
+
+POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+
+
+def join(backend: str, store: str, rank: int, world_size: int) -> None:
+    """Join the watched default group and its plain twin.
+
+    Groups made later by `dist.new_group()` are plain too: torch's DDP crashes on a watched one, timings need none.
+    """
+    set_debug_level(DebugLevel.DETAIL)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world_size)
+    set_debug_level(DebugLevel.OFF)
+    twin = dist.new_group()
+    call.set_default_group(twin)
+    for name in POINT_TO_POINT:
+        setattr(dist, name, _on_twin(getattr(dist, name), twin))
+
+
+def _on_twin(function: Callable[..., Any], twin: ProcessGroup) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **options: Any) -> Any:
+        if len(args) < 3:  # tensor, peer, group
+            options["group"] = options.get("group") or twin
+        return function(*args, **options)
+
+    return wrapper
