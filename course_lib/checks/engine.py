@@ -1,0 +1,90 @@
+"""`check`: run an answer, print a short verdict, return the points."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.checks.judge import judge
+from course_lib.checks.numbers import NumberExercise, judge_numbers
+from course_lib.checks.registry import find
+from course_lib.checks.result import CheckResult, LevelResult
+from course_lib.checks.runner import drop_pool, run_trial
+from course_lib.checks.spec import Level, WriteExercise
+from course_lib.errors import four_parts
+
+TIMEOUT_S = 10.0
+
+
+def check(
+    exercise: str, answer: Any, *, part: str | None = None, seed: int = 0, timeout: float = TIMEOUT_S
+) -> CheckResult:
+    """Check `answer`, a function or a dict of numbers, against exercise `"02.3"`; print and return the verdict.
+
+    A function runs on real ranks only, `timeout` seconds at most per run. `part` names one level (a graded cell);
+    `seed` draws other inputs. While nbgrader grades, calls without `part` do nothing: the graded cells follow.
+    """
+    spec = find(exercise)
+    names = _levels(spec, part)
+    if part is None and os.environ.get("NBGRADER_EXECUTION") == "autograde":
+        return CheckResult(exercise=exercise, title=spec.title, levels=())
+    # nbgrader takes any text on stderr for a failure
+    with contextlib.redirect_stderr(sys.stdout):
+        if isinstance(spec, NumberExercise):
+            levels = judge_numbers(spec, answer, names, seed=seed)
+        else:
+            levels = _run_levels(spec, answer, names, seed=seed, timeout=timeout)
+    result = CheckResult(exercise=exercise, title=spec.title, levels=tuple(levels))
+    print(result)
+    if part is None and not result.passed:
+        print(f'For a hint: hint("{exercise}")')
+    return result
+
+
+def _levels(spec: WriteExercise | NumberExercise, part: str | None) -> list[str]:
+    if part is None:
+        return list(spec.levels)
+    if part not in spec.levels:
+        raise ValueError(
+            four_parts(
+                f'check("{spec.key}")',
+                f"part={part!r}",
+                "a part is one of the exercise's levels",
+                f"choose from {', '.join(spec.levels)}",
+            )
+        )
+    return [part]
+
+
+def _run_levels(
+    spec: WriteExercise, answer: Any, names: list[str], *, seed: int, timeout: float
+) -> list[LevelResult]:
+    """Run level after level; after a failure the rest is not run, since its cause is most likely the same."""
+    results: list[LevelResult] = []
+    for name in names:
+        level = spec.levels[name]
+        if results and not results[-1].passed:
+            result = LevelResult(name=name, points=0, possible=level.points, detail="not run yet", ran=False)
+        else:
+            reason = _why_wrong(spec, answer, level, seed=seed, timeout=timeout)
+            points, detail = (0, reason) if reason else (level.points, level.praise)
+            result = LevelResult(name=name, points=points, possible=level.points, detail=detail)
+        results.append(result)
+    return results
+
+
+def _why_wrong(
+    spec: WriteExercise, function: Callable[..., Any], level: Level, *, seed: int, timeout: float
+) -> str | None:
+    if not callable(function):
+        return f"the answer is of type {type(function).__name__}: pass the function itself, without brackets"
+    for case in level.cases:
+        trial = run_trial(function, spec.arguments, case, seed=seed, timeout=timeout)
+        reason = judge(spec, case, trial, seed=seed, traffic=level.traffic)
+        if reason:
+            drop_pool(case.world_size)
+            return f"{case}: {reason}" if "not written yet" not in reason else reason
+    return None

@@ -1,0 +1,93 @@
+"""From one trial to one sentence: what the numbers, the input and the ledger say."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from course_lib.checks import ratios
+from course_lib.checks.runner import RankReport, Trial
+from course_lib.checks.signature import diagnose
+from course_lib.checks.spec import Case, WriteExercise
+from course_lib.checks.steps import count_steps, unmatched
+from course_lib.comm.ledger import Ledger
+from course_lib.ranks.report import RankError
+
+POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
+
+
+def judge(exercise: WriteExercise, case: Case, trial: Trial, *, seed: int, traffic: bool) -> str | None:
+    """None if the trial is right, else why not. The order is that of a learner's progress."""
+    if trial.error is not None:
+        return _ended_badly(trial.error, exercise)
+    book = Ledger(trial.events, case.world_size)
+    return (
+        _wrong_form(exercise, case, trial.reports)
+        or diagnose([report.result.reshape(-1) for report in trial.reports], exercise.puzzle(case, seed))
+        or _input_changed(trial.reports)
+        or _wrong_means(exercise, case, trial, book)
+        or (_too_much(exercise, case, trial, book) if traffic else None)
+    )
+
+
+def _ended_badly(error: RankError, exercise: WriteExercise) -> str:
+    text = str(error).removesuffix("; all ranks were restarted, their variables are gone")
+    if "NotImplementedError" in text:
+        return f"not written yet: replace the line `raise NotImplementedError` of exercise {exercise.key}"
+    lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
+    return f"{lead}: {text}"
+
+
+def _wrong_form(exercise: WriteExercise, case: Case, reports: tuple[RankReport, ...]) -> str | None:
+    for rank, report in enumerate(reports):
+        if not isinstance(report.result, Tensor):
+            return f"rank {rank} returned {report.result}, not a tensor: is there a return on every path?"
+        got, want = tuple(report.result.shape), exercise.shape(case, rank)
+        if got != want:
+            return f"rank {rank} returned shape {got}, expected {want}"
+        dtype = str(report.result.dtype).removeprefix("torch.")
+        if dtype != case.dtype:
+            return f"rank {rank} returned {dtype}, expected {case.dtype} as in the input"
+    return None
+
+
+def _input_changed(reports: tuple[RankReport, ...]) -> str | None:
+    changed = [rank for rank, report in enumerate(reports) if report.input_changed]
+    if not changed:
+        return None
+    return f"right result, but rank {changed[0]}'s input was overwritten: chunks are views; start from x.clone()"
+
+
+def _wrong_means(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger) -> str | None:
+    """Right values by a call that is the exercise itself, by no recorded call at all, or with messages left over."""
+    foreign = {e.operation for e in trial.events} - POINT_TO_POINT - exercise.allowed
+    if exercise.forbidden_algorithm and any(e.algorithm == exercise.forbidden_algorithm for e in trial.events):
+        foreign = {f"all_reduce(..., algorithm={exercise.forbidden_algorithm!r})"}
+    if foreign:
+        return f"right values, but by comm.{min(foreign)}: this exercise asks you to build it from comm.isend and irecv"
+    if case.world_size > 1 and exercise.cost(case).total_bytes and not _total_sent(book):
+        return "right values, but nothing is in the ledger: use comm.isend and irecv, not torch.distributed's own calls"
+    return unmatched(trial.events, case.world_size)
+
+
+def _too_much(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger) -> str | None:
+    """Bytes of the busiest rank and of all, messages of the busiest rank, steps: each at most the formula's."""
+    special = exercise.extra(case, book.matrix())
+    if special:
+        return f"values right, {special}"
+    cost, ranks = exercise.cost(case), range(case.world_size)
+    measures = (
+        ("bytes", max(map(book.bytes_sent, ranks)), max(cost.sent_bytes), "B sent by the busiest rank"),
+        ("bytes", _total_sent(book), cost.total_bytes, "B sent by all ranks"),
+        ("messages", max(map(book.messages, ranks)), max(cost.messages), "messages sent by the busiest rank"),
+        ("steps", count_steps(trial.events), cost.steps, "steps that wait for one another"),
+    )
+    for name, got, limit, unit in measures:
+        if got > limit:
+            text = f"values right, {name} {ratios.times(got / limit)} the target: {got} {unit}, target {limit}"
+            meaning = ratios.explain(got / limit, case.world_size, ratios.BYTES) if name == "bytes" else None
+            return f"{text}; {meaning}" if meaning else text
+    return None
+
+
+def _total_sent(book: Ledger) -> int:
+    return sum(map(sum, book.matrix()))

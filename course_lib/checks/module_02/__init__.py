@@ -1,0 +1,20 @@
+"""Exercises of module 02, collectives."""
+
+from __future__ import annotations
+
+from course_lib.checks.module_02 import claims, patterns, predictions, repairs, ring
+from course_lib.checks.numbers import NumberExercise
+from course_lib.checks.spec import WriteExercise
+
+EXERCISES: tuple[WriteExercise | NumberExercise, ...] = (
+    predictions.TRAFFIC,
+    ring.REDUCE_SCATTER,
+    ring.ALL_GATHER,
+    ring.ALL_REDUCE,
+    patterns.TREE_BROADCAST,
+    patterns.HIERARCHICAL,
+    patterns.ALL_TO_ALL,
+    repairs.RING_MAX,
+    repairs.RING_AVERAGE,
+    claims.CLAIMS,
+)

@@ -1,0 +1,69 @@
+"""02.8 and 02.9: two functions with a silent bug, to be found and mended."""
+
+from __future__ import annotations
+
+from course_lib.checks.module_02 import inputs
+from course_lib.checks.module_02.ring import COUNTED, EQUAL
+from course_lib.checks.signature import Puzzle
+from course_lib.checks.spec import Case, Level, WriteExercise
+
+_UNEVEN = (Case(world_size=3, length=20), Case(world_size=4, length=26), Case(world_size=1, length=5))
+
+
+def _largest(case: Case, seed: int) -> Puzzle:
+    puzzle = inputs.everything_everywhere(case, seed)
+    return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, largest=True)
+
+
+def _average(case: Case, seed: int) -> Puzzle:
+    puzzle = inputs.everything_everywhere(case, seed)
+    return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, divisor=case.world_size)
+
+
+RING_MAX = WriteExercise(
+    key="02.8",
+    title="find the bug: too many bytes",
+    arguments=inputs.own_tensor,
+    puzzle=_largest,
+    shape=inputs.whole_shape,
+    cost=lambda case: inputs.cost(case, "all_reduce", "ring"),
+    levels={
+        "values": Level(points=1, cases=(*EQUAL, *_UNEVEN), praise="still right, on 1 to 4 ranks and for every length"),
+        "bytes": Level(
+            points=3, cases=COUNTED, traffic=True, praise="each rank sends 2(p-1)/p of the tensor: the bug is gone"
+        ),
+    },
+    hints=(
+        "Values tell you nothing here: measure. How many bytes does each rank send on 2, on 3, on 4 ranks, "
+        "and how many should it send?",
+        "Divide one by the other: 2, 3, 4 times too many. Which line sends something p times too long?",
+        "Look at what is sent and at what is used of it on the other side.",
+        "Send chunks[sent], receive into a buffer like chunks[received].",
+    ),
+)
+
+RING_AVERAGE = WriteExercise(
+    key="02.9",
+    title="find the bug: right on 2 ranks",
+    arguments=inputs.own_tensor,
+    puzzle=_average,
+    shape=inputs.whole_shape,
+    cost=lambda case: inputs.cost(case, "all_reduce", "ring"),
+    levels={
+        "values": Level(
+            points=2,
+            cases=(Case(world_size=3, length=24), Case(world_size=4, length=24), Case(world_size=2, length=12)),
+            praise="right on 3, 4 and 2 ranks",
+        ),
+        "edges": Level(points=1, cases=_UNEVEN, praise="right for lengths that do not divide, and on 1 rank"),
+        "bytes": Level(points=1, cases=COUNTED, traffic=True, praise="and no byte more than the ring needs"),
+    },
+    hints=(
+        "Run it on 3 ranks with inputs that you can add in your head: rank 0 has 1s, rank 1 has 10s, rank 2 has 100s. "
+        "Which contributions are in which chunk?",
+        "In every step, what the left neighbour sends must be what you think you receive. Write both chunk numbers "
+        "down for p = 3, ranks 0 and 1, steps 0 and 1.",
+        "mod 2, plus one and minus one are the same. Which index runs the wrong way round?",
+    ),
+    allowed=frozenset({"reduce_scatter", "all_gather"}),
+)

@@ -1,0 +1,111 @@
+"""02.2 to 02.4: the ring, in its two halves and as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_lib.checks.module_02 import inputs
+from course_lib.checks.signature import Puzzle
+from course_lib.checks.spec import Case, Level, WriteExercise
+
+EQUAL = (Case(world_size=4, length=24), Case(world_size=2, length=12))
+UNEVEN = (
+    Case(world_size=4, length=26),
+    Case(world_size=3, length=20, dtype="int64"),
+    Case(world_size=4, length=3),
+    Case(world_size=3, length=7, row=(5,)),
+    Case(world_size=1, length=5),
+)
+COUNTED = (Case(world_size=4, length=64), Case(world_size=3, length=60))
+
+
+def ring_levels(target: str) -> dict[str, Level]:
+    """Values on equal chunks, then every length, then the ring's traffic."""
+    return {
+        "values": Level(points=2, cases=EQUAL, praise="right on 4 and on 2 ranks"),
+        "edges": Level(points=1, cases=UNEVEN, praise="right for every length, shape and dtype, and on 1 rank"),
+        "bytes": Level(points=2, cases=COUNTED, traffic=True, praise=target),
+    }
+
+
+def _reduce_scatter(case: Case, seed: int) -> Puzzle:
+    ranks = range(case.world_size)
+    plan = [[[(source, rank) for source in ranks]] for rank in ranks]
+    return Puzzle(blocks=inputs.chunks_of_all(case, seed), plan=plan)
+
+
+def _shard(case: Case, seed: int, rank: int) -> tuple[Any, ...]:
+    return case.whole(seed, 0).tensor_split(case.world_size)[rank].clone(), case.length
+
+
+def _all_gather(case: Case, seed: int) -> Puzzle:
+    ranks = range(case.world_size)
+    blocks = [[_shard(case, seed, rank)[0].reshape(-1)] for rank in ranks]
+    return Puzzle(blocks=blocks, plan=[[[(source, 0)] for source in ranks] for _ in ranks])
+
+
+REDUCE_SCATTER = WriteExercise(
+    key="02.2",
+    title="ring reduce-scatter",
+    arguments=inputs.own_tensor,
+    puzzle=_reduce_scatter,
+    shape=lambda case, rank: (inputs.shard_rows(case, rank), *case.row),
+    cost=lambda case: inputs.cost(case, "reduce_scatter", "ring"),
+    levels=ring_levels("each rank sends (p-1)/p of the tensor in p-1 messages, as the formula says"),
+    hints=(
+        "Follow one chunk. Chunk 0 must end on rank 0, so it starts on rank 1 and travels 1, 2, 3, 0. "
+        "Each rank on its way adds its own chunk 0.",
+        "In step s (s = 0, 1, ...) rank r sends chunk (r - s - 1) mod p to the right. "
+        "Which chunk comes in from the left? The same formula with r - 1.",
+        "Post the receive before you wait: incoming = comm.irecv(like, left); outgoing = comm.isend(chunk, right); "
+        "then wait for both. If all ranks call comm.send first, nobody receives.",
+        "The buffer for the chunk that comes in has the size of *that* chunk: torch.empty_like(chunks[index]). "
+        "Then chunks[index] += received.",
+    ),
+)
+
+ALL_GATHER = WriteExercise(
+    key="02.3",
+    title="ring all-gather",
+    arguments=_shard,
+    puzzle=_all_gather,
+    shape=inputs.whole_shape,
+    cost=lambda case: inputs.cost(case, "all_gather", "ring"),
+    levels=ring_levels("each rank sends (p-1)/p of the whole in p-1 messages, as the formula says"),
+    hints=(
+        "Nothing is added here: in each step you pass on what you received in the step before. "
+        "In step 0 that is your own shard.",
+        "In step s rank r sends chunk (r - s) mod p and receives chunk (r - s - 1) mod p.",
+        "Make room first: whole = torch.empty((length, *shard.shape[1:]), dtype=shard.dtype), "
+        "chunks = whole.tensor_split(world_size), and chunks[rank].copy_(shard). Chunks are views, so whole fills up.",
+    ),
+)
+
+ALL_REDUCE = WriteExercise(
+    key="02.4",
+    title="ring all-reduce out of the two",
+    arguments=inputs.own_tensor,
+    puzzle=inputs.everything_everywhere,
+    shape=inputs.whole_shape,
+    cost=lambda case: inputs.cost(case, "all_reduce", "ring"),
+    levels={
+        "values": Level(points=1, cases=EQUAL, praise="right on 4 and on 2 ranks"),
+        "edges": Level(
+            points=2,
+            cases=(Case(world_size=3, length=3, row=(2, 4)), Case(world_size=4, length=27, dtype="bfloat16"), *UNEVEN),
+            praise="right for every shape and dtype, and on 1 rank",
+        ),
+        "bytes": Level(
+            points=1,
+            cases=(*COUNTED, Case(world_size=4, length=2, row=(16,))),
+            traffic=True,
+            praise="each rank sends 2(p-1)/p of the tensor in 2(p-1) steps, as the formula says",
+        ),
+    },
+    hints=(
+        "Reduce-scatter leaves each rank one chunk of the sum; all-gather gives every rank all the chunks. Two calls.",
+        "A tensor of shape (2, 16) has only two rows for four ranks. Flatten first: x.reshape(-1).",
+        "The number of elements is x.numel(); at the end give the result the shape of x: .reshape(x.shape).",
+    ),
+    allowed=frozenset({"reduce_scatter", "all_gather"}),
+)

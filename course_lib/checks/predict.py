@@ -1,0 +1,90 @@
+"""Scored predictions: commit to a number, then see the answer and what the difference suggests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from course_lib.checks.numbers import suggest
+from course_lib.units import format_bytes, format_seconds
+
+FULL, CLOSE, ROUGH = 10, 5, 2  # points: right; within a factor of 2; within a factor of 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One answered question."""
+
+    question: str
+    points: int
+
+
+_answered: dict[str, Prediction] = {}  # by question, so that running a cell again does not count twice
+
+
+def predict(
+    question: str,
+    *,
+    guess: float | None,
+    answer: float | Callable[[], float],
+    unit: str = "",
+    tolerance: float = 0.01,
+    world_size: int = 0,
+) -> None:
+    """Print guess, answer, points (10 right, 5 within a factor of 2, 2 within 10) and what the ratio suggests.
+
+    `tolerance` is relative. `world_size` lets the ratio be read in terms of p. Nothing is written to disk.
+    """
+    print(f"Predict: {question}")
+    if guess is None or guess is ...:
+        print("  no guess yet: put a number in place of None first; the answer comes after it")
+        return
+    right = float(answer() if callable(answer) else answer)
+    points = score_of(guess, right, tolerance)
+    _answered[question] = Prediction(question=question, points=points)
+    print(f"  your guess  {_with_unit(guess, unit)}")
+    print(f"  the answer  {_with_unit(right, unit)}")
+    ratio = guess / right if right else math.inf
+    remark = "right" if points == FULL else _remark(ratio, world_size)
+    print(f"  {points} of {FULL} points: {remark}")
+
+
+def score() -> None:
+    """Print the points of all predictions of this session."""
+    points = sum(prediction.points for prediction in _answered.values())
+    print(f"Predictions so far: {points} of {FULL * len(_answered)} points in {len(_answered)} questions")
+
+
+def score_of(guess: float, right: float, tolerance: float) -> int:
+    """Points for a guess.
+
+    >>> score_of(100, 100, 0.01), score_of(180, 100, 0.01), score_of(900, 100, 0.01), score_of(5000, 100, 0.01)
+    (10, 5, 2, 0)
+    """
+    if math.isclose(guess, right, rel_tol=tolerance, abs_tol=1e-12):
+        return FULL
+    if guess * right <= 0:
+        return 0
+    factor = max(guess / right, right / guess)
+    return CLOSE if factor <= 2 * (1 + 1e-9) else ROUGH if factor <= 10 * (1 + 1e-9) else 0
+
+
+def _remark(ratio: float, world_size: int) -> str:
+    if not 0 < ratio < math.inf:
+        return "not of the same sign, or zero"
+    return f"the guess is {suggest(ratio, world_size)}"
+
+
+def _with_unit(number: float, unit: str) -> str:
+    """Bytes and seconds also in a readable unit.
+
+    >>> _with_unit(1572864, "bytes"), _with_unit(3.0, "steps")
+    ('1,572,864 bytes (1.5 MiB)', '3 steps')
+    """
+    whole = f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
+    if unit == "bytes" and abs(number) >= 1024:
+        return f"{whole} bytes ({format_bytes(number)})"
+    if unit == "s":
+        return format_seconds(number)
+    return f"{whole} {unit}".rstrip()

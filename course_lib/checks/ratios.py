@@ -1,0 +1,62 @@
+"""What a wrong number's ratio to the right one suggests: N, 1/N, a sign, a unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Meaning = tuple[Callable[[int], float], str]
+
+VALUES: tuple[Meaning, ...] = (
+    (lambda p: -1, "the sign is turned round: a subtraction where an addition belongs?"),
+    (lambda p: p, "a sum that was taken {p} times, once per rank too often?"),
+    (lambda p: 1 / p, "an average: was the sum divided by the number of ranks ({p})?"),
+    (lambda p: 2, "everything is counted twice"),
+    (lambda p: 0.5, "half of it: divided by 2, or half of the ranks are missing"),
+    (lambda p: 0, "all zeros: nothing was written into the result"),
+)
+
+BYTES: tuple[Meaning, ...] = (
+    (lambda p: p, "you send the whole tensor at each step, where one chunk (1/{p} of it) is enough"),
+    (lambda p: p / 2, "you send the whole tensor in each of {p} - 1 steps; chunks would be enough"),
+    (lambda p: p - 1, "one rank does the work of {p} - 1: let the others pass the data on"),
+    (lambda p: 2, "each number travels twice"),
+)
+
+GUESSES: tuple[Meaning, ...] = (
+    (lambda p: p / (2 * (p - 1)), "the whole tensor once: a ring all-reduce sends 2(p-1)/p of it"),
+    (lambda p: p / (p - 1), "p parts instead of p-1: a rank does not send to itself"),
+    (lambda p: (p - 1) / p, "p-1 parts instead of p"),
+    (lambda p: 0.5, "half of it: all-reduce has two phases, reduce-scatter and all-gather"),
+    (lambda p: 2, "twice as much: is one phase or one direction enough here?"),
+    (lambda p: p, "p times too much: counted for all ranks together, or the whole tensor in every step"),
+    (lambda p: 1 / p, "1/p of it: counted for one chunk or for one rank only"),
+    (lambda p: p / 2, "p/2 times too much: the whole tensor in each of p-1 steps"),
+    (lambda p: p - 1, "p-1 times too much: counted for every partner"),
+    (lambda p: 1 / (p - 1), "1/(p-1) of it: counted for one partner or one step only"),
+    (lambda p: p * p / (2 * (p - 1)), "p whole tensors: a rank sends chunks, and only its own part of the traffic"),
+    (lambda p: 8, "bits instead of bytes? One byte is 8 bits"),
+    (lambda p: 1 / 8, "divided by 8? One byte is 8 bits, not the other way round"),
+    (lambda p: 1 / 4, "elements instead of bytes? One float32 is 4 bytes"),
+    (lambda p: 2**20 / 10**6, "MiB (2**20 bytes) where MB (10**6 bytes) is asked"),
+    (lambda p: 10**6 / 2**20, "MB (10**6 bytes) where MiB (2**20 bytes) is asked"),
+)
+
+
+def explain(ratio: float, world_size: int, meanings: tuple[Meaning, ...]) -> str | None:
+    """The first meaning whose ratio this is, or None.
+
+    >>> explain(0.25, 4, VALUES)
+    'an average: was the sum divided by the number of ranks (4)?'
+    """
+    for expected, phrase in meanings:
+        if world_size < 2:
+            return None
+        if math.isclose(ratio, expected(world_size), rel_tol=1e-4, abs_tol=1e-9):
+            return phrase.format(p=world_size)
+    return None
+
+
+def times(ratio: float) -> str:
+    """A ratio in words: `4.0 x`, `0.25 x`."""
+    return f"{ratio:.1f} x" if ratio >= 1 and math.isclose(ratio, round(ratio, 1)) else f"{ratio:.3g} x"

@@ -1,0 +1,113 @@
+"""Run a learner's function on real ranks, and nowhere else: what it breaks is that run and nothing more.
+
+The checks keep their own pools, one per world size, beside the notebook's: a learner's variables in `%%ranks` cells
+survive a check that crashes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from course_lib.checks.spec import Case
+from course_lib.comm import ledger
+from course_lib.comm.ledger import Event
+from course_lib.ranks.pool import RankPool
+from course_lib.ranks.report import RankError
+from course_lib.ranks.tasks import Task, typed_sources
+from course_lib.ranks.transcript import Transcript
+
+MOST_RANKS = 10  # in all pools of the checks together, about 50 MB each; the longest unused pool gives way
+_pools: dict[int, RankPool] = {}  # by world size, the last used one last
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReport:
+    """What a rank's call returned, and whether it changed its own input."""
+
+    result: Any
+    input_changed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One case on all ranks: reports and recorded events, or the error that ended it."""
+
+    reports: tuple[RankReport, ...] = ()
+    events: tuple[Event, ...] = ()
+    error: RankError | None = None
+
+
+def run_trial(
+    function: Callable[..., Any],
+    arguments: Callable[[Case, int, int], tuple[Any, ...]],
+    case: Case,
+    *,
+    seed: int,
+    timeout: float,
+) -> Trial:
+    """Call `function(*arguments(case, seed, rank))` on each rank; what the ranks print is shown."""
+    pool = _pool(case.world_size)
+    transcript = Transcript(case.world_size)
+    call = cloudpickle.dumps((_attempt, (function, arguments, case, seed)))
+    pool.tasks += 1
+    task = Task(number=pool.tasks, call=call, sources=typed_sources())
+    try:
+        outcomes = pool.run(task, ranks=list(range(case.world_size)), timeout=timeout, listen=transcript.add)
+    except RankError as error:
+        return Trial(error=error)
+    finally:
+        sys.stdout.write(transcript.text())
+    return Trial(
+        reports=tuple(cloudpickle.loads(outcomes[rank].value) for rank in range(case.world_size)),
+        events=tuple(event for outcome in outcomes.values() for event in outcome.events),
+    )
+
+
+def drop_pool(world_size: int) -> None:
+    """End a pool in which messages are still under way; the next trial starts a new one."""
+    pool = _pools.pop(world_size, None)
+    if pool is not None:
+        pool.kill()
+
+
+def shutdown() -> None:
+    """End all pools of the checks."""
+    for world_size in list(_pools):
+        drop_pool(world_size)
+
+
+def _pool(world_size: int) -> RankPool:
+    pool = _pools.pop(world_size, None)
+    if pool is None or not pool.alive:
+        while _pools and sum(_pools) + world_size > MOST_RANKS:
+            drop_pool(next(iter(_pools)))
+        pool = RankPool(world_size, "cpu")
+    _pools[world_size] = pool
+    return pool
+
+
+def _attempt(
+    function: Callable[..., Any], arguments: Callable[[Case, int, int], tuple[Any, ...]], case: Case, seed: int
+) -> RankReport:
+    """Runs on a rank."""
+    given = arguments(case, seed, dist.get_rank())
+    before = [value.clone() if isinstance(value, torch.Tensor) else None for value in given]
+    ledger.clear()
+    result = function(*given)
+    changed = any(copy is not None and not torch.equal(copy, now) for copy, now in zip(before, given, strict=True))
+    if isinstance(result, torch.Tensor):
+        result = result.detach().clone()
+    else:
+        result = type(result).__name__
+    return RankReport(result=result, input_changed=changed)
+
+
+atexit.register(shutdown)

@@ -1,0 +1,160 @@
+"""From a wrong tensor to what it reveals: a ratio, a missing rank, a shifted chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.checks import ratios
+
+Source = tuple[int, int]  # (rank, chunk): a chunk of a rank's input
+Piece = list[Source]  # the chunks whose sum makes one piece of a result
+Plan = list[list[Piece]]  # per rank: the pieces of its result, in order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Puzzle:
+    """What the ranks had (`blocks[rank][chunk]`, flat) and what each must end with."""
+
+    blocks: list[list[Tensor]]
+    plan: Plan
+    largest: bool = False  # combine by maximum instead of by sum
+    divisor: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return len(self.blocks)
+
+    def piece(self, sources: Piece) -> Tensor:
+        """Some chunks combined into one."""
+        stacked = torch.stack([self.blocks[rank][chunk] for rank, chunk in sources])
+        if self.largest:
+            return stacked.amax(0)
+        total = stacked.sum(0, dtype=stacked.dtype)
+        return total / self.divisor if self.divisor > 1 else total
+
+    def wanted(self, rank: int) -> Tensor:
+        """The whole result of a rank, flat."""
+        return torch.cat([self.piece(sources) for sources in self.plan[rank]])
+
+
+def diagnose(results: Sequence[Tensor], puzzle: Puzzle) -> str | None:
+    """None if every rank's flat result is right, else one line on the first thing that is wrong."""
+    wanted = [puzzle.wanted(rank) for rank in range(puzzle.world_size)]
+    if all(same(got, want) for got, want in zip(results, wanted, strict=True)):
+        return None
+    return (
+        _overall_ratio(results, wanted, puzzle.world_size)
+        or _shifted(results, wanted)
+        or _first_wrong_piece(results, puzzle)
+    )
+
+
+def same(got: Tensor, want: Tensor) -> bool:
+    """Equal up to the rounding of one division; the inputs are integers, so that sums are exact."""
+    return torch.allclose(got.double(), want.double(), rtol=1e-5, atol=1e-6)
+
+
+def _overall_ratio(results: Sequence[Tensor], wanted: Sequence[Tensor], world_size: int) -> str | None:
+    got, want = torch.cat([r.double() for r in results]), torch.cat([w.double() for w in wanted])
+    factor = float(got @ want / (want @ want)) if bool(want.any()) else 1.0
+    if not torch.allclose(got, factor * want, rtol=1e-3, atol=0.51 if not results[0].is_floating_point() else 1e-3):
+        return None
+    meaning = ratios.explain(factor, world_size, ratios.VALUES)
+    text = f"every number is exactly {ratios.times(factor)} the right one"
+    return f"{text}: {meaning}" if meaning else text
+
+
+def _shifted(results: Sequence[Tensor], wanted: Sequence[Tensor]) -> str | None:
+    """Whether each rank holds what another rank, always the same distance away, should hold."""
+    world_size = len(wanted)
+    for shift in range(1, world_size):
+        others = [wanted[(rank + shift) % world_size] for rank in range(world_size)]
+        if all(same(got, other) for got, other in zip(results, others, strict=True)):
+            return (
+                f"rank r holds what belongs to rank (r + {shift}) mod {world_size}: "
+                "right sums, but the chunks are shifted"
+            )
+    return None
+
+
+def _first_wrong_piece(results: Sequence[Tensor], puzzle: Puzzle) -> str:
+    for rank, sources_of_rank in enumerate(puzzle.plan):
+        start = 0
+        for number, sources in enumerate(sources_of_rank):
+            want = puzzle.piece(sources)
+            got = results[rank][start : start + len(want)]
+            if not same(got, want):
+                place = f"rank {rank}, numbers {start} to {start + len(want) - 1}"
+                return f"{place}: {_describe(got, number, sources, puzzle)}"
+            start += len(want)
+    raise AssertionError("diagnose: called with right results")
+
+
+def _describe(got: Tensor, number: int, sources: Piece, puzzle: Puzzle) -> str:
+    """What one wrong piece is made of."""
+    if not bool(got.any()):
+        return f"only zeros, where {_name(sources, puzzle)} belongs: never received?"
+    for chunk in _chunks_to_try(sources, puzzle):
+        counts = _contributions(got, chunk, puzzle)
+        if counts is None:
+            continue
+        if len(sources) == 1:
+            holder = max(counts, key=lambda rank: abs(counts[rank]))
+            if [c for c in counts.values() if abs(c) > 1e-3] == [counts[holder]] and round(counts[holder], 3) == 1:
+                return f"{_name([(holder, chunk)], puzzle)} stands where {_name(sources, puzzle)} belongs"
+        if chunk != sources[0][1]:
+            return f"made of chunk {chunk}, where {_name(sources, puzzle)} belongs: chunk numbers mixed up"
+        return f"{_miscount(counts, sources)} in {_name(sources, puzzle)}"
+    return f"holds numbers that are in no rank's input, where {_name(sources, puzzle)} belongs: memory that was never filled?"
+
+
+def _chunks_to_try(sources: Piece, puzzle: Puzzle) -> list[int]:
+    own = sources[0][1]
+    return [own] + [chunk for chunk in range(len(puzzle.blocks[0])) if chunk != own]
+
+
+def _contributions(got: Tensor, chunk: int, puzzle: Puzzle) -> dict[int, float] | None:
+    """How often each rank's `chunk` is counted in `got`; None if `got` is no such sum."""
+    columns = [blocks[chunk] for blocks in puzzle.blocks]
+    if any(len(column) != len(got) for column in columns):
+        return None
+    if puzzle.largest or len(got) <= len(columns):
+        return _single_source(got, columns)
+    matrix = torch.stack(columns, dim=1).double() / puzzle.divisor
+    counts = torch.linalg.lstsq(matrix, got.double().unsqueeze(1)).solution.squeeze(1)
+    if not torch.allclose(matrix @ counts, got.double(), atol=1e-3):
+        return None
+    return {rank: float(count) for rank, count in enumerate(counts)}
+
+
+def _single_source(got: Tensor, columns: list[Tensor]) -> dict[int, float] | None:
+    """For pieces too short for a unique sum: is it one rank's chunk as it was?"""
+    equal = [rank for rank, column in enumerate(columns) if same(column, got)]
+    return {rank: float(rank == equal[0]) for rank in range(len(columns))} if equal else None
+
+
+def _miscount(counts: dict[int, float], sources: Piece) -> str:
+    wanted = {rank for rank, _ in sources}
+    missing = [rank for rank in wanted if abs(counts[rank]) < 1e-3]
+    extra = {r: c for r, c in counts.items() if abs(c - (r in wanted)) > 1e-3 and abs(c) >= 1e-3}
+    words = []
+    if missing:
+        words.append(f"the contribution of {_ranks(missing)} is missing")
+    if extra:
+        words.append(", ".join(f"rank {rank} is counted {count:.3g} times" for rank, count in extra.items()))
+    return " and ".join(words)
+
+
+def _name(sources: Piece, puzzle: Puzzle) -> str:
+    rank, chunk = sources[0]
+    if len(sources) > 1:
+        return f"the {'maximum' if puzzle.largest else 'sum'} of chunk {chunk}"
+    return f"chunk {chunk} of rank {rank}" if len(puzzle.blocks[0]) > 1 else f"rank {rank}'s input"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"

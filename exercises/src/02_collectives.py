@@ -1,0 +1,716 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Exercises 02: collectives
+#
+# Ten exercises, 50 points, about two and a half hours. Do notebook `02_collectives` first.
+#
+# | | kind | exercise | difficulty | minutes | points |
+# | --- | --- | --- | --- | --- | --- |
+# | 02.1 | predict | bytes, steps and seconds | easy | 15 | 8 |
+# | 02.2 | write | ring reduce-scatter | medium | 25 | 5 |
+# | 02.3 | write | ring all-gather | easy | 10 | 5 |
+# | 02.4 | write | ring all-reduce out of the two | easy | 10 | 4 |
+# | 02.5 | write | tree broadcast | medium | 20 | 5 |
+# | 02.6 | write | hierarchical all-reduce | medium | 15 | 5 |
+# | 02.7 | write | all-to-all | medium | 15 | 5 |
+# | 02.8 | find the bug | right values, too many bytes | medium | 15 | 4 |
+# | 02.9 | find the bug | right on 2 ranks only | hard | 15 | 4 |
+# | 02.10 | find the wrong number | two claims from real slides | easy | 10 | 5 |
+
+# %% [markdown]
+# ## How to work
+#
+# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("02.2", ...)`, runs your function
+# on **real processes**, on 1 to 6 ranks, compares every number, and counts what you sent. It tells you what it sees:
+# a hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
+#
+# Stuck? `hint("02.2")` gives a small hint, and the next one when you run it again.
+#
+# The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.checks import check, given, hint
+from course_lib.hardware import INFINIBAND, NVLINK
+from course_lib.ranks import ledger, run_ranks
+from course_lib.viz import who_holds_what
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %% [markdown]
+# ## Two messages, one deadlock
+#
+# You send and receive with these four; each one lands in the ledger:
+#
+# | call | meaning |
+# | --- | --- |
+# | `comm.send(x, dst)` | send `x` to rank `dst`, return when it has passed |
+# | `comm.recv(into, src)` | receive from rank `src` into the tensor `into`, return when it is there |
+# | `comm.isend(x, dst)` | only start sending; `.wait()` on what it returns waits for the end |
+# | `comm.irecv(into, src)` | only start receiving; after its `.wait()` the tensor `into` is filled |
+#
+# In a ring all ranks send and receive at the same time. If each calls `comm.send` first, each waits for a neighbour that
+# waits too. So start both, then wait for both:
+#
+# ```python
+# inbox = torch.empty_like(theirs)          # as long as what will come
+# incoming = comm.irecv(inbox, left)
+# outgoing = comm.isend(mine, right)
+# incoming.wait()
+# outgoing.wait()
+# ```
+#
+# None of your functions may change its input: another part of the program may still need it.
+
+# %% [markdown]
+# ## 02.1 Predict bytes, steps and seconds
+#
+# *Predict · easy · 15 minutes · 8 points.* **You learn** to say what a collective costs before you run it.
+#
+# Every one of `p` ranks holds a float32 tensor of `M` bytes, and all of them need the sum. Three ways:
+#
+# ```text
+# naive    all ──► rank 0 (sums) ──► all            one partner at a time: a rank has one port
+# ring     chunks of M/p go round twice             once to be summed, once to be handed out
+# tree     0 ─► 1,   0 ─► 2  1 ─► 3,  ...           broadcast: who has the tensor helps to pass it on
+# ```
+#
+# Here p = 4: the naive root receives 3 tensors in 3 steps. A ring rank sends 3 chunks, then 3 chunks. A tree has reached
+# everybody after 2 steps. The cell below prints *your* p and M.
+
+# %%
+p, M = given("02.1", GRADE_SEED)
+print(f"p = {p} ranks, M = {M:,} bytes")
+print(f"NVLINK.time_s(nbytes) = {NVLINK.alpha_s * 1e6:g} us + nbytes / ({NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s)")
+
+# %% [markdown]
+# Replace each `None` by a number, or by an expression in `p` and `M`:
+#
+# | name | all-reduce or broadcast of M bytes on p ranks |
+# | --- | --- |
+# | `naive_root_receives` | naive all-reduce: bytes that rank 0 receives |
+# | `naive_steps` | naive all-reduce: steps, in and out |
+# | `ring_rank_sends` | ring all-reduce: bytes that each rank sends |
+# | `ring_steps` | ring all-reduce: steps |
+# | `tree_steps` | tree broadcast: steps |
+# | `tree_root_sends` | tree broadcast: bytes that the root sends |
+# | `ring_time` | ring all-reduce over NVLink: seconds |
+# | `ring_time_of_4_bytes` | the same for a tensor with a single float32: seconds |
+#
+# A step takes as long as its largest message, `NVLINK.time_s(nbytes)`.
+
+# %% nbgrader={"grade": false, "grade_id": "02-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+naive_root_receives = (p - 1) * M
+naive_steps = 2 * (p - 1)
+ring_rank_sends = 2 * (p - 1) * M // p
+ring_steps = 2 * (p - 1)
+tree_steps = p.bit_length() - 1
+tree_root_sends = tree_steps * M
+ring_time = ring_steps * NVLINK.time_s(M / p)
+ring_time_of_4_bytes = ring_steps * NVLINK.time_s(4)
+### END SOLUTION
+numbers = dict(
+    naive_root_receives=naive_root_receives,
+    naive_steps=naive_steps,
+    ring_rank_sends=ring_rank_sends,
+    ring_steps=ring_steps,
+    tree_steps=tree_steps,
+    tree_root_sends=tree_root_sends,
+    ring_time=ring_time,
+    ring_time_of_4_bytes=ring_time_of_4_bytes,
+)
+check("02.1", numbers, seed=GRADE_SEED)
+
+# %% nbgrader={"grade": true, "grade_id": "02-1-naive", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.1", numbers, part="naive", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-1-ring", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.1", numbers, part="ring", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-1-tree", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.1", numbers, part="tree", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-1-time", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.1", numbers, part="time", seed=GRADE_SEED).passed
+
+# %% [markdown]
+# ## 02.2 Ring reduce-scatter
+#
+# *Write · medium · 25 minutes · 5 points.* **You learn** how a sum can grow while its parts travel.
+#
+# Every rank has a tensor. Afterwards rank 0 holds chunk 0 of the sum, rank 1 chunk 1, and so on:
+
+# %%
+who_holds_what("reduce_scatter", world_size=4)
+
+# %% [markdown]
+# Follow chunk 0 on 3 ranks, `a0` on rank 0, `b0` on rank 1, `c0` on rank 2. It must end on rank 0, so it starts on rank 1:
+#
+# ```text
+#            rank 0            rank 1            rank 2
+# start      a0                b0 ────────►      c0
+# step 0                                         b0+c0 ────► (round to rank 0)
+# step 1     a0+b0+c0  done
+# ```
+#
+# Chunks 1 and 2 do the same at the same time, one and two ranks further on: in every step each rank sends one chunk to the
+# right, receives another from the left, and adds its own part.
+#
+# **Target:** p-1 steps; in each one message of one chunk, so (p-1)/p of the tensor per rank.
+# Chunks are those of `x.tensor_split(world_size)`; they may differ by one row.
+
+# %% nbgrader={"grade": false, "grade_id": "02-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_reduce_scatter(x):
+    """Return this rank's chunk of the sum of all ranks' x.
+
+    On 2 ranks with x = [1, 2, 3] and x = [10, 20, 30], rank 0 returns [11, 22] and rank 1 returns [33].
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    chunks = x.clone().tensor_split(world_size)
+    ### BEGIN SOLUTION
+    for step in range(world_size - 1):
+        sent = chunks[(rank - step - 1) % world_size]
+        mine = chunks[(rank - step - 2) % world_size]
+        inbox = torch.empty_like(mine)
+        incoming = comm.irecv(inbox, left)
+        outgoing = comm.isend(sent, right)
+        incoming.wait()
+        outgoing.wait()
+        mine += inbox
+    return chunks[rank]
+    ### END SOLUTION
+
+
+check("02.2", ring_reduce_scatter)
+
+# %% nbgrader={"grade": true, "grade_id": "02-2-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.2", ring_reduce_scatter, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-2-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.2", ring_reduce_scatter, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("02.2", ring_reduce_scatter, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "02-2-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.2", ring_reduce_scatter, part="bytes").passed
+
+# %% [markdown]
+# To look inside, run your function yourself and print what you like on the ranks:
+#
+# ```python
+# def try_it():
+#     x = torch.ones(6) * 10 ** dist.get_rank()      # 1s, 10s, 100s: you see who is in a sum
+#     return ring_reduce_scatter(x)
+#
+# run_ranks(try_it, 3, timeout=5)
+# ledger().matrix()                                  # bytes from each rank to each rank
+# ```
+
+# %% [markdown]
+# ## 02.3 Ring all-gather
+#
+# *Write · easy · 10 minutes · 5 points.* **You learn** the other half of the ring: pass on, do not add.
+
+# %%
+who_holds_what("all_gather", world_size=4)
+
+# %% [markdown]
+# In step 0 each rank sends its own shard to the right. In every later step it sends on what has just come in:
+#
+# ```text
+#            rank 0       rank 1       rank 2
+# start      A . .        . B .        . . C
+# step 0     A . C        A B .        . B C
+# step 1     A B C        A B C        A B C
+# ```
+#
+# `length` is the number of rows of the whole: with it you know the size of every shard, also where the length does not
+# divide, and you can make room for the result once.
+#
+# **Target:** p-1 steps, (p-1)/p of the whole tensor sent per rank.
+
+# %% nbgrader={"grade": false, "grade_id": "02-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_all_gather(shard, length):
+    """Return the whole tensor of `length` rows; this rank has `shard`, its part by torch.tensor_split.
+
+    On 2 ranks with shard = [11, 22] and shard = [33], and length = 3, both return [11, 22, 33].
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    ### BEGIN SOLUTION
+    whole = torch.empty((length, *shard.shape[1:]), dtype=shard.dtype)
+    chunks = whole.tensor_split(world_size)
+    chunks[rank].copy_(shard)
+    for step in range(world_size - 1):
+        sent = chunks[(rank - step) % world_size]
+        room = chunks[(rank - step - 1) % world_size]
+        incoming = comm.irecv(room, left)
+        outgoing = comm.isend(sent, right)
+        incoming.wait()
+        outgoing.wait()
+    return whole
+    ### END SOLUTION
+
+
+check("02.3", ring_all_gather)
+
+# %% nbgrader={"grade": true, "grade_id": "02-3-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.3", ring_all_gather, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-3-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.3", ring_all_gather, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("02.3", ring_all_gather, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "02-3-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.3", ring_all_gather, part="bytes").passed
+
+# %% [markdown]
+# ## 02.4 Ring all-reduce out of the two
+#
+# *Write · easy · 10 minutes · 4 points.* **You learn** why "all-reduce = reduce-scatter + all-gather" is the most useful
+# equation of this course: FSDP and ZeRO will take the two halves apart.
+#
+# A tensor of shape (2, 16) has two rows, too few for four ranks. Its 32 numbers are enough: cut the *flattened* tensor.
+#
+# Use your two functions. If one of them is not ready yet, `comm.reduce_scatter(x)` and `comm.all_gather(shard, length=...)`
+# do the same and count as well.
+#
+# **Target:** 2(p-1) steps, 2(p-1)/p of the tensor sent per rank; any shape, the shape of `x` back.
+
+# %% nbgrader={"grade": false, "grade_id": "02-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_all_reduce(x):
+    """Return the sum of all ranks' x, in the shape of x, on every rank."""
+    ### BEGIN SOLUTION
+    shard = ring_reduce_scatter(x.reshape(-1))
+    return ring_all_gather(shard, x.numel()).reshape(x.shape)
+    ### END SOLUTION
+
+
+check("02.4", ring_all_reduce)
+
+# %% nbgrader={"grade": true, "grade_id": "02-4-values", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.4", ring_all_reduce, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-4-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.4", ring_all_reduce, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("02.4", ring_all_reduce, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "02-4-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.4", ring_all_reduce, part="bytes").passed
+
+# %% [markdown]
+# ## 02.5 Tree broadcast
+#
+# *Write · medium · 20 minutes · 5 points.* **You learn** to trade one busy rank for many helpers, and to write for any
+# number of ranks.
+#
+# ```text
+#            rank 0   rank 1   rank 2   rank 3   rank 4   rank 5
+# start        x
+# step 0       x ─────► x                                            1 helper
+# step 1       x ──────────────► x
+#                       x ──────────────► x                          3 helpers
+# step 2       x ────────────────────────────────► x
+#                       x ────────────────────────────────► x        everybody
+# ```
+#
+# In step s those who have the tensor send it 2^s ranks further. With another source, number the ranks from there.
+#
+# **Target:** ceil(log2 p) steps, not p-1; every rank receives the tensor exactly once.
+
+# %% nbgrader={"grade": false, "grade_id": "02-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def tree_broadcast(x, src):
+    """Return rank src's x on every rank. Elsewhere x only shows shape and dtype; its values do not matter."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    ### BEGIN SOLUTION
+    x = x.clone()
+    me = (rank - src) % world_size  # 0 is the source, whoever it is
+    distance = 1
+    while distance < world_size:
+        if me < distance and me + distance < world_size:
+            comm.send(x, (me + distance + src) % world_size)
+        elif distance <= me < 2 * distance:
+            comm.recv(x, (me - distance + src) % world_size)
+        distance *= 2
+    return x
+    ### END SOLUTION
+
+
+check("02.5", tree_broadcast)
+
+# %% nbgrader={"grade": true, "grade_id": "02-5-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.5", tree_broadcast, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-5-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.5", tree_broadcast, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("02.5", tree_broadcast, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "02-5-steps", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.5", tree_broadcast, part="steps").passed
+
+# %% [markdown]
+# ## 02.6 Hierarchical all-reduce
+#
+# *Write · medium · 15 minutes · 5 points.* **You learn** to keep traffic off the slow links, with process groups.
+#
+# Two nodes of two ranks. Inside a node the link is fast, between nodes it is slow:
+
+# %%
+print(f"NVLink, inside a node: {NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s one way between two GPUs")
+print(f"InfiniBand, between nodes: {INFINIBAND.bandwidth_bytes_per_s / 1e9:g} GB/s one way")
+
+# %% [markdown]
+# ```text
+#          node 0                    node 1
+#       rank 0   rank 1           rank 2   rank 3
+#         └─ inside ─┘              └─ inside ─┘        groups [0, 1] and [2, 3]
+#         └──────────── between ──────┘                 groups [0, 2] ...
+#                  └──────────── between ──────┘        ... and [1, 3]
+# ```
+#
+# Your function gets both groups of its rank. The library's collectives take a group: `comm.reduce_scatter(x, group=inside)`
+# sums over the node only and leaves each rank one chunk of it.
+#
+# **Target:** the bytes that cross between the nodes are those of an all-reduce of *one chunk* per rank: 1/2 of the tensor
+# here, not all of it. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.
+
+# %% nbgrader={"grade": false, "grade_id": "02-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def hierarchical_all_reduce(x, inside, between):
+    """Return the sum of all ranks' x (one dimension) on every rank.
+
+    inside: the group of this rank's node. between: the ranks with the same place in the other nodes.
+    """
+    ### BEGIN SOLUTION
+    chunk = comm.reduce_scatter(x, group=inside)
+    chunk = comm.all_reduce(chunk, group=between)
+    return comm.all_gather(chunk, length=len(x), group=inside)
+    ### END SOLUTION
+
+
+check("02.6", hierarchical_all_reduce)
+
+# %% nbgrader={"grade": true, "grade_id": "02-6-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.6", hierarchical_all_reduce, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-6-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.6", hierarchical_all_reduce, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("02.6", hierarchical_all_reduce, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "02-6-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.6", hierarchical_all_reduce, part="bytes").passed
+
+# %% [markdown]
+# ## 02.7 All-to-all
+#
+# *Write · medium · 15 minutes · 5 points.* **You learn** the pattern that experts and long contexts live on: everybody has
+# something else for everybody.
+
+# %%
+who_holds_what("all_to_all", world_size=4)
+
+# %% [markdown]
+# Rank r sends its chunk j to rank j, and puts what it receives in rank order. Its own chunk stays. If all ranks sent to
+# rank 0 first, rank 0 would be the bottleneck; with a shift s per step everybody has one partner each way:
+#
+# ```text
+# step s = 1     0 ─► 1   1 ─► 2   2 ─► 3   3 ─► 0
+# step s = 2     0 ─► 2   1 ─► 3   2 ─► 0   3 ─► 1
+# step s = 3     0 ─► 3   1 ─► 0   2 ─► 1   3 ─► 2
+# ```
+#
+# **Target:** p-1 steps, (p-1)/p of the tensor sent per rank. All `x` have the same length, which need not divide.
+
+# %% nbgrader={"grade": false, "grade_id": "02-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def all_to_all(x):
+    """Chunk j of x goes to rank j; return the chunks that came, in rank order, as one tensor.
+
+    On 2 ranks with x = [1, 2, 3, 4] and x = [5, 6, 7, 8], rank 0 returns [1, 2, 5, 6] and rank 1 [3, 4, 7, 8].
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(world_size)
+    ### BEGIN SOLUTION
+    result = [chunks[rank] if r == rank else torch.empty_like(chunks[rank]) for r in range(world_size)]
+    for shift in range(1, world_size):
+        to, source = (rank + shift) % world_size, (rank - shift) % world_size
+        incoming = comm.irecv(result[source], source)
+        outgoing = comm.isend(chunks[to], to)
+        incoming.wait()
+        outgoing.wait()
+    return torch.cat(result)
+    ### END SOLUTION
+
+
+check("02.7", all_to_all)
+
+# %% nbgrader={"grade": true, "grade_id": "02-7-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.7", all_to_all, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-7-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.7", all_to_all, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("02.7", all_to_all, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "02-7-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.7", all_to_all, part="bytes").passed
+
+# %% [markdown]
+# ## 02.8 Find the bug: right values, too many bytes
+#
+# *Find the bug · medium · 15 minutes · 4 points.* **You learn** that a test of values does not see traffic.
+#
+# `suspect_max` is a ring that finds the element-wise maximum over all ranks. Its results are right: on 4 ranks, on 3, for
+# every length. A published course shipped a ring with this bug, and its tests passed.
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-max", "locked": true, "schema_version": 3, "solution": false, "task": false}
+def suspect_max(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    work, inbox = x.clone(), torch.empty_like(x)
+    mine, theirs = work.tensor_split(world_size), inbox.tensor_split(world_size)  # chunks are views
+    for step in range(world_size - 1):
+        i = (rank - step - 2) % world_size
+        incoming, outgoing = comm.irecv(inbox, left), comm.isend(work, right)
+        incoming.wait()
+        outgoing.wait()
+        mine[i].copy_(torch.maximum(mine[i], theirs[i]))
+    for step in range(world_size - 1):
+        i = (rank - step - 1) % world_size
+        incoming, outgoing = comm.irecv(inbox, left), comm.isend(work, right)
+        incoming.wait()
+        outgoing.wait()
+        mine[i].copy_(theirs[i])
+    return work
+
+# %% [markdown]
+# Measure before you read the code. 12 numbers of float32 are 48 bytes <!-- ="48 bytes" -->; a ring all-reduce should send 2(p-1)/p of that:
+
+# %%
+for ranks in (2, 3, 4):
+    run_ranks(suspect_max, ranks, torch.arange(12.0))
+    print(f"{ranks} ranks: each sends {ledger().bytes_sent(0)} bytes, a ring needs {2 * (ranks - 1) * 48 // ranks}")
+
+# %% [markdown]
+# Write it again without the bug. **Target:** the same results, 2(p-1)/p of the tensor per rank.
+
+# %% nbgrader={"grade": false, "grade_id": "02-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_max(x):
+    """Return the element-wise maximum of all ranks' x (one dimension) on every rank."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    work, inbox = x.clone(), torch.empty_like(x)
+    mine, theirs = work.tensor_split(world_size), inbox.tensor_split(world_size)
+    ### BEGIN SOLUTION
+    for step in range(world_size - 1):
+        sent, i = (rank - step - 1) % world_size, (rank - step - 2) % world_size
+        incoming, outgoing = comm.irecv(theirs[i], left), comm.isend(mine[sent], right)
+        incoming.wait()
+        outgoing.wait()
+        mine[i].copy_(torch.maximum(mine[i], theirs[i]))
+    for step in range(world_size - 1):
+        sent, i = (rank - step) % world_size, (rank - step - 1) % world_size
+        incoming, outgoing = comm.irecv(mine[i], left), comm.isend(mine[sent], right)
+        incoming.wait()
+        outgoing.wait()
+    return work
+    ### END SOLUTION
+
+
+check("02.8", ring_max)
+
+# %% nbgrader={"grade": true, "grade_id": "02-8-values", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.8", ring_max, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-8-bytes", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.8", ring_max, part="bytes").passed
+### BEGIN HIDDEN TESTS
+assert check("02.8", ring_max, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 02.9 Find the bug: right on 2 ranks
+#
+# *Find the bug · hard · 15 minutes · 4 points.* **You learn** why two ranks are never enough for a test.
+#
+# `suspect_average` averages a tensor over all ranks, as data parallel training does with gradients. Its author tested it on
+# 2 ranks. It does not hang, it does not crash, it sends exactly the bytes it should.
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-average", "locked": true, "schema_version": 3, "solution": false, "task": false}
+def suspect_average(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    chunks = x.clone().tensor_split(world_size)
+    for step in range(world_size - 1):
+        sent, received = (rank - step - 1) % world_size, (rank - step - 2) % world_size
+        inbox = torch.empty_like(chunks[received])
+        incoming, outgoing = comm.irecv(inbox, left), comm.isend(chunks[sent], right)
+        incoming.wait()
+        outgoing.wait()
+        chunks[received].add_(inbox)
+    for step in range(world_size - 1):
+        sent, received = (rank + step) % world_size, (rank + step + 1) % world_size
+        incoming, outgoing = comm.irecv(chunks[received], left), comm.isend(chunks[sent], right)
+        incoming.wait()
+        outgoing.wait()
+    return torch.cat(chunks) / world_size
+
+# %%
+def averages():
+    return suspect_average(torch.arange(12.0) + 100 * dist.get_rank()).tolist()
+
+
+for ranks in (2, 3):
+    right = (torch.arange(12.0) + 50 * (ranks - 1)).tolist()
+    print(f"on {ranks} ranks:", ["right" if result == right else "WRONG" for result in run_ranks(averages, ranks)])
+
+# %% [markdown]
+# Write it again without the bug. **Target:** the average on any number of ranks, for any length, with no more bytes.
+
+# %% nbgrader={"grade": false, "grade_id": "02-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def ring_average(x):
+    """Return the average of all ranks' x (one dimension) on every rank."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    chunks = x.clone().tensor_split(world_size)
+    ### BEGIN SOLUTION
+    for step in range(world_size - 1):
+        sent, received = (rank - step - 1) % world_size, (rank - step - 2) % world_size
+        inbox = torch.empty_like(chunks[received])
+        incoming, outgoing = comm.irecv(inbox, left), comm.isend(chunks[sent], right)
+        incoming.wait()
+        outgoing.wait()
+        chunks[received].add_(inbox)
+    for step in range(world_size - 1):
+        sent, received = (rank - step) % world_size, (rank - step - 1) % world_size
+        incoming, outgoing = comm.irecv(chunks[received], left), comm.isend(chunks[sent], right)
+        incoming.wait()
+        outgoing.wait()
+    return torch.cat(chunks) / world_size
+    ### END SOLUTION
+
+
+check("02.9", ring_average)
+
+# %% nbgrader={"grade": true, "grade_id": "02-9-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.9", ring_average, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-9-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.9", ring_average, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("02.9", ring_average, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "02-9-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.9", ring_average, part="bytes").passed
+
+# %% [markdown]
+# ## 02.10 Find the wrong number
+#
+# *Find the wrong number · easy · 10 minutes · 5 points.* **You learn** to ask "bytes of what, per whom, which direction?"
+#
+# Two claims from real slides:
+#
+# ```text
+# A   "Suppose M bytes per rank are to be communicated, and the bandwidth is B.
+#      All-gather takes less than M/B. Independent of the number of nodes!"
+#
+# B   "NVLink: each of the 4 GPUs talks to the other three at 75 GB/s (one direction).
+#      This sums up to 900 GB/s all GPU-GPU bidirectional speed: 75 * 6 * 2 = 900."
+# ```
+#
+# What is true about an H100: it has 18 NVLink links of 25 GB/s <!-- ="25 GB/s" --> in each direction, and in a node of 4 GPUs it shares them equally
+# among the other three. The data sheet says 900 GB/s <!-- ="900 GB/s" -->, for *one* GPU.
+
+# %%
+n, part, B = given("02.10", GRADE_SEED)
+print(f"claim A: n = {n} ranks, each holds its own part of {part / 1e9:g} GB; B = {B / 1e9:g} GB/s")
+
+# %% [markdown]
+# | name | number to give |
+# | --- | --- |
+# | `time_on_n_ranks` | A: seconds until each of the n ranks has all n parts (only the bandwidth counts) |
+# | `time_on_2n_ranks` | A: the same on twice as many ranks, each with its own part of that size |
+# | `links_per_pair` | B: links between two of the 4 GPUs |
+# | `pair_one_way` | B: GB/s from one GPU to one other |
+# | `one_gpu_both_ways` | B: GB/s that one GPU sends and receives with all its links |
+# | `whole_node_both_ways` | B: GB/s of all 6 pairs of the node, both directions |
+
+# %% nbgrader={"grade": false, "grade_id": "02-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+time_on_n_ranks = (n - 1) * part / B
+time_on_2n_ranks = (2 * n - 1) * part / B
+links_per_pair = 18 / 3
+pair_one_way = links_per_pair * 25
+one_gpu_both_ways = 18 * 25 * 2
+whole_node_both_ways = 6 * pair_one_way * 2
+### END SOLUTION
+claims = dict(
+    time_on_n_ranks=time_on_n_ranks,
+    time_on_2n_ranks=time_on_2n_ranks,
+    links_per_pair=links_per_pair,
+    pair_one_way=pair_one_way,
+    one_gpu_both_ways=one_gpu_both_ways,
+    whole_node_both_ways=whole_node_both_ways,
+)
+check("02.10", claims, seed=GRADE_SEED)
+
+# %% nbgrader={"grade": true, "grade_id": "02-10-all-gather", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.10", claims, part="all-gather", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "02-10-nvlink", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+assert check("02.10", claims, part="nvlink", seed=GRADE_SEED).passed
+
+# %% [markdown]
+# ## Where this leads
+#
+# Your ring is the all-reduce that data parallel training lives on. Module 03 hangs it behind the backward pass of a real model.

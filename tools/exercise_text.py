@@ -1,0 +1,85 @@
+"""A master of exercises, and the learner's copy and the solutions that are made from it.
+
+The markup is nbgrader's own. What differs is the stub: it names the exercise, and numbers stay as `name = None`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+
+from tools.build_notebooks import METADATA
+
+SOLUTION = re.compile(
+    r"^(?P<indent>[ ]*)### BEGIN SOLUTION\n(?P<body>.*?)^[ ]*### END SOLUTION$", re.DOTALL | re.MULTILINE
+)
+HIDDEN = re.compile(r"^### BEGIN HIDDEN TESTS\n.*?^### END HIDDEN TESTS\n?", re.DOTALL | re.MULTILINE)
+MARKS = re.compile(r"^[ ]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\n", re.MULTILINE)
+SEED = re.compile(r"^GRADE_SEED = \d+", re.MULTILINE)
+
+
+def read_master(source: Path, seed: int = 0) -> Any:
+    """Read a master as a notebook: nbgrader's metadata kept, ids from grade ids or places, graded cells folded."""
+    notebook = jupytext.read(source, fmt="py:percent")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    for number, cell in enumerate(notebook.cells):
+        mark = cell.metadata.get("nbgrader", {})
+        cell.metadata = nbformat.from_dict({"nbgrader": mark} if mark else {})
+        cell.id = mark.get("grade_id", f"cell-{number:02}")
+        cell.source = SEED.sub(f"GRADE_SEED = {seed}", cell.source)
+        if mark.get("grade"):
+            # Run All goes on after an unsolved exercise; the learner's own check is the cell above.
+            cell.metadata.update({"jupyter": {"source_hidden": True}, "tags": ["raises-exception"]})
+    return notebook
+
+
+def learner_copy(source: Path, seed: int = 0) -> Any:
+    """The master without solutions and hidden tests."""
+    notebook = read_master(source, seed)
+    for cell in notebook.cells:
+        cell.source = without_answers(cell.source, cell.id)
+    return notebook
+
+
+def solution_copy(source: Path) -> Any:
+    """The master with its solutions, to be executed; no cell is expected to raise."""
+    notebook = read_master(source)
+    for cell in notebook.cells:
+        cell.source = MARKS.sub("", cell.source + "\n").rstrip("\n")
+        cell.metadata.pop("tags", None)
+    return notebook
+
+
+def without_answers(text: str, grade_id: str) -> str:
+    """Replace solution regions by stubs and drop hidden tests."""
+    shown = SOLUTION.sub(lambda region: stub(region["body"], region["indent"], grade_id), text)
+    return HIDDEN.sub("", shown + "\n").rstrip("\n")
+
+
+def stub(body: str, indent: str, grade_id: str) -> str:
+    """What a learner finds in place of a solution: `name = None` for numbers, else a line that raises.
+
+    >>> stub("steps = 2 * p\\n", "", "02-1"), stub("    return x\\n", "    ", "02-4")
+    ('steps = None', '    raise NotImplementedError("Exercise 02.4: write your code in place of this line")')
+    """
+    nodes = [] if indent else ast.parse(body).body
+    if nodes and all(isinstance(node, ast.Assign) for node in nodes):
+        names = [ast.unparse(target) for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+        return "\n".join(f"{name} = None" for name in names)
+    text = f"Exercise {exercise_of(grade_id)}: write your code in place of this line"
+    return f'{indent}raise NotImplementedError("{text}")'
+
+
+def exercise_of(grade_id: str) -> str:
+    """The exercise that a grade id belongs to.
+
+    >>> exercise_of("02-10-all-gather")
+    '02.10'
+    """
+    return ".".join(grade_id.split("-")[:2])
