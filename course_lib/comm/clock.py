@@ -1,8 +1,9 @@
 """The emulated clock: slow, exact links on one machine.
 
 More ranks than cores cannot show a bubble, an overlap or a slow link in real time. Under this clock every message
-takes alpha + beta x bytes of its link and computing is a sleep, both stretched by `slowdown` so that the machine's
-own speed does not show. One port each way: a rank sends one message at a time, and receives one at a time.
+takes alpha + beta x bytes of its link, and computing takes what `compute` is told; both are slept through, stretched
+by `slowdown`. Nothing else takes time: each rank reckons from when its last message or computation was due to end, so
+the machine's own speed does not add up. One port each way: a rank sends, and receives, one message at a time.
 """
 
 from __future__ import annotations
@@ -47,13 +48,11 @@ class EmulatedClock:
 
 
 class Ports:
-    """When this rank's two ports are free again, in real seconds, and how real time maps to emulated time."""
+    """How far this rank has come, and when its two ports are free again, in real seconds."""
 
     def __init__(self, clock: EmulatedClock, epoch_s: float) -> None:
         self.clock = clock
-        self.epoch_s = epoch_s
-        self.out_free_s = 0.0
-        self.in_free_s = 0.0
+        self.epoch_s = self.now_s = self.out_free_s = self.in_free_s = epoch_s
 
     def duration_s(self, nbytes: int, a: int, b: int) -> float:
         """Real seconds that a message occupies a port."""
@@ -61,7 +60,7 @@ class Ports:
 
     def send(self, nbytes: int, a: int, b: int) -> tuple[float, float]:
         """Book the out-port for one message; return its start and end."""
-        start = max(time.monotonic(), self.out_free_s)
+        start = max(self.now_s, self.out_free_s)
         self.out_free_s = start + self.duration_s(nbytes, a, b)
         return start, self.out_free_s
 
@@ -69,6 +68,11 @@ class Ports:
         """Book the in-port for a message whose sender started at `sent_s`; return the end."""
         self.in_free_s = max(sent_s, self.in_free_s) + self.duration_s(nbytes, a, b)
         return self.in_free_s
+
+    def pass_until(self, due_s: float) -> None:
+        """Sleep until `due_s`; a rank that is late does not sleep, and reckons on as if it were in time."""
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        self.now_s = max(self.now_s, due_s)
 
     def emulated(self, real_s: float) -> float:
         """Emulated time of a real one."""
@@ -98,14 +102,9 @@ def emulated(clock: EmulatedClock) -> Iterator[None]:
         _ports = None
 
 
-def sleep_until(real_s: float) -> None:
-    """Sleep to a point of `time.monotonic`; return at once if it is past."""
-    time.sleep(max(0.0, real_s - time.monotonic()))
-
-
 def now_s() -> float:
     """The ledger's time: emulated under a clock, else real."""
-    return _ports.emulated(time.monotonic()) if _ports else time.monotonic()
+    return _ports.emulated(_ports.now_s) if _ports else time.monotonic()
 
 
 @contextmanager
@@ -121,4 +120,7 @@ def span(label: str) -> Iterator[None]:
 def compute(seconds: float, label: str = "forward") -> None:
     """Stand in for `seconds` of computing, stretched under the emulated clock, and record it."""
     with span(label):
-        time.sleep(seconds * (_ports.clock.slowdown if _ports else 1.0))
+        if _ports:
+            _ports.pass_until(_ports.now_s + seconds * _ports.clock.slowdown)
+        else:
+            time.sleep(seconds)

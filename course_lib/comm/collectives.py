@@ -40,7 +40,8 @@ def all_reduce(
 
     Shapes: x (...) -> (...). Cost: ring 2 (p - 1)/p M bytes sent per rank, 2 (p - 1) steps.
     """
-    return all_reduce_(x.clone(), op=op, algorithm=algorithm, group=group, node_size=node_size)
+    port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
+    return _all_reduce(x.clone(), op, algorithm, port, node_size)
 
 
 def all_reduce_(
@@ -53,6 +54,10 @@ def all_reduce_(
 ) -> Tensor:
     """`all_reduce` in place; returns `x`."""
     port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
+    return _all_reduce(x, op, algorithm, port, node_size)
+
+
+def _all_reduce(x: Tensor, op: Op, algorithm: str, port: Port, node_size: int | None) -> Tensor:
     if algorithm == NATIVE:
         with port.native(x):
             return native.all_reduce(x, op, port.group)

@@ -76,7 +76,7 @@ class Port:
         def finish() -> None:
             for work in works:
                 work.wait()
-            clock.sleep_until(end)
+            timing.pass_until(end)
             self._note("send", x.nbytes, peer, timing.emulated(start), timing.emulated(end))
 
         return Handle(finish)
@@ -97,7 +97,7 @@ class Port:
             for work in works:
                 work.wait(RECEIVE_LIMIT)
             end = timing.receive(header.item(), into.nbytes, self._names[peer], self._names[self.rank])
-            clock.sleep_until(end)
+            timing.pass_until(end)
             self._note("recv", into.nbytes, peer, started, timing.emulated(end))
 
         return Handle(finish)
