@@ -11,6 +11,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import nbformat
+from nbformat.sign import NotebookNotary
+
 from tools.paths import LEARNER, ROOT, python_of
 
 WORK = ROOT / "work"
@@ -83,11 +86,14 @@ def lab_command(port: str, folder: Path, *extra: str) -> list[str]:
 
 
 def copy_notebooks(course: Path, work: Path) -> Copies:
-    """Copy the course's notebooks into `work`; a copy that the learner changed is never overwritten."""
+    """Copy the course's notebooks into `work`; a copy that the learner changed is never overwritten.
+
+    A fresh copy is signed as trusted: JupyterLab shows no SVG of a notebook that it does not trust.
+    """
     work.mkdir(exist_ok=True)
     record = work / COPIED
     copied = json.loads(record.read_text()) if record.exists() else {}
-    copies = Copies()
+    copies, notary = Copies(), NotebookNotary()
     for name in names_of(course):
         source, target = course / name, work / name
         if target.exists() and digest(target) == digest(source):
@@ -99,6 +105,7 @@ def copy_notebooks(course: Path, work: Path) -> Copies:
         (copies.renewed if target.exists() else copies.added).append(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
+        notary.sign(nbformat.read(target, as_version=4))
         copied[name] = digest(source)
     record.write_text(json.dumps(copied, indent=1))
     return copies

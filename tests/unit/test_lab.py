@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import socket
 
+import nbformat
+import pytest
+from nbformat.sign import NotebookNotary
+
 from tools.lab import copy_notebooks, lab_command, port_trouble
+
+
+@pytest.fixture(autouse=True)
+def _own_signatures(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+
+
+def notebook(text):
+    cells = [nbformat.v4.new_code_cell(text, id="a", outputs=[nbformat.v4.new_output("display_data")])]
+    return json.dumps(nbformat.v4.new_notebook(cells=cells))
 
 
 def course(tmp_path):
     for name in ("notebooks/00_start_here.ipynb", "exercises/release/02_collectives/02_collectives.ipynb"):
         path = tmp_path / "course" / name
         path.parent.mkdir(parents=True)
-        path.write_text("first version")
+        path.write_text(notebook("first version"))
     return tmp_path / "course"
 
 
 def test_notebooks_are_copied_with_the_course_s_folders(tmp_path):
     source, work = course(tmp_path), tmp_path / "work"
     assert str(copy_notebooks(source, work)) == "your copies in work/: 2 added"
-    assert (work / "notebooks/00_start_here.ipynb").read_text() == "first version"
+    assert (work / "notebooks/00_start_here.ipynb").read_text() == notebook("first version")
     assert str(copy_notebooks(source, work)) == "your copies in work/: 0 added"
+
+
+def test_copies_are_trusted_so_that_lab_shows_their_figures(tmp_path):
+    copy_notebooks(course(tmp_path), tmp_path / "work")
+    copy = nbformat.read(tmp_path / "work/notebooks/00_start_here.ipynb", as_version=4)
+    assert NotebookNotary().check_signature(copy)
+    copy.cells[0].outputs[0].data = {"text/html": "other"}
+    assert not NotebookNotary().check_signature(copy)
 
 
 def test_an_edited_copy_is_kept_and_an_untouched_one_renewed(tmp_path):
@@ -28,8 +51,8 @@ def test_an_edited_copy_is_kept_and_an_untouched_one_renewed(tmp_path):
     (work / "notebooks/00_start_here.ipynb").write_text("my notes")
     assert copy_notebooks(source, work).kept == []  # edited, but the course has nothing newer
     for path in source.rglob("*.ipynb"):
-        path.write_text("second version")
-    (source / "notebooks/01_new.ipynb").write_text("new")
+        path.write_text(notebook("second version"))
+    (source / "notebooks/01_new.ipynb").write_text(notebook("new"))
     copies = copy_notebooks(source, work)
     assert copies.added == ["notebooks/01_new.ipynb"]
     assert copies.renewed == ["exercises/release/02_collectives/02_collectives.ipynb"]

@@ -1,0 +1,53 @@
+"""One JupyterLab on learners' copies of the course, and a page that fails on a script's error."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.browser.lab import CHROMIUM_FLAGS, running_lab
+from tools.lab import copy_notebooks
+from tools.outside import find_chromium
+from tools.paths import ROOT
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory):
+    """What a learner gets from `make lab`; Jupyter's settings and signatures are the test's own."""
+    home = tmp_path_factory.mktemp("lab")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+            patch.setenv(name, str(home / name.lower()))
+        patch.delenv("PYTHONWARNINGS", raising=False)
+        patch.delenv("JUPYTER_PATH", raising=False)
+        copy_notebooks(ROOT, home / "work")
+        yield home / "work"
+
+
+@pytest.fixture(scope="session")
+def lab(work):
+    with running_lab(work) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser():
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.fail("no Chromium on this machine; `make check` installs Debian's where it may")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    """A page; a script's error on it fails the test, and a picture of its end is kept beside the test's files."""
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.screenshot(path=tmp_path / "page.png")
+    page.close()
+    assert errors == []

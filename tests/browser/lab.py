@@ -1,0 +1,98 @@
+"""A JupyterLab as `make lab` starts it, and one page of a headless Chromium that looks at it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import nbformat
+
+from tools.lab import lab_command
+
+TOKEN = "browser-test"
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+START_SECONDS = 60
+RUN_SECONDS = 150  # a whole lesson, on a busy machine
+
+
+@contextmanager
+def running_lab(folder):
+    """Start JupyterLab on `folder`; yield its address; stop it with all its kernels."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = lab_command(str(port), folder, "--no-browser", f"--IdentityProvider.token={TOKEN}")
+    told = folder.parent / "lab.log"
+    with told.open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/api/status?token={TOKEN}", server, told)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(30)
+
+
+def wait_until_up(address, server, log):
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        assert server.poll() is None, f"JupyterLab ended at its start:\n{log.read_text()}"
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"JupyterLab did not answer within {START_SECONDS} s:\n{log.read_text()}")
+
+
+def open_notebook(page, address, name):
+    """Open a notebook and wait until its kernel is ready."""
+    page.goto(f"{address}/lab/tree/{name}?token={TOKEN}&reset")
+    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
+
+
+def run_all(page, path):
+    """Choose Run > Run All Cells and wait until the notebook on disk holds a result for each code cell."""
+    page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
+    page.locator('.lm-Menu-item[data-command="runmenu:run-all"]').click()
+    deadline = time.monotonic() + RUN_SECONDS
+    while time.monotonic() < deadline:
+        page.wait_for_timeout(1000)
+        page.keyboard.press("Control+s")
+        cells = code_cells(path)
+        if cells[-1].execution_count is not None or any(unexpected_errors(cell) for cell in cells):
+            return
+    done = sum(cell.execution_count is not None for cell in code_cells(path))
+    raise AssertionError(f"{path.name}: {done} cells ran within {RUN_SECONDS} s")
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def unexpected_errors(cell):
+    if "raises-exception" in cell.metadata.get("tags", []):
+        return []
+    return [output.evalue for output in cell.outputs if output.output_type == "error"]
+
+
+def without_outputs(path):
+    """Clear a notebook's results, so that what is there afterwards was made in this run; return its path."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    nbformat.write(notebook, path)
+    return path

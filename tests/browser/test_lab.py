@@ -1,0 +1,43 @@
+"""The course as a learner meets it: JupyterLab in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.lab import code_cells, open_notebook, run_all, unexpected_errors, without_outputs
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_figures_show_before_anything_is_run(page, lab):
+    open_notebook(page, lab, "notebooks/02_collectives.ipynb")
+    page.wait_for_selector(".jp-OutputArea-output :is(img, svg)")
+
+
+def test_the_first_lesson_runs_from_the_menu(page, lab, work):
+    path = without_outputs(work / "notebooks/00_start_here.ipynb")
+    open_notebook(page, lab, "notebooks/00_start_here.ipynb")
+    run_all(page, path)
+    cells = code_cells(path)
+    assert [error for cell in cells for error in unexpected_errors(cell)] == []
+    assert all(cell.execution_count for cell in cells)
+    assert "rank 3" in str([cell.outputs for cell in cells])
+
+
+def test_the_slider_of_the_ring_moves_its_picture(page, lab, work):
+    path = without_outputs(work / "notebooks/02_collectives.ipynb")
+    open_notebook(page, lab, "notebooks/02_collectives.ipynb")
+    run_all(page, path)
+    assert [error for cell in code_cells(path) for error in unexpected_errors(cell)] == []
+    handle = page.locator(".widget-slider .noUi-handle").first
+    handle.scroll_into_view_if_needed()
+    pictures = page.locator(".jp-OutputArea-output:has(.widget-slider) :is(img, svg)")
+    before = pictures.evaluate_all("all => all.map(one => one.outerHTML)")
+    handle.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        """before => JSON.stringify(before) !== JSON.stringify(Array.from(document.querySelectorAll(
+            '.jp-OutputArea-output:has(.widget-slider) :is(img, svg)')).map(one => one.outerHTML))""",
+        arg=before,
+    )
+    assert before
