@@ -1,0 +1,1 @@
+"""Text, batches and the training step."""
