@@ -21,6 +21,8 @@ from course_lib.comm.switches import active, settings
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
 
+START_IN_S = 0.05  # enough for every rank to hear of the common start before it comes
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedClock:
@@ -91,10 +93,11 @@ def ports() -> Ports | None:
 def emulated(clock: EmulatedClock) -> Iterator[None]:
     """Run a block under `clock`; all ranks enter together. The guard rests, since its messages would take time."""
     global _ports
-    epoch = torch.tensor([time.monotonic()], dtype=torch.float64)
-    dist.broadcast(epoch, src=0)
-    dist.barrier()
-    _ports = Ports(clock, epoch.item())
+    dist.barrier()  # the ranks may come at different times, and the first call of a group is slow
+    start = torch.tensor([time.monotonic() + START_IN_S], dtype=torch.float64)
+    dist.broadcast(start, src=0)
+    _ports = Ports(clock, start.item())
+    _ports.pass_until(start.item())
     try:
         with settings(guard=False):
             yield
