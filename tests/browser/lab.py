@@ -58,9 +58,9 @@ def wait_until_up(address, server, log):
 
 
 def open_notebook(page, address, name):
-    """Open a notebook and wait until its kernel is ready."""
+    """Open a notebook and wait until its kernel is ready; the notebook's own indicator says idle too early."""
     page.goto(f"{address}/lab/tree/{name}?token={TOKEN}&reset")
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', timeout=60_000)
+    page.wait_for_selector("#jp-main-statusbar >> text=/Python 3 .*\\| Idle/", timeout=60_000)
 
 
 def run_all(page, path):

@@ -6,8 +6,7 @@ import re
 import subprocess
 import tomllib
 
-from tools import corpus
-from tools.paths import CORPUS, ROOT
+from tools.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MACHINE = re.compile(r"(?<!\w)/(?:root|work|home/[a-z]+|Users/[a-z]+)/")
@@ -49,12 +48,6 @@ def test_pins_are_versions_only_and_each_once():
     assert [line for line in pins() if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
     names = [name_of(line) for line in pins()]
     assert len(names) == len(set(names)) and names == sorted(names)
-
-
-def test_the_loader_and_the_download_mean_the_same_text():
-    loader = "\n".join(path.read_text() for path in (ROOT / "course_lib/training").rglob("*.py"))
-    assert corpus.SHA_256 in loader
-    assert CORPUS.name in loader
 
 
 def test_continuous_integration_runs_make_check():

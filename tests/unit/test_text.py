@@ -10,8 +10,7 @@ import torch
 
 from course_lib.training import text
 from course_lib.training.batches import Batches
-from tools import corpus
-from tools.paths import CORPUS, ROOT
+from tools.paths import ROOT
 
 WORDS = bytes(range(256)) * 8
 
@@ -19,11 +18,6 @@ WORDS = bytes(range(256)) * 8
 def archive_or_fallback():
     """The archive if this machine has it: without a network the fallback is what learners get too."""
     return text.load_text()
-
-
-def test_the_setup_fetches_what_the_loader_reads():
-    assert text.ARCHIVE == CORPUS
-    assert text.SHA_256 == corpus.SHA_256
 
 
 def test_the_text_is_long_and_the_same_each_time():
