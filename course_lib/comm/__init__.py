@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from course_lib.comm.opening import ALGORITHMS
     from course_lib.comm.p2p import Handle, irecv, isend, recv, send
+    from course_lib.comm.sweep import sweep_all_reduce
     from course_lib.comm.switches import settings
 
 __all__ = [
@@ -49,8 +50,9 @@ __all__ = [
     "send",
     "settings",
     "span",
+    "sweep_all_reduce",
 ]
-_MODULES = ("collectives", "p2p", "clock", "opening", "switches")
+_MODULES = ("collectives", "p2p", "clock", "opening", "switches", "sweep")
 
 
 def __getattr__(name: str) -> Any:

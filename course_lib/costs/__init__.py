@@ -13,6 +13,7 @@ from course_lib.costs.comm_time import ALGORITHMS, comm_time
 from course_lib.costs.fit import Fit, fit_alpha_beta
 from course_lib.costs.messages import Message, layer_messages
 from course_lib.costs.parameters import layer_parameters, model_parameters
+from course_lib.costs.sweep import SweepPoint
 from course_lib.costs.traffic import CommTime, Step, split_sizes
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Fit",
     "Message",
     "Step",
+    "SweepPoint",
     "bandwidth_bound_s",
     "bandwidth_limit_s",
     "comm_time",
