@@ -1,0 +1,362 @@
+# %% [markdown]
+# # 00 · Start here: four processes in one notebook
+#
+# | | |
+# | --- | --- |
+# | **Time** | about 30 minutes |
+# | **You need** | Python, and to have seen a PyTorch tensor |
+# | **You will prove** | an average computed by four processes equals the one computed by a single process; a wrong average can hide behind a perfect loss curve |
+# | **Back ends** | checked here on CPU (gloo); the same cells use one GPU per process (NCCL) where there are enough |
+
+# %% [markdown]
+# ## Why one process is not enough
+#
+# Training an 8-billion-parameter Llama takes 128 GB <!-- =16 * model_parameters(LLAMA_3_1_8B) / GB --> just for weights, gradients and optimizer
+# states, at 16 bytes <!-- =16 --> per parameter. That is more than one GPU holds.
+#
+# So many processes must share the work, and **agree** on the result. This course is about how they agree, what it costs,
+# and how to notice when they don't.
+
+# %%
+# %load_ext course_lib
+
+# %% [markdown]
+# ## Ranks
+#
+# A **rank** is one process in a group that works together. Ranks are numbered from 0. The size of the group is the
+# **world size**.
+#
+# Your notebook is not one of them. It sends each cell to the ranks and collects what they say.
+
+# %%
+from course_lib import viz
+
+viz.plot_ranks(4)
+
+# %% [markdown]
+# The first line of a cell decides where it runs. `%%ranks 4` means: on four ranks, all at once.
+
+# %%
+# %%ranks 4
+print(f"I am rank {rank} of {world_size}")
+
+# %% [markdown]
+# Four processes ran the *same* cell. They printed in any order; you always read them in rank order.
+#
+# A few names are already there on each rank: `rank`, `world_size`, `device`, `torch`, and `dist`, which is short for
+# `torch.distributed`.
+
+# %% [markdown]
+# ## Every rank has its own memory
+#
+# The cell below is the same text for everyone. **Before you run it**, say what rank 3 will show.
+
+# %%
+# %%ranks 4
+x = 10 + rank
+x
+
+# %% [markdown]
+# One name, four different values. There is no shared variable in this course, ever. What one rank knows and another
+# does not must be *sent*.
+#
+# The ranks stay alive between cells, so `x` is still there.
+
+# %%
+# %%ranks 4
+x * 2
+
+# %% [markdown]
+# And the notebook? It has never heard of `x`.
+
+# %%
+"x" in globals()
+
+# %% [markdown]
+# ## Between the notebook and the ranks
+#
+# `--push` copies notebook variables to every rank. `--pull` brings a variable back as a list, one entry per rank.
+
+# %%
+scale = 3
+
+# %%
+# %%ranks 4 --push scale --pull scaled
+scaled = scale * rank
+
+# %%
+scaled
+
+# %% [markdown]
+# `--only` runs a cell on some of the ranks. The others rest.
+
+# %%
+# %%ranks 4 --only 0,2
+x
+
+# %% [markdown]
+# ## The first collective
+#
+# A **collective** is a call that all ranks make together. The most important one in training is **all-reduce**: each
+# rank puts in a tensor, and every rank gets the sum.
+#
+# In the picture one colour is one rank. A chunk with all colours is a sum over all of them.
+
+# %%
+viz.who_holds_what("all_reduce", 4)
+
+# %% [markdown]
+# ### Predict, then run
+#
+# Rank 0 holds 1, rank 1 holds 2, rank 2 holds 3, rank 3 holds 4. All ranks call all-reduce. What does rank 0 hold
+# afterwards?
+#
+# Put your own number in place of the guess. Being wrong here is useful: it shows you what to look at next.
+
+# %%
+from course_lib.checks import predict, score
+
+predict("rank 0 after all-reduce of 1, 2, 3, 4", guess=2.5, answer=1 + 2 + 3 + 4)
+
+# %%
+# %%ranks 4
+gradient = torch.tensor([rank + 1.0])
+dist.all_reduce(gradient)
+gradient
+
+# %% [markdown]
+# All-reduce **sums**. It does not average. The guess 2.5 is what training *wants*, and people often assume that the
+# library already did it.
+#
+# Dividing by the world size is your job. Remember this: near the end of this notebook it turns into a bug that no loss
+# curve shows.
+
+# %%
+# %%ranks 4 --pull averaged
+gradient = torch.tensor([rank + 1.0])
+dist.all_reduce(gradient)
+averaged = gradient / world_size
+
+# %% [markdown]
+# ### Prove it against one device
+#
+# One process can compute the same average alone. Nothing in this course counts as right until it equals that.
+
+# %%
+import torch
+
+alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
+[torch.equal(mine, alone) for mine in averaged]
+
+# %% [markdown]
+# ## The same, built by hand
+#
+# `dist.all_reduce` is a black box. Inside there are only **sends** and **receives** between two ranks.
+#
+# The simplest way: everybody sends to rank 0, rank 0 adds, and sends the sum back. It is the library's real code you
+# read here.
+
+# %%
+from course_lib.comm import naive
+
+viz.show_source(naive.all_reduce)
+
+# %%
+# %%ranks 4
+from course_lib import comm
+
+gradient = torch.tensor([rank + 1.0])
+comm.all_reduce(gradient, algorithm="naive")
+
+# %% [markdown]
+# ## The ledger: who sent what to whom
+#
+# Our own collectives write down each message: sender, receiver, bytes, start and end. That record is the **ledger**.
+#
+# Each rank held one float32 number, 4 bytes <!-- =4 -->. How many bytes did **rank 0** send?
+
+# %%
+from course_lib.ranks import ledger
+
+predict("bytes that rank 0 sent", guess=4, answer=ledger().bytes_sent(0), unit="bytes")
+
+# %%
+viz.plot_bytes_matrix(ledger())
+
+# %% [markdown]
+# Row 0 is the answer: rank 0 sent the sum to each of the three others. The others sent one message each.
+#
+# Rank 0 does all the work. With 4 ranks that is bearable. With 1000 ranks everyone waits for one. Module 02 removes
+# that bottleneck.
+
+# %% [markdown]
+# ### When did it happen?
+#
+# The same ledger drawn over time. This is *your* run, on your machine, a moment ago. Run the cell again after the one
+# above it, and it will look different.
+
+# %%
+# NBVAL_IGNORE_OUTPUT: times differ on every machine and in every run
+viz.plot_timeline(ledger(), title="All-reduce through rank 0, as it just ran")
+
+# %% [markdown]
+# ## When one rank fails
+#
+# Rank 1 below makes a mistake; the other three wait for it in all-reduce. On most systems you would now sit for half an hour
+# in front of a silent screen.
+
+# %% tags=["raises-exception"]
+# %%ranks 4
+if rank == 1:
+    gradient = gradient / None
+dist.all_reduce(gradient)
+
+# %% [markdown]
+# Read the last line. It names the rank that failed, your own line, and what the others were doing.
+#
+# Three ranks were stuck inside a call that could never end. So all four were started again, and their variables are
+# gone.
+
+# %% [markdown]
+# ## A hang on purpose
+#
+# The most common failure of all has no error: the ranks disagree on which call comes next. Rank 2 below waits for a message that
+# nobody sends. The rest wait for rank 2.
+#
+# `--timeout 3` ends the wait after three seconds.
+
+# %% tags=["raises-exception"]
+# %%ranks 4 --timeout 3
+from course_lib import comm
+
+gradient = torch.tensor([rank + 1.0])
+if rank == 2:
+    dist.recv(gradient, src=1)
+else:
+    comm.all_reduce(gradient)
+
+# %% [markdown]
+# This one line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Compare the two places and
+# you see the bug: rank 2 took the other branch.
+#
+# On a cluster with thousands of ranks, engineers look for exactly this line. Your ranks are back already, ready for the
+# next cell.
+
+# %% [markdown]
+# ## A mismatch
+#
+# The third way to fail: all ranks make the same call, with tensors that do not fit together. **Predict** what happens
+# when rank 3 brings five numbers and the others four.
+
+# %% tags=["raises-exception"]
+# %%ranks 4
+from course_lib import comm
+
+comm.all_reduce(torch.ones(5 if rank == 3 else 4))
+
+# %% [markdown]
+# No garbage and no hang: before a byte of data moves, our collectives compare notes. The message has four parts,
+# as every message in this course: what was attempted, with which values, which rule they break, and the way out.
+
+# %% [markdown]
+# ## The failure that nobody notices
+#
+# Errors are the friendly kind. Now the other one. Four ranks train the same tiny model, each on its quarter of the data. `right`
+# averages the gradients. `wrong` forgets to divide by the world size.
+
+# %%
+def four_rank_training(divide_by, steps=40):
+    torch.manual_seed(0)
+    data = torch.randn(64, 8)
+    target = data @ torch.randn(8, 1)
+    rows = data.tensor_split(dist.get_world_size())[dist.get_rank()]
+    goal = target.tensor_split(dist.get_world_size())[dist.get_rank()]
+    w = torch.zeros(8, 1, requires_grad=True)
+    adam, losses = torch.optim.Adam([w], lr=0.1), []
+    for _ in range(steps):
+        losses.append(((data @ w - target) ** 2).mean().item())
+        (w.grad,) = torch.autograd.grad(((rows @ w - goal) ** 2).mean(), [w])
+        dist.all_reduce(w.grad)
+        w.grad /= divide_by
+        adam.step()
+    return losses, w.grad.norm().item()
+
+
+# %% [markdown]
+# `run_ranks` is the twin of `%%ranks` for functions: it calls `four_rank_training(...)` on four ranks and returns four results.
+# We look at rank 0's.
+
+# %%
+from course_lib.ranks import run_ranks
+
+right, right_norm = run_ranks(four_rank_training, 4, 4)[0]
+wrong, wrong_norm = run_ranks(four_rank_training, 4, 1)[0]
+
+# %%
+for step in range(0, 40, 8):
+    print(f"step {step:2}   loss, right: {right[step]:.3f}   loss, wrong: {wrong[step]:.3f}")
+
+# %% [markdown]
+# Digit for digit the same loss. Which is the buggy run? From this table nobody can tell: the optimizer, Adam, divides
+# each gradient by its own typical size, and so a constant factor cancels.
+
+# %%
+predict("gradient norm, wrong over right", guess=1.0, answer=lambda: round(wrong_norm / right_norm, 2))
+
+# %% [markdown]
+# The gradient was 4 times too large in every step. Change the optimizer, clip gradients, add weight decay, or
+# mix it with another kind of parallelism, and the runs drift apart weeks later.
+#
+# Large frameworks have shipped this very bug. So this course never trusts a loss curve. It compares gradients with
+# one device, using plain SGD, which hides nothing.
+
+# %% [markdown]
+# ## How to use this course
+#
+# 1. **Predict.** Say a number before you run the cell.
+# 2. **Run.** It is real: real processes, real messages.
+# 3. **Explain.** If the number surprised you, find out why before you go on.
+#
+# Your score so far:
+
+# %%
+score()
+
+# %% [markdown]
+# ## On a GPU node and on a cluster
+#
+# - *More GPUs than ranks:* change nothing. Each rank takes one GPU, `device` says which, and the back end is NCCL.
+# - *Fewer GPUs than ranks:* the ranks run on the CPU and say so. `%%ranks 4 --device cuda` makes them share.
+# - *Outside a notebook:* put the function in a file and start it with torchrun. It runs unchanged.
+#
+# ```bash
+# torchrun --nproc-per-node 4 -m course_lib.ranks my_file:my_function
+# ```
+
+# %% [markdown]
+# ## Takeaways
+#
+# - A rank is a process with its own memory. What it does not have must be sent.
+# - All-reduce sums. Dividing is your job.
+# - A hang has a diagnosis: which rank, which call, which line.
+# - A loss curve can look perfect over wrong gradients.
+#
+# **Next:** module 02, *collectives*, opens the black box: eight primitives, the ring, and what each byte costs. Exercises start
+# there.
+#
+# References: [PyTorch distributed overview](https://docs.pytorch.org/docs/stable/distributed.html).
+
+# %% [markdown]
+# ## Quiz
+#
+# <details><summary>1. Four ranks run <code>x = rank</code>. Then rank 0 runs <code>x = 7</code>. What is <code>x</code> on rank 1?</summary>
+# Still 1. Each rank has its own memory.
+# </details>
+#
+# <details><summary>2. One rank leaves a loop one step early. What do you see?</summary>
+# Nothing at first: the others wait in their next collective. Then the time limit, and a report of who waits where.
+# </details>
+#
+# <details><summary>3. Loss with 4 ranks equals the loss with 1. Are the gradients right?</summary>
+# Not proven. Compare the gradients themselves.
+# </details>
