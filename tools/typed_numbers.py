@@ -15,6 +15,7 @@ from typing import Any
 
 import jupytext
 
+from tools import downloads
 from tools.paths import ROOT
 
 PROSE = ("README.md", "CONTRIBUTING.md", "notebooks/src/*.py", "exercises/src/*.py")
@@ -34,7 +35,7 @@ EXEMPT = re.compile(
 
 
 class Names(dict[str, Any]):
-    """What an expression sees: names of the torch-free modules, `math`, any module, and what `code` imports."""
+    """What an expression sees: what it is given, any module of the package, and what `code` imports."""
 
     def __init__(self, code: str = "", **known: Any) -> None:
         super().__init__(known)
@@ -50,7 +51,7 @@ class Names(dict[str, Any]):
 
 def names(code: str = "") -> Names:
     """Return the names that prose beside `code` may compute with."""
-    known = Names(code, math=math)
+    known = Names(code, math=math, downloads=downloads)
     for name in SHARED_NAMES:
         module = importlib.import_module(f"course_lib.{name}")
         known.update({key: value for key, value in vars(module).items() if not key.startswith("_")})

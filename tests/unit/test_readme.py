@@ -1,0 +1,37 @@
+"""The README's example prints what the README says, and its table lists what is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from tools.paths import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def block(language):
+    return re.search(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)[1]
+
+
+def test_the_example_prints_its_output(tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(block("python"))
+    run = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == (block("text"), "")
+
+
+def test_the_example_is_short():
+    lines = [line for line in block("python").splitlines() if line]
+    assert len(lines) <= 6
+
+
+def test_every_link_leads_somewhere():
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links and [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_notebook_is_in_the_table():
+    notebooks = {f"notebooks/{path.stem}.ipynb" for path in (ROOT / "notebooks/src").glob("*.py")}
+    assert notebooks and notebooks <= set(re.findall(r"\]\((notebooks/[^)]+)\)", README))
