@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from course_lib.checks.judge import judge
@@ -14,6 +13,7 @@ from course_lib.checks.registry import find
 from course_lib.checks.result import CheckResult, LevelResult
 from course_lib.checks.runner import drop_pool, run_trial
 from course_lib.checks.spec import Level, WriteExercise
+from course_lib.checks.steps import unmatched
 from course_lib.errors import four_parts
 
 TIMEOUT_S = 10.0
@@ -59,9 +59,7 @@ def _levels(spec: WriteExercise | NumberExercise, part: str | None) -> list[str]
     return [part]
 
 
-def _run_levels(
-    spec: WriteExercise, answer: Any, names: list[str], *, seed: int, timeout: float
-) -> list[LevelResult]:
+def _run_levels(spec: WriteExercise, answer: Any, names: list[str], *, seed: int, timeout: float) -> list[LevelResult]:
     """Run level after level; after a failure the rest is not run, since its cause is most likely the same."""
     results: list[LevelResult] = []
     for name in names:
@@ -76,15 +74,14 @@ def _run_levels(
     return results
 
 
-def _why_wrong(
-    spec: WriteExercise, function: Callable[..., Any], level: Level, *, seed: int, timeout: float
-) -> str | None:
+def _why_wrong(spec: WriteExercise, function: Any, level: Level, *, seed: int, timeout: float) -> str | None:
     if not callable(function):
         return f"the answer is of type {type(function).__name__}: pass the function itself, without brackets"
     for case in level.cases:
         trial = run_trial(function, spec.arguments, case, seed=seed, timeout=timeout)
         reason = judge(spec, case, trial, seed=seed, traffic=level.traffic)
+        if unmatched(trial.events, case.world_size):
+            drop_pool(case.world_size)  # a message of this run must not reach the next one
         if reason:
-            drop_pool(case.world_size)
             return f"{case}: {reason}" if "not written yet" not in reason else reason
     return None

@@ -63,23 +63,24 @@ def _wrong_means(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger
     if exercise.forbidden_algorithm and any(e.algorithm == exercise.forbidden_algorithm for e in trial.events):
         foreign = {f"all_reduce(..., algorithm={exercise.forbidden_algorithm!r})"}
     if foreign:
-        return f"right values, but by comm.{min(foreign)}: this exercise asks you to build it from comm.isend and irecv"
+        means = " and ".join(f"comm.{name}" for name in sorted(exercise.allowed)) or "comm.isend and comm.irecv"
+        return f"right values, but by comm.{min(foreign)}: this exercise asks you to build it from {means}"
     if case.world_size > 1 and exercise.cost(case).total_bytes and not _total_sent(book):
         return "right values, but nothing is in the ledger: use comm.isend and irecv, not torch.distributed's own calls"
     return unmatched(trial.events, case.world_size)
 
 
 def _too_much(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger) -> str | None:
-    """Bytes of the busiest rank and of all, messages of the busiest rank, steps: each at most the formula's."""
+    """Messages and steps, bytes of the busiest rank and of all: each at most the formula's."""
     special = exercise.extra(case, book.matrix())
     if special:
         return f"values right, {special}"
     cost, ranks = exercise.cost(case), range(case.world_size)
     measures = (
+        ("messages", sum(map(book.messages, ranks)), sum(cost.messages), "messages of all ranks"),
+        ("steps", count_steps(trial.events), cost.steps, "steps that wait for one another"),
         ("bytes", max(map(book.bytes_sent, ranks)), max(cost.sent_bytes), "B sent by the busiest rank"),
         ("bytes", _total_sent(book), cost.total_bytes, "B sent by all ranks"),
-        ("messages", max(map(book.messages, ranks)), max(cost.messages), "messages sent by the busiest rank"),
-        ("steps", count_steps(trial.events), cost.steps, "steps that wait for one another"),
     )
     for name, got, limit, unit in measures:
         if got > limit:

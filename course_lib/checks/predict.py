@@ -37,7 +37,7 @@ def predict(
     `tolerance` is relative. `world_size` lets the ratio be read in terms of p. Nothing is written to disk.
     """
     print(f"Predict: {question}")
-    if guess is None or guess is ...:
+    if guess is None:
         print("  no guess yet: put a number in place of None first; the answer comes after it")
         return
     right = float(answer() if callable(answer) else answer)

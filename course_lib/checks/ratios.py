@@ -18,9 +18,9 @@ VALUES: tuple[Meaning, ...] = (
 
 BYTES: tuple[Meaning, ...] = (
     (lambda p: p, "you send the whole tensor at each step, where one chunk (1/{p} of it) is enough"),
-    (lambda p: p / 2, "you send the whole tensor in each of {p} - 1 steps; chunks would be enough"),
-    (lambda p: p - 1, "one rank does the work of {p} - 1: let the others pass the data on"),
     (lambda p: 2, "each number travels twice"),
+    (lambda p: p / 2, "whole tensors travel in {p} - 1 steps, where chunks (1/{p}) are enough"),
+    (lambda p: p - 1, "one rank does the work of {p} - 1: let the others pass the data on"),
 )
 
 GUESSES: tuple[Meaning, ...] = (
@@ -44,19 +44,18 @@ GUESSES: tuple[Meaning, ...] = (
 
 
 def explain(ratio: float, world_size: int, meanings: tuple[Meaning, ...]) -> str | None:
-    """The first meaning whose ratio this is, or None.
+    """The meanings whose ratio this is, the likeliest first, two at most; None if there are none.
 
     >>> explain(0.25, 4, VALUES)
     'an average: was the sum divided by the number of ranks (4)?'
     """
-    for expected, phrase in meanings:
-        if world_size < 2:
-            return None
-        if math.isclose(ratio, expected(world_size), rel_tol=1e-4, abs_tol=1e-9):
-            return phrase.format(p=world_size)
-    return None
+    if world_size < 2:
+        return None
+    fitting = [text for of, text in meanings if math.isclose(ratio, of(world_size), rel_tol=1e-4, abs_tol=1e-9)]
+    return "; or ".join(fitting[:2]).format(p=world_size) or None
 
 
 def times(ratio: float) -> str:
     """A ratio in words: `4.0 x`, `0.25 x`."""
-    return f"{ratio:.1f} x" if ratio >= 1 and math.isclose(ratio, round(ratio, 1)) else f"{ratio:.3g} x"
+    short = ratio >= 1 and math.isclose(ratio, round(ratio, 1), rel_tol=1e-4)
+    return f"{ratio:.1f} x" if short else f"{ratio:.3g} x"

@@ -103,11 +103,8 @@ def _attempt(
     ledger.clear()
     result = function(*given)
     changed = any(copy is not None and not torch.equal(copy, now) for copy, now in zip(before, given, strict=True))
-    if isinstance(result, torch.Tensor):
-        result = result.detach().clone()
-    else:
-        result = type(result).__name__
-    return RankReport(result=result, input_changed=changed)
+    kept = result.detach().clone() if isinstance(result, torch.Tensor) else type(result).__name__
+    return RankReport(result=kept, input_changed=changed)
 
 
 atexit.register(shutdown)

@@ -55,7 +55,7 @@ def diagnose(results: Sequence[Tensor], puzzle: Puzzle) -> str | None:
 
 def same(got: Tensor, want: Tensor) -> bool:
     """Equal up to the rounding of one division; the inputs are integers, so that sums are exact."""
-    return torch.allclose(got.double(), want.double(), rtol=1e-5, atol=1e-6)
+    return got.shape == want.shape and torch.allclose(got.double(), want.double(), rtol=1e-5, atol=1e-6)
 
 
 def _overall_ratio(results: Sequence[Tensor], wanted: Sequence[Tensor], world_size: int) -> str | None:
@@ -109,7 +109,8 @@ def _describe(got: Tensor, number: int, sources: Piece, puzzle: Puzzle) -> str:
         if chunk != sources[0][1]:
             return f"made of chunk {chunk}, where {_name(sources, puzzle)} belongs: chunk numbers mixed up"
         return f"{_miscount(counts, sources)} in {_name(sources, puzzle)}"
-    return f"holds numbers that are in no rank's input, where {_name(sources, puzzle)} belongs: memory that was never filled?"
+    belongs = _name(sources, puzzle)
+    return f"holds numbers that are in no rank's input, where {belongs} belongs: memory that was never filled?"
 
 
 def _chunks_to_try(sources: Piece, puzzle: Puzzle) -> list[int]:

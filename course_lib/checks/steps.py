@@ -39,7 +39,7 @@ def unmatched(events: Sequence[Event], world_size: int) -> str | None:
             if sent != received:
                 return (
                     f"rank {source} sent {sent} messages to rank {target}, which received {received}: "
-                    "each send needs its receive"
+                    "each send needs its receive, and each handle its wait()"
                 )
     return None
 

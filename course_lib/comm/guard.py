@@ -13,10 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from course_lib.comm.call import start_cell
 from course_lib.errors import four_parts
-
-__all__ = ["Descriptor", "agree", "start_cell"]
 
 
 @dataclass(frozen=True, kw_only=True)

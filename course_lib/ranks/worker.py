@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from IPython.lib.pretty import pretty
 
-from course_lib.comm import guard, ledger
+from course_lib.comm import call, ledger
 from course_lib.errors import four_parts
 from course_lib.ranks import groups, lifeline, stacks
 from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
@@ -112,7 +112,7 @@ def carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
     """Run one task; an exception becomes part of the outcome, and the ledger's events travel with it."""
     for name, lines in task.sources.items():
         register_source(name, lines)
-    guard.start_cell(task.number)
+    call.start_cell(task.number)
     ledger.clear()
     value: Any = None
     pulled: bytes | None = None

@@ -65,7 +65,7 @@ def violations(module, text):
         if upward:
             yield f"{module} imports upward: {name}"
         if (here, rest[0]) == ("ranks", "comm") and rest[1:2] and rest[1] not in ALLOWED_OF_COMM_IN_RANKS:
-            yield f"{module} imports {name}; ranks may use comm's ledger and guard only"
+            yield f"{module} imports {name}; ranks may use comm's ledger and call only"
 
 
 def module_name(path):

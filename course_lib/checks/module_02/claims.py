@@ -33,7 +33,10 @@ CLAIMS = NumberExercise(
             answer=lambda p, M, B: (p - 1) * M / B,
             typical=(
                 (lambda p, M, B: M / B, "that is the slide's bound; count what one rank must receive"),
-                (lambda p, M, B: (p - 1) / p * M / B, "that is right if M is the *whole* tensor; here each rank holds M"),
+                (
+                    lambda p, M, B: (p - 1) / p * M / B,
+                    "that is right if M is the *whole* tensor; here each rank holds M",
+                ),
                 (lambda p, M, B: p * M / B, "a rank has its own part already"),
             ),
         ),
@@ -95,7 +98,7 @@ CLAIMS = NumberExercise(
     hints=(
         "All-gather: before, a rank holds its own part of M bytes; after, it holds p parts. "
         "What must come in through its port?",
-        "The slide's bound M/B is true for M = bytes of the *whole* tensor. If M is each rank's part, the whole is p M.",
+        "The slide's bound M/B is true if M is the *whole* tensor. If M is each rank's part, the whole is p times M.",
         "NVLink: an H100 has 18 links of 25 GB/s one way. In a node of 4 GPUs it shares them among 3 others.",
         "There are 6 pairs in a node of 4. Compare 6 pairs, both ways, with the 900 GB/s of the data sheet.",
     ),

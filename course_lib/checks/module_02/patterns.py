@@ -44,15 +44,14 @@ TREE_BROADCAST = WriteExercise(
             cases=(
                 Case(world_size=4, length=9, root=1),
                 Case(world_size=3, length=7, row=(2,), root=2, dtype="int64"),
+                Case(world_size=3, length=9, root=1),
                 Case(world_size=1, length=5),
-                Case(world_size=6, length=9, root=4),
-                Case(world_size=5, length=9),
             ),
-            praise="right for every root, and for 1, 3, 5 and 6 ranks",
+            praise="right for every root, dtype and shape, on 4, 3 and 1 ranks",
         ),
         "steps": Level(
             points=2,
-            cases=(Case(world_size=4, length=32), Case(world_size=6, length=32, root=2)),
+            cases=(Case(world_size=4, length=32), Case(world_size=4, length=32, root=3), Case(world_size=3, length=32)),
             traffic=True,
             praise="ceil(log2 p) steps, and every rank receives the tensor once",
         ),
@@ -112,13 +111,14 @@ HIERARCHICAL = WriteExercise(
                 Case(world_size=4, length=27, node_size=2),
                 Case(world_size=4, length=26, node_size=4),
                 Case(world_size=4, length=26, node_size=1),
-                Case(world_size=6, length=31, node_size=3),
+                Case(world_size=3, length=20, node_size=3),
+                Case(world_size=1, length=5),
             ),
-            praise="right for every length, one node, one rank per node, and 2 nodes of 3",
+            praise="right for every length, for a single node, and for nodes of one rank",
         ),
         "bytes": Level(
             points=2,
-            cases=(Case(world_size=4, length=64, node_size=2), Case(world_size=6, length=60, node_size=3)),
+            cases=(Case(world_size=4, length=64, node_size=2), Case(world_size=4, length=64, node_size=1)),
             traffic=True,
             praise="only 1/node_size of a flat exchange crosses between nodes, as the formula says",
         ),
@@ -126,7 +126,7 @@ HIERARCHICAL = WriteExercise(
     hints=(
         "Three calls: reduce-scatter inside the node, all-reduce between the nodes, all-gather inside the node.",
         "After the first call each rank holds one chunk of its *node's* sum. "
-        "The ranks with the same place in other nodes hold the same chunk of their sums: those are your `between` group.",
+        "The ranks with the same place in other nodes hold the same chunk of theirs: those are your `between` group.",
         "all_gather cannot know how long the whole was if the chunks differ in size: pass length=x.numel().",
     ),
     allowed=frozenset({"reduce_scatter", "all_reduce", "all_gather"}),
@@ -150,8 +150,8 @@ ALL_TO_ALL = WriteExercise(
     cost=lambda case: inputs.cost(case, "all_to_all", "pairwise"),
     levels=ring_levels("each rank sends (p-1)/p of its tensor in p-1 steps, as the formula says"),
     hints=(
-        "In step s every rank r sends to r + s and receives from r - s (mod p): in each step, everybody has one partner "
-        "to send to and one to receive from, and nobody is asked twice.",
+        "In step s every rank r sends to r + s and receives from r - s (mod p): everybody has one partner to send to "
+        "and one to receive from, and nobody is asked twice.",
         "You send chunks[target]. What rank `source` sends you is *its* chunk number `rank`: "
         "as long as your own chunk number `rank`, since all tensors have the same length.",
         "Keep a list of p places, put your own chunk at place rank and what came from source at place source, "

@@ -98,7 +98,10 @@ TRAFFIC = NumberExercise(
             tolerance=0.01,
             answer=lambda p, M: _cost("all_reduce", "ring", p, M).time_s(NVLINK),
             typical=(
-                (lambda p, M: 2 * (p - 1) * M / p / NVLINK.bandwidth_bytes_per_s, "the latency alpha of each step is missing"),
+                (
+                    lambda p, M: 2 * (p - 1) * M / p / NVLINK.bandwidth_bytes_per_s,
+                    "the latency alpha of each step is missing",
+                ),
             ),
         ),
         Question(
