@@ -28,7 +28,7 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
 ]
 WITHOUT_TORCH = set().union(*LAYERS[:5])
 FORBIDDEN = {("comm", "ranks")}
-ALLOWED_OF_COMM_IN_RANKS = {"ledger", "guard"}
+ALLOWED_OF_COMM_IN_RANKS = {"ledger", "call"}
 DRAWING = ("matplotlib", "ipywidgets")
 
 
@@ -100,7 +100,7 @@ def test_an_import_that_goes_up_is_found(module, text):
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("course_lib.ranks.pool", "from course_lib.comm import ledger, guard\nimport torch"),
+        ("course_lib.ranks.pool", "from course_lib.comm import ledger, call\nimport torch"),
         ("course_lib.viz.style", "import matplotlib\nfrom course_lib.checks import predict"),
         ("course_lib.costs.ring", "from course_lib.units import MiB\nfrom course_lib.costs import table"),
         ("course_lib.models.decoder", "from .norm import RMSNorm"),
