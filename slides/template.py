@@ -1,0 +1,106 @@
+"""Fills a deck's template: `{{ expression }}` becomes its value, `{{ picture(...) }}` a figure made by course_lib.
+
+A deck opens with Marp's front matter, then one block ```python setup that defines the names its expressions use.
+"""
+
+from __future__ import annotations
+
+import html
+import linecache
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from course_lib.errors import four_parts
+
+SETUP = re.compile(r"^```python setup\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+EXPRESSION = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
+NOTE = re.compile(r"<!--(.*?)-->", re.DOTALL)
+WINDOW = re.compile(r'width="[\d.]+pt" height="[\d.]+pt" viewBox="0 0 ([\d.]+) ([\d.]+)"')
+HEADLINE_IN, EDGE_IN = 0.95, 0.1  # inches of a figure's headline and subtitle, and of its card's edge
+_UNITS = r"[KMGT]i?B|bytes?|[KMGT]?B/s|[KMGT]b/s|n?s|[mµu]s|seconds?|%|times|×"
+TYPED = re.compile(rf"(?<![\w$\\^_{{.])\d[\d.,]*\s*(?:{_UNITS})(?![\w])")
+
+
+class Picture(Protocol):
+    """What `picture()` takes: course_lib.viz's figures."""
+
+    def save(self, path: Path) -> Any: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+class Figures:
+    """Saves the pictures of one deck and returns what stands for them in its Markdown."""
+
+    def __init__(self, folder: Path, *, relative_to: Path) -> None:
+        self.folder, self.relative_to, self.count = folder, relative_to, 0
+
+    def picture(self, figure: Picture, style: str = "", *, headline: bool = False) -> str:
+        """Save `figure` and return its <img>, without the figure's own headline: the slide has one.
+
+        `style` is one of the theme's classes for pictures.
+        """
+        self.count += 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{self.count:02}.svg"
+        figure.save(path)
+        path.write_text(cropped(path.read_text(), top_in=EDGE_IN if headline else HEADLINE_IN))
+        source = path.relative_to(self.relative_to).as_posix()
+        return f'<img class="{style}" src="{source}" alt="{html.escape(" ".join(figure.text.split()))}">'
+
+
+def cropped(svg: str, *, top_in: float) -> str:
+    """Narrow the window on the drawing: `top_in` inches off the top, and the card's edge off the other sides."""
+
+    def window(match: re.Match[str]) -> str:
+        width, height = float(match[1]), float(match[2])
+        edge, top = EDGE_IN * 72, top_in * 72
+        width, height = width - 2 * edge, height - top - edge
+        return f'width="{width:g}pt" height="{height:g}pt" viewBox="{edge:g} {top:g} {width:g} {height:g}"'
+
+    return WINDOW.sub(window, svg, count=1)
+
+
+def fill(text: str, names: Mapping[str, Any]) -> str:
+    """Run the deck's setup block and replace each expression by its value.
+
+    Raises: ValueError if an expression fails, naming its line.
+    """
+    namespace = {"__name__": "deck", **names}
+    setup = SETUP.search(text)
+    if setup:
+        file = "<setup block of the deck>"  # known to linecache, so that a slide can show what it ran
+        linecache.cache[file] = (len(setup[1]), None, setup[1].splitlines(keepends=True), file)
+        exec(compile(setup[1], file, "exec"), namespace)
+
+    def value(match: re.Match[str]) -> str:
+        expression = match[1].strip()
+        try:
+            return str(eval(f"({expression})", namespace))
+        except Exception as error:
+            raise ValueError(
+                four_parts(
+                    f"slides, line {text.count(chr(10), 0, match.start()) + 1}",
+                    f"{{{{ {expression} }}}} raises {type(error).__name__}: {error}",
+                    "each expression is Python over the names of the setup block",
+                    "define the name in the setup block or correct the expression",
+                )
+            ) from error
+
+    return SETUP.sub("", EXPRESSION.sub(value, text), count=1)
+
+
+def typed_numbers(text: str) -> list[str]:
+    """Return a line for each number with a unit that was typed where course_lib should have computed it."""
+    blank = SETUP.sub(_same_lines, EXPRESSION.sub(_same_lines, text))
+    return [
+        f"line {blank.count(chr(10), 0, hit.start()) + 1}: {hit.group()!r} is typed; write {{{{ expression }}}}"
+        for hit in TYPED.finditer(blank)
+    ]
+
+
+def _same_lines(match: re.Match[str]) -> str:
+    return "\n" * match.group().count("\n")
