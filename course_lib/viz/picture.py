@@ -1,0 +1,71 @@
+"""A finished figure that shows itself in a notebook, saves itself for a slide, and says itself in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from matplotlib.figure import Figure
+
+from course_lib.errors import four_parts
+from course_lib.viz.style import course_style
+
+_PNG_DPI = 192  # a 10 inch page fills a 1920 pixel projector
+
+
+class Picture:
+    """A figure with a title and a text alternative that holds the same facts."""
+
+    def __init__(self, figure: Figure, *, title: str, description: str) -> None:
+        self.figure = figure
+        self.title = title
+        self.description = description
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as SVG: the same bytes for the same facts, readable by a screen reader."""
+        buffer = StringIO()
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        with course_style():
+            self.figure.savefig(buffer, format="svg", metadata=metadata)
+        drawing = buffer.getvalue()
+        drawing = re.sub(r"\s*<metadata>.*?</metadata>", "", drawing[drawing.index("<svg") :], flags=re.DOTALL)
+        drawing = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path.group()), drawing)  # 1/7200 inch
+        opening, rest = drawing.split(">", 1)
+        spoken = f"<title>{escape(self.title)}</title>\n <desc>{escape(self.description)}</desc>"
+        return f'{opening} role="img">\n {spoken}{rest}'
+
+    @property
+    def text(self) -> str:
+        """The figure in words."""
+        return f"{self.title}\n{self.description}"
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure to `path`, as its suffix says, and return the path.
+
+        Raises: ValueError for a suffix other than .svg and .png.
+        """
+        path = Path(path)
+        if path.suffix == ".svg":
+            path.write_text(self.svg, encoding="utf-8")
+        elif path.suffix == ".png":
+            with course_style():
+                self.figure.savefig(path, dpi=_PNG_DPI, metadata={"Software": None, "Description": self.text})
+        else:
+            raise ValueError(
+                four_parts("Picture.save", f"path={path.name!r}", "the suffix must be .svg or .png", "choose one of the two")
+            )
+        return path
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        return {"image/svg+xml": self.svg, "text/plain": self.text}
