@@ -32,7 +32,6 @@ class Step:
 
     name: str
     command: tuple[str, ...]
-    needs: tuple[str, ...] = ()
 
 
 PYTHON_ALONE = (
@@ -43,11 +42,12 @@ PYTHON_ALONE = (
     Step(name="exercises follow their masters", command=(PYTHON, "tools/build_exercises.py", "--check")),
     Step(name="unit tests", command=(*PYTEST, "tests/unit", "tests/notebooks")),
     Step(name="rank tests", command=(*PYTEST, "tests/ranks")),
-    Step(name="notebooks, strict", command=(*NBVAL, "notebooks")),
-    Step(name="exercise solutions, stubs, mutants, grading", command=(*PYTEST, "tests/grading")),
+    Step(name="notebooks and solutions, strict", command=(*NBVAL, "notebooks", "exercises/solutions")),
+    Step(name="stubs, mutants, grading", command=(*PYTEST, "tests/grading")),
 )
 OUTSIDE = (
     Step(name="slides", command=(PYTHON, "slides/build.py", "--check")),
+    Step(name="slide check's own tests", command=(*PYTEST, "tests/slides")),
     Step(name="browser", command=(*PYTEST, "tests/browser")),
 )
 
@@ -82,7 +82,8 @@ def print_table(steps: list[Step], results: list[tuple[bool, float]]) -> None:
         print(f"{'ok    ' if passed else 'FAILED'} {seconds:6.1f} s  {step.name}")
     good = sum(passed for passed, _ in results)
     total = sum(seconds for _, seconds in results)
-    print(f"{good} of {len(steps)} checks passed in {total / 60:.1f} min")
+    print(f"in all {total / 60:.1f} min")
+    print(f"{good} passed, {len(steps) - good} failed")
 
 
 if __name__ == "__main__":
