@@ -120,23 +120,21 @@ class RankPool:
         failures: dict[int, Failure | None] = {}  # in the order in which they came; None: the process died
         waiting = set(ranks)
         while waiting and (left := deadline - time.monotonic()) > 0:
-            sources = {self._members[rank].work: rank for rank in waiting}
-            for source in connection.wait(list(sources), left):
-                rank = sources[source]  # type: ignore[index]
-                try:
-                    kind, content = cloudpickle.loads(self._members[rank].work.recv_bytes())
-                except (EOFError, ConnectionResetError):
-                    failures[rank] = None
-                    waiting.discard(rank)
-                    content = None
-                    kind = "dead"
+            members = {rank: self._members[rank] for rank in waiting}
+            sources: dict[Any, int] = {member.work: rank for rank, member in members.items()}
+            sources |= {member.process.sentinel: rank for rank, member in members.items()}
+            for rank in {sources[source] for source in connection.wait(list(sources), left)}:
+                kind, content = _next_message(members[rank])
                 if kind == "output":
                     listen(rank, content)
-                elif kind == "done":
-                    outcomes[rank] = content
-                    waiting.discard(rank)
-                    if content.failure is not None:
-                        failures[rank] = content.failure
+                    continue
+                waiting.discard(rank)
+                if kind == "dead":
+                    failures[rank] = None
+                    continue
+                outcomes[rank] = content
+                if content.failure is not None:
+                    failures[rank] = content.failure
             if failures:
                 deadline = min(deadline, time.monotonic() + GRACE_S)
         return outcomes, failures
@@ -192,6 +190,20 @@ class RankPool:
             member.lifeline.close()
         self._members = []
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _next_message(member: _Member) -> tuple[str, Any]:
+    """What a rank says next; "dead" if its process ended and has nothing more to say.
+
+    The end of the pipe alone does not tell: a process that the rank started may still hold it.
+    """
+    try:
+        if member.work.poll():
+            message: tuple[str, Any] = cloudpickle.loads(member.work.recv_bytes())
+            return message
+    except (EOFError, ConnectionResetError):
+        pass
+    return "dead", None
 
 
 def _start_member(context: Any, seat: dict[str, Any]) -> _Member:

@@ -92,6 +92,33 @@ def test_a_killed_rank_is_blamed_not_its_neighbours(victim):
     assert len(run_ranks(sum_of_ranks, 4)) == 4
 
 
+def test_a_killed_rank_is_noticed_though_its_child_lives_on():
+    def leave_a_child():
+        if dist.get_rank() == 1:
+            if os.fork() == 0:
+                time.sleep(5)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(1))
+
+    with pytest.raises(RankError, match="^rank 1 died"):
+        run_ranks(leave_a_child, 2, timeout=4)
+
+
+def test_no_rank_needs_shared_memory():
+    """Systems without /dev/shm lose nothing: no rank maps or opens anything there."""
+
+    def shared_files():
+        files = [
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        ]
+        return [name for name in [*files, Path("/proc/self/maps").read_text()] if "/dev/shm" in name]
+
+    assert run_ranks(lambda: (dist.all_reduce(torch.ones(10**6)), shared_files())[1], 2) == [[], []]
+
+
 def test_a_deadlock_is_explained_soon_after_the_limit():
     def deadlock():
         if dist.get_rank() == 2:
