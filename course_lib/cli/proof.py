@@ -1,0 +1,115 @@
+"""One row of the proof table, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from course_lib.comm.ledger import Ledger
+from course_lib.costs import CommTime
+from course_lib.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes and messages, by rank."""
+
+    sent_bytes: tuple[int, ...]
+    received_bytes: tuple[int, ...]
+    messages: tuple[int, ...]
+
+    @classmethod
+    def measured(cls, ledger: Ledger) -> Traffic:
+        """What the ledger recorded."""
+        ranks = range(ledger.world_size)
+        return cls(
+            sent_bytes=tuple(map(ledger.bytes_sent, ranks)),
+            received_bytes=tuple(map(ledger.bytes_received, ranks)),
+            messages=tuple(map(ledger.messages, ranks)),
+        )
+
+    @classmethod
+    def predicted(cls, costs: Iterable[CommTime]) -> Traffic:
+        """What the formulas say of several calls together."""
+        counts = [(cost.sent_bytes, cost.received_bytes, cost.messages) for cost in costs]
+        sent, received, messages = (tuple(map(sum, zip(*column, strict=True))) for column in zip(*counts, strict=True))
+        return cls(sent_bytes=sent, received_bytes=received, messages=messages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one technique did in this run, and what the formulas said it would."""
+
+    technique: str
+    world_size: int
+    deviation: float  # from one device
+    tolerance: float
+    traffic: Traffic
+    predicted: Traffic
+    step_s: float
+    state_bytes: tuple[int, ...] = ()  # by rank, at the peak; empty for what keeps no state
+    predicted_state_bytes: int = 0  # of each rank
+    note: str = ""
+
+    @property
+    def faults(self) -> list[str]:
+        """What is not as it should be."""
+        found = []
+        if not self.deviation <= self.tolerance:
+            found.append(f"deviation above {self.tolerance:g}")
+        if self.traffic != self.predicted:
+            found.append(f"traffic is {self.traffic}, the formula says {self.predicted}")
+        if set(self.state_bytes) - {self.predicted_state_bytes}:
+            found.append(f"states are {self.state_bytes} bytes, the formula says {self.predicted_state_bytes}")
+        return found
+
+
+COLUMNS = {
+    "technique": "<34",
+    "ranks": ">5",
+    "max deviation": ">13",
+    "bytes sent per rank": ">21",
+    "formula": "<8",
+    "peak state": ">11",
+    "formula ": "<8",
+    "step time": ">9",
+    "": "<6",
+}
+
+
+def header() -> str:
+    """The table's first two lines."""
+    return f"{line(list(COLUMNS))}\n{line(['-' * int(spec[1:]) for spec in COLUMNS.values()])}"
+
+
+def line(cells: Sequence[str]) -> str:
+    """One line of the table."""
+    return "  ".join(format(cell, spec) for cell, spec in zip(cells, COLUMNS.values(), strict=True)).rstrip()
+
+
+def written(row: Row) -> str:
+    """A row as a line of the table, followed by what is wrong with it."""
+    stated = bool(row.state_bytes)
+    cells = [
+        row.technique,
+        str(row.world_size),
+        f"{row.deviation:.1e}" if row.deviation else "0",
+        span(row.traffic.sent_bytes),
+        equal_or_not(row.traffic == row.predicted),
+        format_bytes(max(row.state_bytes)) if stated else "-",
+        equal_or_not(set(row.state_bytes) == {row.predicted_state_bytes}) if stated else "-",
+        format_seconds(row.step_s),
+        "FAILED" if row.faults else "ok",
+    ]
+    return "\n".join([line(cells), *(f"    {fault}" for fault in row.faults)])
+
+
+def equal_or_not(equal: bool) -> str:
+    """The word in the formula columns."""
+    return "equal" if equal else "DIFFERS"
+
+
+def span(counts: Sequence[int]) -> str:
+    """All counts in one cell: the only one, or the least and the most."""
+    least, most = min(counts), max(counts)
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"

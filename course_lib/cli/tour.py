@@ -1,0 +1,63 @@
+"""`make tour`: run every technique of the course on real ranks, here and now, and print one proof table.
+
+A module adds its rows by adding its function to ROWS.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from course_lib import ranks
+from course_lib.cli.collective_rows import collective_rows
+from course_lib.cli.machine import describe_machine
+from course_lib.cli.proof import Row, header, written
+from course_lib.cli.training_rows import data_parallel_rows
+from course_lib.ranks.api import check_world_size
+from course_lib.training.text import describe_text, load_text
+
+ROWS: tuple[Callable[[int, bytes], Iterator[Row]], ...] = (
+    lambda world_size, text: collective_rows(world_size),
+    data_parallel_rows,
+)
+LEGEND = (
+    "max deviation: largest difference from the same computation on one device, over the largest number there\n"
+    "bytes sent: in the whole run, recorded at the real sends; the formula must give each rank's bytes and messages\n"
+    "peak state: weights and gradients (plain SGD keeps nothing else), counted on the tensors that existed\n"
+    "step time: of the slowest rank, one call or the median training step, with guard and ledger on"
+)
+
+
+def tour(world_size: int) -> int:
+    """Print the table as it grows; return 0 if every row holds, else 1.
+
+    Raises: ValueError for an illegal number of ranks, or a text that is not the expected one.
+    """
+    check_world_size(world_size)
+    started = time.monotonic()
+    text = load_text()
+    print(f"{describe_machine()}; Python {platform.python_version()}, torch {torch.__version__}")
+    print(f"text: {describe_text()}, {len(text):,} bytes; {world_size} real processes\n")
+    print(header(), flush=True)
+    rows = []
+    failures = 0
+    for prove in ROWS:
+        try:
+            for row in prove(world_size, text):
+                print(written(row), flush=True)
+                rows.append(row)
+        except (AssertionError, ranks.RankError) as error:
+            print(f"FAILED: {error}", flush=True)
+            failures += 1
+    failures += sum(bool(row.faults) for row in rows)
+    print("", *(row.note for row in rows if row.note), LEGEND, sep="\n")
+    print(f"\n{len(rows)} rows measured in {time.monotonic() - started:.0f} s: {verdict(failures)}")
+    return int(failures > 0)
+
+
+def verdict(failures: int) -> str:
+    """The last words."""
+    return f"{failures} FAILED" if failures else "every one equals one device and its formula"

@@ -1,0 +1,81 @@
+"""The tour as one starts it, and rows that must fail."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+from course_lib.cli import collective_rows as rows
+from course_lib.cli.training_rows import PRECISIONS
+from course_lib.comm import ALGORITHMS
+from course_lib.ranks import run_ranks
+from tools.paths import ROOT
+
+EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS)
+
+
+def test_every_row_of_the_tour_is_measured_and_holds():
+    command = [sys.executable, "-m", "course_lib", "tour"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    good = [line for line in done.stdout.splitlines() if line.endswith("  ok")]
+    assert len(good) == EXPECTED
+    assert all(re.search(r"\s4\s", line) for line in good)
+    assert f"{EXPECTED} rows measured in" in done.stdout
+    losses = re.findall(r"loss ([\d.]+) -> ([\d.]+) nats", done.stdout)
+    assert len(losses) == len(PRECISIONS) and all(float(last) < float(first) for first, last in losses)
+    assert ("Shakespeare's works" in done.stdout) != ("standard library" in done.stdout)
+
+
+def doubled():
+    case = rows.CASES["all_reduce"]
+    rows.CASES["all_reduce"] = replace(case, call=lambda inputs, algorithm: 2 * case.call(inputs, algorithm))
+    try:
+        return rows.run_collective("all_reduce", "ring")
+    finally:
+        rows.CASES["all_reduce"] = case
+
+
+def test_wrong_values_show_as_a_deviation():
+    assert [round(deviation, 3) for deviation, _ in run_ranks(doubled, 2)] == [1.0, 1.0]
+
+
+def kept_everywhere():
+    case = rows.CASES["reduce"]
+    rows.CASES["reduce"] = replace(case, call=lambda inputs, algorithm: rows.mine(inputs))
+    try:
+        return rows.run_collective("reduce", "tree")
+    finally:
+        rows.CASES["reduce"] = case
+
+
+def test_a_result_where_none_belongs_shows_as_a_deviation():
+    assert run_ranks(kept_everywhere, 2)[0][0] == float("inf")
+
+
+def test_other_bytes_than_the_formula_s_fail_a_row(monkeypatch):
+    ring = rows.comm_time
+    monkeypatch.setattr(rows, "comm_time", lambda operation, algorithm, **sizes: ring(operation, "naive", **sizes))
+    found = rows.collective_row("all_reduce", "ring", 3)
+    assert found.deviation <= rows.TOLERANCE
+    assert len(found.faults) == 1 and "the formula says" in found.faults[0]
+
+
+def no_barrier():
+    class Silent:
+        def __getattr__(self, name):
+            return lambda **options: None
+
+    rows.comm, kept = Silent(), rows.comm
+    try:
+        return rows.run_barrier("dissemination")
+    finally:
+        rows.comm = kept
+
+
+def test_a_barrier_that_does_not_wait_shows():
+    came, left, _ = zip(*run_ranks(no_barrier, 2), strict=True)
+    assert max(came) - min(left) > rows.LATE_S / 2

@@ -1,0 +1,108 @@
+"""The proof table: what fails a row, how it is written, what the exit status says. No ranks here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from course_lib.cli import tour as tours
+from course_lib.cli.machine import describe_machine
+from course_lib.cli.main import main
+from course_lib.cli.proof import COLUMNS, Row, Traffic, header, written
+from course_lib.comm.ledger import Event, Ledger
+from course_lib.costs import comm_time
+from course_lib.ranks import RankError
+
+TRAFFIC = Traffic(sent_bytes=(4, 8), received_bytes=(8, 4), messages=(1, 2))
+GOOD = Row(
+    technique="broadcast, tree",
+    world_size=2,
+    deviation=1e-7,
+    tolerance=1e-6,
+    traffic=TRAFFIC,
+    predicted=TRAFFIC,
+    step_s=0.0123,
+    state_bytes=(2048, 2048),
+    predicted_state_bytes=2048,
+    note="loss fell",
+)
+
+
+def test_a_good_row_has_no_fault():
+    assert GOOD.faults == []
+    assert " ".join(written(GOOD).split()) == "broadcast, tree 2 1.0e-07 4 to 8 equal 2 KiB equal 12.3 ms ok"
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"deviation": 1e-5}, "deviation above 1e-06"),
+        ({"deviation": float("nan")}, "deviation above 1e-06"),
+        ({"traffic": replace(TRAFFIC, sent_bytes=(4, 9))}, "the formula says"),
+        ({"traffic": replace(TRAFFIC, received_bytes=(8, 5))}, "the formula says"),
+        ({"traffic": replace(TRAFFIC, messages=(1, 3))}, "the formula says"),
+        ({"state_bytes": (2048, 4096)}, r"states are \(2048, 4096\) bytes, the formula says 2048"),
+    ],
+)
+def test_each_fault_fails_a_row(change, fault):
+    bad = replace(GOOD, **change)
+    assert len(bad.faults) == 1
+    with pytest.raises(AssertionError, match=fault):
+        raise AssertionError(bad.faults[0])
+    first, second = written(bad).splitlines()
+    assert first.endswith("FAILED") and second.strip() == bad.faults[0]
+
+
+def test_columns_line_up():
+    names, rule = header().splitlines()
+    assert rule.split() == ["-" * int(spec[1:]) for spec in COLUMNS.values()]
+    assert names.index("ranks") + len("ranks") == written(GOOD).index(" 2 ") + 2
+
+
+def test_traffic_comes_from_ledger_and_formulas():
+    event = Event(
+        rank=0, kind="send", peer=1, nbytes=12, operation="send", algorithm="", call=0, start_s=0.0, end_s=1.0
+    )
+    events = [event, replace(event, nbytes=4), replace(event, rank=1, kind="recv", peer=0)]
+    assert Traffic.measured(Ledger(events, 2)) == Traffic(sent_bytes=(16, 0), received_bytes=(0, 12), messages=(2, 0))
+    cost = comm_time("broadcast", "tree", world_size=2, length=3, itemsize=4)
+    assert Traffic.predicted([cost, cost]) == Traffic(sent_bytes=(24, 0), received_bytes=(0, 24), messages=(2, 0))
+
+
+def broken(world_size, text):
+    yield GOOD
+    raise AssertionError("the ranks differ")
+
+
+def lost(world_size, text):
+    raise RankError("rank 1 died", kind="died", rank=1)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("rows", "status", "last"),
+    [
+        ([lambda world_size, text: iter([GOOD, GOOD])], 0, "2 rows measured in .* every one equals one device"),
+        ([lambda world_size, text: iter([GOOD, replace(GOOD, deviation=1.0)])], 1, "2 rows measured in .*: 1 FAILED"),
+        ([broken], 1, "1 rows measured in .*: 1 FAILED"),
+        ([lost, lambda world_size, text: iter([GOOD])], 1, "1 rows measured in .*: 1 FAILED"),
+    ],
+    ids=["all good", "a bad row", "not equal", "a lost rank does not stop the others"],
+)
+def test_the_exit_status_says_whether_every_row_holds(monkeypatch, capsys, rows, status, last):
+    monkeypatch.setattr(tours, "ROWS", rows)
+    assert main(["tour", "--ranks", "2"]) == status
+    printed = capsys.readouterr().out
+    assert describe_machine() in printed and "loss fell" in printed
+    with pytest.raises(AssertionError, match=last):
+        raise AssertionError(printed.splitlines()[-1])
+
+
+@pytest.mark.parametrize("ranks", ["0", "33"])
+def test_an_impossible_number_of_ranks_is_one_line(capsys, ranks):
+    assert main(["tour", "--ranks", ranks]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"ranks: world_size={ranks}; a pool has 1 to 32 ranks; choose a number in that range\n"
+    )
