@@ -33,12 +33,9 @@ class Picture:
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with course_style():
             self.figure.savefig(buffer, format="svg", metadata=metadata)
-        drawing = buffer.getvalue()
-        drawing = re.sub(r"\s*<metadata>.*?</metadata>", "", drawing[drawing.index("<svg") :], flags=re.DOTALL)
-        drawing = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path.group()), drawing)  # 1/7200 inch
-        opening, rest = drawing.split(">", 1)
-        spoken = f"<title>{escape(self.title)}</title>\n <desc>{escape(self.description)}</desc>"
-        return f'{opening} role="img">\n {spoken}{rest}'
+        opening, rest = _slim(buffer.getvalue()).split(">", 1)
+        spoken = f"<title>{escape(self.title)}</title>\n<desc>{escape(self.description)}</desc>"
+        return f'{opening} role="img">\n{spoken}{rest}'
 
     @property
     def text(self) -> str:
@@ -69,3 +66,12 @@ class Picture:
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, Any]:
         return {"image/svg+xml": self.svg, "text/plain": self.text}
+
+
+def _slim(svg: str) -> str:
+    """Matplotlib's SVG without prolog, metadata, names that nothing refers to, and spaces in paths: a third less."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="[a-zA-Z0-9]+_\d+"', "", svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"\s*([MLQCz])\s*", r"\1", path.group()), svg)
+    return re.sub(r"\n +", "\n", svg)

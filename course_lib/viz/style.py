@@ -17,6 +17,9 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.textpath import TextPath
+
+from course_lib.units import format_seconds
 
 INK, SOFT, FAINT, PANEL, PAPER = "#1B2630", "#55636F", "#D5DCE2", "#F2F5F7", "#FFFFFF"
 RANK_HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#9AA5AE")
@@ -99,6 +102,17 @@ def text_on(colour: str) -> str:
 def tint(colour: str, strength: float) -> str:
     """`colour` mixed with white; strength 1 is the colour itself."""
     return mpl.colors.to_hex([1 - strength * (1 - c) for c in mpl.colors.to_rgb(colour)])
+
+
+def seconds(duration: float) -> str:
+    """A duration as `units` writes it, with the sign for micro."""
+    return format_seconds(duration).replace(" us", " µs")
+
+
+def text_width(text: str, size: float = BASE_SIZE, weight: int = 400) -> float:
+    """Inches that a line of text takes."""
+    font = font_manager.FontProperties(family=_FAMILY, weight=weight)
+    return float(TextPath((0, 0), text, size=size, prop=font).get_extents().width) / 72 if text.strip() else 0.0
 
 
 def new_page(height: float, title: str, subtitle: str = "", width: float = PAGE_WIDTH) -> tuple[Figure, Axes]:

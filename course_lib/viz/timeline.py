@@ -1,0 +1,218 @@
+"""What every rank did when, drawn from a real ledger: compute, sends, and receives with the wait inside them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from course_lib.comm.ledger import Event, Ledger
+from course_lib.errors import four_parts
+from course_lib.units import format_bytes
+from course_lib.viz import marks, style
+from course_lib.viz.picture import Picture
+
+_LEFT, _TOP, _LANE, _AXIS = 1.3, style.HEADER + 0.62, 0.66, 0.62  # inches: rank names, key, one rank, time axis
+_MOST_ARROWS = 16
+_SEND, _RECEIVE, _WAITING, _NATIVE = "send", "receive", "wait for the sender", "native call"
+_COLOURS = {
+    **style.COMPUTE,
+    _SEND: style.COMMUNICATION,
+    _RECEIVE: style.tint(style.COMMUNICATION, 0.62),
+    _WAITING: style.IDLE,
+    _NATIVE: style.COMMUNICATION,
+}
+
+
+class Bar(NamedTuple):
+    """A stretch of time on one rank, and where in the rank's lane it lies (0 is its top, 1 its bottom)."""
+
+    rank: int
+    what: str
+    start_s: float
+    end_s: float
+    top: float
+    bottom: float
+
+
+@style.course_style()
+def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when") -> Picture:
+    """One lane per rank: compute in full height; sends in the upper, receives in the lower half of the lane.
+
+    The part of a receive before its message was sent is waiting. Time starts at the first event.
+    Raises: ValueError for a ledger without events.
+    """
+    if not ledger.events:
+        raise ValueError(
+            four_parts(
+                "plot_timeline",
+                "the ledger has 0 events",
+                "a timeline needs at least one",
+                "communicate through course_lib.comm, then plot ledger()",
+            )
+        )
+    pairs = match_messages(ledger.events)
+    bars = [bar for event in ledger.events for bar in _bars(event, pairs.get(id(event)))]
+    origin = ledger.events[0].start_s
+    scale, unit = _time_unit(ledger.span_s)
+    height = _TOP + ledger.world_size * _LANE + _AXIS + 0.25
+    figure, page = style.new_page(height, title, f"{len(ledger.events)} events in {style.seconds(ledger.span_s)}")
+    width = style.PAGE_WIDTH - _LEFT - style.MARGIN
+    axes = style.chart_axes(figure, _LEFT, _TOP, width, ledger.world_size * _LANE)
+    _prepare_lanes(axes, ledger, scale, unit)
+    for what in sorted({bar.what for bar in bars}):
+        _draw_bars(axes, [bar for bar in bars if bar.what == what], origin, scale)
+    if len(pairs) <= _MOST_ARROWS:
+        _draw_arrows(axes, pairs, {id(event): event for event in ledger.events}, origin, scale)
+    _draw_calls(axes, ledger, origin, scale, width)
+    _draw_key(page, bars)
+    return Picture(figure, title=title, description=_in_words(ledger, bars))
+
+
+def match_messages(events: Iterable[Event]) -> dict[int, Event]:
+    """The send that each receive waited for, by `id` of the receive: the k-th from a to b met the k-th at b from a."""
+    sends: dict[tuple[int, int | None], list[Event]] = defaultdict(list)
+    receives: dict[tuple[int | None, int], list[Event]] = defaultdict(list)
+    for event in events:
+        if event.kind == "send":
+            sends[event.rank, event.peer].append(event)
+        elif event.kind == "recv":
+            receives[event.peer, event.rank].append(event)
+    return {
+        id(receive): send
+        for (source, target), waiting in receives.items()
+        for receive, send in zip(waiting, sends[source or 0, target], strict=False)
+    }
+
+
+def _bars(event: Event, send: Event | None) -> list[Bar]:
+    rank, start, end = event.rank, event.start_s, event.end_s
+    if event.kind == "compute":
+        return [Bar(rank, event.operation or "compute", start, end, 0.08, 0.92)]
+    if event.kind == "native":
+        return [Bar(rank, _NATIVE, start, end, 0.3, 0.7)]
+    if event.kind == "send":
+        return [Bar(rank, _SEND, start, end, 0.12, 0.42)]
+    sent = min(max(start, send.start_s), end) if send else start
+    parts = [Bar(rank, _WAITING, start, sent, 0.52, 0.88), Bar(rank, _RECEIVE, sent, end, 0.52, 0.88)]
+    return [bar for bar in parts if bar.end_s > bar.start_s]
+
+
+def _time_unit(span_s: float) -> tuple[float, str]:
+    """Factor and name of the unit in which the span is a number between 1 and 1000."""
+    return (1.0, "s") if span_s >= 1 else (1e3, "ms") if span_s >= 1e-3 else (1e6, "µs")
+
+
+def _prepare_lanes(axes: Axes, ledger: Ledger, scale: float, unit: str) -> None:
+    ranks = ledger.world_size
+    axes.set(xlim=(0, max(ledger.span_s * scale, 1e-9) * 1.01), ylim=(ranks, 0), yticks=[])
+    axes.set_xlabel(f"time since the first event ({unit})", labelpad=6)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(length=0, pad=6)
+    for rank in range(ranks):
+        axes.axhspan(rank + 0.04, rank + 0.96, color=style.PANEL, linewidth=0, zorder=0)
+        axes.annotate(
+            f"rank {rank}",
+            (0, rank + 0.5),
+            xytext=(-12, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center_baseline",
+            annotation_clip=False,
+        )
+
+
+def _draw_bars(axes: Axes, bars: list[Bar], origin: float, scale: float) -> None:
+    """All bars of one kind; a bar too short to see still gets a hair's width."""
+    what = bars[0].what
+    colour = _COLOURS.get(what, style.OTHER_COMPUTE)
+    wide = axes.get_xlim()[1] / 150 / scale
+    for edge, some in (
+        (style.PAPER, [bar for bar in bars if bar.end_s - bar.start_s > wide]),
+        (colour, [bar for bar in bars if bar.end_s - bar.start_s <= wide]),
+    ):
+        corners: list[tuple[float, float]] = []
+        for bar in some:
+            left, right = ((t - origin) * scale for t in (bar.start_s, bar.end_s))
+            top, bottom = bar.rank + bar.top, bar.rank + bar.bottom
+            corners += [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+        codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(some)
+        hatch = "////" if what == _NATIVE else None
+        if some:
+            axes.add_patch(
+                PathPatch(Path(corners, codes), facecolor=colour, edgecolor=edge, linewidth=0.5, hatch=hatch, zorder=2)
+            )
+
+
+def _draw_arrows(axes: Axes, pairs: dict[int, Event], events: dict[int, Event], origin: float, scale: float) -> None:
+    """From the start of each send to the end of its receive."""
+    for key, send in pairs.items():
+        receive = events[key]
+        axes.annotate(
+            "",
+            ((receive.end_s - origin) * scale, receive.rank + 0.69),
+            xytext=((send.start_s - origin) * scale, send.rank + 0.26),
+            arrowprops={
+                "arrowstyle": "-|>,head_length=0.4,head_width=0.16",
+                "color": style.INK,
+                "linewidth": 0.9,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
+            zorder=3,
+        )
+
+
+def _draw_calls(axes: Axes, ledger: Ledger, origin: float, scale: float, width: float) -> None:
+    """Above the lanes: the span of each call, and as much of the names as fits for all of them."""
+    inches = width / axes.get_xlim()[1]
+    spans: list[tuple[float, float, tuple[str, ...]]] = []
+    for number, operation, algorithm in ledger.calls():
+        events = [event for event in ledger.events if event.call == number]
+        left = (min(event.start_s for event in events) - origin) * scale
+        right = (max(event.end_s for event in events) - origin) * scale
+        names = (f"#{number} {operation}, {algorithm}", f"#{number} {operation}", f"#{number}", "")
+        spans.append((left, right, names))
+
+    def fits(form: int) -> bool:
+        return all(
+            style.text_width(names[form], style.SMALL_SIZE) < (right - left) * inches for left, right, names in spans
+        )
+
+    form = next(filter(fits, range(4)))
+    for left, right, names in spans:
+        axes.plot([left, right], [-0.1, -0.1], color=style.SOFT, linewidth=1.2, clip_on=False, solid_capstyle="butt")
+        middle = (left + right) / 2
+        axes.text(middle, -0.2, names[form], size=style.SMALL_SIZE, color=style.SOFT, ha="center", va="bottom")
+
+
+def _draw_key(page: Axes, bars: list[Bar]) -> None:
+    """Swatches of the kinds that occur, in one row."""
+    shown = {bar.what for bar in bars}
+    known = [what for what in _COLOURS if what in shown]
+    x, y = _LEFT, style.HEADER + 0.1
+    for what in known + sorted(shown - set(known)):
+        marks.box(page, x, y - 0.08, 0.26, 0.16, fill=_COLOURS.get(what, style.OTHER_COMPUTE), corner=0.03)
+        marks.label(page, x + 0.34, y, what, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
+        x += 0.34 + style.text_width(what, style.SMALL_SIZE) + 0.28
+
+
+def _in_words(ledger: Ledger, bars: list[Bar]) -> str:
+    lines = [f"{len(ledger.events)} events of {ledger.world_size} ranks in {style.seconds(ledger.span_s)}"]
+    for rank in range(ledger.world_size):
+        received = sum(event.kind == "recv" for event in ledger.events if event.rank == rank)
+        times: dict[str, float] = defaultdict(float)
+        for bar in bars:
+            if bar.rank == rank and bar.what not in (_SEND, _RECEIVE):
+                times[bar.what] += bar.end_s - bar.start_s
+        lines.append(
+            f"  rank {rank}: sends {ledger.messages(rank)} ({format_bytes(ledger.bytes_sent(rank))}), "
+            f"receives {received} ({format_bytes(ledger.bytes_received(rank))})"
+            + "".join(f", {what} {style.seconds(seconds)}" for what, seconds in sorted(times.items()))
+        )
+    lines += [f"  call #{number}: {operation}, {algorithm}" for number, operation, algorithm in ledger.calls()]
+    return "\n".join(lines)
