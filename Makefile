@@ -50,6 +50,7 @@ release: setup-dev  ## instructors: build nbgrader's release
 	@$(DEVELOPER) tools/grade.py release
 
 grade: setup-dev  ## instructors: grade the submissions in DIR=… and write a CSV of points
+	@test -n "$(DIR)" || { echo "make grade: say where the submissions lie: make grade DIR=path" >&2; exit 1; }
 	@$(DEVELOPER) tools/grade.py grade "$(DIR)"
 
 grade-all: setup-dev  ## instructors: the full grading round trip of every module
