@@ -26,7 +26,8 @@ RECEIVE_LIMIT = timedelta(seconds=300)
 class Handle:
     """A message under way. `wait()` must be called once; only then is the buffer free (send) or filled (receive)."""
 
-    def __init__(self, finish: Callable[[], None] | None) -> None:
+    def __init__(self, what: str, finish: Callable[[], None] | None) -> None:
+        self.what = what  # for the report of a hang
         self._finish = finish
 
     def wait(self) -> None:
@@ -37,7 +38,7 @@ class Handle:
 
     def __del__(self) -> None:
         if self._finish is not None:
-            warnings.warn("a message's handle was dropped before wait()", ResourceWarning, stacklevel=2)
+            warnings.warn(f"{self.what}: its handle was dropped before wait()", ResourceWarning, stacklevel=2)
 
 
 class Port:
@@ -63,12 +64,12 @@ class Port:
     def isend(self, x: Tensor, peer: int) -> Handle:
         """Start sending `x` to `peer`. An empty tensor is no message."""
         if x.numel() == 0:
-            return Handle(None)
-        started = clock.now_s()
+            return Handle("", None)
+        started, what = clock.now_s(), f"isend to {self._names[peer]}"
         timing = clock.ports()
         if timing is None:
             work = self.group.send([x], self._places[peer], self._tag)
-            return Handle(lambda: self._end("send", work, x, peer, started))
+            return Handle(what, lambda: self._end("send", work, x, peer, started))
         start, end = timing.send(x.nbytes, self._names[self.rank], self._names[peer])
         header = torch.tensor([start], dtype=torch.float64)
         works = [self.group.send([part], self._places[peer], self._tag) for part in (header, x)]
@@ -79,17 +80,17 @@ class Port:
             timing.pass_until(end)
             self._note("send", x.nbytes, peer, timing.emulated(start), timing.emulated(end))
 
-        return Handle(finish)
+        return Handle(what, finish)
 
     def irecv(self, into: Tensor, peer: int) -> Handle:
         """Start receiving from `peer` into `into`. An empty tensor is no message."""
         if into.numel() == 0:
-            return Handle(None)
-        started = clock.now_s()
+            return Handle("", None)
+        started, what = clock.now_s(), f"irecv from {self._names[peer]}"
         timing = clock.ports()
         if timing is None:
             work = self.group.recv([into], self._places[peer], self._tag)
-            return Handle(lambda: self._end("recv", work, into, peer, started))
+            return Handle(what, lambda: self._end("recv", work, into, peer, started))
         header = torch.empty(1, dtype=torch.float64)
         works = [self.group.recv([part], self._places[peer], self._tag) for part in (header, into)]
 
@@ -100,7 +101,7 @@ class Port:
             timing.pass_until(end)
             self._note("recv", into.nbytes, peer, started, timing.emulated(end))
 
-        return Handle(finish)
+        return Handle(what, finish)
 
     def send(self, x: Tensor, peer: int) -> None:
         """Send `x` to `peer` and wait until it has passed."""

@@ -38,7 +38,7 @@ def waiting_place(stack: list[Frame]) -> str:
     if own is None:
         return "outside the learner's code"
     calls = [frame for frame in stack[own:] if _communicates(frame)]
-    if not calls:
+    if not calls or calls[0].name.startswith(("get_", "is_")):  # asking for one's rank is no waiting
         return f"at {stack[own].place}{_quoted(stack[own].source)}"
     return f"in {_call_text(calls)}, {stack[own].place}"
 
@@ -97,7 +97,7 @@ def _alike(one: Failure | None, other: Failure | None) -> bool:
 def _communicates(frame: Frame) -> bool:
     path = frame.file.replace("\\", "/")
     inside = "torch/distributed/" in path or "course_lib/comm/" in path
-    return inside and frame.name != "wrapper" and not frame.name.startswith(("get_", "is_", "_", "<"))
+    return inside and frame.name != "wrapper" and not frame.name.startswith(("_", "<"))
 
 
 def _call_text(calls: list[Frame]) -> str:

@@ -57,7 +57,8 @@ def from_frame(frame: FrameType) -> Frame:
     values = {key: frame.f_locals[key] for key in _TOLD if isinstance(frame.f_locals.get(key), int)}
     if number := values.get("call") or getattr(frame.f_locals.get("port"), "call", None):
         values["call"] = number
-    return Frame(file=frame.f_code.co_filename, line=frame.f_lineno, name=frame.f_code.co_name, values=values)
+    what = getattr(frame.f_locals.get("self"), "what", "")  # a message's handle knows whom it waits for
+    return Frame(file=frame.f_code.co_filename, line=frame.f_lineno, name=what or frame.f_code.co_name, values=values)
 
 
 def main_thread_stack() -> list[Frame]:

@@ -265,6 +265,9 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 # averages the gradients. `wrong` forgets to divide by the world size.
 
 # %%
+import torch.distributed as dist
+
+
 def four_rank_training(divide_by, steps=40):
     torch.manual_seed(0)
     data = torch.randn(64, 8)

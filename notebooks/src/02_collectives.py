@@ -22,6 +22,7 @@
 # %%
 # %load_ext course_lib
 import torch
+import torch.distributed as dist
 
 from course_lib import viz
 from course_lib.checks import predict, score
@@ -151,8 +152,6 @@ from course_lib import comm
 
 
 def error_of(algorithm):
-    import torch.distributed as dist
-
     rank, p = dist.get_rank(), dist.get_world_size()
     xs = torch.randn(p, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     mine = comm.all_reduce(xs[rank], algorithm=algorithm, node_size=2 if p % 2 == 0 else 1)
@@ -318,9 +317,10 @@ def ring_a(x):
     total = moving = x
     for _ in range(dist.get_world_size() - 1):
         inbox = torch.empty_like(moving)
-        comm.isend(moving, right()).wait()
-        moving = comm.recv(inbox, left())
-        total = total + moving
+        sending = comm.isend(moving, right())
+        comm.recv(inbox, left())
+        sending.wait()
+        moving, total = inbox, total + inbox
     return total
 
 
@@ -338,9 +338,6 @@ def ring_b(x):
 
 
 # %%
-from torch import distributed as dist
-
-
 def right():
     return (dist.get_rank() + 1) % dist.get_world_size()
 

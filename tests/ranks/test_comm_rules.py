@@ -197,7 +197,16 @@ def test_a_dropped_handle_is_reported():
                 gc.collect()
             return [str(warning.message) for warning in caught]
 
-    assert run_ranks(drop, 2) == [["a message's handle was dropped before wait()"], []]
+    assert run_ranks(drop, 2) == [["isend to 1: its handle was dropped before wait()"], []]
+
+
+def test_ranks_that_all_send_first_are_told_to_whom():
+    def all_send_first():
+        right = (dist.get_rank() + 1) % 3
+        comm.isend(torch.ones(4), right).wait()
+
+    with pytest.raises(RankError, match=r"rank 0 waits in isend to 1, line \d+.*; rank 1 waits in isend to 2, line"):
+        run_ranks(all_send_first, 3, timeout=1)
 
 
 def test_settings_switch_off_ledger_and_guard():
