@@ -58,8 +58,12 @@ def solution_copy(source: Path) -> Any:
 
 def without_answers(text: str, grade_id: str) -> str:
     """Replace solution regions by stubs and drop hidden tests."""
-    shown = SOLUTION.sub(lambda region: stub(region["body"], region["indent"], grade_id), text)
-    return HIDDEN.sub("", shown + "\n").rstrip("\n")
+    return HIDDEN.sub("", without_solution(text, grade_id) + "\n").rstrip("\n")
+
+
+def without_solution(text: str, grade_id: str) -> str:
+    """Replace solution regions by stubs."""
+    return SOLUTION.sub(lambda region: stub(region["body"], region["indent"], grade_id), text)
 
 
 def stub(body: str, indent: str, grade_id: str) -> str:

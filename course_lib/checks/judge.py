@@ -12,6 +12,7 @@ from course_lib.checks.steps import count_steps, unmatched
 from course_lib.comm.ledger import Ledger
 from course_lib.ranks.report import RankError
 
+TRAFFIC = {"messages": ratios.MESSAGES, "steps": ratios.STEPS, "bytes": ratios.BYTES}
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 
@@ -85,7 +86,7 @@ def _too_much(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger) -
     for name, got, limit, unit in measures:
         if got > limit:
             text = f"values right, {name} {ratios.times(got / limit)} the target: {got} {unit}, target {limit}"
-            meaning = ratios.explain(got / limit, case.world_size, ratios.BYTES) if name == "bytes" else None
+            meaning = ratios.explain(got / limit, case.world_size, TRAFFIC[name])
             return f"{text}; {meaning}" if meaning else text
     return None
 

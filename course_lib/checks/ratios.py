@@ -23,6 +23,12 @@ BYTES: tuple[Meaning, ...] = (
     (lambda p: p - 1, "one rank does the work of {p} - 1: let the others pass the data on"),
 )
 
+MESSAGES: tuple[Meaning, ...] = ((lambda p: 2, "is there one phase too many?"),)
+
+STEPS: tuple[Meaning, ...] = (
+    (lambda p: (p - 1) / math.ceil(math.log2(p)), "one rank after the other; in a tree, receivers help to send"),
+)
+
 GUESSES: tuple[Meaning, ...] = (
     (lambda p: p / (2 * (p - 1)), "the whole tensor once: a ring all-reduce sends 2(p-1)/p of it"),
     (lambda p: p / (p - 1), "p parts instead of p-1: a rank does not send to itself"),

@@ -28,12 +28,13 @@
 # ## How to work
 #
 # Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("02.2", ...)`, runs your function
-# on **real processes**, on 1 to 6 ranks, compares every number, and counts what you sent. It tells you what it sees:
+# on **real processes**, on 1 to 4 ranks, compares every number, and counts what you sent. It tells you what it sees:
 # a hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
 # Stuck? `hint("02.2")` gives a small hint, and the next one when you run it again.
 #
-# The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+# The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them: they
+# say the same as the check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import torch
@@ -43,7 +44,6 @@ from course_lib import comm
 from course_lib.checks import check, given, hint
 from course_lib.hardware import INFINIBAND, NVLINK
 from course_lib.ranks import ledger, run_ranks
-from course_lib.viz import who_holds_what
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
@@ -71,6 +71,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # ```
 #
 # None of your functions may change its input: another part of the program may still need it.
+
+# %%
+hint("02.2")
 
 # %% [markdown]
 # ## 02.1 Predict bytes, steps and seconds
@@ -120,32 +123,36 @@ tree_root_sends = tree_steps * M
 ring_time = ring_steps * NVLINK.time_s(M / p)
 ring_time_of_4_bytes = ring_steps * NVLINK.time_s(4)
 ### END SOLUTION
-numbers = dict(
-    naive_root_receives=naive_root_receives,
-    naive_steps=naive_steps,
-    ring_rank_sends=ring_rank_sends,
-    ring_steps=ring_steps,
-    tree_steps=tree_steps,
-    tree_root_sends=tree_root_sends,
-    ring_time=ring_time,
-    ring_time_of_4_bytes=ring_time_of_4_bytes,
-)
+numbers = {
+    "naive_root_receives": naive_root_receives,
+    "naive_steps": naive_steps,
+    "ring_rank_sends": ring_rank_sends,
+    "ring_steps": ring_steps,
+    "tree_steps": tree_steps,
+    "tree_root_sends": tree_root_sends,
+    "ring_time": ring_time,
+    "ring_time_of_4_bytes": ring_time_of_4_bytes,
+}
 check("02.1", numbers, seed=GRADE_SEED)
 
 # %% nbgrader={"grade": true, "grade_id": "02-1-naive", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.1", numbers, part="naive", seed=GRADE_SEED).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-1-ring", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.1", numbers, part="ring", seed=GRADE_SEED).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-1-tree", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.1", numbers, part="tree", seed=GRADE_SEED).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-1-time", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.1", numbers, part="time", seed=GRADE_SEED).passed
 
 # %% [markdown]
@@ -156,6 +163,8 @@ assert check("02.1", numbers, part="time", seed=GRADE_SEED).passed
 # Every rank has a tensor. Afterwards rank 0 holds chunk 0 of the sum, rank 1 chunk 1, and so on:
 
 # %%
+from course_lib.viz import who_holds_what
+
 who_holds_what("reduce_scatter", world_size=4)
 
 # %% [markdown]
@@ -173,6 +182,7 @@ who_holds_what("reduce_scatter", world_size=4)
 #
 # **Target:** p-1 steps; in each one message of one chunk, so (p-1)/p of the tensor per rank.
 # Chunks are those of `x.tensor_split(world_size)`; they may differ by one row.
+
 
 # %% nbgrader={"grade": false, "grade_id": "02-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def ring_reduce_scatter(x):
@@ -201,10 +211,12 @@ check("02.2", ring_reduce_scatter)
 
 # %% nbgrader={"grade": true, "grade_id": "02-2-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.2", ring_reduce_scatter, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-2-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.2", ring_reduce_scatter, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.2", ring_reduce_scatter, part="values", seed=GRADE_SEED + 1).passed
@@ -212,6 +224,7 @@ assert check("02.2", ring_reduce_scatter, part="values", seed=GRADE_SEED + 1).pa
 
 # %% nbgrader={"grade": true, "grade_id": "02-2-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.2", ring_reduce_scatter, part="bytes").passed
 
 # %% [markdown]
@@ -249,6 +262,7 @@ who_holds_what("all_gather", world_size=4)
 #
 # **Target:** p-1 steps, (p-1)/p of the whole tensor sent per rank.
 
+
 # %% nbgrader={"grade": false, "grade_id": "02-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def ring_all_gather(shard, length):
     """Return the whole tensor of `length` rows; this rank has `shard`, its part by torch.tensor_split.
@@ -276,10 +290,12 @@ check("02.3", ring_all_gather)
 
 # %% nbgrader={"grade": true, "grade_id": "02-3-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.3", ring_all_gather, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-3-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.3", ring_all_gather, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.3", ring_all_gather, part="values", seed=GRADE_SEED + 1).passed
@@ -287,6 +303,7 @@ assert check("02.3", ring_all_gather, part="values", seed=GRADE_SEED + 1).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-3-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.3", ring_all_gather, part="bytes").passed
 
 # %% [markdown]
@@ -302,6 +319,7 @@ assert check("02.3", ring_all_gather, part="bytes").passed
 #
 # **Target:** 2(p-1) steps, 2(p-1)/p of the tensor sent per rank; any shape, the shape of `x` back.
 
+
 # %% nbgrader={"grade": false, "grade_id": "02-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def ring_all_reduce(x):
     """Return the sum of all ranks' x, in the shape of x, on every rank."""
@@ -315,10 +333,12 @@ check("02.4", ring_all_reduce)
 
 # %% nbgrader={"grade": true, "grade_id": "02-4-values", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.4", ring_all_reduce, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-4-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.4", ring_all_reduce, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.4", ring_all_reduce, part="values", seed=GRADE_SEED + 1).passed
@@ -326,6 +346,7 @@ assert check("02.4", ring_all_reduce, part="values", seed=GRADE_SEED + 1).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-4-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.4", ring_all_reduce, part="bytes").passed
 
 # %% [markdown]
@@ -347,6 +368,7 @@ assert check("02.4", ring_all_reduce, part="bytes").passed
 # In step s those who have the tensor send it 2^s ranks further. With another source, number the ranks from there.
 #
 # **Target:** ceil(log2 p) steps, not p-1; every rank receives the tensor exactly once.
+
 
 # %% nbgrader={"grade": false, "grade_id": "02-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def tree_broadcast(x, src):
@@ -370,10 +392,12 @@ check("02.5", tree_broadcast)
 
 # %% nbgrader={"grade": true, "grade_id": "02-5-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.5", tree_broadcast, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-5-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.5", tree_broadcast, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.5", tree_broadcast, part="values", seed=GRADE_SEED + 1).passed
@@ -381,6 +405,7 @@ assert check("02.5", tree_broadcast, part="values", seed=GRADE_SEED + 1).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-5-steps", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.5", tree_broadcast, part="steps").passed
 
 # %% [markdown]
@@ -409,6 +434,7 @@ print(f"InfiniBand, between nodes: {INFINIBAND.bandwidth_bytes_per_s / 1e9:g} GB
 # **Target:** the bytes that cross between the nodes are those of an all-reduce of *one chunk* per rank: 1/2 of the tensor
 # here, not all of it. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.
 
+
 # %% nbgrader={"grade": false, "grade_id": "02-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def hierarchical_all_reduce(x, inside, between):
     """Return the sum of all ranks' x (one dimension) on every rank.
@@ -426,10 +452,12 @@ check("02.6", hierarchical_all_reduce)
 
 # %% nbgrader={"grade": true, "grade_id": "02-6-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.6", hierarchical_all_reduce, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-6-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.6", hierarchical_all_reduce, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.6", hierarchical_all_reduce, part="values", seed=GRADE_SEED + 1).passed
@@ -437,6 +465,7 @@ assert check("02.6", hierarchical_all_reduce, part="values", seed=GRADE_SEED + 1
 
 # %% nbgrader={"grade": true, "grade_id": "02-6-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.6", hierarchical_all_reduce, part="bytes").passed
 
 # %% [markdown]
@@ -459,6 +488,7 @@ who_holds_what("all_to_all", world_size=4)
 # ```
 #
 # **Target:** p-1 steps, (p-1)/p of the tensor sent per rank. All `x` have the same length, which need not divide.
+
 
 # %% nbgrader={"grade": false, "grade_id": "02-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def all_to_all(x):
@@ -484,10 +514,12 @@ check("02.7", all_to_all)
 
 # %% nbgrader={"grade": true, "grade_id": "02-7-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.7", all_to_all, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-7-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.7", all_to_all, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.7", all_to_all, part="values", seed=GRADE_SEED + 1).passed
@@ -495,6 +527,7 @@ assert check("02.7", all_to_all, part="values", seed=GRADE_SEED + 1).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-7-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.7", all_to_all, part="bytes").passed
 
 # %% [markdown]
@@ -504,6 +537,7 @@ assert check("02.7", all_to_all, part="bytes").passed
 #
 # `suspect_max` is a ring that finds the element-wise maximum over all ranks. Its results are right: on 4 ranks, on 3, for
 # every length. A published course shipped a ring with this bug, and its tests passed.
+
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-max", "locked": true, "schema_version": 3, "solution": false, "task": false}
 def suspect_max(x):
@@ -525,6 +559,7 @@ def suspect_max(x):
         mine[i].copy_(theirs[i])
     return work
 
+
 # %% [markdown]
 # Measure before you read the code. 12 numbers of float32 are 48 bytes <!-- ="48 bytes" -->; a ring all-reduce should send 2(p-1)/p of that:
 
@@ -535,6 +570,7 @@ for ranks in (2, 3, 4):
 
 # %% [markdown]
 # Write it again without the bug. **Target:** the same results, 2(p-1)/p of the tensor per rank.
+
 
 # %% nbgrader={"grade": false, "grade_id": "02-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def ring_max(x):
@@ -563,10 +599,12 @@ check("02.8", ring_max)
 
 # %% nbgrader={"grade": true, "grade_id": "02-8-values", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.8", ring_max, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-8-bytes", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.8", ring_max, part="bytes").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.8", ring_max, part="values", seed=GRADE_SEED + 1).passed
@@ -579,6 +617,7 @@ assert check("02.8", ring_max, part="values", seed=GRADE_SEED + 1).passed
 #
 # `suspect_average` averages a tensor over all ranks, as data parallel training does with gradients. Its author tested it on
 # 2 ranks. It does not hang, it does not crash, it sends exactly the bytes it should.
+
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-average", "locked": true, "schema_version": 3, "solution": false, "task": false}
 def suspect_average(x):
@@ -599,6 +638,7 @@ def suspect_average(x):
         outgoing.wait()
     return torch.cat(chunks) / world_size
 
+
 # %%
 def averages():
     return suspect_average(torch.arange(12.0) + 100 * dist.get_rank()).tolist()
@@ -610,6 +650,7 @@ for ranks in (2, 3):
 
 # %% [markdown]
 # Write it again without the bug. **Target:** the average on any number of ranks, for any length, with no more bytes.
+
 
 # %% nbgrader={"grade": false, "grade_id": "02-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def ring_average(x):
@@ -638,10 +679,12 @@ check("02.9", ring_average)
 
 # %% nbgrader={"grade": true, "grade_id": "02-9-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.9", ring_average, part="values").passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-9-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.9", ring_average, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("02.9", ring_average, part="values", seed=GRADE_SEED + 1).passed
@@ -649,6 +692,7 @@ assert check("02.9", ring_average, part="values", seed=GRADE_SEED + 1).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-9-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.9", ring_average, part="bytes").passed
 
 # %% [markdown]
@@ -692,22 +736,24 @@ pair_one_way = links_per_pair * 25
 one_gpu_both_ways = 18 * 25 * 2
 whole_node_both_ways = 6 * pair_one_way * 2
 ### END SOLUTION
-claims = dict(
-    time_on_n_ranks=time_on_n_ranks,
-    time_on_2n_ranks=time_on_2n_ranks,
-    links_per_pair=links_per_pair,
-    pair_one_way=pair_one_way,
-    one_gpu_both_ways=one_gpu_both_ways,
-    whole_node_both_ways=whole_node_both_ways,
-)
+claims = {
+    "time_on_n_ranks": time_on_n_ranks,
+    "time_on_2n_ranks": time_on_2n_ranks,
+    "links_per_pair": links_per_pair,
+    "pair_one_way": pair_one_way,
+    "one_gpu_both_ways": one_gpu_both_ways,
+    "whole_node_both_ways": whole_node_both_ways,
+}
 check("02.10", claims, seed=GRADE_SEED)
 
 # %% nbgrader={"grade": true, "grade_id": "02-10-all-gather", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.10", claims, part="all-gather", seed=GRADE_SEED).passed
 
 # %% nbgrader={"grade": true, "grade_id": "02-10-nvlink", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
+
 assert check("02.10", claims, part="nvlink", seed=GRADE_SEED).passed
 
 # %% [markdown]

@@ -1,0 +1,85 @@
+"""Learners' copies and solutions follow their master; what they must not show is gone."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from tools.build_exercises import EXERCISES, all_drift, write
+from tools.exercise_text import learner_copy, read_master, solution_copy, stub
+
+MASTERS = sorted((EXERCISES / "src").glob("[0-9]*.py"))
+
+
+@pytest.fixture(params=MASTERS, ids=lambda path: path.stem)
+def master(request):
+    return request.param
+
+
+def test_there_are_masters():
+    assert MASTERS
+
+
+def test_the_committed_copies_follow_their_masters():
+    assert all_drift(EXERCISES) == []
+
+
+def test_a_learner_s_copy_holds_no_answer(master):
+    text = "\n".join(cell.source for cell in learner_copy(master).cells)
+    assert "SOLUTION" not in text
+    assert "HIDDEN" not in text
+    assert "GRADE_SEED + 1" not in text
+    for cell in learner_copy(master).cells:
+        if cell.metadata.get("nbgrader", {}).get("solution"):
+            assert "NotImplementedError" in cell.source or " = None" in cell.source
+
+
+def test_every_answer_has_graded_cells_with_points(master):
+    marks = [cell.metadata["nbgrader"] for cell in read_master(master).cells if "nbgrader" in cell.metadata]
+    answers = {mark["grade_id"] for mark in marks if mark["solution"]}
+    graded = [mark for mark in marks if mark["grade"]]
+    assert answers
+    for answer in answers:
+        levels = [mark for mark in graded if mark["grade_id"].startswith(f"{answer}-")]
+        assert len(levels) >= 2
+        assert all(mark["locked"] and mark["points"] > 0 and mark["schema_version"] == 3 for mark in levels)
+
+
+def test_graded_cells_import_check_afresh(master):
+    for cell in read_master(master).cells:
+        if cell.metadata.get("nbgrader", {}).get("grade"):
+            assert cell.source.startswith("from course_lib.checks import check\n")
+
+
+def test_the_seed_of_a_course_is_baked_in(master):
+    assert "GRADE_SEED = 7" in "\n".join(cell.source for cell in learner_copy(master, seed=7).cells)
+
+
+def test_stubs_name_their_exercise_and_numbers_stay_open():
+    assert stub("    return x\n", "    ", "02-10") == (
+        '    raise NotImplementedError("Exercise 02.10: write your code in place of this line")'
+    )
+    assert stub("a = 2 * p\nb = a\n", "", "02-1") == "a = None\nb = None"
+
+
+def test_drift_is_found(tmp_path, master):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / master.name).write_text(master.read_text())
+    assert all_drift(tmp_path) == [
+        f"release/{master.stem}: missing; run make exercises",
+        f"solutions/{master.stem}: missing; run make exercises",
+    ]
+    write(learner_copy(master), tmp_path / "release" / f"{master.stem}.ipynb")
+    changed = solution_copy(master)
+    changed.cells[3].source += "\n# by hand"
+    write(changed, tmp_path / "solutions" / f"{master.stem}.ipynb")
+    assert all_drift(tmp_path) == [f"solutions/{master.stem}: cell 3 differs from its master; run make exercises"]
+    changed.cells.pop()
+    write(changed, tmp_path / "solutions" / f"{master.stem}.ipynb")
+    assert len(all_drift(tmp_path)) == 1
+
+
+def test_the_learner_s_copy_is_a_valid_notebook_without_outputs(master):
+    notebook = nbformat.read(EXERCISES / "release" / f"{master.stem}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
