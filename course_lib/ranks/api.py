@@ -54,7 +54,8 @@ def run_task(
     pool.has_variables |= "code" in parts
     pickled = parts.get("call") or parts.get("push")  # may hold functions whose lines only the notebook knows
     task = Task(number=pool.tasks, sources=typed_sources() if pickled else {}, **parts)
-    register_source(task.file, (task.code or "").splitlines(keepends=True))
+    if task.code is not None:
+        register_source(task.file, task.code.splitlines(keepends=True))
     outcomes = pool.run(task, ranks=ranks, timeout=timeout, listen=listen)
     events = [event for outcome in outcomes.values() for event in outcome.events]
     _ledger = Ledger(events, world_size)

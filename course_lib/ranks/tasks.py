@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,8 @@ from course_lib.ranks.stacks import Frame
 
 if TYPE_CHECKING:
     from course_lib.comm.ledger import Event
+
+CELL = "<ranks cell "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Task:
     @property
     def file(self) -> str:
         """The name under which a cell's lines appear in stacks."""
-        return f"<ranks cell {self.number}>"
+        return f"{CELL}{self.number}>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +63,14 @@ class Outcome:
 
 
 def typed_sources() -> dict[str, list[str]]:
-    """Lines of code that exists in no file (notebook cells), so that a rank's stacks can show them."""
+    """Lines of code that exists in no file (notebook cells), so that a rank's stacks can show them.
+
+    What ran on the ranks is left out: they know it, and every task would carry all tasks before it.
+    """
     entries = ((name, entry) for name, entry in linecache.cache.items() if len(entry) == 4)
-    return {name: list(entry[2]) for name, entry in entries if not os.path.exists(name)}
+    return {  # of a file, entry[1] is the time of its last change
+        name: list(entry[2]) for name, entry in entries if entry[1] is None and not name.startswith(CELL)
+    }
 
 
 def register_source(name: str, lines: list[str]) -> None:

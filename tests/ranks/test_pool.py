@@ -17,6 +17,7 @@ import torch.distributed as dist
 from course_lib import comm
 from course_lib.ranks import RankError, RankTimeout, ledger, run_ranks
 from course_lib.ranks.lifeline import die_with_parent
+from course_lib.ranks.tasks import typed_sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -281,3 +282,10 @@ def assert_gone(pids):
     while left := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, f"still running: {left}"
         time.sleep(0.05)
+
+
+def test_a_task_does_not_carry_the_tasks_before_it():
+    before = typed_sources()
+    for _ in range(3):
+        run_ranks(int, 2)
+    assert typed_sources() == before
