@@ -1,0 +1,36 @@
+"""Figures and widgets of the course: each is one call that returns a `Picture` with a text alternative."""
+
+from __future__ import annotations
+
+from course_lib.viz.bandwidth import plot_bandwidth, plot_fit
+from course_lib.viz.chunks import primitives_overview, who_holds_what
+from course_lib.viz.cost_bars import plot_cost_bars
+from course_lib.viz.cost_lines import plot_cost_lines
+from course_lib.viz.matrix import plot_bytes_matrix
+from course_lib.viz.messages import plot_messages
+from course_lib.viz.picture import Picture
+from course_lib.viz.ranks import plot_ranks
+from course_lib.viz.ring import ring_all_reduce_step, ring_all_reduce_story
+from course_lib.viz.source import show_source
+from course_lib.viz.stepper import ring_stepper
+from course_lib.viz.timeline import plot_timeline
+from course_lib.viz.topology import plot_topology
+
+__all__ = [
+    "Picture",
+    "plot_bandwidth",
+    "plot_bytes_matrix",
+    "plot_cost_bars",
+    "plot_cost_lines",
+    "plot_fit",
+    "plot_messages",
+    "plot_ranks",
+    "plot_timeline",
+    "plot_topology",
+    "primitives_overview",
+    "ring_all_reduce_step",
+    "ring_all_reduce_story",
+    "ring_stepper",
+    "show_source",
+    "who_holds_what",
+]

@@ -82,7 +82,7 @@ def _name(chunk: Chunk, named: bool) -> str:
     """The full name, or where there is no room the index alone; a sum's place says its index."""
     if not chunk.sources:
         return ""
-    return chunk.name if named else str(chunk.index) if len(chunk.sources) == 1 else ""
+    return chunk.name if named else str(chunk.number) if len(chunk.sources) == 1 else ""
 
 
 def _in_words(before: Holdings, after: Holdings) -> str:

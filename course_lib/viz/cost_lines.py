@@ -4,54 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator
 
 from course_lib.costs import bandwidth_bound_s, comm_time, latency_bound_s
 from course_lib.hardware import Link
-from course_lib.units import format_bytes, format_seconds
+from course_lib.units import format_bytes
+from course_lib.viz import charts, style
 from course_lib.viz.picture import Picture
-from course_lib.viz.style import (
-    ALGORITHM_HUES,
-    BASE_SIZE,
-    HEADER,
-    INK,
-    MARGIN,
-    PAGE_WIDTH,
-    SMALL_SIZE,
-    chart_axes,
-    course_style,
-    new_page,
-    text_on,
-)
 
 _LENGTHS = tuple(2**k for k in range(6, 31))  # elements of 2 bytes: 128 bytes to 2 GiB
+_SIZES = tuple(2 * length for length in _LENGTHS)
+_LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.85, 2.25, 5.625
 
 
+@style.course_style()
 def plot_cost_lines(algorithms: Sequence[str], *, world_size: int, link: Link) -> Picture:
     """Alpha-beta time of all-reduce algorithms against message size, the bounds, and the fastest at each size.
 
     Units: bytes of the whole tensor in bfloat16, seconds.
     """
     times = {name: _times(name, world_size, link) for name in algorithms}
-    sizes = [2 * length for length in _LENGTHS]
-    bound = _bounds(world_size, link, sizes)
-    best = [min(times, key=lambda name: times[name][i]) for i in range(len(sizes))]
-    height = 5.9
-    with course_style():
-        figure, _ = new_page(height, f"All-reduce on {world_size} ranks, predicted", link.name)
-        chart = chart_axes(figure, MARGIN + 0.75, HEADER, PAGE_WIDTH - 2 * MARGIN - 3.0, height - HEADER - 1.35)
-        _lines(chart, sizes, times)
-        chart.plot(sizes, bound, color=INK, linewidth=1.5, linestyle=(0, (4, 3)))
-        chart.annotate(
-            "no algorithm is below", (sizes[9], bound[9]), (6, -16), textcoords="offset points", size=SMALL_SIZE
-        )
-        strip = chart_axes(figure, MARGIN + 0.75, height - 1.15, PAGE_WIDTH - 2 * MARGIN - 3.0, 0.36)
-        _strip(strip, sizes, best)
-    return Picture(
-        figure, title=f"Predicted time of all-reduce on {world_size} ranks", description=_words(sizes, times, best)
+    bound = _bounds(world_size, link)
+    best = [min(times, key=lambda name: times[name][i]) for i in range(len(_SIZES))]
+    title = f"All-reduce on {world_size} ranks: predicted time"
+    rate = format_bytes(link.bandwidth_bytes_per_s, binary=False)
+    subtitle = (
+        f"{link.name}: α = {style.seconds(link.alpha_s)} per step, 1/β = {rate}/s; dashed: no algorithm is faster"
     )
+    figure, _ = style.new_page(_HEIGHT, title, subtitle)
+    width = style.PAGE_WIDTH - _LEFT - _RIGHT
+    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.08, width, _HEIGHT - style.HEADER - 1.58)
+    _draw_lines(chart, times, bound)
+    strip = style.chart_axes(figure, _LEFT, _HEIGHT - 1.42, width, 0.36)
+    _draw_fastest(strip, best, width)
+    strip.text(1.036, 0.5, "fastest", color=style.SOFT, va="center_baseline", transform=strip.transAxes)
+    return Picture(figure, title=title, description=_in_words(times, bound, best, subtitle))
 
 
 def _times(name: str, world_size: int, link: Link) -> list[float]:
@@ -61,78 +48,61 @@ def _times(name: str, world_size: int, link: Link) -> list[float]:
     ]
 
 
-def _bounds(world_size: int, link: Link, sizes: Sequence[int]) -> list[float]:
+def _bounds(world_size: int, link: Link) -> list[float]:
     latency_s = latency_bound_s(world_size=world_size, link=link)
     return [
-        max(latency_s, bandwidth_bound_s("all_reduce", world_size=world_size, nbytes=size, link=link)) for size in sizes
+        max(latency_s, bandwidth_bound_s("all_reduce", world_size=world_size, nbytes=size, link=link))
+        for size in _SIZES
     ]
 
 
-def _lines(chart: Axes, sizes: Sequence[int], times: dict[str, list[float]]) -> None:
-    """The lines, named at their right end from the slowest down."""
-    for name, seconds in times.items():
-        chart.plot(sizes, seconds, color=ALGORITHM_HUES[name], linewidth=3, solid_capstyle="round")
-    chart.set(xscale="log", yscale="log", xlim=(sizes[0], sizes[-1]))
-    chart.xaxis.set_visible(False)
-    chart.yaxis.set_major_formatter(lambda value, _: format_seconds(value).replace("us", "µs"))
-    chart.yaxis.set_major_locator(
-        _decades(min(min(row) for row in times.values()), max(max(row) for row in times.values()))
-    )
-    chart.minorticks_off()
-    low, high = np.log10(chart.get_ylim())
-    heights = _apart([(np.log10(seconds[-1]) - low) / (high - low) for seconds in times.values()], least=0.085)
-    for (name, _), height in zip(times.items(), heights, strict=True):
-        chart.text(
-            *(1.02, height, name.replace("_", " ")),
-            color=ALGORITHM_HUES[name],
-            weight="semibold",
-            size=BASE_SIZE,
-            va="center",
-            transform=chart.transAxes,
+def _draw_lines(chart: Axes, times: dict[str, list[float]], bound: list[float]) -> None:
+    charts.value_axis(chart, [*bound, *(second for row in times.values() for second in row)], "seconds")
+    charts.size_axis(chart, _SIZES, label="")
+    chart.set_xlim(_SIZES[0], _SIZES[-1])
+    chart.tick_params(labelbottom=False)
+    for name, row in times.items():
+        chart.plot(_SIZES, row, color=style.ALGORITHM_HUES[name], linewidth=3, solid_capstyle="round")
+    chart.plot(_SIZES, bound, color=style.INK, linewidth=1.5, linestyle=(0, (4, 3)))
+    charts.name_lines(chart, {name: row[-1] for name, row in times.items()}, least=0.095)
+
+
+def _draw_fastest(strip: Axes, best: Sequence[str], width: float) -> None:
+    """A band in the colour of the fastest algorithm at each size, over the axis of sizes; `width` is in inches."""
+    charts.size_axis(strip, _SIZES, label="bytes of the whole tensor, M")
+    strip.set(xlim=(_SIZES[0], _SIZES[-1]), ylim=(0, 1), yticks=[])
+    for name, first, last in _runs(best):
+        hue = style.ALGORITHM_HUES[name]
+        strip.axvspan(first, last, color=hue, linewidth=0)
+        here, there = (
+            strip.transAxes.inverted().transform(strip.transData.transform((x, 0)))[0] for x in (first, last)
         )
-
-
-def _decades(low: float, high: float) -> FixedLocator:
-    return FixedLocator([10.0**k for k in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)])
-
-
-def _apart(heights: Sequence[float], least: float) -> list[float]:
-    """The same heights, moved down where two are closer than `least`."""
-    moved = list(heights)
-    order = sorted(range(len(heights)), key=lambda i: -heights[i])
-    for above, below in zip(order, order[1:], strict=False):
-        moved[below] = min(moved[below], moved[above] - least)
-    return moved
-
-
-def _strip(strip: Axes, sizes: Sequence[int], best: Sequence[str]) -> None:
-    """A band in the colour of the fastest algorithm at each size, over the axis of sizes."""
-    for name, first, last in _runs(sizes, best):
-        strip.axvspan(first, last, color=ALGORITHM_HUES[name], linewidth=0)
-        middle = (first * last) ** 0.5
-        label = f"fastest: {name.replace('_', ' ')}"
-        strip.text(middle, 0.5, label, size=SMALL_SIZE, color=text_on(ALGORITHM_HUES[name]), ha="center", va="center")
-    strip.set(xscale="log", xlim=(sizes[0], sizes[-1]), ylim=(0, 1), xlabel="bytes of the whole tensor, M")
-    strip.set_xticks([2**k for k in range(10, 32, 5)])
-    strip.xaxis.set_major_formatter(lambda value, _: format_bytes(value))
-    strip.minorticks_off()
-    strip.yaxis.set_visible(False)
+        text = charts.algorithm_name(name)
+        if style.text_width(text, style.SMALL_SIZE, 600) + 0.1 < (there - here) * width:
+            middle = (first * last) ** 0.5
+            colour = style.text_on(hue)
+            strip.text(
+                middle, 0.5, text, size=style.SMALL_SIZE, color=colour, weight=600, ha="center", va="center_baseline"
+            )
     strip.grid(False)
     strip.spines[:].set_visible(False)
 
 
-def _runs(sizes: Sequence[int], best: Sequence[str]) -> list[tuple[str, float, float]]:
+def _runs(best: Sequence[str]) -> list[tuple[str, float, float]]:
     """(name, first size, last size) of each stretch in which one algorithm is the fastest."""
     edges = [0, *(i for i in range(1, len(best)) if best[i] != best[i - 1]), len(best)]
-    border = [sizes[0], *((sizes[i - 1] * sizes[i]) ** 0.5 for i in edges[1:-1]), sizes[-1]]
+    border = [_SIZES[0], *((_SIZES[i - 1] * _SIZES[i]) ** 0.5 for i in edges[1:-1]), _SIZES[-1]]
     return [(best[i], border[k], border[k + 1]) for k, i in enumerate(edges[:-1])]
 
 
-def _words(sizes: Sequence[int], times: dict[str, list[float]], best: Sequence[str]) -> str:
-    at = {size: i for i, size in enumerate(sizes) if size in (2**10, 2**20, 2**30)}
-    rows = [
-        f"{name}: " + ", ".join(f"{format_seconds(seconds[i])} at {format_bytes(size)}" for size, i in at.items())
-        for name, seconds in times.items()
-    ]
-    fastest = [f"{name} from {format_bytes(first)}" for name, first, _ in _runs(sizes, best)]
-    return "; ".join([*rows, "fastest: " + ", ".join(fastest)])
+def _in_words(times: dict[str, list[float]], bound: Sequence[float], best: Sequence[str], subtitle: str) -> str:
+    at = [_SIZES.index(size) for size in (2**10, 2**20, 2**30)]
+
+    def row(seconds: Sequence[float]) -> str:
+        return ", ".join(f"{style.seconds(seconds[i])} at {format_bytes(_SIZES[i])}" for i in at)
+
+    lines = [subtitle.split(";")[0]]
+    lines += [f"  {charts.algorithm_name(name)}: {row(seconds)}" for name, seconds in times.items()]
+    lines.append(f"  no algorithm is below: {row(bound)}")
+    runs = [f"{charts.algorithm_name(name)} from {format_bytes(first)}" for name, first, _ in _runs(best)]
+    return "\n".join([*lines, "  fastest: " + ", ".join(runs)])

@@ -11,17 +11,17 @@ LARGEST_PICTURE = 8  # ranks: as many as there are hues
 
 
 class Chunk(NamedTuple):
-    """Chunk `index` of the tensor of one rank, or of the sum over several; nothing, if `sources` is empty."""
+    """Chunk `number` of the tensor of one rank, or of the sum over several; nothing, if `sources` is empty."""
 
     sources: tuple[int, ...]
-    index: int
+    number: int
 
     @property
     def name(self) -> str:
         """A0 is chunk 0 of rank 0's tensor, Σ0 the sum of all ranks' chunks 0."""
         if not self.sources:
             return "empty"
-        return f"{chr(ord('A') + self.sources[0])}{self.index}" if len(self.sources) == 1 else f"Σ{self.index}"
+        return f"{chr(ord('A') + self.sources[0])}{self.number}" if len(self.sources) == 1 else f"Σ{self.number}"
 
 
 Holdings = tuple[tuple[Chunk, ...], ...]  # by rank, by place

@@ -6,6 +6,7 @@ Units: inches from the top left corner of the page, as `style.new_page` lays it 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
@@ -57,12 +58,16 @@ def label(
     colour: str = style.INK,
     bold: bool = False,
     align: str = "center",
+    code: bool = False,
     zorder: float = 5.0,
 ) -> None:
-    """A line of text, vertically centred on `y`."""
-    weight = 600 if bold else 400
-    baseline = y + style.HALF_CAP * size
-    page.text(x, baseline, text, size=size, color=colour, weight=weight, ha=align, va="baseline", zorder=zorder)
+    """A line of text, vertically centred on `y`; `code` sets it as a cell would."""
+    look: dict[str, Any] = {"size": size, "color": colour, "ha": align, "va": "baseline", "zorder": zorder}
+    if code:
+        look["family"] = "DejaVu Sans Mono"  # comes with matplotlib
+    else:
+        look["weight"] = 600 if bold else 400
+    page.text(x, y + style.HALF_CAP * size, text, **look)
 
 
 def rank_badge(

@@ -6,28 +6,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch
 
 from course_lib.costs import comm_time
 from course_lib.errors import four_parts
+from course_lib.viz import charts, marks, style
+from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
-from course_lib.viz.style import (
-    BASE_SIZE,
-    FAINT,
-    HEADER,
-    INK,
-    MARGIN,
-    PAGE_WIDTH,
-    SMALL_SIZE,
-    SOFT,
-    course_style,
-    new_page,
-    rank_hue,
-    text_on,
-)
 
-_LABELS, _GAP, _LANE = 0.75, 0.55, 0.44  # inches: names of the ranks, between panels, between lanes
-_THICKEST = 6.5  # points, for the whole tensor
+_NAMES, _GAP, _LANE = 0.85, 0.6, 0.42  # inches: names of the ranks, between panels, between lanes
+_THINNEST, _THICKEST = 1.2, 4.6  # points, the latter for the whole tensor
+_ACROSS = 2  # panels in a row
 _DOUBLING = ("recursive_doubling", "halving_doubling")
 
 
@@ -66,86 +54,78 @@ def _require_power_of_two(algorithm: str, world_size: int) -> None:
     if algorithm not in _DOUBLING:
         known = ["naive", "tree", "ring", *_DOUBLING]
         rule, way_out = "there is no picture of its messages", f"choose one of {', '.join(known)}"
-        raise ValueError(four_parts("all_reduce_messages", f"algorithm={algorithm!r}", rule, way_out))
+        raise ValueError(four_parts("plot_messages", f"algorithm={algorithm!r}", rule, way_out))
     if world_size & (world_size - 1):
-        rule, way_out = "partners at distance 1, 2, 4, ... need a power of two", "choose 2, 4, 8 or 16"
-        raise ValueError(four_parts("all_reduce_messages", f"world_size={world_size}", rule, way_out))
+        rule, way_out = "partners at distance 1, 2, 4, ... need a power of two", "choose 2, 4 or 8"
+        raise ValueError(four_parts("plot_messages", f"world_size={world_size}", rule, way_out))
 
 
+@style.course_style()
 def plot_messages(algorithms: Sequence[str], world_size: int = 8) -> Picture:
-    """Messages of all-reduce algorithms side by side, on one scale of steps and of bytes."""
-    steps = [all_reduce_messages(algorithm, world_size) for algorithm in algorithms]
-    height = HEADER + 0.5 + (world_size - 1) * _LANE + 1.15
-    free = PAGE_WIDTH - 2 * MARGIN - _LABELS - _GAP * (len(steps) - 1)
-    column = free / sum(map(len, steps))
-    facts = [_facts(algorithm, world_size) for algorithm in algorithms]
-    with course_style():
-        figure, page = new_page(
-            height, "Who sends to whom, step by step", "one column is one step; thickness: bytes of one message"
-        )
-        _ranks(page, world_size)
-        left = MARGIN + _LABELS
-        for panel, fact in zip(steps, facts, strict=True):
-            _panel(page, panel, left, column, world_size)
-            page.text(left, HEADER + 0.02, fact[0], size=BASE_SIZE + 2, weight="semibold", va="center")
-            page.text(left, height - 0.42, fact[1], size=BASE_SIZE, color=SOFT, va="center")
-            left += len(panel) * column + _GAP
-    words = "; ".join(f"{name}: {cost}" for name, cost in facts)
-    return Picture(figure, title=f"Messages of all-reduce on {world_size} ranks", description=words)
+    """Messages of all-reduce algorithms side by side, on one scale of steps and of bytes.
+
+    Raises: ValueError for more than 8 ranks, and as `all_reduce_messages`.
+    """
+    check_picture_size("plot_messages", world_size)
+    panels = [(name, all_reduce_messages(name, world_size)) for name in algorithms]
+    rows = [panels[i : i + _ACROSS] for i in range(0, len(panels), _ACROSS)]
+    across = len(rows[0])
+    free = style.PAGE_WIDTH - 2 * style.MARGIN - across * _NAMES - (across - 1) * _GAP
+    column = free / max(sum(max(1, len(steps)) for _, steps in row) for row in rows)
+    tall = (world_size - 1) * _LANE + 1.5
+    title = "Who sends to whom, step by step"
+    subtitle = "colour = sender;  column = step;  thickness = bytes of one message;  M = bytes of the tensor"
+    figure, page = style.new_page(style.HEADER + len(rows) * tall + 0.12, title, subtitle)
+    for number, row in enumerate(rows):
+        left, top = style.MARGIN, style.HEADER + 0.18 + number * tall
+        for name, steps in row:
+            _draw_panel(page, name, steps, (left, top), column, world_size)
+            left += _NAMES + max(1, len(steps)) * column + _GAP
+    words = [line for name, steps in panels for line in _in_words(name, steps, world_size)]
+    return Picture(figure, title=f"{title}, on {world_size} ranks", description="\n".join(words))
 
 
-def _facts(algorithm: str, world_size: int) -> tuple[str, str]:
-    """The algorithm's name, and its steps and bytes one after the other as words."""
+def _cost(algorithm: str, world_size: int) -> str:
     cost = comm_time("all_reduce", algorithm, world_size=world_size, length=world_size, itemsize=1)
-    return algorithm.replace("_", " "), f"{cost.steps} steps, {cost.critical_bytes / world_size:.3g} M in line"
+    return f"{cost.steps} steps, {cost.critical_bytes / world_size:.3g} M one after the other"
 
 
-def _lane(rank: float) -> float:
-    return HEADER + 0.55 + rank * _LANE
-
-
-def _ranks(page: Axes, world_size: int) -> None:
-    for rank in range(world_size):
-        hue = rank_hue(rank)
-        badge = {"boxstyle": "circle,pad=0.28", "facecolor": hue, "edgecolor": "none"}
-        where = (MARGIN + 0.2, _lane(rank))
-        page.text(*where, str(rank), size=SMALL_SIZE, color=text_on(hue), ha="center", va="center", bbox=badge)
-
-
-def _panel(page: Axes, steps: Steps, left: float, column: float, world_size: int) -> None:
-    width = len(steps) * column
-    for rank in range(world_size):
-        page.plot([left, left + width], [_lane(rank)] * 2, color=FAINT, linewidth=1, zorder=0)
+def _draw_panel(page: Axes, name: str, steps: Steps, at: tuple[float, float], column: float, world_size: int) -> None:
+    """One algorithm: its name, a lane per rank, the arrows of each step, and what it costs."""
+    left, top = at
+    marks.label(page, left, top, charts.algorithm_name(name), bold=True, align="left")
+    cost = _cost(name, world_size)
+    lanes = [top + 0.42 + rank * _LANE for rank in range(world_size)]
+    start, end = left + _NAMES, left + _NAMES + len(steps) * column
+    for rank, y in enumerate(lanes):
+        marks.rank_badge(page, left + 0.37, y, rank)
+        page.plot([start, end], [y, y], color=style.FAINT, linewidth=1, zorder=0)
     for number, messages in enumerate(steps):
-        x = left + number * column
-        page.text(
-            x + column / 2, _lane(world_size - 1) + 0.36, str(number + 1), size=SMALL_SIZE, color=SOFT, ha="center"
-        )
+        x = start + number * column
+        marks.label(page, x + column / 2, lanes[-1] + 0.36, str(number + 1), size=style.SMALL_SIZE, colour=style.SOFT)
         for message in messages:
-            _arrow(page, message, x + 0.08 * column, x + 0.94 * column, world_size)
-    page.plot([left + width + 0.05] * 2, [_lane(-0.2), _lane(world_size - 0.8)], color=INK, linewidth=1.2)
+            _draw_message(page, message, (x + 0.1 * column, x + 0.92 * column), lanes)
+    marks.label(page, left, lanes[-1] + 0.36, "step", size=style.SMALL_SIZE, colour=style.SOFT, align="left")
+    marks.label(page, left, lanes[-1] + 0.68, cost, colour=style.SOFT, align="left")
 
 
-def _arrow(page: Axes, message: Sent, start: float, end: float, world_size: int) -> None:
-    """A slanted arrow; one that goes round the ring leaves below and comes in above."""
-    share = message.chunks / world_size
-    if message.target == 0 and message.source == world_size - 1 and share == 1 / world_size:
+def _draw_message(page: Axes, message: Sent, xs: tuple[float, float], lanes: Sequence[float]) -> None:
+    """A slanted arrow; one from the last rank of a ring to the first leaves below and comes in above."""
+    start, end = xs
+    line = _THINNEST + (_THICKEST - _THINNEST) * message.chunks / len(lanes)
+    colour = style.rank_hue(message.source)
+    if message.chunks == 1 and message.source == len(lanes) - 1 > 1 and message.target == 0:
         middle = (start + end) / 2
-        ends = [((start, message.source), (middle, message.source + 0.5)), ((middle, -0.5), (end, 0))]
+        page.plot([start, middle], [lanes[-1], lanes[-1] + _LANE / 2], color=colour, linewidth=line)
+        marks.arrow(page, (middle, lanes[0] - _LANE / 2), (end, lanes[0]), colour=colour, line=line)
     else:
-        ends = [((start, message.source), (end, message.target))]
-    for (x0, lane0), (x1, lane1) in ends:
-        page.add_patch(
-            FancyArrowPatch(
-                (x0, _lane(lane0)),
-                (x1, _lane(lane1)),
-                arrowstyle=f"-|>,head_width={0.16 + 0.22 * share},head_length={0.3 + 0.3 * share}",
-                mutation_scale=14,
-                linewidth=1.0 + (_THICKEST - 1.0) * (share - 1 / world_size),
-                color=rank_hue(message.source),
-                shrinkA=0,
-                shrinkB=0,
-                joinstyle="miter",
-                capstyle="butt",
-            )
-        )
+        tips = (start, lanes[message.source]), (end, lanes[message.target])
+        marks.arrow(page, *tips, colour=colour, line=line)
+
+
+def _in_words(name: str, steps: Steps, world_size: int) -> list[str]:
+    lines = [f"{charts.algorithm_name(name)}: {_cost(name, world_size)}"]
+    for number, messages in enumerate(steps):
+        sent = ", ".join(f"{m.source} to {m.target}" for m in messages)
+        lines.append(f"  step {number + 1}, {messages[0].chunks}/{world_size} M each: {sent}")
+    return lines

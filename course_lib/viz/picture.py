@@ -55,7 +55,9 @@ class Picture:
                 self.figure.savefig(path, dpi=_PNG_DPI, metadata={"Software": None, "Description": self.text})
         else:
             raise ValueError(
-                four_parts("Picture.save", f"path={path.name!r}", "the suffix must be .svg or .png", "choose one of the two")
+                four_parts(
+                    "Picture.save", f"path={path.name!r}", "the suffix must be .svg or .png", "choose one of the two"
+                )
             )
         return path
 

@@ -75,11 +75,7 @@ def _draw_transfer(page: Axes, transfer: Transfer, world_size: int) -> None:
     (x0, y0), (x1, y1) = path[0], path[-1]
     marks.arrow_along(
         page,
-        [
-            (x, y)
-            for x, y in path
-            if all(abs(x - a) > reach or abs(y - b) > 0.24 for a, b in ((x0, y0), (x1, y1)))
-        ],
+        [(x, y) for x, y in path if all(abs(x - a) > reach or abs(y - b) > 0.24 for a, b in ((x0, y0), (x1, y1)))],
     )
     middle = (start + end) / 2
     if world_size > _LARGE:  # no room on the arrow: outside the ring, with its number below

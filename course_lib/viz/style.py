@@ -48,7 +48,7 @@ _FAMILY = "Course Sans"  # a subset of Inter under its own name, so that no inst
 for _file in sorted((Path(__file__).parent / "fonts").glob("*.ttf")):
     font_manager.fontManager.addfont(_file)
 
-_RC: dict[str, Any] = {
+_RC: dict[Any, Any] = {
     "font.family": _FAMILY,
     "font.size": BASE_SIZE,
     "text.color": INK,
@@ -92,16 +92,15 @@ def rank_hue(rank: int) -> str:
 
 def text_on(colour: str) -> str:
     """White or ink, whichever reads better on `colour` (WCAG contrast)."""
-    red, green, blue = (
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mpl.colors.to_rgb(colour)
-    )
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mpl.colors.to_rgb(colour))
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     return PAPER if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.07 else INK
 
 
 def tint(colour: str, strength: float) -> str:
     """`colour` mixed with white; strength 1 is the colour itself."""
-    return mpl.colors.to_hex([1 - strength * (1 - c) for c in mpl.colors.to_rgb(colour)])
+    red, green, blue = (1 - strength * (1 - c) for c in mpl.colors.to_rgb(colour))
+    return mpl.colors.to_hex((red, green, blue))
 
 
 def seconds(duration: float) -> str:

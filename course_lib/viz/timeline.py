@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
@@ -75,18 +75,16 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
 
 def match_messages(events: Iterable[Event]) -> dict[int, Event]:
     """The send that each receive waited for, by `id` of the receive: the k-th from a to b met the k-th at b from a."""
-    sends: dict[tuple[int, int | None], list[Event]] = defaultdict(list)
-    receives: dict[tuple[int | None, int], list[Event]] = defaultdict(list)
+    sent: dict[tuple[int | None, int | None], list[Event]] = defaultdict(list)
+    received: dict[tuple[int | None, int | None], list[Event]] = defaultdict(list)
     for event in events:
         if event.kind == "send":
-            sends[event.rank, event.peer].append(event)
+            sent[event.rank, event.peer].append(event)
         elif event.kind == "recv":
-            receives[event.peer, event.rank].append(event)
-    return {
-        id(receive): send
-        for (source, target), waiting in receives.items()
-        for receive, send in zip(waiting, sends[source or 0, target], strict=False)
-    }
+            received[event.peer, event.rank].append(event)
+    # A rank that was stopped half-way leaves one list longer than the other.
+    pairs = [pair for way in received for pair in zip(received[way], sent[way], strict=False)]
+    return {id(receive): send for receive, send in pairs}
 
 
 def _bars(event: Event, send: Event | None) -> list[Bar]:
@@ -152,10 +150,11 @@ def _draw_arrows(axes: Axes, pairs: dict[int, Event], events: dict[int, Event], 
     """From the start of each send to the end of its receive."""
     for key, send in pairs.items():
         receive = events[key]
+        leave, arrive = (0.42, 0.52) if receive.rank > send.rank else (0.12, 0.88)
         axes.annotate(
             "",
-            ((receive.end_s - origin) * scale, receive.rank + 0.69),
-            xytext=((send.start_s - origin) * scale, send.rank + 0.26),
+            ((receive.end_s - origin) * scale, receive.rank + arrive),
+            xytext=((send.start_s - origin) * scale, send.rank + leave),
             arrowprops={
                 "arrowstyle": "-|>,head_length=0.4,head_width=0.16",
                 "color": style.INK,
@@ -168,26 +167,27 @@ def _draw_arrows(axes: Axes, pairs: dict[int, Event], events: dict[int, Event], 
 
 
 def _draw_calls(axes: Axes, ledger: Ledger, origin: float, scale: float, width: float) -> None:
-    """Above the lanes: the span of each call, and as much of the names as fits for all of them."""
+    """Above the lanes: the span of each call, and as much of the names as fits for all of them; nothing if too many."""
     inches = width / axes.get_xlim()[1]
-    spans: list[tuple[float, float, tuple[str, ...]]] = []
+    spans = []
     for number, operation, algorithm in ledger.calls():
-        events = [event for event in ledger.events if event.call == number]
+        events = [event for event in ledger.events if (event.call, event.operation) == (number, operation)]
         left = (min(event.start_s for event in events) - origin) * scale
         right = (max(event.end_s for event in events) - origin) * scale
-        names = (f"#{number} {operation}, {algorithm}", f"#{number} {operation}", f"#{number}", "")
-        spans.append((left, right, names))
+        spans.append((left, right, (f"#{number} {operation}, {algorithm}", f"#{number} {operation}", f"#{number}")))
 
     def fits(form: int) -> bool:
         return all(
             style.text_width(names[form], style.SMALL_SIZE) < (right - left) * inches for left, right, names in spans
         )
 
-    form = next(filter(fits, range(4)))
+    form = next(filter(fits, range(3)), None)
+    if form is None:
+        return
+    look: dict[str, Any] = {"size": style.SMALL_SIZE, "color": style.SOFT, "ha": "center", "va": "bottom"}
     for left, right, names in spans:
         axes.plot([left, right], [-0.1, -0.1], color=style.SOFT, linewidth=1.2, clip_on=False, solid_capstyle="butt")
-        middle = (left + right) / 2
-        axes.text(middle, -0.2, names[form], size=style.SMALL_SIZE, color=style.SOFT, ha="center", va="bottom")
+        axes.text((left + right) / 2, -0.2, names[form], **look)
 
 
 def _draw_key(page: Axes, bars: list[Bar]) -> None:

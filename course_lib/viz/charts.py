@@ -1,0 +1,83 @@
+"""What charts over message sizes share: axes in bytes and seconds, and names beside the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, floor, log2, log10
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from course_lib.units import format_bytes
+from course_lib.viz import style
+
+_NAME_GAP = 0.03  # of the chart's width, between a line's end and its name
+
+
+def algorithm_name(algorithm: str) -> str:
+    """How a figure calls an algorithm; native is gloo or NCCL, whichever the ranks run on."""
+    return "PyTorch's own" if algorithm == "native" else algorithm.replace("_", " ")
+
+
+def size_axis(chart: Axes, sizes: Sequence[int], label: str = "bytes of the whole tensor") -> None:
+    """Powers of two of bytes along the bottom, at most eight of them named."""
+    chart.set_xscale("log", base=2)
+    low, high = floor(log2(min(sizes))), ceil(log2(max(sizes)))
+    every = max(1, ceil((high - low) / 7))
+    chart.set_xlim(2 ** (log2(min(sizes)) - 0.4), 2 ** (log2(max(sizes)) + 0.4))
+    chart.xaxis.set_major_locator(FixedLocator([2.0**k for k in range(low, high + 1, every)]))
+    chart.xaxis.set_minor_locator(NullLocator())
+    chart.xaxis.set_major_formatter(lambda size, _: format_bytes(size))
+    chart.tick_params(axis="x", length=0, pad=6)
+    chart.set_xlabel(label, labelpad=8)
+
+
+def value_axis(chart: Axes, values: Sequence[float], name: str) -> None:
+    """Decades up the side; 2 and 5 as well where there would be too few. `name` is "seconds" or "bytes/s"."""
+    chart.set_yscale("log")
+    low, high = floor(log10(min(values))), ceil(log10(max(values)))
+    factors = (1, 2, 5) if log10(max(values) / min(values)) < 1.7 else (1,)
+    chart.yaxis.set_major_locator(FixedLocator([f * 10.0**k for k in range(low - 1, high + 1) for f in factors]))
+    chart.yaxis.set_minor_locator(NullLocator())
+    chart.yaxis.set_minor_formatter(NullFormatter())
+    chart.set_ylim(min(values) / 1.4, max(values) * 1.4)
+    chart.yaxis.set_major_formatter(lambda value, _: _amount(value, name))
+    chart.tick_params(axis="y", length=0, pad=6)
+
+
+def name_lines(chart: Axes, ends: Mapping[str, float], least: float) -> None:
+    """Write each algorithm's name right of the chart, at its line's end or joined to it; `least` is of the height."""
+    low, high = (log10(limit) for limit in chart.get_ylim())
+    true_heights = [(log10(end) - low) / (high - low) for end in ends.values()]
+    for name, true, height in zip(ends, true_heights, apart(true_heights, least), strict=True):
+        leader = ([0.995, 0.2 * _NAME_GAP + 0.995, 0.9 * _NAME_GAP + 1], [true, true, height])
+        hue = style.ALGORITHM_HUES[name]
+        chart.plot(*leader, color=hue, linewidth=1, clip_on=False, transform=chart.transAxes, zorder=1)
+        chart.text(
+            1 + 1.2 * _NAME_GAP,
+            height,
+            algorithm_name(name),
+            color=hue,
+            weight=600,
+            va="center_baseline",
+            transform=chart.transAxes,
+        )
+
+
+def apart(heights: Sequence[float], least: float) -> list[float]:
+    """The same heights in the same order, moved as little as keeps all of them `least` apart and within 0 to 1."""
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    moved = [heights[i] for i in order]
+    for _ in range(100):
+        for i in range(len(moved) - 1):
+            lacking = least - (moved[i + 1] - moved[i])
+            if lacking > 0:
+                moved[i] -= lacking / 2
+                moved[i + 1] += lacking / 2
+        shift = max(0.0, -moved[0]) - max(0.0, moved[-1] - 1)
+        moved = [height + shift for height in moved]
+    return [moved[order.index(i)] for i in range(len(heights))]
+
+
+def _amount(value: float, name: str) -> str:
+    return style.seconds(value) if name == "seconds" else format_bytes(value, binary=False) + "/s"

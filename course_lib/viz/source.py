@@ -1,0 +1,37 @@
+"""The library's real code in a notebook, coloured as Python and found again under its path."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+
+class Source:
+    """Source text of one function or class, as Markdown where that is shown."""
+
+    def __init__(self, place: str, code: str) -> None:
+        self.place = place
+        self.code = code
+
+    def __repr__(self) -> str:
+        return f"# {self.place}\n{self.code}"
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        return {"text/markdown": f"`{self.place}`\n\n```python\n{self.code}\n```", "text/plain": repr(self)}
+
+
+def show_source(thing: Callable[..., Any] | type) -> Source:
+    """The code of a function or class exactly as it runs, under the file that it is in.
+
+    Raises: TypeError or OSError, as `inspect.getsource`, for what has no Python source.
+    """
+    thing = inspect.unwrap(thing)
+    file = Path(inspect.getsourcefile(thing) or "notebook")
+    parts = file.parts
+    place = "/".join(parts[parts.index("course_lib") :]) if "course_lib" in parts else file.name
+    return Source(place, dedent(inspect.getsource(thing)).rstrip())
