@@ -1,4 +1,4 @@
-"""What communication costs, by formula: torch-free, and independent of the code that communicates."""
+"""What training costs, by formula: torch-free, and independent of the code that trains and communicates."""
 
 from __future__ import annotations
 
@@ -12,26 +12,55 @@ from course_lib.costs.bounds import (
 from course_lib.costs.comm_time import ALGORITHMS, comm_time
 from course_lib.costs.fit import Fit, fit_alpha_beta
 from course_lib.costs.messages import Message, layer_messages
-from course_lib.costs.parameters import layer_parameters, model_parameters
+from course_lib.costs.parameters import (
+    PARTS,
+    Part,
+    Weight,
+    active_parameters,
+    expert_parameters,
+    layer_parameters,
+    layer_weights,
+    model_parameters,
+    outer_weights,
+    parameters_by_part,
+)
+from course_lib.costs.published import (
+    PARAMETER_FORMULAS,
+    explorer_parameters,
+    megatron_parameters,
+    workshop_parameters,
+)
 from course_lib.costs.sweep import SweepPoint
 from course_lib.costs.traffic import CommTime, Step, split_sizes
 
 __all__ = [
     "ALGORITHMS",
+    "PARAMETER_FORMULAS",
+    "PARTS",
     "CommTime",
     "Fit",
     "Message",
+    "Part",
     "Step",
     "SweepPoint",
+    "Weight",
+    "active_parameters",
     "bandwidth_bound_s",
     "bandwidth_limit_s",
     "comm_time",
+    "expert_parameters",
+    "explorer_parameters",
     "fit_alpha_beta",
     "gloo_all_reduce_s",
     "latency_bound_s",
     "layer_messages",
     "layer_parameters",
+    "layer_weights",
     "least_bytes",
+    "megatron_parameters",
     "model_parameters",
+    "outer_weights",
+    "parameters_by_part",
     "split_sizes",
+    "workshop_parameters",
 ]

@@ -1,20 +1,126 @@
-"""Exact parameter counts of a decoder of the Llama shape."""
+"""Exact parameter counts, tensor by tensor, of every shape that ModelConfig describes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, get_args
+
 from course_lib.config import ModelConfig
+from course_lib.config.model import Bias
+
+Part = Literal["embedding", "positions", "attention", "ffn", "router", "norm", "head"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """One tensor of the model, or several of the same shape and role.
+
+    Shapes: as torch stores them, a linear map from n to m is (m, n).
+    """
+
+    name: str
+    part: Part
+    shape: tuple[int, ...]
+    copies: int = 1  # in one layer, or outside the layers
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all copies."""
+        return self.copies * prod(self.shape)
+
+
+def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
+    """The tensors of one decoder layer."""
+    H, kv, ffn = config.hidden_size, config.kv_size, config.ffn_size
+    return (
+        *_norm("norm", config, config.norms_per_layer),
+        *_linear("attention.query", "attention", (H, H), "qkv", config),
+        *_linear("attention.key", "attention", (kv, H), "qkv", config),
+        *_linear("attention.value", "attention", (kv, H), "qkv", config),
+        *_linear("attention.output", "attention", (H, H), "attention_output", config),
+        *_router(config),
+        *(_linear("ffn.gate", "ffn", (ffn, H), "ffn", config, config.n_experts) if config.gated_ffn else ()),
+        *_linear("ffn.up", "ffn", (ffn, H), "ffn", config, config.n_experts),
+        *_linear("ffn.down", "ffn", (H, ffn), "ffn", config, config.n_experts),
+    )
+
+
+def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
+    """The tensors outside the layers: embedding, learned positions, last norm, and the head unless it is tied."""
+    table = (config.vocab_size, config.hidden_size)
+    return (
+        Weight(name="embedding", part="embedding", shape=table),
+        *_positions(config),
+        *_norm("last_norm", config, 1),
+        *(() if config.tied else (Weight(name="head", part="head", shape=table),)),
+        *(_bias("head", "head", config.vocab_size) if "head" in config.biases else ()),
+    )
 
 
 def layer_parameters(config: ModelConfig) -> int:
-    """Parameters of one decoder layer: attention, SwiGLU and the two norms before them."""
-    H, kv, ffn = config.hidden_size, config.kv_size, config.ffn_size
-    attention = 2 * H * H + 2 * H * kv  # query and output; key and value
-    feed_forward = 3 * H * ffn  # gate, up, down
-    return attention + feed_forward + 2 * H
+    """Parameters of one decoder layer: attention, feed-forward with all experts, norms."""
+    return _sum(layer_weights(config))
 
 
 def model_parameters(config: ModelConfig) -> int:
-    """Parameters of the whole model: embedding, layers, last norm, and the output head unless it is tied."""
-    embedding = config.vocab_size * config.hidden_size
-    head = 0 if config.tied else embedding
-    return embedding + config.n_layers * layer_parameters(config) + config.hidden_size + head
+    """Parameters of the whole model; a tied head is counted once."""
+    return config.n_layers * layer_parameters(config) + _sum(outer_weights(config))
+
+
+def active_parameters(config: ModelConfig) -> int:
+    """Parameters that one token meets: of the experts only those that it passes."""
+    idle = config.n_experts - config.experts_per_token
+    expert = expert_parameters(config) // config.n_experts
+    return model_parameters(config) - config.n_layers * idle * expert
+
+
+def expert_parameters(config: ModelConfig) -> int:
+    """Parameters of all feed-forward blocks of one layer: what expert parallelism splits."""
+    return _sum(weight for weight in layer_weights(config) if weight.part == "ffn")
+
+
+def parameters_by_part(config: ModelConfig) -> dict[Part, int]:
+    """Parameters of the whole model by what they belong to; the values add up to `model_parameters`."""
+    layer, outer = layer_weights(config), outer_weights(config)
+    counts = {
+        part: config.n_layers * _sum(weight for weight in layer if weight.part == part)
+        + _sum(weight for weight in outer if weight.part == part)
+        for part in PARTS
+    }
+    return {part: count for part, count in counts.items() if count}
+
+
+def _sum(weights: Iterable[Weight]) -> int:
+    return sum(weight.parameters for weight in weights)
+
+
+def _linear(
+    name: str, part: Part, shape: tuple[int, int], bias: Bias, config: ModelConfig, copies: int = 1
+) -> Iterator[Weight]:
+    yield Weight(name=name, part=part, shape=shape, copies=copies)
+    if bias in config.biases:
+        yield from _bias(name, part, shape[0], copies)
+
+
+def _bias(name: str, part: Part, size: int, copies: int = 1) -> Iterator[Weight]:
+    yield Weight(name=f"{name}.bias", part=part, shape=(size,), copies=copies)
+
+
+def _norm(name: str, config: ModelConfig, copies: int) -> Iterator[Weight]:
+    if config.norm != "layer_unweighted":
+        yield Weight(name=name, part="norm", shape=(config.hidden_size,), copies=copies)
+    if config.norm == "layer":
+        yield from _bias(name, "norm", config.hidden_size, copies)
+
+
+def _positions(config: ModelConfig) -> Iterator[Weight]:
+    if config.positions == "learned" and config.max_sequence is not None:
+        yield Weight(name="positions", part="positions", shape=(config.max_sequence, config.hidden_size))
+
+
+def _router(config: ModelConfig) -> Iterator[Weight]:
+    if config.n_experts > 1:
+        yield Weight(name="router", part="router", shape=(config.n_experts, config.hidden_size))

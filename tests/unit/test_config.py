@@ -36,3 +36,34 @@ def test_heads_divide_the_hidden_size():
 def test_kv_heads_divide_the_heads():
     with pytest.raises(ValueError, match=r"n_kv_heads=5; n_kv_heads divides n_heads=32; choose n_kv_heads in \[1, 2,"):
         replace(LLAMA_3_1_8B, n_kv_heads=5)
+
+
+@pytest.mark.parametrize("field", ["norms_per_layer", "n_experts", "experts_per_token", "max_sequence"])
+def test_other_sizes_are_positive(field):
+    with pytest.raises(ValueError, match=rf"{field}=0; sizes are positive; give {field} >= 1"):
+        replace(LLAMA_3_1_8B, **{field: 0})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "choices"),
+    [
+        ("positions", "sinusoidal", "rotary, learned"),
+        ("norm", "batch", "rms, layer, layer_unweighted"),
+        ("biases", ("query",), "qkv, attention_output, ffn, head"),
+    ],
+)
+def test_kinds_are_known(field, value, choices):
+    shown = value if isinstance(value, str) else value[0]
+    with pytest.raises(ValueError, match=rf"{field}='{shown}'; not a known kind; choose from {choices}$"):
+        replace(LLAMA_3_1_8B, **{field: value})
+
+
+def test_learned_positions_need_a_number():
+    assert LLAMA_3_1_8B.max_sequence == 131_072
+    with pytest.raises(ValueError, match=r"max_sequence=None; a table of learned positions .*; give max_sequence$"):
+        replace(LLAMA_3_1_8B, positions="learned", max_sequence=None)
+
+
+def test_a_token_passes_an_expert_once():
+    with pytest.raises(ValueError, match=r"experts_per_token=3, n_experts=2; .* at most once; choose .* in 1\.\.2$"):
+        replace(LLAMA_3_1_8B, n_experts=2, experts_per_token=3)

@@ -1,0 +1,21 @@
+"""What describes a run: for now the model.
+
+The course's letters, used in every shape comment and formula:
+    B  batch (sequences)    S  sequence length (tokens)    H  hidden size
+    A  attention heads      L  decoder layers              V  vocabulary size
+"""
+
+from __future__ import annotations
+
+from course_lib.config.model import ModelConfig
+from course_lib.config.presets import LLAMA_3_1_8B, ModelPreset, load_model, load_preset, model_names, parse_model
+
+__all__ = [
+    "LLAMA_3_1_8B",
+    "ModelConfig",
+    "ModelPreset",
+    "load_model",
+    "load_preset",
+    "model_names",
+    "parse_model",
+]

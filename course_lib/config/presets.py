@@ -1,0 +1,91 @@
+"""Published models by name, from the YAML files in `course_lib/presets/model`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from course_lib.config.model import ModelConfig
+from course_lib.errors import four_parts
+
+_FOLDER = Path(__file__).parents[1] / "presets" / "model"
+_FIELDS = {field.name: field for field in fields(ModelConfig)}
+_ABOUT = ("source", "printed_parameters", "misprints")
+_KINDS: dict[str, tuple[type, str]] = {  # of the fields that a file can spoil silently
+    "int": (int, "a whole number"),
+    "int | None": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPreset:
+    """A published model: its shape, and what its publication prints about it."""
+
+    config: ModelConfig
+    source: str
+    printed_parameters: float | None  # the rounded number in the model's name or table; None: none is printed
+    misprints: Mapping[str, int]  # field -> the value printed in the source, corrected in `config`
+
+
+def model_names() -> tuple[str, ...]:
+    """The presets there are."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+@cache
+def load_preset(name: str) -> ModelPreset:
+    """The published model `name`.
+
+    Raises: ValueError for a name that no preset has.
+    """
+    path = _FOLDER / f"{name}.yaml"
+    if not path.exists():
+        way_out = f"choose one of {', '.join(model_names())}"
+        raise ValueError(four_parts("load_preset", f"name={name!r}", "there is no such preset", way_out))
+    return parse_model(yaml.safe_load(path.read_text()))
+
+
+def load_model(name: str) -> ModelConfig:
+    """The shape of the published model `name`."""
+    return load_preset(name).config
+
+
+def parse_model(values: Mapping[str, Any]) -> ModelPreset:
+    """A model from the keys of a preset file: the fields of ModelConfig, and what is known about them.
+
+    Raises: ValueError for a key that is unknown or missing, or a value of another kind than its field's.
+    """
+    shape = {key: value for key, value in values.items() if key not in _ABOUT}
+    _check_keys(shape)
+    shape["biases"] = tuple(shape.get("biases", ()))
+    return ModelPreset(
+        config=ModelConfig(**shape),
+        source=values.get("source", "not stated"),
+        printed_parameters=values.get("printed_parameters"),
+        misprints=values.get("misprints", {}),
+    )
+
+
+def _check_keys(shape: Mapping[str, Any]) -> None:
+    what = f"model preset {shape.get('name', 'without a name')!r}"
+    for key, value in shape.items():
+        if key not in _FIELDS:
+            way_out = f"choose from {', '.join(_FIELDS)}"
+            raise ValueError(four_parts(what, f"key {key!r}", "not a field of ModelConfig", way_out))
+        kind, words = _KINDS.get(str(_FIELDS[key].type), (object, ""))
+        if kind is not object and type(value) is not kind:
+            way_out = "write it without quotes and units"
+            raise ValueError(four_parts(what, f"{key}={value!r}", f"{key} is {words}", way_out))
+    missing = [name for name, field in _FIELDS.items() if field.default is MISSING and name not in shape]
+    if missing:
+        rule = "these keys have no default"
+        raise ValueError(four_parts(what, f"without {', '.join(missing)}", rule, "add them to the file"))
+
+
+LLAMA_3_1_8B = load_model("llama3_1_8b")

@@ -1,0 +1,103 @@
+"""The published models: what is there, where it comes from, and which printed numbers cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from course_lib.config import LLAMA_3_1_8B, load_model, load_preset, model_names, parse_model
+from course_lib.costs import model_parameters, workshop_parameters
+
+BILLION = 10**9
+LLAMA = {
+    "name": "mine",
+    "hidden_size": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "ffn_size": 128,
+    "vocab_size": 100,
+    "tied": False,
+}
+
+
+def test_every_published_model_is_there():
+    gpt = {f"gpt3_{size}" for size in ("small", "medium", "large", "xl", "2_7b", "6_7b", "13b", "175b")}
+    sizes = "1_7b 3_6b 7_5b 18_4b 39_1b 76_1b 145_6b 310_1b 529_6b 1008b".split()
+    others = "llama3_1_8b llama3_1_70b llama3_1_405b llama_7b llama_13b llama_33b llama_65b".split()
+    others += "olmo_1b olmo_7b olmo_1b_workshop olmo_7b_workshop olmo_70b_workshop".split()
+    others += "grok_1 grok_1_explorer mixtral_8x7b".split()
+    assert set(model_names()) == gpt | {f"megatron_{size}" for size in sizes} | set(others)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_has_a_source_and_about_the_parameters_of_its_name(name):
+    preset = load_preset(name)
+    assert "20" in preset.source and preset.config.max_sequence
+    if preset.printed_parameters is not None:
+        # Names are round: 1.7 B is 1.652 B at the worst.
+        assert model_parameters(preset.config) == pytest.approx(preset.printed_parameters, rel=0.03)
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if name.startswith("megatron")])
+def test_megatron_s_table_prints_one_decimal(name):
+    preset = load_preset(name)
+    printed = preset.printed_parameters / BILLION
+    assert model_parameters(preset.config) / BILLION == pytest.approx(printed, abs=0.05)
+
+
+def test_misprints_are_corrected_and_could_not_have_been():
+    found = {name: dict(load_preset(name).misprints) for name in model_names() if load_preset(name).misprints}
+    assert found == {
+        "gpt3_13b": {"hidden_size": 5140},
+        "gpt3_xl": {"n_heads": 24},
+        "olmo_1b_workshop": {"hidden_size": 2046},
+    }
+    for name, printed in found.items():
+        with pytest.raises(ValueError, match=r"n_heads divides hidden_size"):
+            replace(load_model(name), **printed)
+    assert load_model("gpt3_13b").head_size == load_model("gpt3_xl").head_size == 128
+
+
+def test_no_reading_of_the_misprint_gives_the_workshop_s_0_944_billion():
+    preset = load_preset("olmo_1b_workshop")
+    read_as_2046 = replace(preset.config, hidden_size=2046, n_heads=1, n_kv_heads=1)
+    for config in (preset.config, read_as_2046):
+        assert round(workshop_parameters(config) / BILLION, 3) < preset.printed_parameters / BILLION == 0.944
+
+
+def test_the_constant_is_the_preset():
+    assert load_model("llama3_1_8b") is LLAMA_3_1_8B
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(
+        ValueError, match=r"^load_preset: name='gpt4'; there is no such preset; choose one of gpt3_13b,"
+    ):
+        load_model("gpt4")
+
+
+def test_a_model_from_one_s_own_file():
+    preset = parse_model({**LLAMA, "biases": ["qkv"], "source": "mine, 2026"})
+    assert preset.config.biases == ("qkv",) and preset.config.norm == "rms"
+    assert (preset.source, preset.printed_parameters, preset.misprints) == ("mine, 2026", None, {})
+
+
+def test_an_unknown_key_is_refused():
+    with pytest.raises(ValueError, match=r"^model preset 'mine': key 'hiden_size'; not a field .*; choose from name, "):
+        parse_model({**LLAMA, "hiden_size": 1})
+
+
+def test_a_missing_key_is_refused():
+    with pytest.raises(ValueError, match=r"^model preset 'mine': without n_heads, tied; these keys .*; add them to"):
+        parse_model({key: value for key, value in LLAMA.items() if key not in ("n_heads", "tied")})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [("n_layers", "2", "a whole number"), ("max_sequence", 2.5, "a whole number"), ("tied", "no", "true or false")],
+)
+def test_a_value_of_another_kind_is_refused(key, value, rule):
+    with pytest.raises(ValueError, match=rf"{key}={value!r}; {key} is {rule}; write it without quotes and units$"):
+        parse_model({**LLAMA, key: value})
