@@ -24,10 +24,10 @@ LLAMA = {
 
 def test_every_published_model_is_there():
     gpt = {f"gpt3_{size}" for size in ("small", "medium", "large", "xl", "2_7b", "6_7b", "13b", "175b")}
-    sizes = "1_7b 3_6b 7_5b 18_4b 39_1b 76_1b 145_6b 310_1b 529_6b 1008b".split()
-    others = "llama3_1_8b llama3_1_70b llama3_1_405b llama_7b llama_13b llama_33b llama_65b".split()
-    others += "olmo_1b olmo_7b olmo_1b_workshop olmo_7b_workshop olmo_70b_workshop".split()
-    others += "grok_1 grok_1_explorer mixtral_8x7b".split()
+    sizes = ["1_7b", "3_6b", "7_5b", "18_4b", "39_1b", "76_1b", "145_6b", "310_1b", "529_6b", "1008b"]
+    others = ["llama3_1_8b", "llama3_1_70b", "llama3_1_405b", "llama_7b", "llama_13b", "llama_33b", "llama_65b"]
+    others += ["olmo_1b", "olmo_7b", "olmo_1b_workshop", "olmo_7b_workshop", "olmo_70b_workshop"]
+    others += ["grok_1", "grok_1_explorer", "mixtral_8x7b"]
     assert set(model_names()) == gpt | {f"megatron_{size}" for size in sizes} | set(others)
 
 
@@ -72,9 +72,7 @@ def test_the_constant_is_the_preset():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(
-        ValueError, match=r"^load_preset: name='gpt4'; there is no such preset; choose one of gpt3_13b,"
-    ):
+    with pytest.raises(ValueError, match=r"^load_preset: name='gpt4'; there is no such preset; choose one of gpt3_13b"):
         load_model("gpt4")
 
 
