@@ -20,6 +20,7 @@ from tools.paths import ROOT, quiet_kernels
 
 NOTEBOOKS = ROOT / "notebooks"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+VARIES = re.compile(r"^# NBVAL_IGNORE_OUTPUT: \w", re.MULTILINE)  # nbval knows the bare comment or the tag
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -77,12 +78,16 @@ def build(source: Path, target: Path) -> None:
 
 
 def read_source(source: Path) -> Any:
-    """Read percent text as a notebook with cell ids that stay while a cell's text stays."""
+    """Read percent text as a notebook with cell ids that stay while a cell's text stays.
+
+    A cell with the comment `# NBVAL_IGNORE_OUTPUT: reason` gets the tag that tells nbval not to compare.
+    """
     notebook = jupytext.read(source, fmt="py:percent")
     seen: set[str] = set()
     for cell in notebook.cells:
         cell.id = stable_id(cell.source, seen)
-        cell.metadata = {"tags": cell.metadata["tags"]} if "tags" in cell.metadata else {}
+        tags = [*cell.metadata.get("tags", []), *(["nbval-ignore-output"] if VARIES.search(cell.source) else [])]
+        cell.metadata = {"tags": tags} if tags else {}
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook

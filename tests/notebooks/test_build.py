@@ -55,6 +55,12 @@ def test_magics_are_uncommented_and_tags_kept(tmp_path):
     assert notebook.cells[2].metadata == {"tags": ["raises-exception"]}
 
 
+def test_a_varying_output_is_marked_with_its_reason(tmp_path):
+    text = "# %%\n# NBVAL_IGNORE_OUTPUT: measured times\n1\n\n# %%\n# about NBVAL_IGNORE_OUTPUT: nothing\n2\n"
+    varying, other = read_source(written(tmp_path, text)).cells
+    assert varying.metadata == {"tags": ["nbval-ignore-output"]} and other.metadata == {}
+
+
 def test_ids_stay_when_another_cell_is_inserted(tmp_path):
     before = [cell.id for cell in read_source(written(tmp_path)).cells]
     longer = SOURCE.replace("# # Title\n", "# # New\n\n# %%\n0\n")

@@ -90,6 +90,11 @@ def test_nothing_of_the_package_is_defined_again(source):
     assert {node.name for node in nodes if isinstance(node, kinds)} & names_of_the_package() == set()
 
 
+def test_an_output_that_is_not_compared_has_a_reason(source):
+    lines = [line for line in source.read_text().splitlines() if re.search("nbval|NBVAL", line)]
+    assert [line for line in lines if not re.fullmatch(r"# NBVAL_IGNORE_OUTPUT: \w.+", line)] == []
+
+
 @pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "exercises/src").glob("*.py"))], ids=lambda path: path.stem)
 def test_formulas_stand_after_a_blank_line(path):
     assert [text for text in of_kind(path, "markdown") if not opens_well(text)] == []
