@@ -114,6 +114,7 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     with _one_line_errors():
         options = parse(line)
         push = _pack(shell.user_ns, options.push)
+    cell = "\n" + cell  # the learner counts the %%ranks line too
     ast.parse(cell, "<ranks cell>")  # a syntax error is the notebook's, not a rank's
     transcript = Transcript(options.world_size)
     live = LiveView(transcript)

@@ -11,8 +11,8 @@
 # %% [markdown]
 # ## Why one process is not enough
 #
-# Training an 8-billion-parameter Llama takes 128 GB <!-- =16 * model_parameters(LLAMA_3_1_8B) / GB --> just for weights, gradients and optimizer
-# states, at 16 bytes <!-- =16 --> per parameter. That is more than one GPU holds.
+# Training an 8-billion-parameter Llama takes 128 GB<!-- =16 * model_parameters(LLAMA_3_1_8B) / GB --> just for weights, gradients and optimizer
+# states, at 16 bytes<!-- =16 --> per parameter. That is more than one GPU holds.
 #
 # So many processes must share the work, and **agree** on the result. This course is about how they agree, what it costs,
 # and how to notice when they don't.
@@ -173,7 +173,7 @@ comm.all_reduce(gradient, algorithm="naive")
 #
 # Our own collectives write down each message: sender, receiver, bytes, start and end. That record is the **ledger**.
 #
-# Each rank held one float32 number, 4 bytes <!-- =4 -->. How many bytes did **rank 0** send?
+# Each rank held one float32 number, 4 bytes<!-- =4 -->. How many bytes did **rank 0** send?
 
 # %%
 from course_lib.ranks import ledger

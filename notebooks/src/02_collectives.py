@@ -11,13 +11,13 @@
 # %% [markdown]
 # ## 1 · The problem
 #
-# In notebook 00, rank 0 collected everything. Now take the gradient of **one** Llama 3.1 8B layer: 436 MB <!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in
+# In notebook 00, rank 0 collected everything. Now take the gradient of **one** Llama 3.1 8B layer: 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in
 # bfloat16.
 #
-# With 1000 ranks, 999 such gradients must reach rank 0 through one network card. At 50 GB/s <!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> that takes
-# 8.7 s <!-- =999 * 2 * layer_parameters(LLAMA_3_1_8B) / INFINIBAND.bandwidth_bytes_per_s -->, for one layer out of 32, in every training step.
+# With 1000 ranks, 999 such gradients must reach rank 0 through one network card. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> that takes
+# 8.7 s<!-- =999 * 2 * layer_parameters(LLAMA_3_1_8B) / INFINIBAND.bandwidth_bytes_per_s -->, for one layer out of 32, in every training step.
 #
-# The ring that you build today needs 0.045 s <!-- =comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> for the whole all-reduce.
+# The ring that you build today needs 0.045 s<!-- =comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> for the whole all-reduce.
 
 # %%
 # %load_ext course_lib
@@ -88,7 +88,7 @@ viz.ring_stepper(4)
 # %% [markdown]
 # ## 4 · Predict
 #
-# Each of 4 ranks holds 1 MiB <!-- =MiB / MiB -->. They call ring all-reduce: three steps that add, three that pass on. In every step
+# Each of 4 ranks holds 1 MiB<!-- =MiB / MiB -->. They call ring all-reduce: three steps that add, three that pass on. In every step
 # a rank sends one chunk, a quarter of the whole.
 #
 # **How many bytes does each rank send?** Most people say "everything to everyone": three times the tensor. Put in your own
@@ -169,7 +169,7 @@ for algorithm in comm.ALGORITHMS["all_reduce"]:
 # ## 7 · Measure
 #
 # Values are one half. The other half is **what it cost**. First who sent how much to whom, naive against ring, on the
-# same 1 MiB <!-- =MiB / MiB -->.
+# same 1 MiB<!-- =MiB / MiB -->.
 
 # %%
 def all_reduce_of_1_mib(algorithm):
@@ -183,7 +183,7 @@ for algorithm in ("naive", "ring"):
 # %% [markdown]
 # Naive: rank 0's row and column carry everything. Ring: four equal entries, one per neighbour.
 #
-# Note the total: both move 6 MiB <!-- =comm_time("all_reduce", "ring", world_size=4, length=MiB, itemsize=1).total_bytes / MiB -->. The ring sends no less. It only shares the work.
+# Note the total: both move 6 MiB<!-- =comm_time("all_reduce", "ring", world_size=4, length=MiB, itemsize=1).total_bytes / MiB -->. The ring sends no less. It only shares the work.
 
 # %% [markdown]
 # ### The ledger against the formula
@@ -235,7 +235,7 @@ display(viz.plot_bandwidth(sweep), viz.plot_fit(sweep, fit))
 
 # %% [markdown]
 # The points are your machine, the curve is $s\,\alpha + n\,\beta$ with the two fitted numbers. The lower panel shows what the model misses. Below
-# 64 KiB <!-- =64 * KiB / KiB --> you mostly see four processes fighting for your cores.
+# 64 KiB<!-- =64 * KiB / KiB --> you mostly see four processes fighting for your cores.
 #
 # gloo's points lie beside the curve, not on it: each of its ring steps also waits for the receiver, so it pays about twice the latencies.
 #
@@ -260,7 +260,7 @@ viz.plot_topology(node_size=2, n_nodes=2, inside=NVLINK, between=INFINIBAND)
 # Your laptop has neither. So we **emulate**: under `comm.emulated` each message is slept through for exactly α + β·bytes of its link, 2000 times
 # slower than real. Times below are emulated, not measured hardware.
 #
-# **Predict:** two nodes of 2 ranks, 16 MiB <!-- =16 * MiB / MiB -->. By what factor is hierarchical all-reduce faster than the flat ring?
+# **Predict:** two nodes of 2 ranks, 16 MiB<!-- =16 * MiB / MiB -->. By what factor is hierarchical all-reduce faster than the flat ring?
 
 # %%
 def under_the_clock(algorithm, clock):
@@ -355,7 +355,7 @@ def check_sum(ring, length):
 
 # %% [markdown]
 # All `True`. So look where values do not: at the bytes, and at lengths that do not divide. **Predict** how many bytes rank 0 sends in
-# `ring_a` for 48 numbers of 4 bytes <!-- =4 --> each on 4 ranks. A right ring sends 288 bytes <!-- =comm_time("all_reduce", "ring", world_size=4, length=48, itemsize=4).sent_bytes[0] -->.
+# `ring_a` for 48 numbers of 4 bytes<!-- =4 --> each on 4 ranks. A right ring sends 288 bytes<!-- =comm_time("all_reduce", "ring", world_size=4, length=48, itemsize=4).sent_bytes[0] -->.
 
 # %%
 run_ranks(lambda: ring_a(torch.ones(48)), 4)
@@ -398,10 +398,10 @@ for link in (NVLINK, INFINIBAND):
 # ### Find the wrong number
 #
 # A public talk says: all-gather takes $M/B$, **independent of the number of nodes**, with $M$ the data *on each rank*. Another slide: every GPU
-# of a 4-GPU node talks to each other one at 75 GB/s <!-- =NVLINK.bandwidth_bytes_per_s / 2 / GB --> one way.
+# of a 4-GPU node talks to each other one at 75 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / 2 / GB --> one way.
 #
 # Both are wrong. If $M$ is each rank's part, time grows with $p$; it is bounded only for $M$ the *whole* tensor. And an H100 has 18 links of
-# 25 GB/s <!-- =NVLINK.bandwidth_bytes_per_s / 6 / GB -->: 6 to each of 3 neighbours give 150 GB/s <!-- =NVLINK.bandwidth_bytes_per_s / GB -->. You prove it in the exercises.
+# 25 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / 6 / GB -->: 6 to each of 3 neighbours give 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB -->. You prove it in the exercises.
 
 # %%
 for p in (2, 8, 64):

@@ -99,7 +99,7 @@ def test_push_and_pull(kernel):
 def test_a_name_known_only_in_the_notebook_brings_the_hint(kernel):
     kernel.run("secret = 1")
     reply = kernel.run("%%ranks 4\nsecret + rank")
-    assert "all ranks failed at cell line 1 `secret + rank`: NameError" in reply.error
+    assert "all ranks failed at cell line 2 `secret + rank`: NameError" in reply.error
     assert reply.error.endswith("add --push secret")
 
 
@@ -115,14 +115,14 @@ def test_an_error_shows_the_learners_lines_only(kernel):
     reply = kernel.run("%%ranks 4\ndef half(x):\n    return x / 0\nhalf(rank)")
     assert "return x / 0" in reply.traceback and "half(rank)" in reply.traceback
     assert "course_lib" not in reply.traceback
-    assert reply.error.startswith("RankError: all ranks failed at cell line 2 `return x / 0`")
+    assert reply.error.startswith("RankError: all ranks failed at cell line 3 `return x / 0`")
 
 
 def test_a_deadlock_names_call_and_line_and_the_pool_heals(kernel):
     cell = "%%ranks 4 --timeout 1\nfrom course_lib import comm\nx = torch.ones(1)\nif rank == 2:\n    dist.recv(x, 1)\n"
     reply = kernel.run(cell + "else:\n    comm.all_reduce(x)")
-    assert "ranks 0, 1, 3 wait in all_reduce #1, cell line 6" in reply.error
-    assert "rank 2 waits in recv from 1, cell line 4" in reply.error
+    assert "ranks 0, 1, 3 wait in all_reduce #1, cell line 7" in reply.error
+    assert "rank 2 waits in recv from 1, cell line 5" in reply.error
     assert reply.seconds < 1 + 2
     assert kernel.run("%%ranks 4\nrank").text.splitlines()[3] == "rank 3 → 3"
 
