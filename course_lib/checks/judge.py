@@ -35,7 +35,19 @@ def _ended_badly(error: RankError, exercise: WriteExercise) -> str:
     if "NotImplementedError" in text:
         return f"not written yet: replace the line `raise NotImplementedError` of exercise {exercise.key}"
     lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
-    return f"{lead}: {text}"
+    advice = _advice_on_hang(text) if error.kind == "timeout" else ""
+    return f"{lead}: {text}{advice}"
+
+
+def _advice_on_hang(text: str) -> str:
+    sends, receives = " send to " in text, " recv from " in text or " irecv from " in text
+    if "still run" in text:
+        return "; an endless loop?"
+    if sends and not receives:
+        return "; all that wait are sending, nobody receives: start the receive first (comm.irecv), then send"
+    if receives and not sends:
+        return "; all that wait are receiving, nobody sends: does each partner send to the rank that expects it?"
+    return ""
 
 
 def _wrong_form(exercise: WriteExercise, case: Case, reports: tuple[RankReport, ...]) -> str | None:

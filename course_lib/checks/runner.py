@@ -19,9 +19,9 @@ import torch.distributed as dist
 from course_lib.checks.spec import Case
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
-from course_lib.ranks.pool import RankPool
+from course_lib.ranks.pool import START_LIMIT_S, Listener, RankPool
 from course_lib.ranks.report import RankError
-from course_lib.ranks.tasks import Task, typed_sources
+from course_lib.ranks.tasks import Outcome, Task, typed_sources
 from course_lib.ranks.transcript import Transcript
 
 MOST_RANKS = 10  # in all pools of the checks together, about 50 MB each; the longest unused pool gives way
@@ -56,11 +56,8 @@ def run_trial(
     """Call `function(*arguments(case, seed, rank))` on each rank; what the ranks print is shown."""
     pool = _pool(case.world_size)
     transcript = Transcript(case.world_size)
-    call = cloudpickle.dumps((_attempt, (function, arguments, case, seed)))
-    pool.tasks += 1
-    task = Task(number=pool.tasks, call=call, sources=typed_sources())
     try:
-        outcomes = pool.run(task, ranks=list(range(case.world_size)), timeout=timeout, listen=transcript.add)
+        outcomes = _run(pool, _attempt, (function, arguments, case, seed), timeout, transcript.add)
     except RankError as error:
         return Trial(error=error)
     finally:
@@ -90,8 +87,22 @@ def _pool(world_size: int) -> RankPool:
         while _pools and sum(_pools) + world_size > MOST_RANKS:
             drop_pool(next(iter(_pools)))
         pool = RankPool(world_size, "cpu")
+        _run(pool, _warm_up, (), START_LIMIT_S, lambda rank, text: None)
     _pools[world_size] = pool
     return pool
+
+
+def _run(
+    pool: RankPool, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float, listen: Listener
+) -> dict[int, Outcome]:
+    pool.tasks += 1
+    task = Task(number=pool.tasks, call=cloudpickle.dumps((function, arguments)), sources=typed_sources())
+    return pool.run(task, ranks=list(range(pool.world_size)), timeout=timeout, listen=listen)
+
+
+def _warm_up() -> None:
+    """Runs on a rank: this module and the first message cost time that a learner's limit must not pay for."""
+    dist.barrier()
 
 
 def _attempt(

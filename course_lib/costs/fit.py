@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from course_lib.errors import four_parts
 
@@ -44,6 +43,8 @@ def fit_alpha_beta(points: Sequence[tuple[float, float, float]]) -> Fit:
     _check_variation(rows)
     relative = rows / seconds[:, None]  # (point, 2): the solution makes every row's product with it 1
     scale = np.linalg.norm(relative, axis=0)  # alpha and beta differ by 10^6
+    from scipy.optimize import nnls  # a second to import, and all other formulas do without
+
     solution, _ = nnls(relative / scale, np.ones_like(seconds))
     alpha_s, beta_s_per_byte = solution / scale
     residuals = relative @ (alpha_s, beta_s_per_byte) - 1

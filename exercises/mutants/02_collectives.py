@@ -155,7 +155,7 @@ def overwrites_its_input(x):
     return chunks[rank].clone()
 
 
-@mutant("02.2", "values", "rank 0 waits in send to 1", hangs=True)
+@mutant("02.2", "values", "nobody receives: start the receive first", hangs=True)
 def all_send_first(x):
     rank, world_size, left, right = ring()
     chunks = x.clone().tensor_split(world_size)
@@ -168,7 +168,7 @@ def all_send_first(x):
     return chunks[rank]
 
 
-@mutant("02.2", "values", "a hang: not finished after", hangs=True)
+@mutant("02.2", "values", "an endless loop?", hangs=True)
 def endless_loop(x):
     step = 0
     while step < dist.get_world_size() - 1:
@@ -473,7 +473,7 @@ def sends_its_own_chunk_to_all(x):
     return torch.cat(parts)
 
 
-@mutant("02.7", "values", "a hang: ", hangs=True)
+@mutant("02.7", "values", "nobody sends: does each partner", hangs=True)
 def same_partner_both_ways(x):
     rank, world_size, left, right = ring()
     chunks = x.tensor_split(world_size)
