@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from course_lib.config import ModelConfig
 from course_lib.costs.parameters import model_parameters
 from course_lib.models.decoder import NORM_EPS, ROTARY_BASE, Decoder, rotary_angles, rotate
+from course_lib.training.step import compute_gradients, next_token_loss, sgd_update, state_bytes
 
 SMALL = ModelConfig(
     name="small", hidden_size=24, n_layers=2, n_heads=6, n_kv_heads=2, ffn_size=40, vocab_size=50, tied=False
@@ -125,3 +126,26 @@ def test_odd_heads_are_refused():
         ValueError, match=r"^Decoder: head_size=3; rotary positions turn pairs of numbers; choose n_heads"
     ):
         Decoder(replace(SMALL, n_heads=8, n_kv_heads=2))
+
+
+def test_our_sgd_steps_are_pytorchs_and_learn():
+    ours, theirs = decoder(), decoder()
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    batch = (tokens(), tokens().roll(-1, dims=1))
+    losses = []
+    for _ in range(3):
+        losses.append(compute_gradients(ours, batch))
+        sgd_update(ours, 0.1)
+        optimizer.zero_grad()
+        next_token_loss(theirs, batch).backward()
+        optimizer.step()
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+    assert losses == sorted(losses, reverse=True) and losses[0] > losses[2]
+
+
+def test_state_bytes_count_what_exists_and_shared_memory_once():
+    model = decoder(replace(SMALL, tied=True))
+    weights = 8 * model_parameters(replace(SMALL, tied=True))
+    assert state_bytes(model) == weights
+    compute_gradients(model, (tokens(), tokens()))
+    assert state_bytes(model) == 2 * weights

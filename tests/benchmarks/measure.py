@@ -1,0 +1,57 @@
+"""Pairs of times taken side by side, and what they say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean, median
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The same work done by us and by a peer, in turn, in one run."""
+
+    name: str
+    ours_s: tuple[float, ...]  # by round
+    peer_s: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster we are: the median over rounds of the peer's time over ours."""
+        return median(theirs / ours for ours, theirs in zip(self.ours_s, self.peer_s, strict=True))
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The lowest and the highest round's ratio."""
+        ratios = [theirs / ours for ours, theirs in zip(self.ours_s, self.peer_s, strict=True)]
+        return min(ratios), max(ratios)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A figure held against its gate and its goal."""
+
+    figure: str
+    ratio: float
+    gate: float
+    goal: float
+
+    @property
+    def words(self) -> str:
+        """Met or not."""
+        reached = "goal met" if self.ratio >= self.goal else "gate met"
+        return reached if self.ratio >= self.gate else "NOT MET"
+
+
+def mean_ratio(comparisons: Sequence[Comparison]) -> float:
+    """Geometric mean of the ratios."""
+    return geometric_mean(comparison.ratio for comparison in comparisons)
+
+
+def seconds_of(work: Callable[[], object], times: int = 1) -> float:
+    """Seconds that `work` takes, on average over `times` calls."""
+    started = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - started) / times

@@ -1,0 +1,76 @@
+"""What the benchmark concludes from times. It measures nothing here."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tools.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+
+from all_reduce import Cell, best_algorithm, slowest
+from measure import Comparison, Verdict, mean_ratio
+from report import Results, markdown, write
+
+from course_lib.units import KiB, MiB
+
+TWICE = Comparison(name="twice", ours_s=(1.0, 1.0, 10.0), peer_s=(2.0, 2.0, 2.0))
+HALF = Comparison(name="half", ours_s=(2.0,), peer_s=(1.0,))
+
+
+def results(verdict):
+    cells = [
+        Cell(world_size=p, nbytes=nbytes, comparison=one)
+        for p in (2, 4)
+        for nbytes, one in ((KiB, TWICE), (4 * MiB, HALF))
+    ]
+    return Results(
+        date="2000-01-01",
+        machine="a machine",
+        versions="some versions",
+        load_before=0.25,
+        load_after=1.0,
+        runner=[TWICE],
+        all_reduce=cells,
+        verdicts=[verdict],
+    )
+
+
+def test_a_ratio_is_the_median_of_the_rounds_own():
+    assert (TWICE.ratio, TWICE.spread) == (2.0, (0.2, 2.0))
+    assert mean_ratio([TWICE, HALF]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(0.89, "NOT MET"), (0.9, "gate met"), (2.0, "goal met")])
+def test_a_gate_is_met_or_not(ratio, words):
+    assert Verdict(figure="x", ratio=ratio, gate=0.9, goal=2).words == words
+
+
+def test_a_round_takes_as_long_as_its_slowest_rank():
+    assert slowest([[1.0, 5.0], [2.0, 3.0]]) == (2.0, 5.0)
+
+
+def test_few_steps_for_small_few_bytes_for_large():
+    assert best_algorithm(MiB) == "recursive_doubling" and best_algorithm(MiB + 1) == "ring"
+
+
+def test_the_page_says_what_was_missed_and_how_busy_the_machine_was():
+    page = markdown(results(Verdict(figure="all-reduce", ratio=0.5, gate=0.9, goal=2)))
+    assert "| all-reduce | 0.50 | 0.9 | 2 | NOT MET |" in page
+    assert "| twice | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 |" in page
+    assert "| 4 | 4 MiB | ring | 2 s | 1 s | 0.50 | 0.50 to 0.50 | 1 |" in page
+    assert "Load per core 0.25 before and 1.00 after" in page
+
+
+def test_page_numbers_and_figures_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("report.FOLDER", tmp_path / "results")
+    page = write(results(Verdict(figure="all-reduce", ratio=1, gate=0.9, goal=2)), "some-machine")
+    assert sorted(path.name.removeprefix("2000-01-01-some-machine") for path in page.parent.iterdir()) == [
+        "-2-ranks.svg",
+        "-4-ranks.svg",
+        ".json",
+        ".md",
+    ]
+    assert "(2000-01-01-some-machine-4-ranks.svg)" in page.read_text()
