@@ -69,7 +69,7 @@ def get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool:
     if _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == (world_size, device):
         return _pool
     if _pool is not None and _pool.alive and _pool.has_variables:
-        listen(None, f"the {_pool.world_size} ranks and their variables are gone, {world_size} new ones took over\n")
+        listen(None, f"a pool of {world_size} replaces the pool of {_pool.world_size}, whose variables are gone\n")
     shutdown()
     _pool = RankPool(world_size, device)
     listen(None, _pool.notice)
