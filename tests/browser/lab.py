@@ -7,9 +7,10 @@ import socket
 import subprocess
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import nbformat
+from nbformat.reader import NotJSONError
 
 from tools.lab import lab_command
 
@@ -71,9 +72,10 @@ def run_all(page, path):
     while time.monotonic() < deadline:
         page.wait_for_timeout(1000)
         page.keyboard.press("Control+s")
-        cells = code_cells(path)
-        if cells[-1].execution_count is not None or any(unexpected_errors(cell) for cell in cells):
-            return
+        with suppress(NotJSONError):  # it may be read while Lab writes it
+            cells = code_cells(path)
+            if cells[-1].execution_count is not None or any(unexpected_errors(cell) for cell in cells):
+                return
     done = sum(cell.execution_count is not None for cell in code_cells(path))
     raise AssertionError(f"{path.name}: {done} cells ran within {RUN_SECONDS} s")
 
