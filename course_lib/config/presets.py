@@ -1,19 +1,16 @@
-"""Published models by name, from the YAML files in `course_lib/presets/model`."""
+"""Published models by name, and models from one's own file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from course_lib import presets
 from course_lib.config.model import ModelConfig
 from course_lib.errors import four_parts
 
-_FOLDER = Path(__file__).parents[1] / "presets" / "model"
 _FIELDS = {field.name: field for field in fields(ModelConfig)}
 _ABOUT = ("source", "printed_parameters", "misprints")
 _KINDS: dict[str, tuple[type, str]] = {  # of the fields that a file can spoil silently
@@ -35,7 +32,7 @@ class ModelPreset:
 
 def model_names() -> tuple[str, ...]:
     """The presets there are."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+    return presets.names("model")
 
 
 @cache
@@ -44,11 +41,7 @@ def load_preset(name: str) -> ModelPreset:
 
     Raises: ValueError for a name that no preset has.
     """
-    path = _FOLDER / f"{name}.yaml"
-    if not path.exists():
-        way_out = f"choose one of {', '.join(model_names())}"
-        raise ValueError(four_parts("load_preset", f"name={name!r}", "there is no such preset", way_out))
-    return parse_model(yaml.safe_load(path.read_text()))
+    return parse_model(presets.read("model", name))
 
 
 def load_model(name: str) -> ModelConfig:

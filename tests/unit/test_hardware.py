@@ -1,10 +1,22 @@
-"""Links are sourced, and a message takes alpha + beta n."""
+"""Links, devices and clusters are sourced; a message takes alpha + beta n; dense and sparse peaks stay apart."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from course_lib.hardware import ETHERNET, INFINIBAND, LINKS, NVLINK, Link
+from course_lib.hardware import (
+    ETHERNET,
+    INFINIBAND,
+    LINKS,
+    NVLINK,
+    Link,
+    cluster_names,
+    device_names,
+    load_cluster,
+    load_device,
+)
 
 
 def test_a_message_takes_alpha_and_its_bytes():
@@ -35,3 +47,88 @@ def test_inside_a_node_is_faster_at_every_size():
 def test_impossible_links_are_refused(alpha_s, bandwidth):
     with pytest.raises(ValueError, match=r"^Link: alpha_s=.*; a latency is not negative .*; give seconds and bytes"):
         Link(name="bad", alpha_s=alpha_s, bandwidth_bytes_per_s=bandwidth, source="-", date="-")
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_device_has_a_source_and_a_date(name):
+    device = load_device(name)
+    assert "NVIDIA" in device.source and device.date.startswith("20")
+    assert device.memory_bytes() == device.memory_gb * 10**9 < device.memory_bytes(binary=True) < 1.08 * 10**9 * 141
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_dense_and_sparse_peaks_are_apart(name):
+    device = load_device(name)
+    for dtype in device.sparse_flops_per_s:
+        ratio = device.peak_flops_per_s(dtype, sparse=True) / device.peak_flops_per_s(dtype)
+        assert ratio == pytest.approx(2, rel=0.003)
+    assert device.peak_flops_per_s("fp32") < device.peak_flops_per_s("fp16")
+
+
+def test_the_h100_does_989_dense_and_1979_with_sparsity():
+    h100 = load_device("h100_sxm_80")
+    assert h100.peak_flops_per_s() == 989e12
+    assert h100.peak_flops_per_s(sparse=True) == 1979e12
+    assert h100.memory_bytes() == 80e9
+    assert load_device("h200_sxm_141").dense_flops_per_s == h100.dense_flops_per_s
+
+
+def test_the_kempner_cluster_adds_up_with_dense_peaks():
+    cluster = load_cluster("kempner_h100")
+    assert cluster.n_gpus == 4 * 24 * 4 == 384
+    assert round(cluster.peak_flops_per_s() / 1e15, 1) == 379.8
+    assert int(cluster.peak_flops_per_s(sparse=True) / 1e15) == 759  # what the workshop prints
+    assert int(cluster.peak_flops_per_s("fp32") / 1e15) == 25
+
+
+def test_nvlink_is_900_gb_per_s_for_one_gpu_both_ways_and_150_for_a_pair_one_way():
+    cluster = load_cluster("kempner_h100")
+    one_way = cluster.device.nvlinks * cluster.device.nvlink_bytes_per_s
+    assert 2 * one_way == 900e9
+    assert one_way / (cluster.gpus_per_node - 1) == 150e9 == NVLINK.bandwidth_bytes_per_s
+    assert 75e9 * 6 * 2 == 900e9  # the workshop's way to the same number, with a wrong 75 for a pair
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_the_links_of_every_cluster_follow_from_its_devices(name):
+    cluster = load_cluster(name)
+    one_way = cluster.device.nvlinks * cluster.device.nvlink_bytes_per_s
+    switched = cluster.gpus_per_node == 8  # otherwise each pair has its own links
+    assert cluster.inside.bandwidth_bytes_per_s == one_way / (1 if switched else cluster.gpus_per_node - 1)
+    assert cluster.between.bandwidth_bytes_per_s < cluster.inside.bandwidth_bytes_per_s
+    for part in (cluster, cluster.device, cluster.inside, cluster.between):
+        assert part.source and "20" in part.date
+
+
+def test_clusters_and_devices_there_are():
+    assert cluster_names() == ("dgx_a100", "dgx_h100", "dgx_h200", "kempner_a100", "kempner_h100", "puhti_v100")
+    assert device_names() == ("a100_sxm_40", "a100_sxm_80", "h100_sxm_80", "h200_sxm_141", "v100_sxm_32")
+    assert {name: load_cluster(name).n_gpus for name in cluster_names()} == {
+        "dgx_a100": 8,
+        "dgx_h100": 8,
+        "dgx_h200": 8,
+        "kempner_a100": 144,
+        "kempner_h100": 384,
+        "puhti_v100": 320,
+    }
+
+
+def test_an_unknown_preset_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"^load_device: name='b200'; there is no such device; choose one of a100"):
+        load_device("b200")
+    with pytest.raises(ValueError, match=r"^load_cluster: name='lumi'; there is no such cluster; choose one of dgx"):
+        load_cluster("lumi")
+
+
+def test_a_peak_that_no_data_sheet_prints_is_refused():
+    v100 = load_device("v100_sxm_32")
+    with pytest.raises(ValueError, match=r"^V100 SXM2 32 GB: dtype='bf16'; .* no dense peak for it; choose .* fp16,"):
+        v100.peak_flops_per_s("bf16")
+    with pytest.raises(ValueError, match=r"dtype='fp16'; .* no sparse peak for it; ask for the dense peak$"):
+        v100.peak_flops_per_s("fp16", sparse=True)
+
+
+@pytest.mark.parametrize("field", ["n_nodes", "gpus_per_node"])
+def test_a_cluster_has_nodes_and_gpus(field):
+    with pytest.raises(ValueError, match=rf"^ClusterSpec 'DGX A100': {field}=0; .*; give {field} >= 1$"):
+        replace(load_cluster("dgx_a100"), **{field: 0})

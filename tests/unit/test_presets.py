@@ -72,7 +72,7 @@ def test_the_constant_is_the_preset():
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"^load_preset: name='gpt4'; there is no such preset; choose one of gpt3_13b"):
+    with pytest.raises(ValueError, match=r"^load_model: name='gpt4'; there is no such model; choose one of gpt3_13b,"):
         load_model("gpt4")
 
 

@@ -1,4 +1,4 @@
-"""The links that the course computes with: latency alpha and one-way bandwidth, each with its source.
+"""Links: latency alpha and one-way bandwidth.
 
 A message of n bytes takes alpha + beta * n seconds, with beta = 1 / bandwidth (Hockney 1994).
 """

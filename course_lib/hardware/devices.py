@@ -1,0 +1,60 @@
+"""Devices: memory and peaks, as their data sheets print them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from course_lib import presets
+from course_lib.errors import four_parts
+from course_lib.units import GB, GiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One GPU.
+
+    Units: FLOP/s by number format, bytes per second. Sparse peaks count products with zeros that are skipped
+    (two of four weights): training dense models never reaches them.
+    """
+
+    name: str
+    memory_gb: int  # as printed; what a program can use lies between this many GB and GiB
+    memory_bandwidth_bytes_per_s: float
+    dense_flops_per_s: Mapping[str, float]
+    sparse_flops_per_s: Mapping[str, float]
+    nvlinks: int
+    nvlink_bytes_per_s: float  # of one link, one way
+    source: str
+    date: str
+
+    def memory_bytes(self, binary: bool = False) -> int:
+        """The printed memory read as GB, the cautious way, or as GiB."""
+        return self.memory_gb * (GiB if binary else GB)
+
+    def peak_flops_per_s(self, dtype: str = "bf16", sparse: bool = False) -> float:
+        """The peak for numbers of `dtype`, dense unless asked otherwise.
+
+        Raises: ValueError if the data sheet has none.
+        """
+        peaks = self.sparse_flops_per_s if sparse else self.dense_flops_per_s
+        if dtype not in peaks:
+            rule = f"the data sheet has no {'sparse' if sparse else 'dense'} peak for it"
+            way_out = f"choose one of {', '.join(peaks)}" if peaks else "ask for the dense peak"
+            raise ValueError(four_parts(self.name, f"dtype={dtype!r}", rule, way_out))
+        return peaks[dtype]
+
+
+def device_names() -> tuple[str, ...]:
+    """The devices there are."""
+    return presets.names("device")
+
+
+@cache
+def load_device(name: str) -> Device:
+    """The device of a preset file.
+
+    Raises: ValueError for a name that no preset has.
+    """
+    return Device(**presets.read("device", name))
