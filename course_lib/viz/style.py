@@ -28,10 +28,10 @@ IDLE = "#C9D1D8"
 COMPUTE = {"forward": "#56B4E9", "backward": "#D55E00", "optimizer": "#F0E442"}
 OTHER_COMPUTE = "#B8A9D9"
 ALGORITHM_HUES = {
-    "naive": "#CC6677",
+    "naive": "#B84A5E",
     "ring": "#332288",
-    "tree": "#8C8C1F",
-    "recursive_doubling": "#2F9E8F",
+    "tree": "#77771A",
+    "recursive_doubling": "#1B8073",
     "halving_doubling": "#882255",
     "hierarchical": "#117733",
     "pairwise": "#AA4499",

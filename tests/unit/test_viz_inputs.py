@@ -1,0 +1,85 @@
+"""Bad input in four parts, the stepper's fallback, and the library's source as shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib import viz
+from course_lib.comm.ledger import Ledger
+from course_lib.costs.fit import Fit
+from course_lib.errors import four_parts
+from course_lib.hardware import INFINIBAND, NVLINK
+from course_lib.viz.messages import all_reduce_messages
+from course_lib.viz.picture import Picture
+
+FIT = Fit(alpha_s=1e-5, beta_s_per_byte=1e-9, residuals=(), r2=1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: viz.who_holds_what("barrier"), r"who_holds_what: operation='barrier'; only the eight .*; choose one"),
+        (lambda: viz.who_holds_what("reduce", 9), r"who_holds_what: world_size=9; a picture has 1 to 8 ranks.*; draw"),
+        (lambda: viz.who_holds_what("reduce", 0), r"who_holds_what: world_size=0; a picture has 1 to 8 ranks.*; draw"),
+        (
+            lambda: viz.ring_all_reduce_step(4, 7),
+            r"ring_all_reduce_step: step=7; a ring of 4 has steps 0 to 6.*; choose",
+        ),
+        (lambda: viz.ring_all_reduce_step(4, -1), r"ring_all_reduce_step: step=-1; a ring of 4 has steps 0 to 6"),
+        (lambda: viz.ring_stepper(16), r"ring_all_reduce_step: world_size=16; a picture has 1 to 8 ranks"),
+        (lambda: viz.plot_ranks(9), r"plot_ranks: world_size=9; a picture has 1 to 8 ranks"),
+        (lambda: viz.plot_timeline(Ledger([], 2)), r"plot_timeline: the ledger has 0 events; .*; communicate through"),
+        (lambda: viz.plot_bytes_matrix(Ledger([], 9)), r"plot_bytes_matrix: world_size=9; a picture has 1 to 8"),
+        (lambda: viz.plot_bandwidth([]), r"plot_bandwidth: sweep has 0 points; a curve needs measurements; measure"),
+        (lambda: viz.plot_fit([], FIT), r"plot_fit: sweep has 0 points; a curve needs measurements; measure"),
+        (lambda: viz.plot_cost_bars("barrier"), r"plot_cost_bars: operation='barrier'; bars need a formula .*; choose"),
+        (lambda: viz.plot_messages(["ring"], 9), r"plot_messages: world_size=9; a picture has 1 to 8"),
+        (
+            lambda: viz.plot_messages(["pairwise"]),
+            r"plot_messages: algorithm='pairwise'; there is no picture.*; choose",
+        ),
+        (lambda: all_reduce_messages("halving_doubling", 6), r"plot_messages: world_size=6; partners .*; choose 2, 4"),
+        (lambda: viz.plot_topology(16, 2, NVLINK, INFINIBAND), r"plot_topology: node_size=16, n_nodes=2; a page holds"),
+    ],
+)
+def test_bad_input_is_one_line_in_four_parts(call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert str(caught.value).count("; ") >= 2
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("p", (1, 2, 4))
+def test_the_stepper_shows_its_first_picture_where_no_widget_runs(p):
+    stepper = viz.ring_stepper(p)
+    bundle = stepper._repr_mimebundle_()
+    first = viz.ring_all_reduce_step(p, 0)
+    assert bundle["image/svg+xml"] == first.svg
+    assert bundle["text/plain"] == first.text == repr(stepper)
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_the_slider_reaches_every_step_without_a_kernel():
+    stepper = viz.ring_stepper(3)
+    assert (stepper.slider.min, stepper.slider.max) == (0, 4)
+    slider, stack = stepper._widget.children
+    assert stepper._link.source == (slider, "value")
+    assert stepper._link.target == (stack, "selected_index")
+    assert len(stack.children) == 5
+    assert all('<img alt="Ring all-reduce' in page.value for page in stack.children)
+
+
+def test_source_is_the_code_that_runs():
+    source = viz.show_source(four_parts)
+    assert source.place == "course_lib/errors.py"
+    assert source.code.startswith("def four_parts(operation: str")
+    assert source.code.endswith('return f"{operation}: {values}; {rule}; {way_out}"')
+    bundle = source._repr_mimebundle_()
+    assert bundle["text/markdown"].startswith("`course_lib/errors.py`\n\n```python\ndef four_parts(")
+    assert bundle["text/markdown"].endswith("\n```")
+    assert bundle["text/plain"] == repr(source)
+
+
+def test_source_of_a_method_is_not_indented_and_of_a_decorated_function_is_its_own():
+    assert viz.show_source(Picture.save).code.startswith("def save(")
+    assert "def plot_ranks(" in viz.show_source(viz.plot_ranks).code
