@@ -29,7 +29,8 @@ class ExerciseStubs(ClearSolutions):
 class SurvivingExecute(Execute):
     """Execution that goes on in a fresh kernel, in which the earlier good cells have run again."""
 
-    total_timeout = Integer(600, help="seconds for one notebook; cells after that are not run").tag(config=True)
+    total_timeout = Integer(900, help="seconds for one notebook; cells after that are not run").tag(config=True)
+    locked_timeout = Integer(240, help="seconds for a cell that students cannot edit: imports, checks").tag(config=True)
 
     def preprocess(self, nb: Any, resources: Any = None, km: Any = None) -> Any:
         self.started = time.monotonic()
@@ -54,6 +55,11 @@ class SurvivingExecute(Execute):
                     fail(cell, "DeadKernelError", "this cell ended its kernel")
                 self.recover(resources, index)
         return cell, resources
+
+    def _get_timeout(self, cell: Any) -> int | None:
+        """What students write ends soon or never; our own cells may take long on a busy machine."""
+        locked = cell is not None and cell.metadata.get("nbgrader", {}).get("locked")
+        return self.locked_timeout if locked else super()._get_timeout(cell)
 
     def recover(self, resources: Any, index: int) -> None:
         """Start a fresh kernel and run the earlier cells that had no error; graded cells have their result already."""

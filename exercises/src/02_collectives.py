@@ -31,7 +31,7 @@
 # on **real processes**, on 1 to 4 ranks, compares every number, and counts what you sent. It tells you what it sees:
 # a hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? `hint("02.2")` gives a small hint, and the next one when you run it again.
+# Stuck? `hint("02.1")` gives a small hint, and the next one when you run it again.
 #
 # The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them: they
 # say the same as the check above them.
@@ -73,7 +73,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # None of your functions may change its input: another part of the program may still need it.
 
 # %%
-hint("02.2")
+hint("02.1")
 
 # %% [markdown]
 # ## 02.1 Predict bytes, steps and seconds
@@ -91,7 +91,7 @@ hint("02.2")
 # Here p = 4: the naive root receives 3 tensors in 3 steps. A ring rank sends 3 chunks, then 3 chunks. A tree has reached
 # everybody after 2 steps. The cell below prints *your* p and M.
 
-# %%
+# %% nbgrader={"grade": false, "grade_id": "02-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, M = given("02.1", GRADE_SEED)
 print(f"p = {p} ranks, M = {M:,} bytes")
 print(f"NVLINK.time_s(nbytes) = {NVLINK.alpha_s * 1e6:g} us + nbytes / ({NVLINK.bandwidth_bytes_per_s / 1e9:g} GB/s)")
@@ -713,7 +713,7 @@ assert check("02.9", ring_average, part="bytes").passed
 # What is true about an H100: it has 18 NVLink links of 25 GB/s <!-- ="25 GB/s" --> in each direction, and in a node of 4 GPUs it shares them equally
 # among the other three. The data sheet says 900 GB/s <!-- ="900 GB/s" -->, for *one* GPU.
 
-# %%
+# %% nbgrader={"grade": false, "grade_id": "02-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 n, part, B = given("02.10", GRADE_SEED)
 print(f"claim A: n = {n} ranks, each holds its own part of {part / 1e9:g} GB; B = {B / 1e9:g} GB/s")
 

@@ -118,7 +118,7 @@ def graded(tmp_path_factory):
     (folder / "broken-file").mkdir()
     (folder / "broken-file" / f"{MODULE}.ipynb").write_text("no notebook")
     out = tmp_path_factory.mktemp("out")
-    command = ("grade", str(folder), f"--out={out}", "--cell-timeout=30", "--jobs=3")
+    command = ("grade", str(folder), f"--out={out}", "--cell-timeout=20", "--jobs=3")
     run = subprocess.run([sys.executable, "tools/grade.py", *command], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     with (out / "grades" / f"{MODULE}.csv").open() as file:
