@@ -1,4 +1,4 @@
-"""What describes a run: for now the model.
+"""What describes a run: the model, and how it is spread over GPUs.
 
 The course's letters, used in every shape comment and formula:
     B  batch (sequences)    S  sequence length (tokens)    H  hidden size
@@ -8,12 +8,14 @@ The course's letters, used in every shape comment and formula:
 from __future__ import annotations
 
 from course_lib.config.model import ModelConfig
+from course_lib.config.parallel import ParallelConfig
 from course_lib.config.presets import LLAMA_3_1_8B, ModelPreset, load_model, load_preset, model_names, parse_model
 
 __all__ = [
     "LLAMA_3_1_8B",
     "ModelConfig",
     "ModelPreset",
+    "ParallelConfig",
     "load_model",
     "load_preset",
     "model_names",

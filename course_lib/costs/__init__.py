@@ -10,7 +10,16 @@ from course_lib.costs.bounds import (
     least_bytes,
 )
 from course_lib.costs.comm_time import ALGORITHMS, comm_time
+from course_lib.costs.conventions import CONVENTIONS, Convention, find_convention
 from course_lib.costs.fit import Fit, fit_alpha_beta
+from course_lib.costs.memory import (
+    RankParameters,
+    StateBytes,
+    gpus_needed,
+    model_state_bytes,
+    rank_parameters,
+    state_bytes,
+)
 from course_lib.costs.messages import Message, layer_messages
 from course_lib.costs.parameters import (
     PARTS,
@@ -35,12 +44,16 @@ from course_lib.costs.traffic import CommTime, Step, split_sizes
 
 __all__ = [
     "ALGORITHMS",
+    "CONVENTIONS",
     "PARAMETER_FORMULAS",
     "PARTS",
     "CommTime",
+    "Convention",
     "Fit",
     "Message",
     "Part",
+    "RankParameters",
+    "StateBytes",
     "Step",
     "SweepPoint",
     "Weight",
@@ -50,8 +63,10 @@ __all__ = [
     "comm_time",
     "expert_parameters",
     "explorer_parameters",
+    "find_convention",
     "fit_alpha_beta",
     "gloo_all_reduce_s",
+    "gpus_needed",
     "latency_bound_s",
     "layer_messages",
     "layer_parameters",
@@ -59,8 +74,11 @@ __all__ = [
     "least_bytes",
     "megatron_parameters",
     "model_parameters",
+    "model_state_bytes",
     "outer_weights",
     "parameters_by_part",
+    "rank_parameters",
     "split_sizes",
+    "state_bytes",
     "workshop_parameters",
 ]

@@ -12,6 +12,7 @@ from course_lib.config.model import Bias
 
 Part = Literal["embedding", "positions", "attention", "ffn", "router", "norm", "head"]
 PARTS: tuple[Part, ...] = get_args(Part)
+COLUMN, ROW = 0, 1  # Megatron's names for the two ways to split a linear map; torch's dims are the other way round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Weight:
     name: str
     part: Part
     shape: tuple[int, ...]
+    split: int | None = None  # the dim that tensor parallelism shards; None: every tp rank holds all of it
     copies: int = 1  # in one layer, or outside the layers
 
     @property
@@ -37,14 +39,14 @@ def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     H, kv, ffn = config.hidden_size, config.kv_size, config.ffn_size
     return (
         *_norm("norm", config, config.norms_per_layer),
-        *_linear("attention.query", "attention", (H, H), "qkv", config),
-        *_linear("attention.key", "attention", (kv, H), "qkv", config),
-        *_linear("attention.value", "attention", (kv, H), "qkv", config),
-        *_linear("attention.output", "attention", (H, H), "attention_output", config),
+        *_linear("attention.query", (H, H), COLUMN, "qkv", config),
+        *_linear("attention.key", (kv, H), COLUMN, "qkv", config),
+        *_linear("attention.value", (kv, H), COLUMN, "qkv", config),
+        *_linear("attention.output", (H, H), ROW, "attention_output", config),
         *_router(config),
-        *(_linear("ffn.gate", "ffn", (ffn, H), "ffn", config, config.n_experts) if config.gated_ffn else ()),
-        *_linear("ffn.up", "ffn", (ffn, H), "ffn", config, config.n_experts),
-        *_linear("ffn.down", "ffn", (H, ffn), "ffn", config, config.n_experts),
+        *(_linear("ffn.gate", (ffn, H), COLUMN, "ffn", config) if config.gated_ffn else ()),
+        *_linear("ffn.up", (ffn, H), COLUMN, "ffn", config),
+        *_linear("ffn.down", (H, ffn), ROW, "ffn", config),
     )
 
 
@@ -52,11 +54,11 @@ def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """The tensors outside the layers: embedding, learned positions, last norm, and the head unless it is tied."""
     table = (config.vocab_size, config.hidden_size)
     return (
-        Weight(name="embedding", part="embedding", shape=table),
+        Weight(name="embedding", part="embedding", shape=table, split=0),
         *_positions(config),
         *_norm("last_norm", config, 1),
-        *(() if config.tied else (Weight(name="head", part="head", shape=table),)),
-        *(_bias("head", "head", config.vocab_size) if "head" in config.biases else ()),
+        *(() if config.tied else (Weight(name="head", part="head", shape=table, split=0),)),
+        *(_bias("head", "head", config.vocab_size, split=0) if "head" in config.biases else ()),
     )
 
 
@@ -97,23 +99,24 @@ def _sum(weights: Iterable[Weight]) -> int:
     return sum(weight.parameters for weight in weights)
 
 
-def _linear(
-    name: str, part: Part, shape: tuple[int, int], bias: Bias, config: ModelConfig, copies: int = 1
-) -> Iterator[Weight]:
-    yield Weight(name=name, part=part, shape=shape, copies=copies)
+def _linear(name: str, shape: tuple[int, int], split: int, bias: Bias, config: ModelConfig) -> Iterator[Weight]:
+    """A linear map of attention or of each feed-forward block; only a column-parallel one shards its bias."""
+    part: Part = "ffn" if name.startswith("ffn") else "attention"
+    copies = config.n_experts if part == "ffn" else 1
+    yield Weight(name=name, part=part, shape=shape, split=split, copies=copies)
     if bias in config.biases:
-        yield from _bias(name, part, shape[0], copies)
+        yield from _bias(name, part, shape[0], split=0 if split == COLUMN else None, copies=copies)
 
 
-def _bias(name: str, part: Part, size: int, copies: int = 1) -> Iterator[Weight]:
-    yield Weight(name=f"{name}.bias", part=part, shape=(size,), copies=copies)
+def _bias(name: str, part: Part, size: int, *, split: int | None = None, copies: int = 1) -> Iterator[Weight]:
+    yield Weight(name=f"{name}.bias", part=part, shape=(size,), split=split, copies=copies)
 
 
 def _norm(name: str, config: ModelConfig, copies: int) -> Iterator[Weight]:
     if config.norm != "layer_unweighted":
         yield Weight(name=name, part="norm", shape=(config.hidden_size,), copies=copies)
     if config.norm == "layer":
-        yield from _bias(name, "norm", config.hidden_size, copies)
+        yield from _bias(name, "norm", config.hidden_size, copies=copies)
 
 
 def _positions(config: ModelConfig) -> Iterator[Weight]:

@@ -1,0 +1,68 @@
+"""How a model is spread over GPUs, checked when it is made and against the model it is used with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.config.model import ModelConfig
+from course_lib.errors import four_parts
+
+_DEGREES = ("dp", "tp", "pp", "cp", "ep")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelConfig:
+    """Degrees of parallelism; the ranks number dp x tp x pp x cp."""
+
+    dp: int = 1  # data: replicas of the model, or of its shards
+    tp: int = 1  # tensor: ranks that share each matrix
+    pp: int = 1  # pipeline: stages, each with L / pp layers
+    cp: int = 1  # context: ranks that share each sequence
+    ep: int = 1  # expert: of the dp replicas, ranks that share the experts of a layer
+    zero_stage: int = 0  # sharded over dp x cp: 1 optimizer states, 2 gradients as well, 3 weights as well
+    sequence_parallel: bool = False  # the tp ranks share the sequence where they do not share matrices
+
+    def __post_init__(self) -> None:
+        for field in _DEGREES:
+            if getattr(self, field) < 1:
+                _refuse(f"{field}={getattr(self, field)}", "degrees are positive", f"give {field} >= 1")
+        if self.zero_stage not in range(4):
+            _refuse(f"zero_stage={self.zero_stage}", "ZeRO has the stages 1 to 3", "choose 0 (none), 1, 2 or 3")
+        if self.dp % self.ep:
+            _refuse_divisor("ep", self.ep, "dp", self.dp)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def shards(self) -> int:
+        """Ranks that hold the same part of the model, over which ZeRO shards: dp x cp."""
+        return self.dp * self.cp
+
+    def check(self, model: ModelConfig, *, sequence: int | None = None) -> None:
+        """Refuse what does not divide.
+
+        Raises: ValueError naming the degree, the size and the choices.
+        """
+        for field in ("n_heads", "n_kv_heads", "ffn_size"):
+            if getattr(model, field) % self.tp:
+                _refuse_divisor("tp", self.tp, field, getattr(model, field))
+        if model.n_layers % self.pp:
+            _refuse_divisor("pp", self.pp, "n_layers", model.n_layers)
+        if model.n_experts % self.ep:
+            _refuse_divisor("ep", self.ep, "n_experts", model.n_experts)
+        if sequence is not None and sequence % self.cp:
+            _refuse_divisor("cp", self.cp, "sequence", sequence)
+        if sequence is not None and self.sequence_parallel and sequence // self.cp % self.tp:
+            _refuse_divisor("tp", self.tp, "sequence/cp", sequence // self.cp)
+
+
+def _refuse_divisor(degree: str, parts: int, whole: str, size: int) -> None:
+    choices = [n for n in range(1, 2 * parts) if size % n == 0]
+    _refuse(f"{degree}={parts}", f"{degree} divides {whole}={size}", f"choose {degree} in {choices}")
+
+
+def _refuse(values: str, rule: str, way_out: str) -> None:
+    raise ValueError(four_parts("ParallelConfig", values, rule, way_out))

@@ -1,0 +1,104 @@
+"""Bytes per parameter that weights, gradients and Adam take: who counts what.
+
+They all describe training with Adam; what differs is the number format, and what is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.errors import four_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convention:
+    """Bytes of each parameter's lasting state.
+
+    `optimizer` holds what a step alone reads: Adam's two moments, the fp32 weights of mixed precision, and an
+    fp32 copy of the gradients where there is one.
+    """
+
+    name: str
+    weights: int
+    gradients: int
+    optimizer: int
+    assumes: str
+    source: str
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """All of it, on one device."""
+        return self.weights + self.gradients + self.optimizer
+
+
+_MEGATRON = "Megatron Core user guide, distributed optimizer; read 2026-11"
+_ALL = (
+    Convention(
+        name="half",
+        weights=2,
+        gradients=2,
+        optimizer=4,
+        assumes="everything in 16 bits, the moments too: small updates are rounded away",
+        source="K. Yuan 2024, talk on distributed training for LLM, 2(4 Phi)",
+    ),
+    Convention(
+        name="workshop",
+        weights=2,
+        gradients=0,
+        optimizer=12,
+        assumes="bf16 weights, fp32 weights and moments; gradients are forgotten",
+        source="Kempner Institute 2024-10, workshop on distributed training, 14 P",
+    ),
+    Convention(
+        name="zero",
+        weights=2,
+        gradients=2,
+        optimizer=12,
+        assumes="16-bit weights and gradients, fp32 weights and moments (K = 12)",
+        source="Rajbhandari et al. 2020, ZeRO, section 3.1",
+    ),
+    Convention(
+        name="fp32",
+        weights=4,
+        gradients=4,
+        optimizer=8,
+        assumes="fp32 throughout; also FSDP2 with bf16 compute, whose bf16 weights live for one unit at a time",
+        source="PyTorch, torch.distributed.fsdp.fully_shard with MixedPrecisionPolicy(param_dtype=torch.bfloat16)",
+    ),
+    Convention(
+        name="megatron",
+        weights=2,
+        gradients=4,
+        optimizer=12,
+        assumes="bf16 weights, gradients summed in fp32, fp32 weights and moments",
+        source=f"{_MEGATRON}: 18, and 6 + 12/d with the optimizer sharded",
+    ),
+    Convention(
+        name="megatron-fp16",
+        weights=2,
+        gradients=2,
+        optimizer=16,
+        assumes="fp16 weights and gradients, fp32 copies of both, fp32 moments",
+        source=f"{_MEGATRON}: 20, and 4 + 16/d with the optimizer sharded",
+    ),
+    Convention(
+        name="fp8-lm",
+        weights=2,
+        gradients=1,
+        optimizer=3,
+        assumes="fp16 weights with scales, fp8 gradients, fp8 first and fp16 second moment",
+        source="Peng et al. 2023, FP8-LM, section 2.2: 6 bytes",
+    ),
+)
+CONVENTIONS = {convention.name: convention for convention in _ALL}
+
+
+def find_convention(name: str) -> Convention:
+    """The convention called `name`.
+
+    Raises: ValueError for an unknown name.
+    """
+    if name not in CONVENTIONS:
+        way_out = f"choose one of {', '.join(CONVENTIONS)}"
+        raise ValueError(four_parts("find_convention", f"name={name!r}", "nobody counts so", way_out))
+    return CONVENTIONS[name]

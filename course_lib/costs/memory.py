@@ -1,0 +1,139 @@
+"""Memory that lasts from step to step: weights, gradients and optimizer states of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, prod
+
+from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.costs.conventions import Convention
+from course_lib.costs.parameters import Weight, layer_weights, outer_weights
+from course_lib.errors import four_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateBytes:
+    """Bytes of one rank's lasting state."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All three."""
+        return self.weights + self.gradients + self.optimizer
+
+    def __add__(self, other: StateBytes) -> StateBytes:
+        return StateBytes(
+            weights=self.weights + other.weights,
+            gradients=self.gradients + other.gradients,
+            optimizer=self.optimizer + other.optimizer,
+        )
+
+
+def state_bytes(parameters: int, convention: Convention, *, zero_stage: int = 0, shards: int = 1) -> StateBytes:
+    """What `parameters` numbers keep on the fullest of `shards` ranks that train them together.
+
+    Stage 1 shards the optimizer states, stage 2 the gradients as well, stage 3 the weights as well.
+    Source: Rajbhandari et al. 2020, ZeRO, section 5 and Figure 1.
+    Raises: ValueError for a stage that ZeRO does not have, or no ranks.
+    """
+    _check_sharding(zero_stage, shards)
+    shard = ceil(parameters / shards)  # of the first rank: torch.tensor_split gives it the remainder
+    return StateBytes(
+        weights=convention.weights * (shard if zero_stage >= 3 else parameters),
+        gradients=convention.gradients * (shard if zero_stage >= 2 else parameters),
+        optimizer=convention.optimizer * (shard if zero_stage >= 1 else parameters),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankParameters:
+    """Parameters that one rank works with before ZeRO shards them.
+
+    Experts are counted apart, because fewer ranks hold the same ones: dp x cp / ep instead of dp x cp.
+    """
+
+    shared: int
+    experts: int
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.shared + self.experts
+
+
+def rank_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int = 0) -> RankParameters:
+    """Parameters of the ranks of one pipeline stage: the fullest of its tensor-parallel ranks.
+
+    The first stage holds the embedding, the last one norm and head (its own copy of the embedding, if tied).
+    Source: Shoeybi et al. 2019, section 3 (what is sharded, what is replicated).
+    Raises: ValueError if the model does not divide so, or has no such stage.
+    """
+    parallel.check(model)
+    if stage not in range(parallel.pp):
+        values, rule = f"stage={stage}, pp={parallel.pp}", "stages count from 0"
+        raise ValueError(four_parts("rank_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
+    layer, layers = layer_weights(model), model.n_layers // parallel.pp
+    with_experts = model.n_experts > 1
+    experts = [weight for weight in layer if with_experts and weight.part == "ffn"]
+    shared = [weight for weight in layer if weight not in experts]
+    return RankParameters(
+        shared=layers * _on_rank(shared, parallel.tp) + _on_rank(_outer(model, parallel.pp, stage), parallel.tp),
+        experts=layers * _on_rank(experts, parallel.tp) // parallel.ep,
+    )
+
+
+def model_state_bytes(
+    model: ModelConfig, parallel: ParallelConfig, convention: Convention, *, stage: int = 0
+) -> StateBytes:
+    """Weights, gradients and optimizer states of one rank of a pipeline stage.
+
+    Raises: ValueError as `rank_parameters`.
+    """
+    parameters = rank_parameters(model, parallel, stage=stage)
+    zero = parallel.zero_stage
+    return state_bytes(parameters.shared, convention, zero_stage=zero, shards=parallel.shards) + state_bytes(
+        parameters.experts, convention, zero_stage=zero, shards=parallel.shards // parallel.ep
+    )
+
+
+def gpus_needed(nbytes: float, memory_bytes: float) -> int:
+    """How many devices hold `nbytes` between them, with nothing to spare and nothing else to store."""
+    if memory_bytes <= 0:
+        values, rule = f"memory_bytes={memory_bytes}", "a device has memory"
+        raise ValueError(four_parts("gpus_needed", values, rule, "give the bytes of one device, for example 80 * GB"))
+    return ceil(nbytes / memory_bytes)
+
+
+def _outer(model: ModelConfig, pp: int, stage: int) -> list[Weight]:
+    """The tensors outside the layers that a stage holds."""
+    weights = {weight.name: weight for weight in outer_weights(model)}
+    first = [weight for name, weight in weights.items() if name in ("embedding", "positions")]
+    last = [weight for name, weight in weights.items() if name not in ("embedding", "positions")]
+    if model.tied and pp > 1:
+        last.append(weights["embedding"])
+    return (first if stage == 0 else []) + (last if stage == pp - 1 else [])
+
+
+def _on_rank(weights: Iterable[Weight], tp: int) -> int:
+    """Parameters of the first of tp ranks, whose shards are the largest."""
+    return sum(_shard(weight, tp) for weight in weights)
+
+
+def _shard(weight: Weight, tp: int) -> int:
+    if weight.split is None:
+        return weight.parameters
+    sizes = list(weight.shape)
+    sizes[weight.split] = ceil(sizes[weight.split] / tp)
+    return weight.copies * prod(sizes)
+
+
+def _check_sharding(zero_stage: int, shards: int) -> None:
+    if zero_stage not in range(4):
+        rule = "ZeRO has the stages 1 to 3"
+        raise ValueError(four_parts("state_bytes", f"zero_stage={zero_stage}", rule, "choose 0 (none), 1, 2 or 3"))
+    if shards < 1:
+        raise ValueError(four_parts("state_bytes", f"shards={shards}", "some rank holds the state", "give shards >= 1"))
