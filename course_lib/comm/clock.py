@@ -77,8 +77,8 @@ class Ports:
         self.now_s = max(self.now_s, due_s)
 
     def emulated(self, real_s: float) -> float:
-        """Emulated time of a real one."""
-        return self.epoch_s + (real_s - self.epoch_s) / self.clock.slowdown
+        """Emulated seconds since the clock began: from 0, so that the same run always gives the same ledger."""
+        return (real_s - self.epoch_s) / self.clock.slowdown
 
 
 _ports: Ports | None = None
