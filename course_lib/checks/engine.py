@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+import cloudpickle
+
 from course_lib.checks.judge import judge
 from course_lib.checks.numbers import NumberExercise, judge_numbers
 from course_lib.checks.registry import find
@@ -77,6 +79,10 @@ def _run_levels(spec: WriteExercise, answer: Any, names: list[str], *, seed: int
 def _why_wrong(spec: WriteExercise, function: Any, level: Level, *, seed: int, timeout: float) -> str | None:
     if not callable(function):
         return f"the answer is of type {type(function).__name__}: pass the function itself, without brackets"
+    try:
+        cloudpickle.dumps(function)
+    except Exception as error:
+        return f"it cannot travel to the ranks ({error}): keep locks, files and handles out of what it uses"
     for case in level.cases:
         trial = run_trial(function, spec.arguments, case, seed=seed, timeout=timeout)
         reason = judge(spec, case, trial, seed=seed, traffic=level.traffic)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torch import Tensor
 
 from course_lib.checks import ratios
@@ -13,6 +15,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.ranks.report import RankError
 
 TRAFFIC = {"messages": ratios.MESSAGES, "steps": ratios.STEPS, "bytes": ratios.BYTES}
+UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 
@@ -32,8 +35,11 @@ def judge(exercise: WriteExercise, case: Case, trial: Trial, *, seed: int, traff
 
 def _ended_badly(error: RankError, exercise: WriteExercise) -> str:
     text = str(error).removesuffix("; all ranks were restarted, their variables are gone")
-    if "NotImplementedError" in text:
-        return f"not written yet: replace the line `raise NotImplementedError` of exercise {exercise.key}"
+    unwritten = UNWRITTEN.search(text)
+    if unwritten and unwritten[1] != exercise.key:
+        return f"it calls your answer to {unwritten[1]}, which is not written yet"
+    if unwritten:
+        return "not written yet: put your code in place of the line `raise NotImplementedError`"
     lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
     advice = _advice_on_hang(text) if error.kind == "timeout" else ""
     return f"{lead}: {text}{advice}"

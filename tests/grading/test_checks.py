@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 
 import pytest
 import torch
@@ -85,6 +86,17 @@ def test_a_wrong_call_is_one_line(call, line):
 def test_a_result_instead_of_a_function_is_said_so():
     assert "pass the function itself" in check("02.2", torch.ones(3)).reason
     assert "pass the dict of numbers" in check("02.1", 7).reason
+
+
+def test_what_cannot_travel_is_said_so():
+    lock = threading.Lock()
+    assert "it cannot travel to the ranks (cannot pickle" in check("02.4", lambda x: lock).reason
+
+
+def test_a_call_of_an_unwritten_answer_names_that_one(answers):
+    written, unwritten = answers("solutions")["ring_all_reduce"], answers("release")["ring_reduce_scatter"]
+    mixed = type(written)(written.__code__, {**written.__globals__, "ring_reduce_scatter": unwritten})
+    assert "it calls your answer to 02.2, which is not written yet" in check("02.4", mixed).reason
 
 
 def test_while_nbgrader_grades_only_the_graded_cells_run(monkeypatch, capsys):
