@@ -122,8 +122,9 @@ def rotary_angles(sequence: int, head_size: int, device: torch.device) -> Tensor
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """Turn each pair (first half, second half) of a head's numbers by its position's angle.
 
-    Shapes: (B, heads, S, D), (S, D/2) -> (B, heads, S, D).
+    Shapes: (B, heads, S, D), (S, D/2) -> (B, heads, S, D), laid out in memory as x is: attention's output then
+    follows, and joining its heads again copies nothing.
     """
     first, second = x.chunk(2, dim=-1)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    cos, sin = (torch.cat([turn, turn], dim=-1).to(x.dtype) for turn in (angles.cos(), angles.sin()))  # (S, D)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
