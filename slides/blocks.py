@@ -9,18 +9,19 @@ from typing import Any
 
 from course_lib.units import format_bytes, format_seconds
 
+NBSP = "\N{NO-BREAK SPACE}"
 ALL = ("bar", "parts", "source", "size", "time")
 
 
 def size(nbytes: float) -> str:
     """Bytes in decimal units, three digits: bandwidths are decimal too."""
     number, unit = format_bytes(float(f"{nbytes:.3g}"), binary=False).split()
-    return f"{float(number):g} {unit}"
+    return f"{float(number):g}{NBSP}{unit}"
 
 
 def time(seconds: float) -> str:
     """A duration as a lecturer writes it."""
-    return format_seconds(seconds).replace("us", "µs")
+    return format_seconds(seconds).replace("us", "µs").replace(" ", NBSP)
 
 
 def bar(share: float, colour: str) -> str:

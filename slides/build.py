@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slides import blocks, deck_check, marp, template
+from slides import blocks, deck_check, marp, measured, template
 from tools.paths import ROOT
 
 SLIDES = ROOT / "slides"
@@ -22,8 +22,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="?", default="", help="start of a name, for instance 02")
     parser.add_argument("--check", action="store_true", help="build the HTML only, and check each slide")
+    parser.add_argument("--measure", action="store_true", help="first measure all-reduce on this machine (a minute)")
     parser.add_argument("--images", type=Path, metavar="DIR", help="also write each slide as a picture into DIR")
     arguments = parser.parse_args()
+    if arguments.measure:
+        measured.measure()
     problems = []
     for source in sorted(SLIDES.glob(f"{arguments.only}[0-9]*.md")):
         started = time.monotonic()
@@ -47,7 +50,7 @@ def build(source: Path, output: Path, kinds: tuple[str, ...]) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     figures = template.Figures(folder, relative_to=output)
     filled = output / source.name
-    names = {"picture": figures.picture, **{name: getattr(blocks, name) for name in blocks.ALL}}
+    names = {"picture": figures.picture, "sweep": measured.load, **{name: getattr(blocks, name) for name in blocks.ALL}}
     filled.write_text(template.fill(source.read_text(), names))
     theme = marp.theme(SLIDES / "theme.css", output)
     marp.convert(filled, theme, *(output / (source.stem + kind) for kind in kinds))

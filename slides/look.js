@@ -7,7 +7,7 @@ async ([number, smallest]) => {
 
   const name = (element) =>
     `<${element.tagName.toLowerCase()}> ${(element.alt || element.textContent).trim().slice(0, 40)}`;
-  const foot = (element) => element.closest("footer, header") !== null;
+  const foot = (element) => element.closest("footer, header, .caption") !== null;
   const drawing = (element) => element.closest("svg mjx-container, mjx-container svg") !== null;
   const elements = [...slide.querySelectorAll("*")].filter((element) => !foot(element) && !drawing(element));
   const style = getComputedStyle(slide);

@@ -20,7 +20,7 @@ NOTE = re.compile(r"<!--(.*?)-->", re.DOTALL)
 WINDOW = re.compile(r'width="[\d.]+pt" height="[\d.]+pt" viewBox="0 0 ([\d.]+) ([\d.]+)"')
 HEADLINE_IN, EDGE_IN = 0.95, 0.1  # inches of a figure's headline and subtitle, and of its card's edge
 _UNITS = r"[KMGT]i?B|bytes?|[KMGT]?B/s|[KMGT]b/s|n?s|[mµu]s|seconds?|%|times|×"
-TYPED = re.compile(rf"(?<![\w$\\^_{{.])\d[\d.,]*\s*(?:{_UNITS})(?![\w])")
+TYPED = re.compile(rf"(?<![\w$\\^_{{.])(?<!- )(?<!− )\d[\d.,]*\s*(?:{_UNITS})(?![\w])")
 
 
 class Picture(Protocol):

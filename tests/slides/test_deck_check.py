@@ -11,14 +11,14 @@ NOTES = "<!--\nMinutes: 3\n\nSay: something.\n-->"
 PAGE = "![words](https://example.invalid/a.png)"
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 SLIDES = {
-    "fine": f'## Fine\n\nText, $x^2$, and a picture.\n\n<img src="{PIXEL}" alt="a dot">',
+    "fine": f'## Fine\n\nText, $x^2$, and a picture.\n\n<img class="small" src="{PIXEL}" alt="a dot">',
     "long": "## Long\n\n" + "\n\n".join(["One line after the other."] * 20),
     "wide": '## Wide\n\n<div style="width: 1300px">wider than the slide</div>',
     "moved": '## Moved\n\n<div style="position: absolute; left: 1200px; width: 200px; top: 300px">over the edge</div>',
     "foot": '## Foot\n\n<div style="position: absolute; top: 640px">on the page number</div>',
     "headline": '## Headline\n\n<div style="position: absolute; top: 60px; left: 64px">on the headline</div>',
     "picture": '## Picture\n\n<img src="gone.svg" alt="gone">',
-    "silent": f'## Silent\n\n<img src="{PIXEL}" alt="">',
+    "silent": f'## Silent\n\n<img class="small" src="{PIXEL}" alt="">',
     "template": "## Template\n\n{{ forgotten }}",
     "formula": "## Formula\n\n$$\\frac{1}{$$",
     "small": '## Small\n\n<p style="font-size: 12px">unreadable from the last row</p>',
