@@ -16,7 +16,7 @@ from course_lib.units import format_bytes
 from course_lib.viz import charts, marks, style
 from course_lib.viz.picture import Picture
 
-_LEFT, _RIGHT, _HEIGHT = style.MARGIN + 1.0, 2.25, 5.625
+_LEFT, _RIGHT, _HEIGHT = style.MARGIN + 1.0, 2.5, 5.625
 _MARKERS = {"naive": "s", "ring": "o", "tree": "^", "recursive_doubling": "D", "halving_doubling": "v"}
 _WIDTH = style.PAGE_WIDTH - _LEFT - _RIGHT
 _Lines = dict[str, list[SweepPoint]]
@@ -51,15 +51,19 @@ def plot_bandwidth(sweep: Sequence[SweepPoint], *, title: str = "All-reduce: how
 
 @style.course_style()
 def plot_fit(
-    sweep: Sequence[SweepPoint], fit: Fit, *, title: str = "All-reduce: measured and predicted time"
+    sweep: Sequence[SweepPoint],
+    fit: Fit,
+    *,
+    title: str = "All-reduce: measured and predicted time",
+    height: float = 7.0,
 ) -> Picture:
     """Measured points and the curve steps * alpha + bytes * beta, with what the curve misses below.
 
-    PyTorch's own points stand beside the curves: the fit does not know them.
+    PyTorch's own points stand beside the curves: the fit does not know them. `height` is in inches.
     Raises: ValueError for an empty sweep.
     """
     lines = _by_algorithm("plot_fit", sweep)
-    height = 7.0
+    tall = height - 3.95  # the chart's share of the page
     constants = (
         f"α = {style.seconds(fit.alpha_s)} per step,  β = {style.seconds(fit.beta_s_per_byte * 2**20)} per MiB"
         f" (1/β = {_rate(fit)});  fitted on {_ranks(sweep)} ranks"
@@ -67,7 +71,7 @@ def plot_fit(
     figure, page = style.new_page(height, title, constants)
     top = style.HEADER + 0.42
     marks.label(page, _LEFT, top - 0.24, "time: points measured, curves predicted", colour=style.SOFT, align="left")
-    chart = style.chart_axes(figure, _LEFT, top, _WIDTH, 3.05)
+    chart = style.chart_axes(figure, _LEFT, top, _WIDTH, tall)
     own = {name: points for name, points in lines.items() if name != "native"}
     times = [point.seconds for point in sweep] + [_predicted(fit, p) for points in own.values() for p in points]
     charts.value_axis(chart, times, "seconds")
@@ -79,9 +83,9 @@ def plot_fit(
         if name in own:
             chart.plot(*_curve(points, fit), color=style.ALGORITHM_HUES[name], linewidth=2.2, zorder=2)
     ends = {name: _predicted(fit, points[-1]) if name in own else points[-1].seconds for name, points in lines.items()}
-    charts.name_lines(chart, ends, least=0.1)
-    marks.label(page, _LEFT, top + 3.4, "measured over predicted", colour=style.SOFT, align="left")
-    rest = style.chart_axes(figure, _LEFT, top + 3.6, _WIDTH, 1.05)
+    charts.name_lines(chart, ends, least=0.31 / tall)
+    marks.label(page, _LEFT, top + tall + 0.35, "measured over predicted", colour=style.SOFT, align="left")
+    rest = style.chart_axes(figure, _LEFT, top + tall + 0.55, _WIDTH, 1.05)
     _draw_residuals(rest, own, fit, [point.nbytes for point in sweep])
     return Picture(figure, title=title, description="\n".join([constants, *_fit_rows(lines, fit)]))
 
