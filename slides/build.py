@@ -51,7 +51,7 @@ def build(source: Path, output: Path, kinds: tuple[str, ...]) -> Path:
     figures = template.Figures(folder, relative_to=output)
     filled = output / source.name
     names = {"picture": figures.picture, "sweep": measured.load, **{name: getattr(blocks, name) for name in blocks.ALL}}
-    filled.write_text(template.fill(source.read_text(), names))
+    filled.write_text(template.with_clock(template.fill(source.read_text(), names)))
     theme = marp.theme(SLIDES / "theme.css", output)
     marp.convert(filled, theme, *(output / (source.stem + kind) for kind in kinds))
     return filled.with_suffix(".html")

@@ -9,10 +9,9 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 from slides.marp import CHROMIUM_FLAGS
-from slides.template import NOTE, typed_numbers
+from slides.template import MINUTES, NOTE, typed_numbers
 from tools import outside
 
-MINUTES = re.compile(r"^Minutes: (\d+)$", re.MULTILINE)
 LECTURE_MINUTES = range(45, 61)
 SMALLEST_TEXT_PX = 20  # on a slide of 1280 x 720; the foot of the slide is exempt
 LEFTOVERS = re.compile(r"\{\{|\}\}|\$\$|\\(?:frac|text|log)\b|Traceback|\bnan\b|\bNone\b")

@@ -32,7 +32,10 @@ class Sweep(NamedTuple):
 
 def measure() -> None:
     """Sweep on real ranks of this machine; of each point keep the fastest sweep: other work only adds time."""
-    sweeps = [run_ranks(comm.sweep_all_reduce, RANKS, SIZES, ALGORITHMS, ROUNDS, timeout=300)[0] for _ in range(SWEEPS)]
+    sweeps = [
+        run_ranks(comm.sweep_all_reduce, RANKS, SIZES, ALGORITHMS, ROUNDS, timeout=300, device="cpu")[0]
+        for _ in range(SWEEPS)
+    ]
     points = [min(same, key=lambda point: point.seconds) for same in zip(*sweeps, strict=True)]
     kept = {"machine": machine(), "date": date.today().isoformat(), "points": [asdict(point) for point in points]}
     FILE.write_text(json.dumps(kept, indent=1) + "\n")

@@ -17,8 +17,9 @@ from course_lib.errors import four_parts
 SETUP = re.compile(r"^```python setup\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 EXPRESSION = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 NOTE = re.compile(r"<!--(.*?)-->", re.DOTALL)
+MINUTES = re.compile(r"^Minutes: (\d+)\b.*$", re.MULTILINE)
 WINDOW = re.compile(r'width="[\d.]+pt" height="[\d.]+pt" viewBox="0 0 ([\d.]+) ([\d.]+)"')
-HEADLINE_IN, EDGE_IN = 0.95, 0.1  # inches of a figure's headline and subtitle, and of its card's edge
+HEADLINE_IN, EDGE_IN = 1.0, 0.1  # inches of a figure's headline and subtitle, and of its card's edge
 _UNITS = r"[KMGT]i?B|bytes?|[KMGT]?B/s|[KMGT]b/s|n?s|[mµu]s|seconds?|%|times|×"
 TYPED = re.compile(rf"(?<![\w$\\^_{{.])(?<!- )(?<!− )\d[\d.,]*\s*(?:{_UNITS})(?![\w])")
 
@@ -91,6 +92,18 @@ def fill(text: str, names: Mapping[str, Any]) -> str:
             ) from error
 
     return SETUP.sub("", EXPRESSION.sub(value, text), count=1)
+
+
+def with_clock(text: str) -> str:
+    """Add to each slide's minutes when it begins, so that the lecturer sees in the notes whether there is time."""
+    total, begun = sum(int(minutes) for minutes in MINUTES.findall(text)), 0
+
+    def line(match: re.Match[str]) -> str:
+        nonlocal begun
+        begun += int(match[1])
+        return f"Minutes: {match[1]} (from {begun - int(match[1])} of {total})"
+
+    return MINUTES.sub(line, text)
 
 
 def typed_numbers(text: str) -> list[str]:

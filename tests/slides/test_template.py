@@ -74,7 +74,7 @@ def test_a_picture_is_saved_without_its_headline_and_says_itself(tmp_path):
     assert 'src="figures/01.svg"' in image and 'class="tall"' in image
     assert 'alt="A ring rank 0 says &quot;hello&quot;"' in image
     saved = (tmp_path / "figures" / "01.svg").read_text()
-    assert 'viewBox="7.2 68.4 705.6 284.4"' in saved and 'height="284.4pt"' in saved
+    assert 'viewBox="7.2 72 705.6 280.8"' in saved and 'height="280.8pt"' in saved
 
 
 def test_a_picture_may_keep_its_headline(tmp_path):
@@ -92,3 +92,10 @@ def test_bytes_and_times_are_written_for_a_lecture():
         ["17.4", "s"],
     ]
     assert all("\N{NO-BREAK SPACE}" in text for text in written)
+
+
+def test_the_notes_say_when_a_slide_begins():
+    deck = "Minutes: 3\n\nSay: a.\n\nMinutes: 4\n\nMinutes: 10\n"
+    clocked = template.with_clock(deck)
+    assert "Minutes: 3 (from 0 of 17)\n" in clocked and "Minutes: 4 (from 3 of 17)\n" in clocked
+    assert "Minutes: 10 (from 7 of 17)\n" in clocked and "Say: a." in clocked
