@@ -55,7 +55,7 @@ def plot_fit(
     fit: Fit,
     *,
     title: str = "All-reduce: measured and predicted time",
-    height: float = 7.0,
+    height: float = 7.15,
 ) -> Picture:
     """Measured points and the curve steps * alpha + bytes * beta, with what the curve misses below.
 
@@ -63,7 +63,7 @@ def plot_fit(
     Raises: ValueError for an empty sweep.
     """
     lines = _by_algorithm("plot_fit", sweep)
-    tall = height - 3.95  # the chart's share of the page
+    tall = height - 4.05  # the chart's share of the page
     constants = (
         f"α = {style.seconds(fit.alpha_s)} per step,  β = {style.seconds(fit.beta_s_per_byte * 2**20)} per MiB"
         f" (1/β = {_rate(fit)});  fitted on {_ranks(sweep)} ranks"
@@ -122,6 +122,7 @@ def _draw_residuals(chart: Axes, own: _Lines, fit: Fit, sizes: Sequence[int]) ->
     chart.yaxis.set_minor_formatter(NullFormatter())
     chart.yaxis.set_major_formatter(lambda ratio, _: f"{ratio:g} ×")
     chart.tick_params(axis="y", length=0, pad=6)
+    charts.centre_on_ticks(chart)
     chart.axhline(1, color=style.SOFT, linewidth=1.2, zorder=1)
     charts.size_axis(chart, sizes)
     for name, row in ratios.items():

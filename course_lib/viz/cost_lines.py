@@ -14,7 +14,7 @@ from course_lib.viz.picture import Picture
 
 _LENGTHS = tuple(2**k for k in range(6, 31))  # elements of 2 bytes: 128 bytes to 2 GiB
 _SIZES = tuple(2 * length for length in _LENGTHS)
-_LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.85, 2.25, 5.625
+_LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.85, 2.5, 5.625
 
 
 @style.course_style()
@@ -37,7 +37,7 @@ def plot_cost_lines(algorithms: Sequence[str], *, world_size: int, link: Link) -
     _draw_lines(chart, times, bound)
     strip = style.chart_axes(figure, _LEFT, _HEIGHT - 1.42, width, 0.36)
     _draw_fastest(strip, best, width)
-    strip.text(1.036, 0.5, "fastest", color=style.SOFT, va="center_baseline", transform=strip.transAxes)
+    charts.write(strip, 1.036, 0.5, "fastest", color=style.SOFT)
     return Picture(figure, title=title, description=_in_words(times, bound, best, subtitle))
 
 
@@ -79,11 +79,8 @@ def _draw_fastest(strip: Axes, best: Sequence[str], width: float) -> None:
         )
         text = charts.algorithm_name(name)
         if style.text_width(text, style.SMALL_SIZE, 600) + 0.1 < (there - here) * width:
-            middle = (first * last) ** 0.5
-            colour = style.text_on(hue)
-            strip.text(
-                middle, 0.5, text, size=style.SMALL_SIZE, color=colour, weight=600, ha="center", va="center_baseline"
-            )
+            look = {"size": style.SMALL_SIZE, "weight": 600, "ha": "center"}
+            charts.write(strip, (here + there) / 2, 0.5, text, color=style.text_on(hue), **look)
     strip.grid(False)
     strip.spines[:].set_visible(False)
 

@@ -85,15 +85,15 @@ def holdings(operation: str, world_size: int) -> tuple[Holdings, Holdings]:
     return before, after
 
 
-def check_picture_size(operation: str, world_size: int) -> None:
-    """Raise unless a picture of `world_size` ranks can give each its own hue."""
-    if not 1 <= world_size <= LARGEST_PICTURE:
+def check_picture_size(operation: str, world_size: int, largest: int = LARGEST_PICTURE) -> None:
+    """Raise unless `world_size` ranks fit the page, each with its own hue."""
+    if not 1 <= world_size <= largest:
         raise ValueError(
             four_parts(
                 operation,
                 f"world_size={world_size}",
-                f"a picture has 1 to {LARGEST_PICTURE} ranks, one hue each",
-                "draw fewer ranks; the pattern is the same",
+                f"this picture holds 1 to {largest} ranks",
+                "draw fewer ranks: the pattern is the same",
             )
         )
 

@@ -44,7 +44,7 @@ def box(
         zorder=zorder,
         clip_on=False,
     )
-    page.add_patch(patch)
+    page.add_artist(patch)
     return patch
 
 
@@ -110,7 +110,7 @@ def chunk(
     layer = (height - strip) / slots
     for slot, hue in zip(range(slots) if len(hues) == slots else sources, hues, strict=True):
         stripe = Rectangle((x, y + slot * layer), width, layer, facecolor=hue, zorder=zorder + 0.1)
-        page.add_patch(stripe)
+        page.add_artist(stripe)
         stripe.set_clip_path(ground)
     box(page, x, y, width, height, fill="none", edge=edge, line=line, zorder=zorder + 0.2)
     middle = y + height - strip / 2 if strip else y + height / 2
@@ -142,7 +142,7 @@ def arrow_along(
 ) -> None:
     """An arrow along a line of points; its head grows a little with the width of its line."""
     head = 3.4 + 1.3 * line
-    page.add_patch(
+    page.add_artist(
         FancyArrowPatch(
             path=Path(points),
             arrowstyle=f"-|>,head_length={head},head_width={head / 2}",

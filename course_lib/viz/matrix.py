@@ -23,7 +23,7 @@ def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to e
     check_picture_size("plot_bytes_matrix", ranks)
     table = ledger.matrix()
     cell = min(1.36, (style.PAGE_WIDTH - 2 * style.MARGIN - _NAMES - _SUMS) / ranks)
-    row = 0.56
+    row = 0.6
     left, top = style.MARGIN + _NAMES, style.HEADER + 0.52
     figure, page = style.new_page(top + (ranks + 1) * row + 0.4, title, _subtitle(ledger))
     largest = max(max(line) for line in table) or 1
@@ -62,8 +62,8 @@ def _write_bytes(
         marks.label(page, x, y, text, colour=colour, bold=bold)
         return
     number, unit = text.split()
-    marks.label(page, x, y - 0.1, number, size=style.SMALL_SIZE, colour=colour, bold=bold)
-    marks.label(page, x, y + 0.11, unit, size=style.SMALL_SIZE, colour=colour, bold=bold)
+    marks.label(page, x, y - 0.115, number, size=style.SMALL_SIZE, colour=colour, bold=bold)
+    marks.label(page, x, y + 0.125, unit, size=style.SMALL_SIZE, colour=colour, bold=bold)
 
 
 def _subtitle(ledger: Ledger) -> str:

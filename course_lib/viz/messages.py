@@ -72,7 +72,7 @@ def plot_messages(algorithms: Sequence[str], world_size: int = 8) -> Picture:
     across = len(rows[0])
     free = style.PAGE_WIDTH - 2 * style.MARGIN - across * _NAMES - (across - 1) * _GAP
     column = free / max(sum(max(1, len(steps)) for _, steps in row) for row in rows)
-    tall = (world_size - 1) * _LANE + 1.5
+    tall = (world_size - 1) * _LANE + 1.66
     title = "Who sends to whom, step by step"
     subtitle = "colour = sender;  column = step;  thickness = bytes of one message;  M = bytes of the tensor"
     figure, page = style.new_page(style.HEADER + len(rows) * tall + 0.12, title, subtitle)
@@ -80,7 +80,7 @@ def plot_messages(algorithms: Sequence[str], world_size: int = 8) -> Picture:
         left, top = style.MARGIN, style.HEADER + 0.18 + number * tall
         for name, steps in row:
             _draw_panel(page, name, steps, (left, top), column, world_size)
-            left += _NAMES + max(1, len(steps)) * column + _GAP
+            left += max(_NAMES + max(1, len(steps)) * column, style.text_width(_cost(name, world_size))) + _GAP
     words = [line for name, steps in panels for line in _in_words(name, steps, world_size)]
     return Picture(figure, title=f"{title}, on {world_size} ranks", description="\n".join(words))
 

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from matplotlib.figure import Figure
 
 from course_lib.errors import four_parts
-from course_lib.viz.style import course_style
+from course_lib.viz.style import PAGE_WIDTH, SHOWN_WIDTH, course_style
 
 _PNG_DPI = 192  # a 10 inch page fills a 1920 pixel projector
 
@@ -34,6 +34,7 @@ class Picture:
         with course_style():
             self.figure.savefig(buffer, format="svg", metadata=metadata)
         opening, rest = _slim(buffer.getvalue()).split(">", 1)
+        opening = re.sub(r'(width|height)="([\d.]+)pt"', _shown, opening)
         spoken = f"<title>{escape(self.title)}</title>\n<desc>{escape(self.description)}</desc>"
         return f'{opening} role="img">\n{spoken}{rest}'
 
@@ -68,6 +69,10 @@ class Picture:
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, Any]:
         return {"image/svg+xml": self.svg, "text/plain": self.text}
+
+
+def _shown(size: re.Match[str]) -> str:
+    return f'{size[1]}="{float(size[2]) * SHOWN_WIDTH / PAGE_WIDTH:g}pt"'
 
 
 def _slim(svg: str) -> str:

@@ -7,11 +7,12 @@ from math import cos, pi, sin
 from matplotlib.axes import Axes
 
 from course_lib.viz import marks, style
+from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 from course_lib.viz.ring_steps import Parts, RingStep, Transfer, ring_step, ring_steps
 
 _HEIGHT = 5.625
-_CENTRE, _RADIUS = (2.75, 3.28), 1.45
+_CENTRE, _RADIUS = (2.8, 3.28), 1.4
 _TABLE_LEFT, _TABLE_WIDTH, _TABLE_HEIGHT = 6.14, 3.44, 3.2
 _FRAMES_ACROSS, _FRAME = 4, 1.66
 _GAP = 0.08
@@ -38,7 +39,11 @@ def ring_all_reduce_step(world_size: int, step: int) -> Picture:
 
 @style.course_style()
 def ring_all_reduce_story(world_size: int = 4) -> Picture:
-    """All steps of a ring all-reduce on one page, as a strip of buffers: for print, and where no slider runs."""
+    """All steps of a ring all-reduce on one page, as a strip of buffers: for print, and where no slider runs.
+
+    Raises: ValueError for more than 4 ranks.
+    """
+    check_picture_size("ring_all_reduce_story", world_size, largest=_LARGE)
     steps = ring_steps(world_size)
     rows = -(-(len(steps) + 1) // _FRAMES_ACROSS)
     title = f"Ring all-reduce on {world_size} ranks: {len(steps) - 1} steps, one chunk each"

@@ -39,8 +39,9 @@ ALGORITHM_HUES = {
     "native": "#000000",
 }
 
-PAGE_WIDTH, MARGIN = 10.0, 0.42  # inches: a notebook's width, or a slide's, without scaling below 12 points
-TITLE_SIZE, BASE_SIZE, SMALL_SIZE = 18.0, 13.0, 12.0
+PAGE_WIDTH, MARGIN = 10.0, 0.42  # inches
+SHOWN_WIDTH = 8.75  # inches, 840 pixels: fits JupyterLab, which does not scale SVG, beside its file browser
+TITLE_SIZE, BASE_SIZE, SMALL_SIZE = 19.0, 14.2, 13.75  # points on the page; all at least 12 as shown
 HALF_CAP = 0.3636 / 72  # inches per point: half of a capital letter's height, which centres a line of text
 HEADER = 1.12  # inches from the top edge to the content, below title and subtitle
 
@@ -130,7 +131,7 @@ def new_page(height: float, title: str, subtitle: str = "", width: float = PAGE_
         linewidth=1.0,
         zorder=-10,
     )
-    page.add_patch(card)
+    page.add_artist(card)
     page.text(MARGIN, 0.5, title, size=TITLE_SIZE, weight=600, va="center")
     page.text(MARGIN, 0.84, subtitle, size=BASE_SIZE, color=SOFT, va="center")
     return figure, page

@@ -18,7 +18,7 @@ from course_lib.viz.picture import Picture
 
 _LEFT, _TOP, _LANE, _AXIS = 1.3, style.HEADER + 0.62, 0.66, 0.62  # inches: rank names, key, one rank, time axis
 _MOST_ARROWS = 16
-_SEND, _RECEIVE, _WAITING, _NATIVE = "send", "receive", "wait for the sender", "native call"
+_SEND, _RECEIVE, _WAITING, _NATIVE = "send", "receive", "waiting", "native call"
 _COLOURS = {
     **style.COMPUTE,
     _SEND: style.COMMUNICATION,
@@ -116,10 +116,10 @@ def _prepare_lanes(axes: Axes, ledger: Ledger, scale: float, unit: str) -> None:
         axes.annotate(
             f"rank {rank}",
             (0, rank + 0.5),
-            xytext=(-12, 0),
+            xytext=(-12, -72 * style.HALF_CAP * style.BASE_SIZE),
             textcoords="offset points",
             ha="right",
-            va="center_baseline",
+            va="baseline",
             annotation_clip=False,
         )
 

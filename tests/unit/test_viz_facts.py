@@ -144,7 +144,7 @@ def test_the_timeline_splits_a_receive_into_waiting_and_transfer():
     text = viz.plot_timeline(one_message()).text
     assert "2 events of 2 ranks in 4 s" in text
     assert "rank 0: sends 1 (2 KiB), receives 0 (0 B)\n" in text
-    assert "rank 1: sends 0 (0 B), receives 1 (2 KiB), wait for the sender 3 s\n" in text
+    assert "rank 1: sends 0 (0 B), receives 1 (2 KiB), waiting 3 s\n" in text
     assert "call #7: broadcast, tree" in text
 
 
@@ -175,7 +175,7 @@ def test_a_thousand_events_are_one_path_per_kind():
 
 def test_compute_counts_by_its_label():
     text = viz.plot_timeline(ring_ledger(2, compute=True)).text
-    assert "rank 1: sends 2 (2 KiB), receives 2 (2 KiB), backward 2 ms, forward 2 ms, optimizer 2 ms, wait" in text
+    assert "rank 1: sends 2 (2 KiB), receives 2 (2 KiB), backward 2 ms, forward 2 ms, optimizer 2 ms, waiting" in text
 
 
 def test_the_matrix_says_its_sums():
