@@ -38,6 +38,7 @@ bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 
 notebooks: setup-dev  ## execute notebooks/src and write the notebooks with their outputs (ONLY=02)
 	@$(DEVELOPER) -m tools.build_notebooks $(ONLY)
+	@$(DEVELOPER) -m tools.readme_figure
 
 exercises: setup-dev  ## build the learners' copies of the exercises
 	@$(DEVELOPER) tools/build_exercises.py

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tools.paths import ROOT
+from tools.readme_figure import FIGURE, picture
 
 README = (ROOT / "README.md").read_text()
 
@@ -35,3 +36,8 @@ def test_every_link_leads_somewhere():
 def test_every_notebook_is_in_the_table():
     notebooks = {f"notebooks/{path.stem}.ipynb" for path in (ROOT / "notebooks/src").glob("*.py")}
     assert notebooks and notebooks <= set(re.findall(r"\]\((notebooks/[^)]+)\)", README))
+
+
+def test_the_figure_is_what_the_library_draws():
+    assert f'src="{FIGURE.relative_to(ROOT)}"' in README
+    assert FIGURE.read_text() == picture().svg, "run `make notebooks`, which draws it anew"
