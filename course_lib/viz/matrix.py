@@ -28,7 +28,7 @@ def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to e
     figure, page = style.new_page(top + (ranks + 1) * row + 0.4, title, _subtitle(ledger))
     largest = max(max(line) for line in table) or 1
     right, bottom = left + ranks * cell, top + ranks * row
-    marks.label(page, style.MARGIN, top - 0.24, "from ↓   to →", colour=style.SOFT, align="left")
+    marks.label(page, style.MARGIN, top - 0.24, "from ↓ to →", colour=style.SOFT, align="left")
     for rank in range(ranks):
         across, down = left + (rank + 0.5) * cell - _GAP / 2, top + (rank + 0.5) * row - _GAP / 2
         marks.rank_badge(page, style.MARGIN + 0.37, down, rank)
