@@ -73,17 +73,28 @@ def rank_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int 
     Raises: ValueError if the model does not divide so, or has no such stage.
     """
     parallel.check(model)
+    layer, layers = rank_layer_parameters(model, parallel), model.n_layers // parallel.pp
+    outer = rank_outer_parameters(model, parallel, stage=stage)
+    return RankParameters(shared=layers * layer.shared + outer, experts=layers * layer.experts)
+
+
+def rank_layer_parameters(model: ModelConfig, parallel: ParallelConfig) -> RankParameters:
+    """One layer's parameters on the fullest tensor-parallel rank."""
+    weights = layer_weights(model)
+    experts = [weight for weight in weights if model.n_experts > 1 and weight.part == "ffn"]
+    shared = [weight for weight in weights if weight not in experts]
+    return RankParameters(shared=_on_rank(shared, parallel.tp), experts=_on_rank(experts, parallel.tp) // parallel.ep)
+
+
+def rank_outer_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int = 0) -> int:
+    """Parameters outside the layers that a stage's fullest tensor-parallel rank holds.
+
+    Raises: ValueError if there is no such stage.
+    """
     if stage not in range(parallel.pp):
         values, rule = f"stage={stage}, pp={parallel.pp}", "stages count from 0"
-        raise ValueError(four_parts("rank_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
-    layer, layers = layer_weights(model), model.n_layers // parallel.pp
-    with_experts = model.n_experts > 1
-    experts = [weight for weight in layer if with_experts and weight.part == "ffn"]
-    shared = [weight for weight in layer if weight not in experts]
-    return RankParameters(
-        shared=layers * _on_rank(shared, parallel.tp) + _on_rank(_outer(model, parallel.pp, stage), parallel.tp),
-        experts=layers * _on_rank(experts, parallel.tp) // parallel.ep,
-    )
+        raise ValueError(four_parts("rank_outer_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
+    return _on_rank(_outer(model, parallel.pp, stage), parallel.tp)
 
 
 def model_state_bytes(

@@ -6,6 +6,7 @@ All take a ModelConfig and read from it only the letters that they use, whatever
 from __future__ import annotations
 
 from course_lib.config import ModelConfig
+from course_lib.costs.explorer import explorer_parameters
 from course_lib.errors import four_parts
 
 
@@ -31,19 +32,6 @@ def megatron_parameters(config: ModelConfig) -> int:
     """
     L, h, s, V = config.n_layers, config.hidden_size, _positions(config), config.vocab_size
     return 12 * L * h**2 + 13 * L * h + (V + s) * h
-
-
-def explorer_parameters(config: ModelConfig) -> int:
-    """The matrices alone: attention with its kv heads, feed-forward blocks of all experts, embedding, head if untied.
-
-    Assumes no biases and no learned positions; leaves out norms and routers.
-    Source: Khare 2024, LLM Parallelism Explorer, as the tool computes it on one GPU.
-    """
-    H = config.hidden_size
-    attention = 2 * H * H + 2 * H * config.kv_size
-    ffn = config.n_experts * (3 if config.gated_ffn else 2) * H * config.ffn_size
-    embeddings = (1 if config.tied else 2) * config.vocab_size * H
-    return config.n_layers * (attention + ffn) + embeddings
 
 
 PARAMETER_FORMULAS = {

@@ -1,0 +1,131 @@
+"""What autograd keeps of a Llama decoder between forward and backward, tensor by tensor.
+
+Exact for `course_lib.models.decoder.Decoder` with an attention that keeps no scores, as PyTorch's CPU and flash
+kernels do. e is the bytes of one number of the model, D = H/A the size of one head, T = B S the tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.errors import four_parts
+
+Recompute = Literal["none", "full"]
+Sharing = Literal["tp", "sequence", "gathered", "nothing"]
+FP32, INT64 = 4, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """One tensor that backward will read.
+
+    `shared_by` says which ranks divide it between them: the tensor-parallel ones; those only with sequence
+    parallelism; the same, unless the whole is kept after it was gathered; or none.
+    """
+
+    name: str
+    elements: int
+    itemsize: int
+    shared_by: Sharing
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return self.elements * self.itemsize
+
+    def on_rank(self, parallel: ParallelConfig, *, keep_gathered: bool = False) -> int:
+        """Bytes on one tensor-parallel rank."""
+        whole = self.shared_by == "nothing" or (self.shared_by == "gathered" and keep_gathered)
+        needs_sequence = self.shared_by in ("sequence", "gathered")
+        if whole or (needs_sequence and not parallel.sequence_parallel):
+            return self.nbytes
+        return -(-self.nbytes // parallel.tp)
+
+
+def is_llama(config: ModelConfig) -> bool:
+    """Whether the layers are a Llama's: RMSNorm before each block, rotary positions, a gated block, no experts."""
+    shape = (config.norm, config.norms_per_layer, config.positions, config.gated_ffn, config.n_experts)
+    return shape == ("rms", 2, "rotary", True, 1)
+
+
+def layer_activations(
+    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, fused_norms: bool = False
+) -> tuple[Saved, ...]:
+    """The tensors that one layer keeps: T(e(4 H + 2 kv + 4 F) + 16 H + 4 A + 8) + 4 S D e bytes on a CPU.
+
+    A composite RMSNorm keeps its input and the normalised numbers in fp32; a fused one (PyTorch on a GPU) keeps
+    its input as it is, which takes 2 H e instead of 16 H.
+    Raises: ValueError for a size below 1, or a decoder of another shape.
+    """
+    _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
+    if not is_llama(config):
+        rule = "the tensors are those of a Llama decoder without experts"
+        way_out = "use korthikanti_layer_bytes for a GPT, explorer_activation_bytes for experts"
+        raise ValueError(four_parts("layer_activations", config.name, rule, way_out))
+    tokens, H, e = batch * sequence, config.hidden_size, itemsize
+    kv, ffn, heads = config.kv_size, config.ffn_size, config.n_heads
+    return (
+        *_norm("attention norm", tokens, H, e, fused_norms),
+        Saved(name="attention input", elements=tokens * H, itemsize=e, shared_by="gathered"),
+        Saved(name="query", elements=tokens * H, itemsize=e, shared_by="tp"),
+        Saved(name="key", elements=tokens * kv, itemsize=e, shared_by="tp"),
+        Saved(name="value", elements=tokens * kv, itemsize=e, shared_by="tp"),
+        Saved(name="rotations", elements=4 * sequence * config.head_size, itemsize=e, shared_by="nothing"),
+        Saved(name="attention output", elements=tokens * H, itemsize=e, shared_by="tp"),
+        Saved(name="log-sum-exp of scores", elements=tokens * heads, itemsize=FP32, shared_by="tp"),
+        *_norm("ffn norm", tokens, H, e, fused_norms),
+        Saved(name="ffn input", elements=tokens * H, itemsize=e, shared_by="gathered"),
+        Saved(name="gate", elements=tokens * ffn, itemsize=e, shared_by="tp"),
+        Saved(name="silu(gate)", elements=tokens * ffn, itemsize=e, shared_by="tp"),
+        Saved(name="up", elements=tokens * ffn, itemsize=e, shared_by="tp"),
+        Saved(name="gated", elements=tokens * ffn, itemsize=e, shared_by="tp"),
+    )
+
+
+def head_activations(
+    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, fused_norms: bool = False
+) -> tuple[Saved, ...]:
+    """The tensors that embedding, last norm, head and loss keep.
+
+    Cross-entropy keeps the logarithms of the probabilities in the format of the logits, (T, V): a model that turns
+    its logits into fp32 first has itemsize 4 there.
+    Raises: ValueError for a size below 1.
+    """
+    _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
+    tokens, H, e = batch * sequence, config.hidden_size, itemsize
+    return (
+        Saved(name="tokens", elements=tokens, itemsize=INT64, shared_by="nothing"),
+        *_norm("last norm", tokens, H, e, fused_norms),
+        Saved(name="head input", elements=tokens * H, itemsize=e, shared_by="gathered"),
+        Saved(name="log-probabilities", elements=tokens * config.vocab_size, itemsize=e, shared_by="tp"),
+        Saved(name="targets", elements=tokens, itemsize=INT64, shared_by="nothing"),
+    )
+
+
+def checkpointed_activations(config: ModelConfig, *, batch: int, sequence: int, itemsize: int) -> tuple[Saved, ...]:
+    """What a layer keeps that is recomputed in backward: its input alone.
+
+    Raises: ValueError for a size below 1.
+    """
+    _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
+    tokens = batch * sequence
+    return (Saved(name="layer input", elements=tokens * config.hidden_size, itemsize=itemsize, shared_by="sequence"),)
+
+
+def _norm(name: str, tokens: int, H: int, itemsize: int, fused: bool) -> tuple[Saved, ...]:
+    scale = Saved(name=f"{name}: 1/rms", elements=tokens, itemsize=FP32, shared_by="sequence")
+    if fused:
+        return (Saved(name=f"{name}: input", elements=tokens * H, itemsize=itemsize, shared_by="sequence"), scale)
+    return (
+        Saved(name=f"{name}: input in fp32", elements=tokens * H, itemsize=FP32, shared_by="sequence"),
+        Saved(name=f"{name}: normalised in fp32", elements=tokens * H, itemsize=FP32, shared_by="sequence"),
+        scale,
+    )
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(four_parts("activations", f"{name}={size}", f"{name} is positive", f"give {name} >= 1"))

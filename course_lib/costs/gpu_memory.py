@@ -1,0 +1,135 @@
+"""Memory of one GPU in training: states, activations, and what is gathered for a moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.costs.activations import (
+    Recompute,
+    checkpointed_activations,
+    head_activations,
+    is_llama,
+    layer_activations,
+)
+from course_lib.costs.conventions import Convention
+from course_lib.costs.explorer import explorer_layer_bytes
+from course_lib.costs.memory import model_state_bytes, rank_layer_parameters, rank_outer_parameters
+from course_lib.costs.published_activations import korthikanti_layer_bytes
+from course_lib.errors import four_parts
+
+HALF = 2  # bytes of a bf16 number
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuMemory:
+    """Bytes of one GPU; not all are alive at the same instant, so that the peak is at most `total`."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int  # with ZeRO-3: the weights of the largest unit, whole
+    activations: int  # of the layers
+    head: int  # of last norm, head and loss: mostly logits
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.activations + self.head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one GPU computes at a time, in bf16, and what it keeps of it; attention keeps no scores."""
+
+    sequence: int  # S, before context parallelism
+    microbatch: int  # sequences
+    n_microbatches: int = 1  # in one step of one replica
+    recompute: Recompute = "none"
+    fused_norms: bool = True  # PyTorch's RMSNorm on a GPU; False: on a CPU, and written out in Python
+    keep_gathered: bool = False  # sequence parallelism by DTensor; False: gathered again in backward, as in Megatron
+
+    def __post_init__(self) -> None:
+        for name in ("sequence", "microbatch", "n_microbatches"):
+            if getattr(self, name) < 1:
+                values, rule = f"{name}={getattr(self, name)}", f"{name} is positive"
+                raise ValueError(four_parts("Work", values, rule, f"give {name} >= 1"))
+        if self.recompute not in ("none", "full"):
+            values, rule = f"recompute={self.recompute!r}", "not a known way"
+            raise ValueError(four_parts("Work", values, rule, "choose 'none' or 'full'"))
+
+
+def gpu_memory(
+    model: ModelConfig, parallel: ParallelConfig, work: Work, convention: Convention, *, stage: int = 0
+) -> GpuMemory:
+    """Memory of a GPU of one pipeline stage, under the schedule 1F1B.
+
+    Activations are exact for a Llama, Korthikanti's without scores for a GPT, the Explorer's for experts.
+    Raises: ValueError if model, sequence or stage do not fit the degrees.
+    """
+    parallel.check(model, sequence=work.sequence)
+    states = model_state_bytes(model, parallel, convention, stage=stage)
+    last = stage == parallel.pp - 1
+    return GpuMemory(
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=states.optimizer,
+        gathered=_largest_unit_bytes(model, parallel, stage) if parallel.zero_stage == 3 else 0,
+        activations=_stage_activations(model, parallel, work, stage),
+        head=_head_bytes(model, parallel, work) if last else 0,
+    )
+
+
+def in_flight(*, pp: int, stage: int, n_microbatches: int) -> int:
+    """Microbatches whose activations a stage holds at once under 1F1B: the first stage pp, the last one 1.
+
+    Source: Narayanan et al. 2021, section 2.2.
+    """
+    return min(n_microbatches, pp - stage)
+
+
+def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, recompute: Recompute = "none") -> int:
+    """Bytes that one layer keeps of one microbatch on one GPU."""
+    sequence = work.sequence // parallel.cp
+    if recompute == "full":
+        kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=HALF)
+        return sum(saved.on_rank(parallel) for saved in kept)
+    if is_llama(model):
+        kept = layer_activations(
+            model, batch=work.microbatch, sequence=sequence, itemsize=HALF, fused_norms=work.fused_norms
+        )
+        return sum(saved.on_rank(parallel, keep_gathered=work.keep_gathered) for saved in kept)
+    if model.n_experts > 1:
+        return int(explorer_layer_bytes(model, parallel, sequence=work.sequence, microbatch=work.microbatch))
+    return int(
+        korthikanti_layer_bytes(
+            model,
+            batch=work.microbatch,
+            sequence=sequence,
+            tp=parallel.tp,
+            sequence_parallel=parallel.sequence_parallel,
+            recompute="selective",
+        )
+    )
+
+
+def _stage_activations(model: ModelConfig, parallel: ParallelConfig, work: Work, stage: int) -> int:
+    """Layers of all microbatches in flight; under full recompute also the one layer that backward is in."""
+    layers = model.n_layers // parallel.pp
+    layers *= in_flight(pp=parallel.pp, stage=stage, n_microbatches=work.n_microbatches)
+    again = layer_bytes(model, parallel, work) if work.recompute == "full" else 0
+    return layers * layer_bytes(model, parallel, work, recompute=work.recompute) + again
+
+
+def _head_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work) -> int:
+    sequence = work.sequence // parallel.cp
+    kept = head_activations(
+        model, batch=work.microbatch, sequence=sequence, itemsize=HALF, fused_norms=work.fused_norms
+    )
+    return sum(saved.on_rank(parallel, keep_gathered=work.keep_gathered) for saved in kept)
+
+
+def _largest_unit_bytes(model: ModelConfig, parallel: ParallelConfig, stage: int) -> int:
+    """bf16 weights of a layer, or of everything outside the layers if that is more."""
+    outer = rank_outer_parameters(model, parallel, stage=stage)
+    return HALF * max(rank_layer_parameters(model, parallel).total, outer)
