@@ -33,7 +33,7 @@ class Ledger:
     """The events of all ranks of one run."""
 
     def __init__(self, events: Sequence[Event], world_size: int) -> None:
-        self.events = sorted(events, key=lambda event: event.start_s)
+        self.events = sorted(events, key=lambda event: (event.start_s, event.rank))
         self.world_size = world_size
 
     def bytes_sent(self, rank: int) -> int:
