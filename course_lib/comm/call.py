@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
@@ -64,3 +66,8 @@ def next_number(group: ProcessGroup) -> int:
 def tag(number: int) -> int:
     """A message tag that no call of another cell has: what an aborted call left behind is never received."""
     return _cell * CALLS_PER_CELL + number % CALLS_PER_CELL
+
+
+def tag_of_label(text: str) -> int:
+    """A tag of its own for each kind of message outside a collective, above those of all calls."""
+    return 2**30 + zlib.crc32(f"{_cell} {text}".encode()) % 2**30

@@ -41,7 +41,7 @@ def all_reduce(
     Shapes: x (...) -> (...). Cost: ring 2 (p - 1)/p M bytes sent per rank, 2 (p - 1) steps.
     """
     port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
-    return _all_reduce(x.clone(), op, algorithm, port, node_size)
+    return _all_reduce(x.detach().clone(), op, algorithm, port, node_size)
 
 
 def all_reduce_(
@@ -54,7 +54,8 @@ def all_reduce_(
 ) -> Tensor:
     """`all_reduce` in place; returns `x`."""
     port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
-    return _all_reduce(x, op, algorithm, port, node_size)
+    _all_reduce(x.detach(), op, algorithm, port, node_size)
+    return x
 
 
 def _all_reduce(x: Tensor, op: Op, algorithm: str, port: Port, node_size: int | None) -> Tensor:
@@ -80,7 +81,7 @@ def reduce_scatter(
     if algorithm == NATIVE:
         with port.native(x):
             return native.reduce_scatter(x, op, port.group)
-    chunks = x.clone().tensor_split(port.size)
+    chunks = x.detach().clone().tensor_split(port.size)
     _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
     return finish(chunks[port.rank].clone(), op, port.size)
 
@@ -106,7 +107,7 @@ def broadcast(x: Tensor, *, src: int = 0, algorithm: str = "tree", group: Proces
     Shapes: x (...) -> (...). Cost: tree M bytes to each child, ceil(log2 p) steps.
     """
     port = open_call("broadcast", algorithm, group, x, root=src)
-    result, root = x.clone(), get_group_rank(port.group, src)
+    result, root = x.detach().clone(), get_group_rank(port.group, src)
     if algorithm == NATIVE:
         with port.native(x):
             return native.broadcast(result, root, port.group)
@@ -127,7 +128,7 @@ def reduce(
     Shapes: x (...) -> (...). Cost: tree M bytes sent per rank, ceil(log2 p) steps.
     """
     port = open_call("reduce", algorithm, group, x, root=dst, op=op)
-    result, root = x.clone(), get_group_rank(port.group, dst)
+    result, root = x.detach().clone(), get_group_rank(port.group, dst)
     if algorithm == NATIVE:
         with port.native(x):
             native.reduce(result, root, op, port.group)
@@ -147,7 +148,7 @@ def scatter(x: Tensor, *, src: int = 0, algorithm: str = "tree", group: ProcessG
     if algorithm == NATIVE:
         with port.native(x):
             return native.scatter(x, root, port.group)
-    chunks = x.clone().tensor_split(port.size)
+    chunks = x.detach().clone().tensor_split(port.size)
     _ROOTED[algorithm].scatter(chunks, root, port)
     return chunks[port.rank].clone()
 

@@ -66,7 +66,7 @@ def _mismatch(descriptors: dict[int, Descriptor]) -> str:
         for rank, descriptor in descriptors.items():
             owners.setdefault(getattr(descriptor, field.name), []).append(rank)
         if len(owners) > 1:
-            values = ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in owners.items())
+            values = " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in owners.items())
             way_out = _WAY_OUT.get(field.name, f"pass the same {field.name} on every rank")
             first = next(iter(descriptors.values()))
             rule = f"all ranks call with the same {field.name}"

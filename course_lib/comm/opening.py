@@ -24,6 +24,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "barrier": ("dissemination",),
     "all_reduce": ("naive", "ring", "tree", "recursive_doubling", "halving_doubling", "hierarchical"),
 }
+_SPLITTING = ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def open_call(
@@ -88,6 +89,9 @@ def _problem_of_names(operation: str, algorithm: str, group: ProcessGroup, root:
 def _problem_of_tensor(operation: str, x: Tensor | None, length: int | None, group: ProcessGroup) -> str:
     if x is None:
         return ""
+    if operation in _SPLITTING and not x.dim():
+        values = f"a tensor without dimensions on rank {_me(group)}"
+        return four_parts(operation, values, "dim 0 is what the ranks share", "pass x.view(1)")
     if not x.is_contiguous():
         values = f"a tensor of shape {tuple(x.shape)} with strides {x.stride()} on rank {_me(group)}"
         return four_parts(operation, values, "a message is contiguous memory", "pass x.contiguous()")
@@ -97,7 +101,7 @@ def _problem_of_tensor(operation: str, x: Tensor | None, length: int | None, gro
     if length is None:
         return ""
     expected = len(range(length)[group.rank() :: group.size()])  # what tensor_split gives this rank
-    if x.dim() == 0 or len(x) != expected:
+    if len(x) != expected:
         values = f"a shard of {_rows(x)} rows on rank {_me(group)}, length={length}, {group.size()} ranks"
         rule = f"shards follow torch.tensor_split, which gives this rank {expected}"
         return four_parts(operation, values, rule, "pass length=, the rows of the whole, and that shard")
@@ -116,9 +120,9 @@ def _problem_of_options(
         return four_parts(operation, f"op={op}", "no from-scratch reduction of that kind", "use SUM, AVG, MAX or MIN")
     if op == ReduceOp.AVG and x is not None and not x.is_floating_point():
         return four_parts(operation, f"op=AVG of {x.dtype}", "an average needs floats", "pass x.float(), or use SUM")
-    if algorithm == "hierarchical" and (not node_size or group.size() % node_size):
-        p = group.size()
-        fitting = [n for n in range(1, p + 1) if p % n == 0]
+    p = group.size()
+    fitting = [n for n in range(1, p + 1) if p % n == 0]
+    if algorithm == "hierarchical" and node_size not in fitting:
         return four_parts(
             operation,
             f"node_size={node_size} with {p} ranks",

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib.comm import call as calls
-from course_lib.comm import clock, ledger
+from course_lib.comm import clock, label, ledger
 from course_lib.comm.switches import active
 from course_lib.errors import four_parts
 
@@ -36,9 +36,21 @@ class Handle:
         if finish is not None:
             finish()
 
+    def begin_with(self, step: Callable[[], object]) -> Handle:
+        """Let `wait()` do `step` first; if that raises, the message is given up."""
+        finish = self._finish
+
+        def both() -> None:
+            step()
+            if finish is not None:
+                finish()
+
+        self._finish = both
+        return self
+
     def __del__(self) -> None:
         if self._finish is not None:
-            warnings.warn(f"{self.what}: its handle was dropped before wait()", ResourceWarning, stacklevel=2)
+            warnings.warn(f"{self.what}: its handle was dropped before wait()", RuntimeWarning, stacklevel=2)
 
 
 class Port:
@@ -52,6 +64,7 @@ class Port:
         self._names = dist.get_process_group_ranks(group)  # global ranks, for the ledger
         self._labels: dict[str, Any] = {"operation": operation, "algorithm": algorithm, "call": call}
         self._tag = calls.tag(call)
+        self._last_arrival_s = 0.0
 
     def subset(self, ranks: Sequence[int]) -> Port:
         """The same call among some of its ranks, this one included; they are counted from 0 in the given order."""
@@ -103,6 +116,24 @@ class Port:
 
         return Handle(what, finish)
 
+    def isend_labelled(self, x: Tensor, peer: int) -> Handle:
+        """Send the label of `x` ahead of it."""
+        mine = label.of(x)
+        announcing = self.group.send([mine], self._places[peer], self._tag)
+        return self._tagged(mine).isend(x, peer).begin_with(announcing.wait)
+
+    def irecv_labelled(self, into: Tensor, peer: int) -> Handle:
+        """Receive a label, compare it with `into`, then receive the message."""
+        mine, theirs = label.of(into), label.of(into)
+        announced = self.group.recv([theirs], self._places[peer], self._tag)
+
+        def compare() -> None:
+            announced.wait(RECEIVE_LIMIT)
+            if not torch.equal(mine, theirs):
+                raise ValueError(label.mismatch(theirs, mine, self._names[peer], self._names[self.rank]))
+
+        return self._tagged(mine).irecv(into, peer).begin_with(compare)
+
     def send(self, x: Tensor, peer: int) -> None:
         """Send `x` to `peer` and wait until it has passed."""
         self.isend(x, peer).wait()
@@ -132,7 +163,16 @@ class Port:
             work.wait()
         self._note(kind, x.nbytes, peer, started, time.monotonic())
 
+    def _tagged(self, mine: Tensor) -> Port:
+        """This port for messages of one length and dtype only."""
+        port = copy(self)
+        port._tag = calls.tag_of_label(label.text(mine))
+        return port
+
     def _note(self, kind: ledger.Kind, nbytes: int, peer: int | None, start_s: float, end_s: float) -> None:
+        if kind == "recv":  # posted early, it waits for the one before: a rank has one port in
+            start_s = max(start_s, self._last_arrival_s)
+            self._last_arrival_s = end_s
         if active.ledger:
             event = ledger.Event(
                 rank=self._names[self.rank],
@@ -150,26 +190,34 @@ class Port:
 def isend(x: Tensor, dst: int, group: ProcessGroup | None = None) -> Handle:
     """Start sending `x` to global rank `dst`; keep the handle and `wait()` for it before changing `x`."""
     port, peer = _port_to("isend", "dst", dst, group)
-    return port.isend(_sendable("isend", x), peer)
+    return _isend(port, _sendable("isend", x), peer)
 
 
 def irecv(into: Tensor, src: int, group: ProcessGroup | None = None) -> Handle:
     """Start receiving from global rank `src` into `into`, which must have the message's length and dtype."""
     port, peer = _port_to("irecv", "src", src, group)
-    return port.irecv(_sendable("irecv", into), peer)
+    return _irecv(port, _sendable("irecv", into), peer)
 
 
 def send(x: Tensor, dst: int, group: ProcessGroup | None = None) -> None:
     """Send `x` to global rank `dst` and wait until it has passed."""
     port, peer = _port_to("send", "dst", dst, group)
-    port.send(_sendable("send", x), peer)
+    _isend(port, _sendable("send", x), peer).wait()
 
 
 def recv(into: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:
     """Receive from global rank `src` into `into` and return it. Length and dtype must be those of the message."""
     port, peer = _port_to("recv", "src", src, group)
-    port.recv(_sendable("recv", into), peer)
+    _irecv(port, _sendable("recv", into), peer).wait()
     return into
+
+
+def _isend(port: Port, x: Tensor, peer: int) -> Handle:
+    return port.isend_labelled(x, peer) if active.guard and x.numel() else port.isend(x, peer)
+
+
+def _irecv(port: Port, into: Tensor, peer: int) -> Handle:
+    return port.irecv_labelled(into, peer) if active.guard and into.numel() else port.irecv(into, peer)
 
 
 def _port_to(operation: str, name: str, rank: int, group: ProcessGroup | None) -> tuple[Port, int]:

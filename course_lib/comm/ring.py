@@ -20,12 +20,15 @@ def reduce_scatter(chunks: Sequence[Tensor], port: Port, combine: Combine) -> No
     Cost: M - chunk r bytes sent, p - 1 steps.
     """
     r, p = port.rank, port.size
-    inbox = torch.empty_like(chunks[0])  # chunk 0 is the largest
+    inbox = [torch.empty_like(chunk) for chunk in chunks]
+    # A message whose receive is already posted need not ask whether it may come.
+    arriving = [port.irecv(inbox[(r - step - 1) % p], (r - 1) % p) for step in range(1, p)]
     for step in range(1, p):
-        outgoing, mine = chunks[(r - step) % p], chunks[(r - step - 1) % p]
-        arrived = inbox[: len(mine)]
-        port.exchange(outgoing, (r + 1) % p, arrived, (r - 1) % p)
-        combine(mine, arrived)
+        sending = port.isend(chunks[(r - step) % p], (r + 1) % p)
+        arriving[step - 1].wait()
+        mine = (r - step - 1) % p
+        combine(chunks[mine], inbox[mine])
+        sending.wait()
 
 
 def all_gather(chunks: Sequence[Tensor], port: Port) -> None:
@@ -34,9 +37,11 @@ def all_gather(chunks: Sequence[Tensor], port: Port) -> None:
     Cost: M - chunk r+1 bytes sent, p - 1 steps.
     """
     r, p = port.rank, port.size
+    arriving = [port.irecv(chunks[(r - step - 1) % p], (r - 1) % p) for step in range(p - 1)]
     for step in range(p - 1):
-        outgoing, incoming = chunks[(r - step) % p], chunks[(r - step - 1) % p]
-        port.exchange(outgoing, (r + 1) % p, incoming, (r - 1) % p)
+        sending = port.isend(chunks[(r - step) % p], (r + 1) % p)
+        arriving[step].wait()
+        sending.wait()
 
 
 def all_reduce(x: Tensor, port: Port, combine: Combine) -> None:

@@ -48,7 +48,7 @@ def scatter(chunks: Sequence[Tensor], root: int, port: Port) -> None:
     if parent is not None:
         _unpack(port, parent, [chunks[rank] for rank in below(port.rank, port.size, root)])
     for child in children:
-        port.send(_pack([chunks[rank] for rank in below(child, port.size, root)]), child)
+        port.send(torch.cat([chunks[rank] for rank in below(child, port.size, root)]), child)
 
 
 def gather(chunks: Sequence[Tensor], root: int, port: Port) -> None:
@@ -57,7 +57,7 @@ def gather(chunks: Sequence[Tensor], root: int, port: Port) -> None:
     for child in reversed(children):
         _unpack(port, child, [chunks[rank] for rank in below(child, port.size, root)])
     if parent is not None:
-        port.send(_pack([chunks[rank] for rank in below(port.rank, port.size, root)]), parent)
+        port.send(torch.cat([chunks[rank] for rank in below(port.rank, port.size, root)]), parent)
 
 
 def neighbours(rank: int, p: int, root: int) -> tuple[int | None, list[int]]:
@@ -88,13 +88,10 @@ def _reach(v: int, p: int) -> int:
     return v & -v or 1 << (p - 1).bit_length()
 
 
-def _pack(chunks: list[Tensor]) -> Tensor:
-    return torch.cat(chunks)
-
-
 def _unpack(port: Port, source: int, chunks: list[Tensor]) -> None:
     """Receive one message into several chunks."""
-    message = torch.empty_like(_pack(chunks))
+    lengths = [len(chunk) for chunk in chunks]
+    message = chunks[0].new_empty(sum(lengths), *chunks[0].shape[1:])
     port.recv(message, source)
-    for chunk, part in zip(chunks, message.split([len(chunk) for chunk in chunks]), strict=True):
+    for chunk, part in zip(chunks, message.split(lengths), strict=True):
         chunk.copy_(part)

@@ -37,17 +37,17 @@ def refused(fn, world_size=4):
 
 def test_unequal_lengths():
     text = refused(lambda: comm.all_reduce(torch.ones(5 if dist.get_rank() == 3 else 4)))
-    assert text.startswith("all_reduce: length is 4 on ranks 0, 1, 2, 5 on rank 3; ")
+    assert text.startswith("all_reduce: length is 4 on ranks 0, 1, 2 and 5 on rank 3; ")
 
 
 def test_unequal_shapes_of_equal_length():
     text = refused(lambda: comm.broadcast(torch.ones(4, 2 if dist.get_rank() else 3)))
-    assert text.startswith("broadcast: row is 3 on rank 0, 2 on ranks 1, 2, 3; ")
+    assert text.startswith("broadcast: row is 3 on rank 0 and 2 on ranks 1, 2, 3; ")
 
 
 def test_unequal_dtypes():
     text = refused(lambda: comm.all_reduce(torch.ones(4).to(torch.int64 if dist.get_rank() == 1 else torch.float32)))
-    assert "dtype is torch.float32 on ranks 0, 2, 3, torch.int64 on rank 1; " in text
+    assert "dtype is torch.float32 on ranks 0, 2, 3 and torch.int64 on rank 1; " in text
 
 
 def test_different_collectives():
@@ -55,7 +55,7 @@ def test_different_collectives():
         x = torch.ones(4)
         return comm.all_reduce(x) if dist.get_rank() else comm.broadcast(x)
 
-    assert "operation is broadcast on rank 0, all_reduce on ranks 1, 2, 3; " in refused(differ)
+    assert "operation is broadcast on rank 0 and all_reduce on ranks 1, 2, 3; " in refused(differ)
 
 
 def test_one_rank_with_a_strided_tensor_stops_all():
