@@ -6,13 +6,13 @@
 # | **Time** | about 30 minutes |
 # | **You need** | Python, and to have seen a PyTorch tensor |
 # | **You will prove** | an average computed by four processes equals the one computed by a single process; a wrong average can hide behind a perfect loss curve |
-# | **Back ends** | checked here on CPU (gloo); the same cells use one GPU per process (NCCL) where there are enough |
+# | **Back ends** | checked here on CPU over gloo, PyTorch's message library for CPUs; with enough GPUs the same cells use one per process over NCCL, NVIDIA's |
 
 # %% [markdown]
 # ## Why one process is not enough
 #
-# Training an 8-billion-parameter Llama takes 128 GB<!-- =16 * model_parameters(LLAMA_3_1_8B) / GB --> just for weights, gradients and optimizer
-# states, at 16 bytes<!-- =16 --> per parameter. That is more than one GPU holds.
+# Training an 8-billion-parameter Llama takes 128 GB<!-- =16 * model_parameters(LLAMA_3_1_8B) / GB --> at 16 bytes<!-- =16 --> per parameter: 2 for the
+# weight, 2 for its gradient, 12 for the optimizer. An H100 with 80 GB<!-- =80 --> does not hold that, before a single activation.
 #
 # So many processes must share the work, and **agree** on the result. This course is about how they agree, what it costs,
 # and how to notice when they don't.
@@ -26,7 +26,7 @@
 # A **rank** is one process in a group that works together. Ranks are numbered from 0. The size of the group is the
 # **world size**.
 #
-# Your notebook is not one of them. It sends each cell to the ranks and collects what they say.
+# Your notebook is not one of them. It sends each cell that begins with `%%ranks` to the ranks and collects what they say.
 
 # %%
 from course_lib import viz
@@ -53,7 +53,7 @@ print(f"I am rank {rank} of {world_size}")
 
 # %%
 # %%ranks 4
-x = 10 + rank
+x = 100 - rank
 x
 
 # %% [markdown]
@@ -109,24 +109,24 @@ viz.who_holds_what("all_reduce", 4)
 # ### Predict, then run
 #
 # Rank 0 holds 1, rank 1 holds 2, rank 2 holds 3, rank 3 holds 4. All ranks call all-reduce. What does rank 0 hold
-# afterwards?
+# afterwards? The run comes first, its result stays hidden until you have guessed.
 #
-# Put your own number in place of the guess. Being wrong here is useful: it shows you what to look at next.
+# Put your own number in place of the guess: 10 points if it is right, 5 within a factor of two, 2 within a factor of ten.
+
+# %%
+# %%ranks 4 --pull after
+gradient = torch.tensor([rank + 1.0])
+dist.all_reduce(gradient)
+after = gradient.item()
 
 # %%
 from course_lib.checks import predict, score
 
-predict("rank 0 after all-reduce of 1, 2, 3, 4", guess=2.5, answer=1 + 2 + 3 + 4)
-
-# %%
-# %%ranks 4
-gradient = torch.tensor([rank + 1.0])
-dist.all_reduce(gradient)
-gradient
+predict("rank 0 after all-reduce of 1, 2, 3, 4", guess=2.5, answer=after[0])
 
 # %% [markdown]
-# All-reduce **sums**. It does not average. The guess 2.5 is what training *wants*, and people often assume that the
-# library already did it.
+# All-reduce **sums**; it does not average. A guess of 2.5 is the average: what training *wants*, and what people
+# often assume the library did.
 #
 # Dividing by the world size is your job. Remember this: near the end of this notebook it turns into a bug that no loss
 # curve shows.
@@ -153,13 +153,14 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 #
 # `dist.all_reduce` is a black box. Inside there are only **sends** and **receives** between two ranks.
 #
-# The simplest way: everybody sends to rank 0, rank 0 adds, and sends the sum back. It is the library's real code you
-# read here.
+# The simplest way has two halves. **Reduce:** everybody sends to rank 0, which adds. **Broadcast:** rank 0 sends the sum to everybody. You
+# read the real code of this course's `course_lib`: `port` sends and receives, `combine` adds, p is the number of ranks and M the bytes of
+# the tensor.
 
 # %%
 from course_lib.comm import naive
 
-viz.show_source(naive.all_reduce)
+display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %%
 # %%ranks 4
@@ -192,8 +193,8 @@ viz.plot_bytes_matrix(ledger())
 # %% [markdown]
 # ### When did it happen?
 #
-# The same ledger drawn over time. This is *your* run, on your machine, a moment ago. Run the cell again after the one
-# above it, and it will look different.
+# The same ledger drawn over time. This is *your* run, a moment ago. Run the `comm.all_reduce` cell again, then this one, and it looks different. Four
+# numbers need no time: long bars are processes that wait for each other, or for one of your cores.
 
 # %%
 # NBVAL_IGNORE_OUTPUT: times differ on every machine and in every run
@@ -202,8 +203,8 @@ viz.plot_timeline(ledger(), title="All-reduce through rank 0, as it just ran")
 # %% [markdown]
 # ## When one rank fails
 #
-# Rank 1 below makes a mistake; the other three wait for it in all-reduce. On most systems you would now sit for half an hour
-# in front of a silent screen.
+# Rank 1 below makes a mistake; the other three wait for it in all-reduce. PyTorch by itself would let them wait for half an
+# hour, its time limit with gloo, without a word.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -220,7 +221,7 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # ## A hang on purpose
 #
-# The most common failure of all has no error: the ranks disagree on which call comes next. Rank 2 below waits for a message that
+# The most puzzling failure has no error at all: the ranks disagree on which call comes next. Rank 2 below waits for a message that
 # nobody sends. The rest wait for rank 2.
 #
 # `--timeout 3` ends the wait after three seconds.
@@ -239,8 +240,7 @@ else:
 # This one line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Compare the two places and
 # you see the bug: rank 2 took the other branch.
 #
-# On a cluster with thousands of ranks, engineers look for exactly this line. Your ranks are back already, ready for the
-# next cell.
+# (`#1` says that it was the first collective of the cell.) Your ranks are back already, ready for the next cell.
 
 # %% [markdown]
 # ## A mismatch
@@ -255,8 +255,9 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# No garbage and no hang: before a byte of data moves, our collectives compare notes. The message has four parts,
-# as every message in this course: what was attempted, with which values, which rule they break, and the way out.
+# No garbage and no hang: before a byte of data moves, our collectives compare notes. After the place, the
+# message has four parts, like every complaint about an argument in this course: what was attempted, with which values, which rule they break, and the way
+# out.
 
 # %% [markdown]
 # ## The failure that nobody notices
@@ -292,8 +293,9 @@ def four_rank_training(divide_by, steps=40):
 # %%
 from course_lib.ranks import run_ranks
 
-right, right_norm = run_ranks(four_rank_training, 4, 4)[0]
-wrong, wrong_norm = run_ranks(four_rank_training, 4, 1)[0]
+ranks = 4
+right, right_norm = run_ranks(four_rank_training, ranks, 4)[0]  # divided by 4
+wrong, wrong_norm = run_ranks(four_rank_training, ranks, 1)[0]  # not divided
 
 # %%
 for step in range(0, 40, 8):
@@ -307,11 +309,11 @@ for step in range(0, 40, 8):
 predict("gradient norm, wrong over right", guess=1.0, answer=lambda: round(wrong_norm / right_norm, 2))
 
 # %% [markdown]
-# The gradient was 4 times too large in every step. Change the optimizer, clip gradients, add weight decay, or
-# mix it with another kind of parallelism, and the runs drift apart weeks later.
+# The gradient is 4 times too large, and the loss does not know. With plain SGD the two runs differ after one step. With
+# Adam and gradient clipping they drift apart slowly. With Adam alone you may never see it.
 #
-# Large frameworks have shipped this very bug. So this course never trusts a loss curve. It compares gradients with
-# one device, using plain SGD, which hides nothing.
+# Frameworks have shipped this: [here](https://github.com/pytorch/pytorch/issues/162338) an average that was a sum, wrong by the world size. So
+# this course never trusts a loss curve. It compares gradients with one device, using plain SGD, which hides nothing.
 
 # %% [markdown]
 # ## How to use this course
@@ -344,7 +346,7 @@ score()
 # - A hang has a diagnosis: which rank, which call, which line.
 # - A loss curve can look perfect over wrong gradients.
 #
-# **Next:** module 02, *collectives*, opens the black box: eight primitives, the ring, and what each byte costs. Exercises start
+# **Next:** module 02, *collectives* (01 is about memory and can wait), opens the black box: eight primitives, the ring, and what each byte costs. Exercises start
 # there.
 #
 # References: [PyTorch distributed overview](https://docs.pytorch.org/docs/stable/distributed.html).
