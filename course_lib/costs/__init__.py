@@ -29,6 +29,18 @@ from course_lib.costs.explorer import (
     explorer_state_bytes,
 )
 from course_lib.costs.fit import Fit, fit_alpha_beta
+from course_lib.costs.flops import (
+    ForwardFlops,
+    chinchilla_model,
+    chinchilla_tokens,
+    forward_flops,
+    gpu_hours,
+    megatron_flops,
+    rule_of_thumb_flops,
+    training_flops,
+    training_seconds,
+    utilisation,
+)
 from course_lib.costs.gpu_memory import GpuMemory, Work, gpu_memory, in_flight, layer_bytes
 from course_lib.costs.memory import (
     RankParameters,
@@ -60,12 +72,24 @@ from course_lib.costs.published_activations import (
     korthikanti_layer_bytes,
     workshop_activations,
 )
+from course_lib.costs.published_runs import (
+    GPT3_PROJECTED,
+    LLAMA_65B,
+    LLAMA_TOKENS,
+    MEGATRON_TABLE,
+    MeasuredRow,
+    TrainingRun,
+)
 from course_lib.costs.sweep import SweepPoint
 from course_lib.costs.traffic import CommTime, Step, split_sizes
 
 __all__ = [
     "ALGORITHMS",
     "CONVENTIONS",
+    "GPT3_PROJECTED",
+    "LLAMA_65B",
+    "LLAMA_TOKENS",
+    "MEGATRON_TABLE",
     "PARAMETER_FORMULAS",
     "PARTS",
     "STRATEGIES",
@@ -73,7 +97,9 @@ __all__ = [
     "Convention",
     "ExplorerMemory",
     "Fit",
+    "ForwardFlops",
     "GpuMemory",
+    "MeasuredRow",
     "Message",
     "Part",
     "RankParameters",
@@ -81,6 +107,7 @@ __all__ = [
     "StateBytes",
     "Step",
     "SweepPoint",
+    "TrainingRun",
     "Weight",
     "Work",
     "active_parameters",
@@ -88,6 +115,8 @@ __all__ = [
     "bandwidth_limit_s",
     "bytes_per_parameter",
     "checkpointed_activations",
+    "chinchilla_model",
+    "chinchilla_tokens",
     "comm_time",
     "expert_parameters",
     "explorer_activation_bytes",
@@ -97,7 +126,9 @@ __all__ = [
     "explorer_state_bytes",
     "find_convention",
     "fit_alpha_beta",
+    "forward_flops",
     "gloo_all_reduce_s",
+    "gpu_hours",
     "gpu_memory",
     "gpus_needed",
     "head_activations",
@@ -113,6 +144,7 @@ __all__ = [
     "layer_parameters",
     "layer_weights",
     "least_bytes",
+    "megatron_flops",
     "megatron_parameters",
     "model_parameters",
     "model_state_bytes",
@@ -121,8 +153,12 @@ __all__ = [
     "rank_layer_parameters",
     "rank_outer_parameters",
     "rank_parameters",
+    "rule_of_thumb_flops",
     "split_sizes",
     "state_bytes",
+    "training_flops",
+    "training_seconds",
+    "utilisation",
     "workshop_activations",
     "workshop_parameters",
 ]
