@@ -133,7 +133,7 @@ result = comm.all_reduce(gradients[rank], algorithm="ring")
 [torch.equal(mine, total) for mine in result]
 
 # %% [markdown]
-# ## 6 · Verify: every algorithm, 1 to 4 ranks
+# ## 6 · Verify: every algorithm, 1 to 6 ranks
 #
 # A ring is one of six ways:
 #
@@ -182,7 +182,7 @@ def all_reduce_of_1_mib(algorithm):
 
 for algorithm in ("naive", "ring"):
     run_ranks(all_reduce_of_1_mib, 4, algorithm)
-    display(viz.plot_bytes_matrix(ledger()))
+    display(viz.plot_bytes_matrix(ledger(), title=f"{algorithm}: bytes from each rank to each rank"))
 
 # %% [markdown]
 # Naive: rank 0's row and column carry everything. Ring: four equal entries, each rank to its right neighbour.
