@@ -18,6 +18,7 @@ from course_lib.costs.bounds import (
 )
 from course_lib.costs.comm_time import ALGORITHMS, comm_time
 from course_lib.costs.conventions import CONVENTIONS, Convention, find_convention
+from course_lib.costs.explore import EXPLORER, Exploration, ExploreRow, as_csv, explore
 from course_lib.costs.explorer import (
     STRATEGIES,
     ExplorerMemory,
@@ -42,6 +43,7 @@ from course_lib.costs.flops import (
     utilisation,
 )
 from course_lib.costs.gpu_memory import GpuMemory, Work, gpu_memory, in_flight, layer_bytes
+from course_lib.costs.grid import Candidate, Grid, candidates
 from course_lib.costs.memory import (
     RankParameters,
     StateBytes,
@@ -86,6 +88,7 @@ from course_lib.costs.traffic import CommTime, Step, split_sizes
 __all__ = [
     "ALGORITHMS",
     "CONVENTIONS",
+    "EXPLORER",
     "GPT3_PROJECTED",
     "LLAMA_65B",
     "LLAMA_TOKENS",
@@ -93,12 +96,16 @@ __all__ = [
     "PARAMETER_FORMULAS",
     "PARTS",
     "STRATEGIES",
+    "Candidate",
     "CommTime",
     "Convention",
+    "Exploration",
+    "ExploreRow",
     "ExplorerMemory",
     "Fit",
     "ForwardFlops",
     "GpuMemory",
+    "Grid",
     "MeasuredRow",
     "Message",
     "Part",
@@ -111,14 +118,17 @@ __all__ = [
     "Weight",
     "Work",
     "active_parameters",
+    "as_csv",
     "bandwidth_bound_s",
     "bandwidth_limit_s",
     "bytes_per_parameter",
+    "candidates",
     "checkpointed_activations",
     "chinchilla_model",
     "chinchilla_tokens",
     "comm_time",
     "expert_parameters",
+    "explore",
     "explorer_activation_bytes",
     "explorer_layer_bytes",
     "explorer_memory",

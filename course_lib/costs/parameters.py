@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Literal, get_args
 
@@ -34,6 +35,7 @@ class Weight:
         return self.copies * prod(self.shape)
 
 
+@cache
 def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """The tensors of one decoder layer."""
     H, kv, ffn = config.hidden_size, config.kv_size, config.ffn_size
@@ -50,6 +52,7 @@ def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     )
 
 
+@cache
 def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """The tensors outside the layers: embedding, learned positions, last norm, and the head unless it is tied."""
     table = (config.vocab_size, config.hidden_size)

@@ -1,0 +1,131 @@
+"""The sweep of the memory explorer: one row for every legal way to spread a model over GPUs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from io import StringIO
+
+from course_lib.config import ModelConfig
+from course_lib.costs.conventions import find_convention
+from course_lib.costs.explorer import STRATEGIES, explorer_memory
+from course_lib.costs.gpu_memory import Work, gpu_memory
+from course_lib.costs.grid import Candidate, Grid, candidates
+from course_lib.errors import four_parts
+from course_lib.units import GiB
+
+EXPLORER = "explorer-2024"  # the convention whose rows are those of the LLM Parallelism Explorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreRow:
+    """One row of the table, with the Explorer's names of the columns.
+
+    Units: the columns that end in `_gb` are in `memory_unit`, because the Explorer's are.
+    """
+
+    name: str
+    ngpus: int
+    TP: int
+    PP: int
+    EP: int
+    CP: int
+    DP: int
+    sub_seq_length: int
+    micro_batch_size: int
+    num_of_micro_batches: float
+    pipeline_parallelism_bubble_rate: float  # idle over ideal time, (pp - 1)/m
+    data_parallel_sharding_strategy: str
+    total_memory_gb: float
+    model_and_optimizer_states_memory_gb: float
+    activations_memory_gb: float
+    token_imbalance_hypothesis: float
+    memory_unit: str
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration:
+    """What is explored besides the degrees."""
+
+    sequence: int = 8192
+    global_batch: int = 4096  # sequences
+    convention: str = "fp32"  # one of CONVENTIONS, or EXPLORER
+    token_imbalance: float = 1.0
+    device_bytes: int = 80 * 10**9  # of one GPU: what fits is decided by it
+
+    def __post_init__(self) -> None:
+        if self.convention != EXPLORER:
+            find_convention(self.convention)
+        if self.token_imbalance < 1:
+            values, rule = f"token_imbalance={self.token_imbalance}", "the busiest expert has at least its share"
+            raise ValueError(four_parts("sweep", values, rule, "give token_imbalance >= 1"))
+
+
+def explore(model: ModelConfig, exploration: Exploration, grid: Grid | None = None) -> list[ExploreRow]:
+    """All legal combinations of a grid (the Explorer's, if none is given) with their memory per GPU.
+
+    Raises: ValueError if no combination is legal.
+    """
+    legal = candidates(model, grid or Grid(), sequence=exploration.sequence, global_batch=exploration.global_batch)
+    return [_row(model, candidate, exploration) for candidate in legal]
+
+
+def as_csv(rows: Iterable[ExploreRow]) -> str:
+    """The table as text, memory to two decimals as the Explorer's blog prints it."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in fields(ExploreRow)]
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow(
+            f"{value:.2f}" if name.endswith("_gb") else value for name, value in zip(names, astuple(row), strict=True)
+        )
+    return text.getvalue()
+
+
+def _row(model: ModelConfig, candidate: Candidate, exploration: Exploration) -> ExploreRow:
+    parallel = candidate.parallel
+    states, activations = _memory(model, candidate, exploration)
+    return ExploreRow(
+        name=model.name,
+        ngpus=parallel.world_size,
+        TP=parallel.tp,
+        PP=parallel.pp,
+        EP=parallel.ep,
+        CP=parallel.cp,
+        DP=parallel.dp,
+        sub_seq_length=exploration.sequence // parallel.cp,
+        micro_batch_size=candidate.microbatch,
+        num_of_micro_batches=float(candidate.n_microbatches),
+        pipeline_parallelism_bubble_rate=(parallel.pp - 1) / candidate.n_microbatches,
+        data_parallel_sharding_strategy=STRATEGIES[parallel.zero_stage],
+        total_memory_gb=(states + activations) / GiB,
+        model_and_optimizer_states_memory_gb=states / GiB,
+        activations_memory_gb=activations / GiB,
+        token_imbalance_hypothesis=exploration.token_imbalance,
+        memory_unit="GiB",
+        fits=states + activations <= exploration.device_bytes,
+    )
+
+
+def _memory(model: ModelConfig, candidate: Candidate, exploration: Exploration) -> tuple[float, float]:
+    """Bytes of states and of activations of one GPU; ours are those of the fullest pipeline stage."""
+    if exploration.convention == EXPLORER:
+        memory = explorer_memory(
+            model,
+            candidate.parallel,
+            STRATEGIES[candidate.parallel.zero_stage],
+            sequence=exploration.sequence,
+            microbatch=candidate.microbatch,
+            token_imbalance=exploration.token_imbalance,
+        )
+        return memory.states, memory.activations
+    work = Work(sequence=exploration.sequence, microbatch=candidate.microbatch, n_microbatches=candidate.n_microbatches)
+    convention = find_convention(exploration.convention)
+    ends = {0, candidate.parallel.pp - 1}  # the stages between hold less than the first
+    stages = [gpu_memory(model, candidate.parallel, work, convention, stage=stage) for stage in ends]
+    fullest = max(stages, key=lambda stage: stage.total)
+    states = fullest.weights + fullest.gradients + fullest.optimizer + fullest.gathered
+    return states, fullest.activations + fullest.head
