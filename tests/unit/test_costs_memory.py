@@ -56,6 +56,12 @@ def test_the_workshop_s_70b_needs_914_gb_and_so_many_gpus():
     assert [gpus_needed(states.total, size * GiB) for size in (40, 80)] == [22, 11]
 
 
+def test_the_workshop_s_memory_by_size():
+    sizes = (300 * 10**6, 10**9, 7 * 10**9, 13 * 10**9, 70 * 10**9)
+    found = [state_bytes(parameters, CONVENTIONS["workshop"]).total / GB for parameters in sizes]
+    assert [round(gigabytes) for gigabytes in found] == [4, 14, 98, 182, 980]
+
+
 def test_zero_on_64_ranks():
     found = [state_bytes(7_500_000_000, ZERO, zero_stage=stage, shards=64).total / GB for stage in range(4)]
     assert [round(gigabytes, 1) for gigabytes in found] == [120, 31.4, 16.6, 1.9]

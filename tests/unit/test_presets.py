@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 
 from course_lib.config import LLAMA_3_1_8B, load_model, load_preset, model_names, parse_model
 from course_lib.costs import model_parameters, workshop_parameters
@@ -99,3 +101,12 @@ def test_a_missing_key_is_refused():
 def test_a_value_of_another_kind_is_refused(key, value, rule):
     with pytest.raises(ValueError, match=rf"{key}={value!r}; {key} is {rule}; write it without quotes and units$"):
         parse_model({**LLAMA, key: value})
+
+
+def test_hydra_composes_the_same_models_and_overrides_them():
+    with initialize_config_module("course_lib.presets", version_base=None):
+        for name in model_names():
+            chosen = compose(overrides=[f"+model={name}"]).model
+            assert parse_model(OmegaConf.to_container(chosen)) == load_preset(name)
+        changed = compose(overrides=["+model=llama3_1_8b", "model.n_layers=2"]).model
+    assert parse_model(OmegaConf.to_container(changed)).config == replace(LLAMA_3_1_8B, n_layers=2)
