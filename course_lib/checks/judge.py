@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from torch import Tensor
 
 from course_lib.checks import ratios
 from course_lib.checks.runner import RankReport, Trial
-from course_lib.checks.signature import diagnose
+from course_lib.checks.signature import Puzzle, diagnose, only_own_part
 from course_lib.checks.spec import Case, WriteExercise
 from course_lib.checks.steps import count_steps, unmatched
 from course_lib.comm.ledger import Ledger
@@ -16,24 +17,26 @@ from course_lib.ranks.report import RankError
 
 TRAFFIC = {"messages": ratios.MESSAGES, "steps": ratios.STEPS, "bytes": ratios.BYTES}
 UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
+WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
+LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 
 def judge(exercise: WriteExercise, case: Case, trial: Trial, *, seed: int, traffic: bool) -> str | None:
     """None if the trial is right, else why not. The order is that of a learner's progress."""
     if trial.error is not None:
-        return _ended_badly(trial.error, exercise)
+        return _ended_badly(trial.error, exercise, case)
     book = Ledger(trial.events, case.world_size)
     return (
         _wrong_form(exercise, case, trial.reports)
-        or diagnose([report.result.reshape(-1) for report in trial.reports], exercise.puzzle(case, seed))
+        or _wrong_values(trial.reports, exercise.puzzle(case, seed), book)
         or _input_changed(trial.reports)
         or _wrong_means(exercise, case, trial, book)
         or (_too_much(exercise, case, trial, book) if traffic else None)
     )
 
 
-def _ended_badly(error: RankError, exercise: WriteExercise) -> str:
+def _ended_badly(error: RankError, exercise: WriteExercise, case: Case) -> str:
     text = str(error).removesuffix("; all ranks were restarted, their variables are gone")
     unwritten = UNWRITTEN.search(text)
     if unwritten and unwritten[1] != exercise.key:
@@ -41,7 +44,7 @@ def _ended_badly(error: RankError, exercise: WriteExercise) -> str:
     if unwritten:
         return "not written yet: put your code in place of the line `raise NotImplementedError`"
     lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
-    advice = _advice_on_hang(text) if error.kind == "timeout" else ""
+    advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_lengths(text, case)
     return f"{lead}: {text}{advice}"
 
 
@@ -49,11 +52,45 @@ def _advice_on_hang(text: str) -> str:
     sends, receives = " send to " in text, " recv from " in text or " irecv from " in text
     if "still run" in text:
         return "; an endless loop?"
+    gone = _partner_that_returned(text)
+    if gone:
+        return gone
     if sends and not receives:
         return "; all that wait are sending, nobody receives: start the receive first (comm.irecv), then send"
     if receives and not sends:
         return "; all that wait are receiving, nobody sends: does each partner send to the rank that expects it?"
     return ""
+
+
+def _partner_that_returned(text: str) -> str | None:
+    """Who waits is in the report; a partner that is not has nothing left to do."""
+    found = [([int(rank) for rank in m[1].split(", ")], m[2], int(m[3])) for m in WAITS.finditer(text)]
+    waiting = {rank for ranks, _, _ in found for rank in ranks}
+    for ranks, call, partner in found:
+        if partner not in waiting:
+            does = "sends to" if "send" in call else "receives from"
+            return (
+                f"; rank {ranks[0]} {does} {partner}, which has already returned: is there such a partner in this step?"
+            )
+    return None
+
+
+def _advice_on_lengths(text: str, case: Case) -> str:
+    lengths = LENGTHS.search(text)
+    if not lengths or lengths[2] != lengths[4] or abs(int(lengths[1]) - int(lengths[3])) != math.prod(case.row):
+        return ""
+    return "; chunks may differ by one row: make the inbox as long as the chunk that comes in"
+
+
+def _wrong_values(reports: tuple[RankReport, ...], puzzle: Puzzle, book: Ledger) -> str | None:
+    results = [report.result.reshape(-1) for report in reports]
+    ranks = range(puzzle.world_size)
+    if only_own_part(results, puzzle) and all(book.messages(rank) >= puzzle.world_size - 1 for rank in ranks):
+        return (
+            "rank 0 returned its own chunk 0 with nothing added. If chunk 0 starts on rank 0, "
+            f"it is finished on rank {puzzle.world_size - 1}, not on rank 0: start one chunk earlier"
+        )
+    return diagnose(results, puzzle)
 
 
 def _wrong_form(exercise: WriteExercise, case: Case, reports: tuple[RankReport, ...]) -> str | None:

@@ -34,10 +34,10 @@ GUESSES: tuple[Meaning, ...] = (
     (lambda p: p / (p - 1), "p parts instead of p-1: a rank does not send to itself"),
     (lambda p: (p - 1) / p, "p-1 parts instead of p"),
     (lambda p: 0.5, "half of it: all-reduce has two phases, reduce-scatter and all-gather"),
+    (lambda p: p / 2, "p/2 times too much: the whole tensor in each of p-1 steps"),
     (lambda p: 2, "twice as much: is one phase or one direction enough here?"),
     (lambda p: p, "p times too much: counted for all ranks together, or the whole tensor in every step"),
     (lambda p: 1 / p, "1/p of it: counted for one chunk or for one rank only"),
-    (lambda p: p / 2, "p/2 times too much: the whole tensor in each of p-1 steps"),
     (lambda p: p - 1, "p-1 times too much: counted for every partner"),
     (lambda p: 1 / (p - 1), "1/(p-1) of it: counted for one partner or one step only"),
     (lambda p: p * p / (2 * (p - 1)), "p whole tensors: a rank sends chunks, and only its own part of the traffic"),
@@ -49,8 +49,8 @@ GUESSES: tuple[Meaning, ...] = (
 )
 
 
-def explain(ratio: float, world_size: int, meanings: tuple[Meaning, ...]) -> str | None:
-    """The meanings whose ratio this is, the likeliest first, two at most; None if there are none.
+def explain(ratio: float, world_size: int, meanings: tuple[Meaning, ...], most: int = 2) -> str | None:
+    """The meanings whose ratio this is, the likeliest first, `most` at most; None if there are none.
 
     >>> explain(0.25, 4, VALUES)
     'an average: was the sum divided by the number of ranks (4)?'
@@ -58,7 +58,7 @@ def explain(ratio: float, world_size: int, meanings: tuple[Meaning, ...]) -> str
     if world_size < 2:
         return None
     fitting = [text for of, text in meanings if math.isclose(ratio, of(world_size), rel_tol=1e-4, abs_tol=1e-9)]
-    return "; or ".join(fitting[:2]).format(p=world_size) or None
+    return "; or ".join(fitting[:most]).format(p=world_size) or None
 
 
 def times(ratio: float) -> str:

@@ -48,9 +48,19 @@ def diagnose(results: Sequence[Tensor], puzzle: Puzzle) -> str | None:
         return None
     return (
         _overall_ratio(results, wanted, puzzle.world_size)
-        or _shifted(results, wanted)
+        or _shifted(results, wanted, puzzle)
         or _first_wrong_piece(results, puzzle)
     )
+
+
+def only_own_part(results: Sequence[Tensor], puzzle: Puzzle) -> bool:
+    """Whether every rank, asked for one chunk of a sum, returned that chunk of its own input."""
+    for rank, sources_of_rank in enumerate(puzzle.plan):
+        if len(sources_of_rank) != 1 or len(sources_of_rank[0]) < 2:
+            return False
+        if not same(results[rank], puzzle.blocks[rank][sources_of_rank[0][0][1]]):
+            return False
+    return True
 
 
 def same(got: Tensor, want: Tensor) -> bool:
@@ -68,15 +78,18 @@ def _overall_ratio(results: Sequence[Tensor], wanted: Sequence[Tensor], world_si
     return f"{text}: {meaning}" if meaning else text
 
 
-def _shifted(results: Sequence[Tensor], wanted: Sequence[Tensor]) -> str | None:
+def _shifted(results: Sequence[Tensor], wanted: Sequence[Tensor], puzzle: Puzzle) -> str | None:
     """Whether each rank holds what another rank, always the same distance away, should hold."""
     world_size = len(wanted)
     for shift in range(1, world_size):
         others = [wanted[(rank + shift) % world_size] for rank in range(world_size)]
         if all(same(got, other) for got, other in zip(results, others, strict=True)):
+            ring = shift == 1 and all(len(pieces) == 1 and len(pieces[0]) > 1 for pieces in puzzle.plan)
+            last = f"chunk 0 is finished on rank {world_size - 1}, not on rank 0: start one chunk earlier"
+            earlier = f"; {last}" if ring else ""
             return (
                 f"rank r holds what belongs to rank (r + {shift}) mod {world_size}: "
-                "right sums, but the chunks are shifted"
+                f"right sums, but the chunks are shifted{earlier}"
             )
     return None
 
@@ -109,6 +122,23 @@ def _describe(got: Tensor, number: int, sources: Piece, puzzle: Puzzle) -> str:
         if chunk != sources[0][1]:
             return f"made of chunk {chunk}, where {_name(sources, puzzle)} belongs: chunk numbers mixed up"
         return f"{_miscount(counts, sources)} in {_name(sources, puzzle)}"
+    return _misplaced(got, sources, puzzle) or _of_no_input(sources, puzzle)
+
+
+def _misplaced(got: Tensor, sources: Piece, puzzle: Puzzle) -> str | None:
+    """Whether every number stands in some rank's input; for sums that would say nothing."""
+    if len(sources) > 1 and not puzzle.largest:
+        return None
+    belongs, own = _name(sources, puzzle), sources[0][1]
+    if puzzle.largest and bool((torch.stack([blocks[own] for blocks in puzzle.blocks]) == got).any(0).all()):
+        return f"does not count every rank, where {belongs} belongs"
+    if not bool(torch.isin(got, torch.cat([chunk for blocks in puzzle.blocks for chunk in blocks])).all()):
+        return None
+    question = "is the chunk you send the one your neighbour expects?"
+    return f"holds numbers of another chunk, where {belongs} belongs: {question}"
+
+
+def _of_no_input(sources: Piece, puzzle: Puzzle) -> str:
     belongs = _name(sources, puzzle)
     return f"holds numbers that are in no rank's input, where {belongs} belongs: memory that was never filled?"
 

@@ -94,6 +94,13 @@ MUTANTS += [
     ("02.1", "tree", "that is the star", wrong_numbers(tree_steps=lambda p, M: p - 1), False),
     ("02.1", "tree", "in every step", wrong_numbers(tree_root_sends=lambda p, M: M), False),
     ("02.1", "time", "alpha", wrong_numbers(ring_time=lambda p, M: 2 * (p - 1) * M / p / 150e9), False),
+    (
+        "02.1",
+        "time",
+        "alpha is paid in every step, not once",
+        wrong_numbers(ring_time=lambda p, M: NVLINK.time_s(2 * (p - 1) * M / p)),
+        False,
+    ),
     ("02.1", "time", "is not a number", wrong_numbers(ring_time=lambda p, M: "a second"), False),
 ]
 
@@ -113,7 +120,7 @@ def library_reduce_scatter(x):
     return comm.reduce_scatter(x)
 
 
-@mutant("02.2", "values", "(r + 1) mod 4: right sums, but the chunks are shifted")
+@mutant("02.2", "values", "chunks are shifted; chunk 0 is finished on rank 3, not on rank 0")
 def textbook_numbering(x):
     """Rank r starts with chunk r and ends with chunk r + 1."""
     rank, world_size, left, right = ring()
@@ -197,6 +204,35 @@ def inbox_of_my_own_length(x):
         sent, received = (rank - step - 1) % world_size, (rank - step - 2) % world_size
         inbox = torch.empty_like(x[: len(x) // world_size])
         exchange(chunks[sent][: len(inbox)], right, inbox, left)
+        chunks[received].add_(inbox)
+    return chunks[rank]
+
+
+@mutant("02.2", "values", "it is finished on rank 3, not on rank 0: start one chunk earlier")
+def starts_with_its_own_chunk(x):
+    rank, world_size, left, right = ring()
+    chunks = x.clone().tensor_split(world_size)
+    for step in range(world_size - 1):
+        sent, received = (rank - step) % world_size, (rank - step - 1) % world_size
+        inbox = torch.empty_like(chunks[received])
+        exchange(chunks[sent], right, inbox, left)
+        chunks[received].add_(inbox)
+    return chunks[rank]
+
+
+@mutant("02.2", "values", "the contribution of ranks 1, 2, 3 is missing")
+def sends_nothing(x):
+    return x.tensor_split(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@mutant("02.2", "edges", "receive into a tensor like the one that is sent")
+def inbox_like_the_chunk_sent(x):
+    rank, world_size, left, right = ring()
+    chunks = x.clone().tensor_split(world_size)
+    for step in range(world_size - 1):
+        sent, received = (rank - step - 1) % world_size, (rank - step - 2) % world_size
+        inbox = torch.empty_like(chunks[sent])
+        exchange(chunks[sent], right, inbox, left)
         chunks[received].add_(inbox)
     return chunks[rank]
 
@@ -380,7 +416,9 @@ def source_is_always_rank_0(x, src):
     return x
 
 
-@mutant("02.5", "edges", "3 ranks, shape (7, 2), root 2, int64: a hang", hangs=True)
+@mutant(
+    "02.5", "edges", "rank 0 sends to 2, which has already returned: is there such a partner in this step?", hangs=True
+)
 def powers_of_two_only(x, src):
     rank, world_size, left, right = ring()
     x, distance, me = x.clone(), 1, (rank - src) % world_size
@@ -535,6 +573,31 @@ def not_mended(x):
 @mutant("02.8", "bytes", "bytes 2.5 x the target")
 def one_phase_mended(x):
     return max_ring(x, False, True)
+
+
+@mutant("02.8", "values", "holds numbers of another chunk, where the maximum of chunk 0 belongs: is the chunk you send")
+def sends_the_chunk_it_receives(x):
+    rank, world_size, left, right = ring()
+    work, inbox = x.clone(), torch.empty_like(x)
+    mine, theirs = work.tensor_split(world_size), inbox.tensor_split(world_size)
+    for phase in range(2):
+        for step in range(world_size - 1):
+            i = (rank - step - 2 + phase) % world_size
+            exchange(mine[i], right, theirs[i], left)
+            mine[i].copy_(theirs[i] if phase else torch.maximum(mine[i], theirs[i]))
+    return work
+
+
+@mutant("02.8", "values", "does not count every rank, where the maximum of chunk 0 belongs")
+def one_step_of_the_maximum_too_few(x):
+    rank, world_size, left, right = ring()
+    chunks = x.clone().tensor_split(world_size)
+    for step in range(1, world_size - 1):
+        sent, received = (rank - step - 1) % world_size, (rank - step - 2) % world_size
+        inbox = torch.empty_like(chunks[received])
+        exchange(chunks[sent], right, inbox, left)
+        chunks[received].copy_(torch.maximum(chunks[received], inbox))
+    return all_gather(chunks[rank], len(x))
 
 
 @mutant("02.8", "values", "where the maximum of chunk 0 belongs")

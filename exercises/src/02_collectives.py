@@ -80,7 +80,7 @@ hint("02.1")
 #
 # *Predict · easy · 15 minutes · 8 points.* **You learn** to say what a collective costs before you run it.
 #
-# Every one of `p` ranks holds a float32 tensor of `M` bytes, and all of them need the sum. Three ways:
+# Every one of `p` ranks holds a float32 tensor of `M` bytes. Two all-reduces, and a broadcast of one of the tensors:
 #
 # ```text
 # naive    all ──► rank 0 (sums) ──► all            one partner at a time: a rank has one port
@@ -171,10 +171,12 @@ who_holds_what("reduce_scatter", world_size=4)
 # Follow chunk 0 on 3 ranks, `a0` on rank 0, `b0` on rank 1, `c0` on rank 2. It must end on rank 0, so it starts on rank 1:
 #
 # ```text
-#            rank 0            rank 1            rank 2
-# start      a0                b0 ────────►      c0
-# step 0                                         b0+c0 ────► (round to rank 0)
-# step 1     a0+b0+c0  done
+#            rank 0                rank 1               rank 2
+# start      a0                    b0                   c0
+# step 1                            └───────────────────►│
+#            a0                                          b0+c0
+# step 2      │◄──────────── round the ring ──────────────┘
+#            a0+b0+c0  done
 # ```
 #
 # Chunks 1 and 2 do the same at the same time, one and two ranks further on: in every step each rank sends one chunk to the
@@ -194,9 +196,9 @@ def ring_reduce_scatter(x):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     chunks = x.clone().tensor_split(world_size)
     ### BEGIN SOLUTION
-    for step in range(world_size - 1):
-        sent = chunks[(rank - step - 1) % world_size]
-        mine = chunks[(rank - step - 2) % world_size]
+    for step in range(1, world_size):
+        sent = chunks[(rank - step) % world_size]
+        mine = chunks[(rank - step - 1) % world_size]
         inbox = torch.empty_like(mine)
         incoming = comm.irecv(inbox, left)
         outgoing = comm.isend(sent, right)
@@ -248,13 +250,13 @@ assert check("02.2", ring_reduce_scatter, part="bytes").passed
 who_holds_what("all_gather", world_size=4)
 
 # %% [markdown]
-# In step 0 each rank sends its own shard to the right. In every later step it sends on what has just come in:
+# In step 1 each rank sends its own shard to the right. In every later step it sends on what has just come in:
 #
 # ```text
 #            rank 0       rank 1       rank 2
 # start      A . .        . B .        . . C
-# step 0     A . C        A B .        . B C
-# step 1     A B C        A B C        A B C
+# step 1     A . C        A B .        . B C
+# step 2     A B C        A B C        A B C
 # ```
 #
 # `length` is the number of rows of the whole: with it you know the size of every shard, also where the length does not
@@ -275,9 +277,9 @@ def ring_all_gather(shard, length):
     whole = torch.empty((length, *shard.shape[1:]), dtype=shard.dtype)
     chunks = whole.tensor_split(world_size)
     chunks[rank].copy_(shard)
-    for step in range(world_size - 1):
-        sent = chunks[(rank - step) % world_size]
-        room = chunks[(rank - step - 1) % world_size]
+    for step in range(1, world_size):
+        sent = chunks[(rank - step + 1) % world_size]
+        room = chunks[(rank - step) % world_size]
         incoming = comm.irecv(room, left)
         outgoing = comm.isend(sent, right)
         incoming.wait()
@@ -358,14 +360,15 @@ assert check("02.4", ring_all_reduce, part="bytes").passed
 # ```text
 #            rank 0   rank 1   rank 2   rank 3   rank 4   rank 5
 # start        x
-# step 0       x ─────► x                                            1 helper
-# step 1       x ──────────────► x
+# step 1       x ─────► x                                            1 helper
+# step 2       x ──────────────► x
 #                       x ──────────────► x                          3 helpers
-# step 2       x ────────────────────────────────► x
+# step 3       x ────────────────────────────────► x
 #                       x ────────────────────────────────► x        everybody
 # ```
 #
-# In step s those who have the tensor send it 2^s ranks further. With another source, number the ranks from there.
+# In step s = 1, 2, ... those who have the tensor send it 2^(s-1) ranks further: 1, 2, 4. With another source, number the
+# ranks from there.
 #
 # **Target:** ceil(log2 p) steps, not p-1; every rank receives the tensor exactly once.
 
@@ -429,7 +432,8 @@ print(f"InfiniBand, between nodes: {INFINIBAND.bandwidth_bytes_per_s / 1e9:g} GB
 # ```
 #
 # Your function gets both groups of its rank. The library's collectives take a group: `comm.reduce_scatter(x, group=inside)`
-# sums over the node only and leaves each rank one chunk of it.
+# sums over the node only and leaves each rank one chunk of it. Chunks may differ by one row, so the way back needs the
+# length of the whole: `comm.all_gather(shard, length=len(x), group=inside)`.
 #
 # **Target:** the bytes that cross between the nodes are those of an all-reduce of *one chunk* per rank: 1/2 of the tensor
 # here, not all of it. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.

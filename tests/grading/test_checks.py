@@ -195,6 +195,11 @@ def test_a_typical_guess_is_recognised(ratio, text):
     assert text in suggest(ratio, 4)
 
 
+def test_a_guess_gets_one_explanation_the_more_specific():
+    assert suggest(2, 4) == "2.0 x the answer; p/2 times too much: the whole tensor in each of p-1 steps"
+    assert suggest(0.5, 0) == "1/2.0 of the answer"
+
+
 # steps -------------------------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,7 @@ TRAFFIC = NumberExercise(
                     lambda p, M: 2 * (p - 1) * M / p / NVLINK.bandwidth_bytes_per_s,
                     "the latency alpha of each step is missing",
                 ),
+                (lambda p, M: NVLINK.time_s(2 * (p - 1) * M / p), "alpha is paid in every step, not once"),
             ),
         ),
         Question(

@@ -55,7 +55,7 @@ REDUCE_SCATTER = WriteExercise(
     hints=(
         "Follow one chunk. Chunk 0 must end on rank 0, so it starts on rank 1 and travels 1, 2, 3, 0. "
         "Each rank on its way adds its own chunk 0.",
-        "In step s (s = 0, 1, ...) rank r sends chunk (r - s - 1) mod p to the right. "
+        "In step s (s = 1, 2, ..., p - 1) rank r sends chunk (r - s) mod p to the right. "
         "Which chunk comes in from the left? The same formula with r - 1.",
         "Post the receive before you wait: incoming = comm.irecv(like, left); outgoing = comm.isend(chunk, right); "
         "then wait for both. If all ranks call comm.send first, nobody receives.",
@@ -74,8 +74,8 @@ ALL_GATHER = WriteExercise(
     levels=ring_levels("each rank sends (p-1)/p of the whole in p-1 messages, as the formula says"),
     hints=(
         "Nothing is added here: in each step you pass on what you received in the step before. "
-        "In step 0 that is your own shard.",
-        "In step s rank r sends chunk (r - s) mod p and receives chunk (r - s - 1) mod p.",
+        "In step 1 that is your own shard.",
+        "In step s = 1, 2, ... rank r sends chunk (r - s + 1) mod p and receives chunk (r - s) mod p.",
         "Make room first: whole = torch.empty((length, *shard.shape[1:]), dtype=shard.dtype), "
         "chunks = whole.tensor_split(world_size), and chunks[rank].copy_(shard). Chunks are views, so whole fills up.",
     ),
