@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course_lib.viz.anatomy import plot_anatomy
 from course_lib.viz.bandwidth import plot_bandwidth, plot_fit
 from course_lib.viz.chunks import primitives_overview, who_holds_what
 from course_lib.viz.cost_bars import plot_cost_bars
@@ -18,6 +19,7 @@ from course_lib.viz.topology import plot_topology
 
 __all__ = [
     "Picture",
+    "plot_anatomy",
     "plot_bandwidth",
     "plot_bytes_matrix",
     "plot_cost_bars",
