@@ -65,19 +65,20 @@ def open_notebook(page, address, name):
 
 
 def run_all(page, path):
-    """Choose Run > Run All Cells and wait until the notebook on disk holds a result for each code cell."""
+    """Choose Run > Run All Cells, wait until the last one or a failing one is done; return the cells as saved."""
     page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
     page.locator('.lm-Menu-item[data-command="runmenu:run-all"]').click()
     deadline = time.monotonic() + RUN_SECONDS
+    cells = []
     while time.monotonic() < deadline:
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(2000)
         page.keyboard.press("Control+s")
         with suppress(NotJSONError):  # it may be read while Lab writes it
             cells = code_cells(path)
             if cells[-1].execution_count is not None or any(unexpected_errors(cell) for cell in cells):
-                return
-    done = sum(cell.execution_count is not None for cell in code_cells(path))
-    raise AssertionError(f"{path.name}: {done} cells ran within {RUN_SECONDS} s")
+                return cells
+    done = sum(cell.execution_count is not None for cell in cells)
+    raise AssertionError(f"{path.name}: {done} of {len(cells)} cells ran within {RUN_SECONDS} s")
 
 
 def code_cells(path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.lab import code_cells, open_notebook, run_all, unexpected_errors, without_outputs
+from tests.browser.lab import open_notebook, run_all, unexpected_errors, without_outputs
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -17,8 +17,7 @@ def test_figures_show_before_anything_is_run(page, lab):
 def test_the_first_lesson_runs_from_the_menu(page, lab, work):
     path = without_outputs(work / "notebooks/00_start_here.ipynb")
     open_notebook(page, lab, "notebooks/00_start_here.ipynb")
-    run_all(page, path)
-    cells = code_cells(path)
+    cells = run_all(page, path)
     assert [error for cell in cells for error in unexpected_errors(cell)] == []
     assert all(cell.execution_count for cell in cells)
     assert "rank 3" in str([cell.outputs for cell in cells])
@@ -27,8 +26,8 @@ def test_the_first_lesson_runs_from_the_menu(page, lab, work):
 def test_the_slider_of_the_ring_moves_its_picture(page, lab, work):
     path = without_outputs(work / "notebooks/02_collectives.ipynb")
     open_notebook(page, lab, "notebooks/02_collectives.ipynb")
-    run_all(page, path)
-    assert [error for cell in code_cells(path) for error in unexpected_errors(cell)] == []
+    cells = run_all(page, path)
+    assert [error for cell in cells for error in unexpected_errors(cell)] == []
     handle = page.locator(".widget-slider .noUi-handle").first
     handle.scroll_into_view_if_needed()
     pictures = page.locator(".jp-OutputArea-output:has(.widget-slider) :is(img, svg)")
