@@ -130,10 +130,10 @@ def test_a_submission_scores_what_it_earned(graded, student):
     nothing = SUBMISSIONS[student][1]
     wanted = {exercise: 0 if exercise in nothing else points for exercise, points in ALL.items()}
     row = graded[student]
+    assert row["remark"] == ""
     assert {exercise: float(row[exercise]) for exercise in ALL} == wanted
     assert float(row["points"]) == sum(wanted.values())
     assert float(row["of"]) == sum(ALL.values())
-    assert row["remark"] == ""
 
 
 def test_a_file_that_is_no_notebook_costs_its_owner_alone(graded):
