@@ -6,21 +6,38 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from course_lib.cli.tour import tour
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status: 0 good, 1 a proof failed, 2 not possible as asked."""
     parser = argparse.ArgumentParser(prog="python -m course_lib", description="the course without its notebooks")
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(required=True, metavar="command", dest="command")
     command = commands.add_parser("tour", help="run every technique on real ranks and print one proof table")
     command.add_argument("--ranks", type=int, default=4, help="number of processes (default 4)")
-    chosen = parser.parse_args(arguments)
+    command = commands.add_parser("sweep", help="compute the memory of every legal way to spread a model over GPUs")
+    command.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="name=value",
+        help="model=NAME (needed), device=NAME, convention=NAME, out=FILE.csv, sequence, global_batch, "
+        "token_imbalance, a field of the model or device as in model.n_layers=8, "
+        "and what is combined: gpus, tp, pp, ep, cp, zero_stages, microbatches, as in tp=[1,2]",
+    )
     try:
-        return tour(chosen.ranks)
+        return run(parser.parse_args(arguments))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run the chosen command; only its own imports, for torch takes longer to load than a sweep to run."""
+    if chosen.command == "sweep":
+        from course_lib.cli.sweep import sweep
+
+        return sweep(chosen.overrides)
+    from course_lib.cli.tour import tour
+
+    return tour(chosen.ranks)

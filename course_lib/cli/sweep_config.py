@@ -1,0 +1,188 @@
+"""What a sweep is asked to do: name=value overrides, composed by Hydra with the presets, then checked.
+
+Hydra only composes: it moves no working directory and writes no log.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from course_lib import presets
+from course_lib.config import ModelConfig, parse_model
+from course_lib.costs import CONVENTIONS, EXPLORER, Exploration, Grid
+from course_lib.errors import four_parts
+from course_lib.hardware import Device
+
+GROUPS: tuple[presets.Kind, ...] = ("model", "device")
+AXES = tuple(field.name for field in fields(Grid))
+OPTIONS: dict[str, Any] = {
+    "convention": Exploration.convention,
+    "sequence": Exploration.sequence,
+    "global_batch": None,  # None: GLOBAL_BATCH
+    "token_imbalance": Exploration.token_imbalance,
+    **{axis: getattr(Grid, axis) and list(getattr(Grid, axis)) for axis in AXES},
+    "out": None,  # a CSV file
+}
+KEYS = (*GROUPS, *OPTIONS)
+EXPLORER_FILES = {"grok_1": "grok_1_explorer"}  # what that tool reads under the name of another model
+GLOBAL_BATCH = {"grok_1_explorer": 2048}  # of that file; all others: Exploration's default
+
+_DEFAULTS = ["_self_", {"model": "???"}, {"device": "h100_sxm_80"}]
+ConfigStore.instance().store(name="sweep", node={"defaults": _DEFAULTS, **OPTIONS})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """One sweep, checked."""
+
+    model: ModelConfig
+    device: Device
+    exploration: Exploration
+    grid: Grid
+    out: Path | None
+    values: Mapping[str, Any]  # the composition that all the others come from
+    overrides: tuple[str, ...]  # that it was composed of
+
+    def as_yaml(self) -> str:
+        """The exact configuration, under the command that gives it."""
+        command = shlex.join(["python", "-m", "course_lib", "sweep", *self.overrides]).replace("\n", "\n# ")
+        return f"# {command}\n{yaml.safe_dump(self.values, sort_keys=False, default_flow_style=None, width=120)}"
+
+
+def read_sweep(overrides: Sequence[str]) -> SweepConfig:
+    """The sweep that name=value overrides ask for.
+
+    Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        model = _check_overrides(parsed)
+        chosen = [_chosen(override, model) for override in parsed]
+        with initialize_config_module("course_lib.presets", version_base=None):
+            composed = compose("sweep", overrides=chosen)
+        values: Any = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        rule, *more = str(error).split("\n")
+        way_out = more[0] if more and more[0].startswith("To append") else "write name=value or name=[value,value]"
+        values_in_a_line = " ".join(shlex.join(overrides).split())
+        raise ValueError(four_parts("sweep", values_in_a_line, rule.rstrip(". "), way_out)) from None
+    if values["global_batch"] is None:
+        values["global_batch"] = GLOBAL_BATCH.get(model, Exploration.global_batch)
+    return _checked(values, tuple(overrides))
+
+
+def _check_overrides(parsed: Iterable[Override]) -> str:
+    """Refuse what is not meant to be set; return the name of the preset of the model."""
+    chosen: dict[str, Any] = {"convention": None}
+    for override in parsed:
+        key, line = override.key_or_group, str(override.input_line)
+        if key.split(".")[0] not in KEYS:
+            _refuse(line, f"a sweep has no '{key}'", f"choose from {', '.join(KEYS)}")
+        if override.is_sweep_override():
+            _refuse(line, "several values stand in brackets", f"write {key}=[value,value]")
+        if override.is_delete():
+            _refuse(line, "a sweep needs all its values", f"give {key} another value")
+        if key in GROUPS and (override.package is not None or key in chosen):
+            _refuse(line, f"a sweep has one {key}", f"give {key}=NAME once")
+        chosen[key] = override.value()
+        if key in GROUPS:
+            presets.read(key, chosen[key])
+    if "model" not in chosen:
+        _refuse("no model", "a sweep is of one model", f"give model=NAME, one of {', '.join(presets.names('model'))}")
+    name: str = chosen["model"]
+    return EXPLORER_FILES.get(name, name) if chosen["convention"] == EXPLORER else name
+
+
+def _chosen(override: Override, model: str) -> str:
+    """The override for Hydra, with the preset that its model stands for."""
+    return f"model={model}" if override.key_or_group == "model" else str(override.input_line)
+
+
+def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
+    """Each value of the right kind, then in its place."""
+    for name in ("sequence", "global_batch"):
+        _require_whole(name, values[name])
+    for axis in AXES:
+        if not isinstance(values[axis], list) and (axis, values[axis]) != ("ep", None):
+            values[axis] = [values[axis]]
+        for value in values[axis] or ():
+            _require_whole(axis, value)
+    imbalance = values["token_imbalance"]
+    if type(imbalance) not in (int, float) or not isfinite(imbalance):
+        _refuse(f"token_imbalance={imbalance!r}", "token_imbalance is a number", "give token_imbalance >= 1")
+    if values["convention"] not in (known := (EXPLORER, *CONVENTIONS)):
+        _refuse(f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}")
+    device = _device(values["device"])
+    axes: dict[str, Any] = {axis: values[axis] if values[axis] is None else tuple(values[axis]) for axis in AXES}
+    return SweepConfig(
+        model=_model(values),
+        device=device,
+        exploration=Exploration(
+            sequence=values["sequence"],
+            global_batch=values["global_batch"],
+            convention=values["convention"],
+            token_imbalance=float(imbalance),
+            device_bytes=device.memory_bytes(),
+        ),
+        grid=Grid(**axes),
+        out=_csv_path(values["out"]),
+        values=values,
+        overrides=overrides,
+    )
+
+
+def _model(values: Mapping[str, Any]) -> ModelConfig:
+    """The model, and whether it has a position for every token."""
+    if not isinstance(values["model"].get("biases", []), list):
+        _refuse(f"model.biases={values['model']['biases']!r}", "biases is a list", "write model.biases=[qkv,ffn]")
+    model = parse_model(values["model"]).config
+    sequence, longest = values["sequence"], model.max_sequence
+    if model.positions == "learned" and longest is not None and sequence > longest:
+        _refuse(f"sequence={sequence}", f"{model.name} has {longest} positions", f"give sequence <= {longest}")
+    return model
+
+
+def _device(values: Mapping[str, Any]) -> Device:
+    names = {field.name for field in fields(Device)}
+    for name in values:
+        if name not in names:
+            _refuse(f"device.{name}", "not a field of Device", f"choose from {', '.join(sorted(names))}")
+    _require_whole("device.memory_gb", values["memory_gb"])
+    if values["memory_gb"] < 1:
+        _refuse(f"device.memory_gb={values['memory_gb']}", "memory is positive", "give device.memory_gb >= 1")
+    return Device(**values)
+
+
+def _csv_path(out: Any) -> Path | None:
+    """Where the table goes; the configuration lies beside it under the same name."""
+    if out is None:
+        return None
+    path = Path(str(out)).expanduser()
+    if path.suffix != ".csv":
+        _refuse(f"out={out!r}", "the table is CSV, with its configuration beside it in .yaml", "give out=NAME.csv")
+    if not path.parent.is_dir():
+        _refuse(f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
+    return path
+
+
+def _require_whole(name: str, value: Any) -> None:
+    if type(value) is not int:
+        _refuse(f"{name}={value!r}", f"{name} is of whole numbers", "write them without quotes and units")
+
+
+def _refuse(values: str, rule: str, way_out: str) -> None:
+    raise ValueError(four_parts("sweep", values, rule, way_out))
