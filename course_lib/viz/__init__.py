@@ -8,6 +8,7 @@ from course_lib.viz.chunks import primitives_overview, who_holds_what
 from course_lib.viz.cost_bars import plot_cost_bars
 from course_lib.viz.cost_lines import plot_cost_lines
 from course_lib.viz.matrix import plot_bytes_matrix
+from course_lib.viz.memory import plot_gpu_memory
 from course_lib.viz.messages import plot_messages
 from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
@@ -25,6 +26,7 @@ __all__ = [
     "plot_cost_bars",
     "plot_cost_lines",
     "plot_fit",
+    "plot_gpu_memory",
     "plot_messages",
     "plot_ranks",
     "plot_timeline",

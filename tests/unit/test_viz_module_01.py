@@ -7,17 +7,36 @@ from xml.etree import ElementTree
 import pytest
 
 from course_lib import viz
-from course_lib.config import ModelConfig, load_model
-from course_lib.costs import model_parameters, parameters_by_part
+from course_lib.config import ModelConfig, ParallelConfig, load_model
+from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory, model_parameters, parameters_by_part
+from course_lib.hardware import load_device
+from course_lib.units import GiB
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 TINY = ModelConfig(
     name="tiny", hidden_size=8, n_layers=1, n_heads=2, n_kv_heads=2, ffn_size=16, vocab_size=32, tied=True
 )
+H100 = load_device("h100_sxm_80")
+ALONE, SHARDED = ParallelConfig(), ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)
 MODELS = ("llama3_1_8b", "llama3_1_405b", "grok_1", "mixtral_8x7b", "gpt3_175b", "olmo_1b", "olmo_70b_workshop")
+
+
+def held(parallel, model="llama3_1_70b"):
+    return gpu_memory(load_model(model), parallel, Work(sequence=4096, microbatch=1), find_convention("zero"))
+
+
+def of_size(gib):
+    nothing = dict.fromkeys(("gradients", "optimizer", "gathered", "activations", "head"), 0)
+    return GpuMemory(weights=int(gib * GiB), **nothing)
+
+
 FIGURES = {
     **{f"anatomy-{name}": lambda name=name: viz.plot_anatomy(load_model(name)) for name in MODELS},
     "anatomy-tiny": lambda: viz.plot_anatomy(TINY),
+    "memory": lambda: viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100),
+    "memory-small": lambda: viz.plot_gpu_memory({"small": held(SHARDED, "olmo_1b")}, H100),
+    "memory-many": lambda: viz.plot_gpu_memory({f"{gib} GiB": of_size(gib) for gib in (74, 74.6, 75)}, H100),
+    "memory-huge": lambda: viz.plot_gpu_memory({"huge": held(ALONE, "megatron_1008b")}, H100),
 }
 
 
@@ -28,7 +47,7 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b"])
+@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "memory"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
     assert picture.svg == FIGURES[name]().svg
@@ -59,3 +78,41 @@ def test_the_anatomy_shows_what_is_used_twice_and_what_is_chosen():
     assert "norm, head (the embedding again), logits" in grok
     assert "router (2 of 8 experts), feed-forward (8 × inner 32,768), norm\n" in grok
     assert "norm (no weights), attention (16 heads)" in viz.plot_anatomy(load_model("olmo_1b")).text
+
+
+def test_the_bars_are_as_long_as_what_the_gpu_holds():
+    memory = held(SHARDED)
+    chart = viz.plot_gpu_memory({"on 64 GPUs": memory}, H100).figure.axes[1]
+    names = ("weights", "gradients", "optimizer", "gathered", "activations", "head")
+    assert [bar.get_width() * GiB for bar in chart.patches] == pytest.approx([getattr(memory, name) for name in names])
+    assert chart.patches[-1].get_x() + chart.patches[-1].get_width() == pytest.approx(memory.total / GiB)
+    assert chart.lines[0].get_xdata()[0] == H100.memory_bytes() / GiB
+
+
+def test_the_bars_say_what_they_hold_and_whether_it_fits():
+    text = viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100).text
+    assert "memory: H100 SXM 80 GB = 74.5 GiB" in text
+    assert "  alone: weights 131, gradients 131, optimizer 788, activations 102, head and loss 1.10; together" in text
+    assert "; together 1,154 GiB, 15.5 × what it has\n" in text
+    assert "  on 64 GPUs: weights 2.05, gradients 2.05, optimizer 12.3, gathered weights" in text
+    assert "GiB, fits, " in text.splitlines()[-1]
+
+
+def test_what_misses_by_a_little_does_not_fit():
+    rows = {name: of_size(gib) for name, gib in {"below": 74.5, "above": 74.51}.items()}
+    *_, below, above = viz.plot_gpu_memory(rows, H100).text.splitlines()
+    assert below.endswith("74.5 GiB, fits, 100% of it")
+    assert above.endswith("74.5 GiB, just over 1 × what it has")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({}, r"plot_gpu_memory: 0 rows; this picture holds 1 to 8 bars; draw fewer"),
+        (dict.fromkeys(map(str, range(9)), of_size(1)), r"plot_gpu_memory: 9 rows; this picture holds 1 to 8 bars"),
+        ({"long " * 30: of_size(1)}, r"plot_gpu_memory: row 'long .*; a bar's name fits on one line; shorten it"),
+    ],
+)
+def test_bad_rows_are_refused_in_four_parts(rows, message):
+    with pytest.raises(ValueError, match=message):
+        viz.plot_gpu_memory(rows, H100)
