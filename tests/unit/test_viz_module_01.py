@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from course_lib import viz
 from course_lib.config import ModelConfig, ParallelConfig, load_model
 from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory, model_parameters, parameters_by_part
 from course_lib.hardware import load_device
 from course_lib.units import GiB
+from course_lib.viz.float_bits import as_formats
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 TINY = ModelConfig(
@@ -18,6 +21,7 @@ TINY = ModelConfig(
 )
 H100 = load_device("h100_sxm_80")
 ALONE, SHARDED = ParallelConfig(), ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)
+NUMBERS = (65504 + 16, 3.14159265358979, -1e-7, -1.2345678901234e-40, 1e39, 0.0, math.nan, -math.inf)
 MODELS = ("llama3_1_8b", "llama3_1_405b", "grok_1", "mixtral_8x7b", "gpt3_175b", "olmo_1b", "olmo_70b_workshop")
 
 
@@ -33,6 +37,7 @@ def of_size(gib):
 FIGURES = {
     **{f"anatomy-{name}": lambda name=name: viz.plot_anatomy(load_model(name)) for name in MODELS},
     "anatomy-tiny": lambda: viz.plot_anatomy(TINY),
+    **{f"bits-{number}": lambda number=number: viz.float_bits(number) for number in NUMBERS},
     "memory": lambda: viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100),
     "memory-small": lambda: viz.plot_gpu_memory({"small": held(SHARDED, "olmo_1b")}, H100),
     "memory-many": lambda: viz.plot_gpu_memory({f"{gib} GiB": of_size(gib) for gib in (74, 74.6, 75)}, H100),
@@ -47,7 +52,7 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "memory"])
+@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "memory", "bits-65520"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
     assert picture.svg == FIGURES[name]().svg
@@ -116,3 +121,51 @@ def test_what_misses_by_a_little_does_not_fit():
 def test_bad_rows_are_refused_in_four_parts(rows, message):
     with pytest.raises(ValueError, match=message):
         viz.plot_gpu_memory(rows, H100)
+
+
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8 e4m3": torch.float8_e4m3fn,
+    "fp8 e5m2": torch.float8_e5m2,
+}
+
+
+def test_65504_plus_16_is_too_much_for_fp16():
+    text = viz.float_bits(65504 + 16).text
+    assert "fp32: sign 0, exponent 10001110, mantissa 11111111111000000000000; 65520 = 2^15 × 1.99951172; exact" in text
+    assert "bf16: sign 0, exponent 10001111, mantissa 0000000; 65536 = 2^16 × 1; relative error 0.00024" in text
+    assert "fp16: sign 0, exponent 11111, mantissa 0000000000; inf; overflow: the largest is 65504" in text
+    assert "fp8 e5m2: sign 0, exponent 11111, mantissa 00; inf; overflow: the largest is 57344" in text
+    below = {row.name: row for row in as_formats(65504 + 15.9)}
+    assert below["fp16"].value == 65504  # less than half of the step of 32: rounded down
+
+
+@pytest.mark.parametrize("number", [1.0, 0.1, -3.14159, 65519.0, 448.0, 1e-5, 6e-8, 2.0**-9, -1e-40, 3e38])
+def test_the_bits_mean_the_rounded_number(number):
+    for row in as_formats(number):
+        dtype = DTYPES[row.name]
+        assert row.value == torch.tensor(number).to(dtype).double().item()
+        assert len(row.bits) == 8 * dtype.itemsize
+        if not row.formula:
+            assert row.value in (0, math.inf)
+            continue
+        power, factor = row.formula.removeprefix("-").removeprefix("2^").split(" × ")
+        sign = (-1) ** int(row.fields["sign"])
+        assert sign * 2.0 ** int(power) * float(factor) == pytest.approx(row.value, rel=1e-8)
+
+
+def test_relative_errors_and_remarks():
+    remarks = {row.name: row.remark for row in as_formats(0.1)}
+    assert remarks["fp32"] == "relative error 1.5e-08"
+    assert remarks["bf16"] == f"relative error {abs(float(torch.tensor(0.1).bfloat16()) - 0.1) / 0.1:.2g}"
+    assert {row.remark for row in as_formats(0.5)} == {"exact"}
+    assert {row.remark for row in as_formats(math.nan)} == {"not a number"}
+    assert as_formats(1e-30)[2].remark == "underflow to 0, relative error 1"
+
+
+def test_the_formats_never_beat_their_precision():
+    for number in (1.1, 7.7, 100.3):
+        for row in as_formats(number):
+            assert row.relative_error <= torch.finfo(DTYPES[row.name]).eps / 2

@@ -1,0 +1,149 @@
+"""A number as five formats hold it: sign, exponent, mantissa, and what rounding makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isinf, isnan
+
+from matplotlib.axes import Axes
+
+from course_lib.viz import marks, style
+from course_lib.viz.picture import Picture
+
+# name -> dtype of torch, bits of the exponent, bits of the mantissa
+_FORMATS = {
+    "fp32": ("float32", 8, 23),
+    "bf16": ("bfloat16", 8, 7),
+    "fp16": ("float16", 5, 10),
+    "fp8 e4m3": ("float8_e4m3fn", 4, 3),
+    "fp8 e5m2": ("float8_e5m2", 5, 2),
+}
+_HUES = {"sign": style.SOFT, "exponent": "#9BD3C9", "mantissa": "#DCD6F7"}
+_LEFT, _CELL, _TALL, _STEP = 1.52, 0.25, 0.34, 0.92  # inches
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatBits:
+    """What one format makes of a number."""
+
+    name: str
+    bits: str  # sign, exponent, mantissa
+    exponent_bits: int
+    number: float  # as it was before
+    value: float  # as the format holds it
+    largest: float  # finite number of the format
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The bits by what they mean."""
+        split = 1 + self.exponent_bits
+        return {"sign": self.bits[0], "exponent": self.bits[1:split], "mantissa": self.bits[split:]}
+
+    @property
+    def relative_error(self) -> float:
+        """|value - number| / |number|; inf after an overflow, nan for what is not a number."""
+        if self.value == self.number:
+            return 0.0
+        return abs(self.value - self.number) / abs(self.number) if not isinf(self.number) else inf
+
+    @property
+    def formula(self) -> str:
+        """The bits as arithmetic; empty for 0, inf and nan."""
+        if isnan(self.value) or isinf(self.value) or self.value == 0:
+            return ""
+        exponent, mantissa = int(self.fields["exponent"], 2), self.fields["mantissa"]
+        power = max(exponent, 1) - (2 ** (self.exponent_bits - 1) - 1)
+        factor = (exponent > 0) + int(mantissa, 2) / 2 ** len(mantissa)
+        return f"{'-' if self.value < 0 else ''}2^{power} × {factor:.9g}"
+
+    @property
+    def remark(self) -> str:
+        """How far off, in words."""
+        if isnan(self.value):
+            return "not a number"
+        if self.relative_error == 0:
+            return "exact"
+        if isinf(self.value):
+            return f"overflow: the largest is {_short(self.largest)}"
+        if isinf(self.number):
+            return "cut to the largest: the format has no inf"
+        if abs(self.number) > self.largest:
+            return f"cut to the largest, relative error {self.relative_error:.2g}"
+        if self.value == 0:
+            return "underflow to 0, relative error 1"
+        return f"relative error {self.relative_error:.2g}"
+
+
+def as_formats(number: float) -> list[FloatBits]:
+    """`number` as PyTorch rounds it: to fp32, and from there to each smaller format."""
+    import torch  # the other figures do without it
+
+    single = torch.tensor(number, dtype=torch.float64).to(torch.float32)
+    found = []
+    for name, (dtype, exponent_bits, mantissa_bits) in _FORMATS.items():
+        rounded = single.to(getattr(torch, dtype))
+        size = 1 + exponent_bits + mantissa_bits
+        pattern = int(rounded.view({8: torch.uint8, 16: torch.int16, 32: torch.int32}[size])) % 2**size
+        found.append(
+            FloatBits(
+                name=name,
+                bits=f"{pattern:0{size}b}",
+                exponent_bits=exponent_bits,
+                number=number,
+                value=float(rounded.to(torch.float64)),
+                largest=torch.finfo(rounded.dtype).max,
+            )
+        )
+    return found
+
+
+@style.course_style()
+def float_bits(value: float) -> Picture:
+    """The bits of a number in fp32, bf16, fp16 and both fp8, the rounded number and its relative error.
+
+    Source: bits and roundings are PyTorch's own on a CPU, to fp32 first; its e4m3 has no infinity.
+    """
+    rows = as_formats(float(value))
+    title = f"{_short(value)} in five formats"
+    subtitle = "rounded to fp32, and from there to the others, as PyTorch does"
+    top = style.HEADER + 0.62
+    figure, page = style.new_page(top + _STEP * len(rows) + 0.1, title, subtitle)
+    _draw_legend(page, style.HEADER + 0.14)
+    for number, row in enumerate(rows):
+        _draw_row(page, top + number * _STEP, row)
+    return Picture(figure, title=title, description="\n".join([subtitle, *(_in_words(row) for row in rows)]))
+
+
+def _draw_legend(page: Axes, y: float) -> None:
+    x = _LEFT
+    for name, hue in _HUES.items():
+        marks.box(page, x, y - 0.1, 0.2, 0.2, fill=hue, corner=0.03)
+        marks.label(page, x + 0.28, y, name, align="left")
+        x += 0.28 + style.text_width(name) + 0.3
+
+
+def _draw_row(page: Axes, y: float, row: FloatBits) -> None:
+    marks.label(page, style.MARGIN, y + _TALL / 2, row.name, bold=True, align="left")
+    x = _LEFT
+    for field, bits in row.fields.items():
+        for bit in bits:
+            hue = _HUES[field]
+            marks.box(page, x, y, _CELL - 0.02, _TALL, fill=hue, corner=0.03)
+            marks.label(page, x + _CELL / 2 - 0.01, y + _TALL / 2, bit, colour=style.text_on(hue))
+            x += _CELL
+    shown = f"{row.formula} = {_short(row.value)}" if row.formula else _short(row.value)
+    marks.label(page, _LEFT, y + _TALL + 0.2, shown, align="left")
+    off = row.relative_error > 0 or isnan(row.value)
+    look = {"bold": True} if off else {"colour": style.SOFT}
+    marks.label(page, style.PAGE_WIDTH - style.MARGIN, y + _TALL + 0.2, row.remark, align="right", **look)
+
+
+def _short(value: float) -> str:
+    """Nine digits, enough to tell two fp32 numbers apart."""
+    return f"{value:.9g}"
+
+
+def _in_words(row: FloatBits) -> str:
+    fields = ", ".join(f"{field} {bits}" for field, bits in row.fields.items())
+    formula = f" = {row.formula}" if row.formula else ""
+    return f"  {row.name}: {fields}; {_short(row.value)}{formula}; {row.remark}"
