@@ -7,9 +7,9 @@ from course_lib.viz.bandwidth import plot_bandwidth, plot_fit
 from course_lib.viz.chunks import primitives_overview, who_holds_what
 from course_lib.viz.cost_bars import plot_cost_bars
 from course_lib.viz.cost_lines import plot_cost_lines
-from course_lib.viz.float_bits import float_bits
+from course_lib.viz.float_bits import float_bits, float_bits_explorer
 from course_lib.viz.matrix import plot_bytes_matrix
-from course_lib.viz.memory import plot_gpu_memory
+from course_lib.viz.memory import memory_explorer, plot_gpu_memory
 from course_lib.viz.messages import plot_messages
 from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
@@ -22,6 +22,8 @@ from course_lib.viz.topology import plot_topology
 __all__ = [
     "Picture",
     "float_bits",
+    "float_bits_explorer",
+    "memory_explorer",
     "plot_anatomy",
     "plot_bandwidth",
     "plot_bytes_matrix",

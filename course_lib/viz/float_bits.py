@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isinf, isnan
 
 from matplotlib.axes import Axes
 
-from course_lib.viz import marks, style
+from course_lib.errors import four_parts
+from course_lib.viz import explorer, marks, style
+from course_lib.viz.explorer import Explorer
 from course_lib.viz.picture import Picture
 
 # name -> dtype of torch, bits of the exponent, bits of the mantissa
@@ -20,6 +25,15 @@ _FORMATS = {
 }
 _HUES = {"sign": style.SOFT, "exponent": "#9BD3C9", "mantissa": "#DCD6F7"}
 _LEFT, _CELL, _TALL, _STEP = 1.52, 0.25, 0.34, 0.92  # inches
+
+_SIGNS: dict[type, Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+_ARITHMETIC: dict[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,3 +161,35 @@ def _in_words(row: FloatBits) -> str:
     fields = ", ".join(f"{field} {bits}" for field, bits in row.fields.items())
     formula = f" = {row.formula}" if row.formula else ""
     return f"  {row.name}: {fields}; {_short(row.value)}{formula}; {row.remark}"
+
+
+def float_bits_explorer() -> Explorer:
+    """A field for a number, or a sum of some, above its bits."""
+    field = explorer.words("a number", "65504 + 16")
+    return Explorer(lambda text: float_bits(parse_number(text)), {"text": field})
+
+
+def parse_number(text: str) -> float:
+    """A number as one types it, also as arithmetic: 65504 + 16, 2**-14 / 3, -inf.
+
+    Raises: ValueError for anything else.
+    """
+    try:
+        return _value_of(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, TypeError, ArithmeticError, RecursionError) as error:
+        rule = "a number, or arithmetic on numbers with a real value"
+        raise ValueError(four_parts("float_bits_explorer", repr(text), rule, "type 0.1 or 65504 + 16")) from error
+
+
+def _value_of(node: ast.expr) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return float(node.value)
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+        return float(node.id)
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
+        return _SIGNS[type(node.op)](_value_of(node.operand))
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        value = _ARITHMETIC[type(node.op)](_value_of(node.left), _value_of(node.right))
+        if isinstance(value, float):
+            return value
+    raise TypeError(ast.dump(node))

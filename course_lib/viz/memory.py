@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from course_lib.costs import GpuMemory
+from course_lib.config import ParallelConfig, load_model, model_names
+from course_lib.costs import Exploration, GpuMemory, Work, find_convention, gpu_memory
+from course_lib.costs.activations import Recompute
 from course_lib.errors import four_parts
-from course_lib.hardware import Device
+from course_lib.hardware import Device, device_names, load_device
 from course_lib.units import GiB
-from course_lib.viz import marks, style
+from course_lib.viz import explorer, marks, style
+from course_lib.viz.explorer import Explorer
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
@@ -53,6 +57,58 @@ def plot_gpu_memory(
         marks.label(page, x, y + 0.3, sums, bold=True, align="left")
         marks.label(page, x, y + 0.56, verdict, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
     return Picture(figure, title=title, description=_in_words(rows, device, subtitle))
+
+
+def memory_explorer() -> Explorer:
+    """Controls for a model, its device and how it is spread, above what one GPU holds.
+
+    Ranks that share matrices share the sequence too. Each replica has as many micro-batches as stages.
+    """
+    return Explorer(
+        _memory_of_run,
+        {
+            "model": explorer.choice("model", "llama3_1_70b", model_names()),
+            "device": explorer.choice("device", "h100_sxm_80", device_names()),
+            "dp": explorer.number("data (dp)", 8),
+            "tp": explorer.number("tensor (tp)", 8),
+            "pp": explorer.number("pipeline (pp)", 1),
+            "zero_stage": explorer.choice("ZeRO stage", 3, range(4)),
+            "recompute": explorer.choice("recompute", "none", get_args(Recompute)),
+            "sequence": explorer.number("sequence", 4096),
+            "microbatch": explorer.number("micro-batch", 1),
+        },
+    )
+
+
+def _memory_of_run(
+    *,
+    model: str,
+    device: str,
+    dp: int,
+    tp: int,
+    pp: int,
+    zero_stage: int,
+    recompute: Recompute,
+    sequence: int,
+    microbatch: int,
+) -> Picture:
+    """The first stage and the last one: those between hold less."""
+    shape, convention = load_model(model), find_convention(Exploration().convention)
+    parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, sequence_parallel=tp > 1)
+    work = Work(sequence=sequence, microbatch=microbatch, n_microbatches=pp, recompute=recompute)
+    spread = f"dp {dp}, tp {tp}, pp {pp}, {f'ZeRO-{zero_stage}' if zero_stage else 'no ZeRO'}"
+    rows = {
+        f"{spread}: {f'stage {stage + 1} of {pp}' if pp > 1 else 'every GPU'}": gpu_memory(
+            shape, parallel, work, convention, stage=stage
+        )
+        for stage in sorted({0, pp - 1})
+    }
+    title = f"{shape.name} on {parallel.world_size:,} GPU{'s' * (parallel.world_size > 1)}"
+    subtitle = (
+        f"sequence {sequence:,}, micro-batch {microbatch:,}, recompute {recompute}; "
+        f"{convention.bytes_per_parameter} bytes per parameter ({convention.name})"
+    )
+    return plot_gpu_memory(rows, load_device(device), title=title, subtitle=subtitle)
 
 
 def _check_rows(rows: Mapping[str, GpuMemory]) -> None:

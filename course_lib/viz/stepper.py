@@ -31,7 +31,7 @@ class Stepper:
             layout=ipywidgets.Layout(width="60%"),
         )
         self._stack = ipywidgets.Stack(
-            [ipywidgets.HTML(_as_image(picture)) for picture in self.pictures], selected_index=0
+            [ipywidgets.HTML(as_image(picture)) for picture in self.pictures], selected_index=0
         )
         self._link = ipywidgets.jslink((self.slider, "value"), (self._stack, "selected_index"))
         self._widget = ipywidgets.VBox([self.slider, self._stack])
@@ -46,7 +46,7 @@ class Stepper:
         return {**self._widget._repr_mimebundle_(), **still}
 
 
-def _as_image(picture: Picture) -> str:
+def as_image(picture: Picture) -> str:
     """An image element of its own: names inside an SVG must not meet those of its hidden neighbours."""
     data = b64encode(picture.svg.encode()).decode()
     return f'<img alt={quoteattr(picture.text)} src="data:image/svg+xml;base64,{data}" style="max-width: 100%">'

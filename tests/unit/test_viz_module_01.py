@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ from course_lib.config import ModelConfig, ParallelConfig, load_model
 from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory, model_parameters, parameters_by_part
 from course_lib.hardware import load_device
 from course_lib.units import GiB
-from course_lib.viz.float_bits import as_formats
+from course_lib.viz.float_bits import as_formats, parse_number
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 TINY = ModelConfig(
@@ -39,6 +40,8 @@ FIGURES = {
     "anatomy-tiny": lambda: viz.plot_anatomy(TINY),
     **{f"bits-{number}": lambda number=number: viz.float_bits(number) for number in NUMBERS},
     "memory": lambda: viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100),
+    "memory-explorer": lambda: viz.memory_explorer().first,
+    "bits-explorer": lambda: viz.float_bits_explorer().first,
     "memory-small": lambda: viz.plot_gpu_memory({"small": held(SHARDED, "olmo_1b")}, H100),
     "memory-many": lambda: viz.plot_gpu_memory({f"{gib} GiB": of_size(gib) for gib in (74, 74.6, 75)}, H100),
     "memory-huge": lambda: viz.plot_gpu_memory({"huge": held(ALONE, "megatron_1008b")}, H100),
@@ -52,7 +55,7 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "memory", "bits-65520"])
+@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "memory", "bits-65520", "memory-explorer"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
     assert picture.svg == FIGURES[name]().svg
@@ -169,3 +172,96 @@ def test_the_formats_never_beat_their_precision():
     for number in (1.1, 7.7, 100.3):
         for row in as_formats(number):
             assert row.relative_error <= torch.finfo(DTYPES[row.name]).eps / 2
+
+
+def shown(explorer):
+    return explorer._widget.children[1].value
+
+
+@pytest.mark.parametrize("make", [viz.memory_explorer, viz.float_bits_explorer])
+def test_an_explorer_shows_its_first_picture_where_no_widget_runs(make):
+    explorer = make()
+    bundle = explorer._repr_mimebundle_()
+    assert bundle["image/svg+xml"] == explorer.first.svg
+    assert bundle["text/plain"] == explorer.first.text == repr(explorer)
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert list(explorer._widget.children[0].children) == list(explorer.controls.values())
+    assert '<img alt="' in shown(explorer)
+
+
+def test_the_memory_explorer_draws_what_its_controls_say():
+    explorer = viz.memory_explorer()
+    assert explorer.text.startswith("Llama 3.1 70B on 64 GPUs\n")
+    assert "fits, 40% of it" in explorer.text
+    before = shown(explorer)
+    for name, value in {"model": "llama3_1_8b", "dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "sequence": 2048}.items():
+        explorer.controls[name].value = value
+    assert shown(explorer) != before
+    parallel = ParallelConfig(dp=2, tp=4, pp=2, zero_stage=1, sequence_parallel=True)
+    work = Work(sequence=2048, microbatch=1, n_microbatches=2)
+    stages = [
+        gpu_memory(load_model("llama3_1_8b"), parallel, work, find_convention("fp32"), stage=stage) for stage in (0, 1)
+    ]
+    assert explorer.text.startswith("Llama 3.1 8B on 16 GPUs\nsequence 2,048, micro-batch 1, recompute none; 16 bytes")
+    for number, memory in enumerate(stages, start=1):
+        weights, total = f"weights {memory.weights / GiB:.2f}", f"together {memory.total / GiB:.1f} GiB"
+        line = next(line for line in explorer.text.splitlines() if f"stage {number} of 2: {weights}" in line)
+        assert f"dp 2, tp 4, pp 2, ZeRO-1: stage {number} of 2: " in line
+        assert total in line or f"together {memory.total / GiB:.2f} GiB" in line
+
+
+def test_recompute_and_micro_batch_reach_the_bar():
+    explorer = viz.memory_explorer()
+    texts = {explorer.text}
+    for name, value in {"recompute": "full", "microbatch": 4, "device": "h200_sxm_141"}.items():
+        explorer.controls[name].value = value
+        texts.add(explorer.text)
+    assert len(texts) == 4
+    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB = 131.3 GiB" in explorer.text
+
+
+@pytest.mark.parametrize(
+    ("control", "value", "message"),
+    [
+        ("tp", 3, "ParallelConfig: tp=3; tp divides n_heads=64; choose tp in [1, 2, 4]"),
+        ("pp", 7, "ParallelConfig: pp=7; pp divides n_layers=80; choose pp in [1, 2, 4, 5, 8, 10]"),
+        ("dp", 0, "ParallelConfig: dp=0; degrees are positive; give dp >= 1"),
+        ("sequence", 0, "Work: sequence=0; sequence is positive; give sequence >= 1"),
+    ],
+)
+def test_an_illegal_spread_is_said_in_the_picture_s_place_and_can_be_mended(control, value, message):
+    explorer = viz.memory_explorer()
+    good, legal = shown(explorer), explorer.controls[control].value
+    explorer.controls[control].value = value
+    assert explorer.text == repr(explorer) == message
+    assert shown(explorer) == f'<p role="alert"><b>{html.escape(message)}</b></p>'
+    explorer.controls[control].value = legal
+    assert shown(explorer) == good
+
+
+def test_the_bits_explorer_reads_arithmetic():
+    explorer = viz.float_bits_explorer()
+    assert explorer.first.text == viz.float_bits(65504 + 16).text
+    explorer.controls["text"].value = "-0.1"
+    assert explorer.text == viz.float_bits(-0.1).text
+    numbers = {
+        "2**-14 / 3": 2**-14 / 3,
+        " 65504 - -16 ": 65520.0,
+        "+1e3*2": 2000.0,
+        "-inf": -math.inf,
+        "1e999": math.inf,
+    }
+    assert {text: parse_number(text) for text in numbers} == numbers
+    assert math.isnan(parse_number("nan"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "True", "'1'", "1/0", "(-8)**0.5", "10.0**400", "1 2", "f(1)", "1j", "9" * 400]
+)
+def test_what_is_no_number_is_said_in_four_parts(text):
+    with pytest.raises(ValueError, match=r"^float_bits_explorer: .*; a number, or arithmetic .*; type 0.1 or 65504"):
+        parse_number(text)
+    explorer = viz.float_bits_explorer()
+    explorer.controls["text"].value = text
+    assert explorer.text.startswith("float_bits_explorer: ")
+    assert "<img" not in shown(explorer)
