@@ -69,9 +69,9 @@ def markdown(results: Results, figures: Sequence[str] = ()) -> str:
     return "\n\n".join(
         [
             f"# Benchmarks of {results.date}",
-            f"{results.machine}; {results.versions}. Load per core {results.load_before:.2f} before and "
-            f"{results.load_after:.2f} after. Times are medians; `times faster` is the median over rounds of the "
-            "peer's time over ours, taken in turn within each round.",
+            f"{results.machine}; {results.versions}. Load average per core: {results.load_before:.2f} before, "
+            f"{results.load_after:.2f} after, the benchmark's own processes included. Times are medians; `times "
+            "faster` is the median over rounds of the peer's time over ours, taken in turn within each round.",
             "## Gates",
             table([["figure", "times faster", "gate", "goal", ""], *gates]),
             "## `%%ranks` against ipyparallel, 4 ranks",

@@ -61,7 +61,7 @@ def test_the_page_says_what_was_missed_and_how_busy_the_machine_was():
     assert "| all-reduce | 0.50 | 0.9 | 2 | NOT MET |" in page
     assert "| twice | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 |" in page
     assert "| 4 | 4 MiB | ring | 2 s | 1 s | 0.50 | 0.50 to 0.50 | 1 |" in page
-    assert "Load per core 0.25 before and 1.00 after" in page
+    assert "0.25 before, 1.00 after" in page
 
 
 def test_page_numbers_and_figures_are_written(tmp_path, monkeypatch):
