@@ -129,7 +129,7 @@ def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
     device = _device(values["device"])
     axes: dict[str, Any] = {axis: values[axis] if values[axis] is None else tuple(values[axis]) for axis in AXES}
     return SweepConfig(
-        model=_model(values),
+        model=parse_model(values["model"]).config,
         device=device,
         exploration=Exploration(
             sequence=values["sequence"],
@@ -143,17 +143,6 @@ def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
         values=values,
         overrides=overrides,
     )
-
-
-def _model(values: Mapping[str, Any]) -> ModelConfig:
-    """The model, and whether it has a position for every token."""
-    if not isinstance(values["model"].get("biases", []), list):
-        _refuse(f"model.biases={values['model']['biases']!r}", "biases is a list", "write model.biases=[qkv,ffn]")
-    model = parse_model(values["model"]).config
-    sequence, longest = values["sequence"], model.max_sequence
-    if model.positions == "learned" and longest is not None and sequence > longest:
-        _refuse(f"sequence={sequence}", f"{model.name} has {longest} positions", f"give sequence <= {longest}")
-    return model
 
 
 def _device(values: Mapping[str, Any]) -> Device:

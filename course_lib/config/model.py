@@ -71,6 +71,15 @@ class ModelConfig:
         """Width of the keys (and of the values) of all kv heads together."""
         return self.n_kv_heads * self.head_size
 
+    def check_sequence(self, sequence: int) -> None:
+        """Refuse tokens beyond a table of learned positions; rotary ones have no end.
+
+        Raises: ValueError naming the longest sequence.
+        """
+        if self.positions == "learned" and self.max_sequence is not None and sequence > self.max_sequence:
+            rule = f"its table of learned positions has {self.max_sequence} rows"
+            self._refuse(f"sequence={sequence}", rule, f"give sequence <= {self.max_sequence}")
+
     def _require_divides(self, part: str, whole: str) -> None:
         parts, size = getattr(self, part), getattr(self, whole)
         if size % parts:

@@ -42,10 +42,12 @@ class ParallelConfig:
         return self.dp * self.cp
 
     def check(self, model: ModelConfig, *, sequence: int | None = None) -> None:
-        """Refuse what does not divide.
+        """Refuse what does not divide, and a sequence that the model has no positions for.
 
-        Raises: ValueError naming the degree, the size and the choices.
+        Raises: ValueError naming what is too large or does not divide, and the choices.
         """
+        if sequence is not None:
+            model.check_sequence(sequence)
         for field in ("n_heads", "n_kv_heads", "ffn_size"):
             if getattr(model, field) % self.tp:
                 _refuse_divisor("tp", self.tp, field, getattr(model, field))

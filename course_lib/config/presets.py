@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from course_lib import presets
-from course_lib.config.model import ModelConfig
+from course_lib.config.model import Bias, ModelConfig
 from course_lib.errors import four_parts
 
 _FIELDS = {field.name: field for field in fields(ModelConfig)}
@@ -75,6 +75,9 @@ def _check_keys(shape: Mapping[str, Any]) -> None:
         if kind is not object and type(value) is not kind:
             way_out = "write it without quotes and units"
             raise ValueError(four_parts(what, f"{key}={value!r}", f"{key} is {words}", way_out))
+        if key == "biases" and not isinstance(value, list | tuple):
+            way_out = f"list some of {', '.join(get_args(Bias))}, or none"
+            raise ValueError(four_parts(what, f"{key}={value!r}", f"{key} is a list", way_out))
     missing = [name for name, field in _FIELDS.items() if field.default is MISSING and name not in shape]
     if missing:
         rule = "these keys have no default"

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from io import StringIO
+from math import inf
 
 from course_lib.config import ModelConfig
 from course_lib.costs.conventions import find_convention
@@ -58,7 +59,7 @@ class Exploration:
     def __post_init__(self) -> None:
         if self.convention != EXPLORER:
             find_convention(self.convention)
-        if self.token_imbalance < 1:
+        if not 1 <= self.token_imbalance < inf:
             values, rule = f"token_imbalance={self.token_imbalance}", "the busiest expert has at least its share"
             raise ValueError(four_parts("sweep", values, rule, "give token_imbalance >= 1"))
 
@@ -66,9 +67,15 @@ class Exploration:
 def explore(model: ModelConfig, exploration: Exploration, grid: Grid | None = None) -> list[ExploreRow]:
     """All legal combinations of a grid (the Explorer's, if none is given) with their memory per GPU.
 
-    Raises: ValueError if no combination is legal.
+    Raises: ValueError if no combination is legal, or the model has no positions for the sequence.
     """
-    legal = candidates(model, grid or Grid(), sequence=exploration.sequence, global_batch=exploration.global_batch)
+    legal = candidates(
+        model,
+        grid or Grid(),
+        sequence=exploration.sequence,
+        global_batch=exploration.global_batch,
+        whole_heads=exploration.convention != EXPLORER,
+    )
     return [_row(model, candidate, exploration) for candidate in legal]
 
 

@@ -30,14 +30,19 @@ class Grid:
         for axis in _AXES:
             values = getattr(self, axis)
             least = 0 if axis == "zero_stages" else 1
-            if values is not None and (not values or min(values) < least):
-                rule, way_out = f"an axis has values, none below {least}", f"give {axis}=({least}, ...)"
+            if (axis, values) != ("ep", None) and not _whole_numbers(values, least):
+                rule, way_out = f"an axis has values, whole and none below {least}", f"give {axis}=({least}, ...)"
                 raise ValueError(four_parts("Grid", f"{axis}={values}", rule, way_out))
 
     def combinations(self, n_experts: int) -> Iterator[tuple[int, ...]]:
         """Every combination, in the order of the axes, the last one fastest."""
         ep = self.ep or tuple(1 << k for k in range(n_experts.bit_length()))
         return product(self.gpus, self.tp, self.pp, ep, self.cp, self.zero_stages, self.microbatches)
+
+
+def _whole_numbers(values: object, least: int) -> bool:
+    """Whether there are some, none below the least."""
+    return isinstance(values, tuple) and bool(values) and all(type(n) is int and n >= least for n in values)
 
 
 class Candidate(NamedTuple):
@@ -48,19 +53,24 @@ class Candidate(NamedTuple):
     n_microbatches: int
 
 
-def candidates(model: ModelConfig, grid: Grid, *, sequence: int, global_batch: int) -> list[Candidate]:
-    """The legal combinations of a grid.
+def candidates(
+    model: ModelConfig, grid: Grid, *, sequence: int, global_batch: int, whole_heads: bool = True
+) -> list[Candidate]:
+    """The legal combinations of a grid; without `whole_heads`, tp may cut through a head, as in the Explorer.
 
-    Raises: ValueError if there is none, with the number of combinations that each rule excluded.
+    Raises: ValueError if there is none, with the number of combinations that each rule excluded, or if the model has
+    no positions for the sequence.
     """
     for name, size in (("sequence", sequence), ("global_batch", global_batch)):
         if size < 1:
             raise ValueError(four_parts("sweep", f"{name}={size}", f"{name} is positive", f"give {name} >= 1"))
+    model.check_sequence(sequence)
     found, excluded = [], Counter[str]()
     for gpus, tp, pp, ep, cp, zero_stage, microbatch in grid.combinations(model.n_experts):
         dp, rest = divmod(gpus, tp * pp * cp)
         rule = "GPUs divide by tp x pp x cp" if rest or not dp else None
-        rule = rule or _broken_rule(model, (dp, tp, pp, ep, cp), sequence, global_batch, microbatch)
+        degrees = (dp, tp if whole_heads else 1, pp, ep, cp)
+        rule = rule or _broken_rule(model, degrees, sequence, global_batch, microbatch)
         if rule:
             excluded[rule] += 1
             continue

@@ -64,6 +64,21 @@ def test_learned_positions_need_a_number():
         replace(LLAMA_3_1_8B, positions="learned", max_sequence=None)
 
 
+def test_a_table_of_learned_positions_ends_and_rotary_ones_do_not():
+    learned = replace(LLAMA_3_1_8B, positions="learned", max_sequence=2048)
+    learned.check_sequence(2048)
+    LLAMA_3_1_8B.check_sequence(2 * 131_072)
+    message = r"^ModelConfig 'Llama 3.1 8B': sequence=2049; its table of .* has 2048 rows; give sequence <= 2048$"
+    with pytest.raises(ValueError, match=message):
+        learned.check_sequence(2049)
+
+
+@pytest.mark.parametrize("field", ["rotary_base", "norm_eps", "clip_qkv"])
+def test_what_scales_is_positive(field):
+    with pytest.raises(ValueError, match=rf"^ModelConfig 'Llama 3.1 8B': {field}=0.0; {field} is positive; give {field}"):
+        replace(LLAMA_3_1_8B, **{field: 0.0})
+
+
 def test_a_token_passes_an_expert_once():
     with pytest.raises(ValueError, match=r"experts_per_token=3, n_experts=2; .* at most once; choose .* in 1\.\.2$"):
         replace(LLAMA_3_1_8B, n_experts=2, experts_per_token=3)

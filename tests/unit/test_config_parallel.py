@@ -57,6 +57,13 @@ def test_what_does_not_divide_is_refused_with_the_choices(degrees, message):
         ParallelConfig(**degrees).check(load_model("mixtral_8x7b"), sequence=100)
 
 
+def test_a_sequence_beyond_the_learned_positions_is_refused():
+    gpt = load_model("gpt3_175b")
+    ParallelConfig().check(gpt, sequence=2048)
+    with pytest.raises(ValueError, match=r"^ModelConfig 'GPT-3 175B': sequence=4096; .*; give sequence <= 2048$"):
+        ParallelConfig().check(gpt, sequence=4096)
+
+
 def test_a_feed_forward_block_that_does_not_divide_is_refused():
     odd = replace(LLAMA_3_1_8B, ffn_size=14337)
     with pytest.raises(ValueError, match=r"tp=2; tp divides ffn_size=14337; choose tp in \[1, 3\]$"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import time
 from io import StringIO
+from math import inf, nan
 
 import pytest
 
@@ -61,6 +62,7 @@ def key(row):
         ("llama3_1_8b", 4096, (1,), 5760),
         ("llama3_1_405b", 4096, (1,), 2880),
         ("grok_1_explorer", 2048, (1, 2, 4, 8), 17336),
+        ("llama_33b", 4096, (1,), 4032),  # 52 heads, which 8 does not divide: the tool divides matrices alone
     ],
 )
 def test_the_rows_are_those_of_the_explorer_s_loops(model, global_batch, experts, legal):
@@ -170,6 +172,20 @@ def test_each_rule_is_named(grid, rule):
         explore(LLAMA, Exploration(), grid)
 
 
+def test_our_own_conventions_cut_no_head():
+    grid = Grid(gpus=(8,), pp=(1,), cp=(1,), microbatches=(1,))
+    assert {row.TP for row in explore(load_model("llama_33b"), Exploration(), grid)} == {1, 2, 4}
+    assert {row.TP for row in explore(load_model("llama_33b"), Exploration(convention=EXPLORER), grid)} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("convention", [EXPLORER, "fp32"])
+def test_learned_positions_bound_the_sequence(convention):
+    gpt = load_model("gpt3_175b")
+    assert explore(gpt, Exploration(convention=convention, sequence=2048))
+    with pytest.raises(ValueError, match=r"^ModelConfig 'GPT-3 175B': sequence=2049; .*; give sequence <= 2048$"):
+        explore(gpt, Exploration(convention=convention, sequence=2049))
+
+
 def test_expert_parallelism_divides_the_replicas():
     with pytest.raises(ValueError, match="by 'dp divides by ep'"):
         explore(GROK, Exploration(), Grid(gpus=(1,), ep=(2,)))
@@ -179,6 +195,8 @@ def test_expert_parallelism_divides_the_replicas():
     ("options", "message"),
     [
         ({"token_imbalance": 0.5}, r"^sweep: token_imbalance=0.5; the busiest expert .*; give token_imbalance >= 1$"),
+        ({"token_imbalance": nan}, r"^sweep: token_imbalance=nan; the busiest .*; give token_imbalance >= 1$"),
+        ({"token_imbalance": inf}, r"^sweep: token_imbalance=inf; the busiest .*; give token_imbalance >= 1$"),
         ({"convention": "mine"}, r"^find_convention: name='mine'; nobody counts so; choose one of half"),
     ],
 )
@@ -193,7 +211,14 @@ def test_sizes_are_positive(name):
         explore(LLAMA, Exploration(**{name: 0}))
 
 
-@pytest.mark.parametrize(("axis", "values", "least"), [("tp", (), 1), ("cp", (0, 1), 1), ("zero_stages", (-1,), 0)])
+@pytest.mark.parametrize(
+    ("axis", "values", "least"),
+    [
+        *[("tp", (), 1), ("cp", (0, 1), 1), ("zero_stages", (-1,), 0), ("ep", (), 1)],
+        *[("tp", None, 1), ("pp", 4, 1), ("gpus", (8.0,), 1), ("microbatches", (True,), 1), ("cp", "12", 1)],
+    ],
+)
 def test_an_axis_has_values(axis, values, least):
-    with pytest.raises(ValueError, match=rf"^Grid: {axis}=.*; an axis has values, none below {least}; give {axis}="):
+    message = rf"^Grid: {axis}=.*; an axis has values, whole and none below {least}; give {axis}=\({least}, "
+    with pytest.raises(ValueError, match=message):
         Grid(**{axis: values})

@@ -96,11 +96,23 @@ def test_a_missing_key_is_refused():
 
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
-    [("n_layers", "2", "a whole number"), ("max_sequence", 2.5, "a whole number"), ("tied", "no", "true or false")],
+    [
+        ("n_layers", "2", "a whole number"),
+        ("max_sequence", 2.5, "a whole number"),
+        ("tied", "no", "true or false"),
+        ("norm_eps", "1e-5", "a number with a point"),
+    ],
 )
 def test_a_value_of_another_kind_is_refused(key, value, rule):
     with pytest.raises(ValueError, match=rf"{key}={value!r}; {key} is {rule}; write it without quotes and units$"):
         parse_model({**LLAMA, key: value})
+
+
+@pytest.mark.parametrize("biases", [1, None, "qkv", {"qkv": True}])
+def test_biases_that_are_no_list_are_refused(biases):
+    message = r"^model preset 'mine': biases=.*; biases is a list; list some of qkv, .*, head, or none$"
+    with pytest.raises(ValueError, match=message):
+        parse_model({**LLAMA, "biases": biases})
 
 
 def test_hydra_composes_the_same_models_and_overrides_them():

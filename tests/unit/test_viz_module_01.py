@@ -26,8 +26,8 @@ NUMBERS = (65504 + 16, 3.14159265358979, -1e-7, -1.2345678901234e-40, 1e39, 0.0,
 MODELS = ("llama3_1_8b", "llama3_1_405b", "grok_1", "mixtral_8x7b", "gpt3_175b", "olmo_1b", "olmo_70b_workshop")
 
 
-def held(parallel, model="llama3_1_70b"):
-    return gpu_memory(load_model(model), parallel, Work(sequence=4096, microbatch=1), find_convention("zero"))
+def held(parallel, model="llama3_1_70b", sequence=4096):
+    return gpu_memory(load_model(model), parallel, Work(sequence=sequence, microbatch=1), find_convention("zero"))
 
 
 def of_size(gib):
@@ -44,7 +44,7 @@ FIGURES = {
     "bits-explorer": lambda: viz.float_bits_explorer().first,
     "memory-small": lambda: viz.plot_gpu_memory({"small": held(SHARDED, "olmo_1b")}, H100),
     "memory-many": lambda: viz.plot_gpu_memory({f"{gib} GiB": of_size(gib) for gib in (74, 74.6, 75)}, H100),
-    "memory-huge": lambda: viz.plot_gpu_memory({"huge": held(ALONE, "megatron_1008b")}, H100),
+    "memory-huge": lambda: viz.plot_gpu_memory({"huge": held(ALONE, "megatron_1008b", 2048)}, H100),
 }
 
 
@@ -227,6 +227,11 @@ def test_recompute_and_micro_batch_reach_the_bar():
         ("pp", 7, "ParallelConfig: pp=7; pp divides n_layers=80; choose pp in [1, 2, 4, 5, 8, 10]"),
         ("dp", 0, "ParallelConfig: dp=0; degrees are positive; give dp >= 1"),
         ("sequence", 0, "Work: sequence=0; sequence is positive; give sequence >= 1"),
+        (
+            *("model", "gpt3_175b"),
+            "ModelConfig 'GPT-3 175B': sequence=4096; its table of learned positions has 2048 rows; "
+            "give sequence <= 2048",
+        ),
     ],
 )
 def test_an_illegal_spread_is_said_in_the_picture_s_place_and_can_be_mended(control, value, message):
