@@ -47,11 +47,17 @@ class ModelConfig:
     biases: tuple[Bias, ...] = ()  # which linear maps have one
     n_experts: int = 1  # feed-forward blocks in each layer; 1: no router
     experts_per_token: int = 1  # how many of them a token passes
+    rotary_base: float = 10_000.0  # rotary positions: pair i of a head turns by base^(-2i/D) per token
+    norm_eps: float = 1e-5  # added under a norm's square root
+    clip_qkv: float | None = None  # queries, keys and values are cut to this size; None: not
 
     def __post_init__(self) -> None:
         for field in _SIZES:
             if getattr(self, field) < 1:
                 self._refuse(f"{field}={getattr(self, field)}", "sizes are positive", f"give {field} >= 1")
+        self._require_positive("rotary_base", self.rotary_base)
+        self._require_positive("norm_eps", self.norm_eps)
+        self._require_positive("clip_qkv", 1.0 if self.clip_qkv is None else self.clip_qkv)
         self._require_divides("n_heads", "hidden_size")
         self._require_divides("n_kv_heads", "n_heads")
         self._require_choice("positions", self.positions, get_args(Positions))
@@ -79,6 +85,10 @@ class ModelConfig:
         if self.positions == "learned" and self.max_sequence is not None and sequence > self.max_sequence:
             rule = f"its table of learned positions has {self.max_sequence} rows"
             self._refuse(f"sequence={sequence}", rule, f"give sequence <= {self.max_sequence}")
+
+    def _require_positive(self, field: str, value: float) -> None:
+        if not value > 0:
+            self._refuse(f"{field}={value}", f"{field} is positive", f"give {field} > 0")
 
     def _require_divides(self, part: str, whole: str) -> None:
         parts, size = getattr(self, part), getattr(self, whole)

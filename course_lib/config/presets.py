@@ -17,6 +17,8 @@ _KINDS: dict[str, tuple[type, str]] = {  # of the fields that a file can spoil s
     "int": (int, "a whole number"),
     "int | None": (int, "a whole number"),
     "bool": (bool, "true or false"),
+    "float": (float, "a number with a point"),  # YAML reads 1e-5 as text, 1.0e-5 as a number
+    "float | None": (float, "a number with a point"),
 }
 
 

@@ -1,4 +1,4 @@
-"""A decoder of the Llama shape in plain PyTorch; it knows nothing of ranks.
+"""One decoder in plain PyTorch, of the GPT, OLMo or Llama shape as its config says; it knows nothing of ranks.
 
 How many heads a layer works on follows from the width of its projections, so that whoever shards them from
 outside changes no line here. Letters as in `course_lib.config`, with D = H/A the size of one head, K the kv
@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
 
-ROTARY_BASE = 10_000.0
-NORM_EPS = 1e-5
 INIT_STD = 0.02
 
 
@@ -28,24 +26,30 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_size = config.head_size
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, config.kv_size, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, config.kv_size, bias=False)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.clip = config.clip_qkv
+        bias = "qkv" in config.biases
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, config.kv_size, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, config.kv_size, bias=bias)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias="attention_output" in config.biases)
 
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
-        q = rotate(self._heads(self.q_proj(x)), angles)  # (B, A, S, D)
-        k = rotate(self._heads(self.k_proj(x)), angles)  # (B, K, S, D)
+    def forward(self, x: Tensor, angles: Tensor | None) -> Tensor:
+        q = self._heads(self.q_proj(x))  # (B, A, S, D)
+        k = self._heads(self.k_proj(x))  # (B, K, S, D)
         v = self._heads(self.v_proj(x))  # (B, K, S, D)
+        if angles is not None:
+            q, k = rotate(q, angles), rotate(k, angles)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))  # (B, S, H)
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, S, heads * D) -> (B, heads, S, D), with as many heads as there are."""
+        if self.clip is not None:
+            x = x.clamp(-self.clip, self.clip)
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
 
-class FeedForward(nn.Module):
+class GatedFeedForward(nn.Module):
     """SwiGLU: a gate decides how much of each inner feature passes.
 
     Source: Shazeer 2020.
@@ -53,12 +57,26 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.ffn_size, bias=False)
-        self.down_proj = nn.Linear(config.ffn_size, config.hidden_size, bias=False)
+        bias = "ffn" in config.biases
+        self.gate_proj = nn.Linear(config.hidden_size, config.ffn_size, bias=bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.ffn_size, bias=bias)
+        self.down_proj = nn.Linear(config.ffn_size, config.hidden_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # inside: (B, S, F)
+
+
+class FeedForward(nn.Module):
+    """Two matrices with a GELU between them, in the approximation by tanh that GPT-2 was trained with."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        bias = "ffn" in config.biases
+        self.up_proj = nn.Linear(config.hidden_size, config.ffn_size, bias=bias)
+        self.down_proj = nn.Linear(config.ffn_size, config.hidden_size, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.gelu(self.up_proj(x), approximate="tanh"))  # inside: (B, S, F)
 
 
 class Layer(nn.Module):
@@ -66,12 +84,12 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.hidden_size, eps=NORM_EPS)
+        self.attention_norm = make_norm(config)
         self.attention = Attention(config)
-        self.ffn_norm = nn.RMSNorm(config.hidden_size, eps=NORM_EPS)
-        self.ffn = FeedForward(config)
+        self.ffn_norm = make_norm(config)
+        self.ffn = GatedFeedForward(config) if config.gated_ffn else FeedForward(config)
 
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
+    def forward(self, x: Tensor, angles: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), angles)
         return x + self.ffn(self.ffn_norm(x))
 
@@ -80,43 +98,56 @@ class Decoder(nn.Module):
     """Tokens in, logits of the next token out.
 
     Shapes: (B, S) int64 -> (B, S, V).
-    Raises: ValueError if a head's size is odd, since rotary positions turn pairs of numbers.
+    Raises: ValueError for a shape that is not built here, and for a sequence longer than the table of positions.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        if config.head_size % 2:
-            values, rule = f"head_size={config.head_size}", "rotary positions turn pairs of numbers"
-            raise ValueError(
-                four_parts("Decoder", values, rule, "choose n_heads such that hidden_size/n_heads is even")
-            )
-        self.head_size = config.head_size
+        _check(config)
+        self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.positions = None
+        if config.positions == "learned" and config.max_sequence is not None:
+            self.positions = nn.Embedding(config.max_sequence, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=NORM_EPS)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.norm = make_norm(config)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias="head" in config.biases)
         if config.tied:
             self.head.weight = self.embedding.weight
-        for parameter in self.parameters():
-            if parameter.dim() > 1:  # norms stay 1
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:  # a norm's weights stay 1
                 nn.init.normal_(parameter, std=INIT_STD)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)  # (B, S, H)
-        angles = rotary_angles(tokens.shape[1], self.head_size, x.device)
+        sequence, angles = tokens.shape[1], None
+        if self.positions is not None:
+            self.config.check_sequence(sequence)
+            x = x + self.positions(torch.arange(sequence, device=x.device))
+        else:
+            angles = rotary_angles(sequence, self.config.head_size, x.device, self.config.rotary_base)
         for layer in self.layers:
             x = layer(x, angles)
         return self.head(self.norm(x))
 
 
-def rotary_angles(sequence: int, head_size: int, device: torch.device) -> Tensor:
+def make_norm(config: ModelConfig) -> nn.Module:
+    """RMSNorm (Llama), LayerNorm with weight and bias (GPT), or LayerNorm without either (OLMo)."""
+    if config.norm == "rms":
+        return nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=config.norm == "layer")
+
+
+def rotary_angles(sequence: int, head_size: int, device: torch.device, base: float = 10_000.0) -> Tensor:
     """The angle by which position s turns pair i: s / base^(2i/D), in float32 whatever the model's dtype.
 
     Shapes: -> (S, D/2).
     Source: Su et al. 2021, section 3.2.
     """
     exponents = torch.arange(0, head_size, 2, device=device) / head_size
-    return torch.outer(torch.arange(sequence, device=device), ROTARY_BASE**-exponents)
+    return torch.outer(torch.arange(sequence, device=device), 1.0 / base**exponents)
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
@@ -128,3 +159,16 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     cos, sin = (torch.cat([turn, turn], dim=-1).to(x.dtype) for turn in (angles.cos(), angles.sin()))  # (S, D)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def _check(config: ModelConfig) -> None:
+    if config.n_experts > 1:
+        rule, way_out = "this decoder has one feed-forward block in a layer", "give n_experts=1"
+        raise ValueError(four_parts("Decoder", f"n_experts={config.n_experts}", rule, way_out))
+    if config.norms_per_layer != 2:
+        rule, way_out = "this decoder has a norm before each of a layer's two blocks", "give norms_per_layer=2"
+        raise ValueError(four_parts("Decoder", f"norms_per_layer={config.norms_per_layer}", rule, way_out))
+    if config.positions == "rotary" and config.head_size % 2:
+        rule = "rotary positions turn pairs of numbers"
+        way_out = "choose n_heads such that hidden_size/n_heads is even"
+        raise ValueError(four_parts("Decoder", f"head_size={config.head_size}", rule, way_out))

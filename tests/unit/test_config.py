@@ -75,7 +75,7 @@ def test_a_table_of_learned_positions_ends_and_rotary_ones_do_not():
 
 @pytest.mark.parametrize("field", ["rotary_base", "norm_eps", "clip_qkv"])
 def test_what_scales_is_positive(field):
-    with pytest.raises(ValueError, match=rf"^ModelConfig 'Llama 3.1 8B': {field}=0.0; {field} is positive; give {field}"):
+    with pytest.raises(ValueError, match=rf"^ModelConfig 'Llama 3.1 8B': {field}=0.0; {field} is positive; give"):
         replace(LLAMA_3_1_8B, **{field: 0.0})
 
 

@@ -1,4 +1,4 @@
-"""The decoder against its formula, against an independent implementation, and against what it must not see."""
+"""The decoder against its formula and against what it must not see; `test_bridge.py` holds it against transformers."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from course_lib.config import ModelConfig
+from course_lib.config import ModelConfig, load_model, model_names
 from course_lib.costs.parameters import model_parameters
-from course_lib.models.decoder import NORM_EPS, ROTARY_BASE, Decoder, rotary_angles, rotate
+from course_lib.models.decoder import Decoder, rotary_angles, rotate
 from course_lib.training.step import compute_gradients, next_token_loss, sgd_update, state_bytes
 
 SMALL = ModelConfig(
     name="small", hidden_size=24, n_layers=2, n_heads=6, n_kv_heads=2, ffn_size=40, vocab_size=50, tied=False
 )
-NAMES = {  # ours -> theirs
-    "embedding.": "model.embed_tokens.",
-    "layers.": "model.layers.",
-    "attention_norm.": "input_layernorm.",
-    "attention.": "self_attn.",
-    "ffn_norm.": "post_attention_layernorm.",
-    "ffn.": "mlp.",
-    "head.": "lm_head.",
-}
+OLMO = replace(SMALL, name="small OLMo", norm="layer_unweighted")
+GPT = replace(
+    SMALL,
+    name="small GPT",
+    n_kv_heads=6,
+    max_sequence=11,
+    positions="learned",
+    gated_ffn=False,
+    norm="layer",
+    biases=("qkv", "attention_output", "ffn", "head"),
+)
+shapes = pytest.mark.parametrize("config", [SMALL, OLMO, GPT], ids=lambda config: config.name)
+DENSE = [name for name in model_names() if load_model(name).n_experts == 1]
 
 
 def decoder(config=SMALL, seed=0, dtype=torch.float64):
@@ -43,42 +46,30 @@ def test_parameters_are_as_many_as_the_formula_says(tied, n_kv_heads):
     assert sum(parameter.numel() for parameter in Decoder(config).parameters()) == model_parameters(config)
 
 
-def theirs_of(name):
-    for ours, theirs in NAMES.items():
-        name = name.replace(ours, theirs) if ours in name else name
-    return "model.norm.weight" if name == "norm.weight" else name
+@pytest.mark.parametrize("name", DENSE)
+def test_every_dense_preset_is_built_with_the_parameters_of_the_formula(name):
+    config = load_model(name)
+    with torch.device("meta"):
+        model = Decoder(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == model_parameters(config)
 
 
-@pytest.mark.parametrize("n_kv_heads", [1, 2, 6])
-def test_logits_and_gradients_equal_transformers_llama(n_kv_heads):
-    config = replace(SMALL, n_kv_heads=n_kv_heads)
-    ours = decoder(config)
-    theirs = LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=config.hidden_size,
-            intermediate_size=config.ffn_size,
-            num_hidden_layers=config.n_layers,
-            num_attention_heads=config.n_heads,
-            num_key_value_heads=config.n_kv_heads,
-            vocab_size=config.vocab_size,
-            rms_norm_eps=NORM_EPS,
-            rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
-            tie_word_embeddings=False,
-        )
-    ).double()
-    theirs.load_state_dict({theirs_of(name): value for name, value in ours.state_dict().items()})
-    x = tokens(config)
-    expected, found = theirs(x).logits, ours(x)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)  # both turn by float32 angles
-    expected.square().mean().backward()
-    found.square().mean().backward()
-    gradients = dict(theirs.named_parameters())
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, gradients[theirs_of(name)].grad, rtol=1e-5, atol=1e-9)
+def test_all_three_shapes_are_among_the_dense_presets():
+    assert {load_model(name).norm for name in DENSE} == {"rms", "layer", "layer_unweighted"}
+    assert {load_model(name).biases for name in DENSE} > {(), ("qkv", "attention_output", "ffn")}
 
 
-def test_no_position_sees_a_later_one():
-    model, x = decoder(), tokens()
+def test_weights_are_drawn_biases_are_zero_and_norms_one():
+    for name, parameter in decoder(GPT).named_parameters():
+        if parameter.dim() > 1:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.1)
+        else:
+            assert torch.equal(parameter, torch.full_like(parameter, float("norm.weight" in name)))
+
+
+@shapes
+def test_no_position_sees_a_later_one(config):
+    model, x = decoder(config), tokens()
     later = x.clone()
     later[:, 6:] = (later[:, 6:] + 1) % SMALL.vocab_size
     before, after = model(x), model(later)
@@ -92,14 +83,24 @@ def test_a_tied_head_is_the_embedding():
     assert not decoder().head.weight.equal(decoder().embedding.weight)
 
 
-def test_heads_follow_from_the_projections_width():
+@shapes
+def test_the_order_of_the_tokens_matters(config):
+    model, x = decoder(config), tokens()
+    swapped = x[:, [1, 0, *range(2, 11)]]
+    assert not torch.allclose(model(x)[:, -1], model(swapped)[:, -1], rtol=1e-6)
+
+
+@shapes
+def test_heads_follow_from_the_projections_width(config):
     """Half of the heads, cut out of the whole layer, give that half's part of the output."""
-    whole = decoder(replace(SMALL, n_kv_heads=2)).layers[0].attention
-    x, angles = torch.randn(2, 5, 24, dtype=torch.float64), rotary_angles(5, SMALL.head_size, torch.device("cpu"))
+    config = replace(config, biases=())
+    whole = decoder(config).layers[0].attention
+    angles = rotary_angles(5, SMALL.head_size, torch.device("cpu")) if config.positions == "rotary" else None
+    x = torch.randn(2, 5, 24, dtype=torch.float64)
     expected = whole(x, angles)
     partial = []
     for half in range(2):
-        part = decoder().layers[0].attention
+        part = decoder(config).layers[0].attention
         for name in ("q_proj", "k_proj", "v_proj"):
             getattr(part, name).weight = torch.nn.Parameter(getattr(whole, name).weight.chunk(2)[half])
         part.o_proj.weight = torch.nn.Parameter(whole.o_proj.weight.chunk(2, dim=1)[half])
@@ -117,15 +118,47 @@ def test_rotation_keeps_lengths_and_depends_on_distance_alone():
     assert not torch.isclose(scores[5, 2], scores[5, 3])
 
 
-def test_bfloat16_stays_bfloat16():
-    assert decoder(dtype=torch.bfloat16)(tokens()).dtype == torch.bfloat16
+@shapes
+def test_bfloat16_stays_bfloat16(config):
+    assert decoder(config, dtype=torch.bfloat16)(tokens()).dtype == torch.bfloat16
 
 
-def test_odd_heads_are_refused():
-    with pytest.raises(
-        ValueError, match=r"^Decoder: head_size=3; rotary positions turn pairs of numbers; choose n_heads"
-    ):
-        Decoder(replace(SMALL, n_heads=8, n_kv_heads=2))
+def test_queries_keys_and_values_are_clipped():
+    x = tokens()
+    unclipped, far, near = (decoder(replace(SMALL, clip_qkv=clip))(x) for clip in (None, 1e3, 1e-2))
+    assert torch.equal(unclipped, far)
+    assert not torch.allclose(unclipped, near, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_heads": 8}, r"^Decoder: head_size=3; rotary positions turn pairs of numbers; choose n_heads"),
+        ({"n_experts": 4}, r"^Decoder: n_experts=4; this decoder has one feed-forward block .*; give n_experts=1$"),
+        ({"norms_per_layer": 4}, r"^Decoder: norms_per_layer=4; .* a norm before each .*; give norms_per_layer=2$"),
+    ],
+)
+def test_what_is_not_built_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Decoder(replace(SMALL, **change))
+
+
+def test_odd_heads_may_have_learned_positions():
+    assert Decoder(replace(GPT, n_heads=8, n_kv_heads=8))(tokens()).shape == (3, 11, 50)
+
+
+def test_a_sequence_longer_than_the_table_of_positions_is_refused():
+    with pytest.raises(ValueError, match=r"^ModelConfig 'small GPT': sequence=12; .*; give sequence <= 11$"):
+        decoder(GPT)(tokens(sequence=12))
+    assert decoder()(tokens(sequence=12)).shape == (3, 12, 50)
+
+
+def test_a_larger_rotary_base_turns_slower():
+    cpu = torch.device("cpu")
+    slow, fast = (rotary_angles(9, 8, cpu, base) for base in (500_000.0, 10_000.0))
+    assert torch.equal(slow[:, 0], fast[:, 0])
+    assert bool((slow[1:, 1:] < fast[1:, 1:]).all())
+    assert not torch.allclose(decoder()(tokens()), decoder(replace(SMALL, rotary_base=5e5))(tokens()), rtol=1e-6)
 
 
 def test_our_sgd_steps_are_pytorchs_and_learn():
