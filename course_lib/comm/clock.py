@@ -4,19 +4,22 @@ More ranks than cores cannot show a bubble, an overlap or a slow link in real ti
 takes alpha + beta x bytes of its link, and computing takes what `compute` is told; both are slept through, stretched
 by `slowdown`. Nothing else takes time: each rank reckons from when its last message or computation was due to end, so
 the machine's own speed does not add up. One port each way: a rank sends, and receives, one message at a time.
+Computing and communication in the background are two streams, each with its own time; whoever waits for a call in
+the background comes to stand at its end.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from course_lib.comm import ledger
+from course_lib.comm import background, ledger
 from course_lib.comm.switches import active, settings
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
@@ -50,11 +53,18 @@ class EmulatedClock:
 
 
 class Ports:
-    """How far this rank has come, and when its two ports are free again, in real seconds."""
+    """How far each stream of this rank has come, and when its two ports are free again, in real seconds."""
 
     def __init__(self, clock: EmulatedClock, epoch_s: float) -> None:
         self.clock = clock
-        self.epoch_s = self.now_s = self.out_free_s = self.in_free_s = epoch_s
+        self.epoch_s = self.out_free_s = self.in_free_s = self.background_s = epoch_s
+        self._stream = threading.local()
+
+    @property
+    def now_s(self) -> float:
+        """How far this thread's stream has come."""
+        reached: float = getattr(self._stream, "now_s", self.epoch_s)
+        return reached
 
     def duration_s(self, nbytes: int, a: int, b: int) -> float:
         """Real seconds that a message occupies a port."""
@@ -74,7 +84,23 @@ class Ports:
     def pass_until(self, due_s: float) -> None:
         """Sleep until `due_s`; a rank that is late does not sleep, and reckons on as if it were in time."""
         time.sleep(max(0.0, due_s - time.monotonic()))
-        self.now_s = max(self.now_s, due_s)
+        self._stream.now_s = max(self.now_s, due_s)
+
+    def in_background(self, work: Callable[[], object]) -> tuple[Callable[[], None], Callable[[], None]]:
+        """`work` for the communication stream, and what lets the compute stream, of this thread, wait for its end.
+
+        It starts no earlier than it was launched, which is now.
+        """
+        launched_s = self.now_s
+        end_s = launched_s
+
+        def run() -> None:
+            nonlocal end_s
+            self.pass_until(launched_s)
+            work()
+            self.background_s = end_s = self.now_s
+
+        return run, lambda: self.pass_until(end_s)
 
     def emulated(self, real_s: float) -> float:
         """Emulated seconds since the clock began: from 0, so that the same run always gives the same ledger."""
@@ -102,7 +128,15 @@ def emulated(clock: EmulatedClock) -> Iterator[None]:
         with settings(guard=False):
             yield
     finally:
+        background.finish_all()
         _ports = None
+
+
+def finish_background() -> None:
+    """Let the calls in the background end: a rank's own calls run one after the other."""
+    background.finish_all()
+    if _ports:
+        _ports.pass_until(_ports.background_s)
 
 
 def now_s() -> float:

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup, ReduceOp, get_group_rank
 
 from course_lib.comm import doubling, hierarchical, naive, native, pairwise, ring, tree
 from course_lib.comm.opening import NATIVE, open_call
-from course_lib.comm.p2p import Port
+from course_lib.comm.p2p import Handle, Port
 from course_lib.comm.reductions import COMBINE, finish
 
 Op = ReduceOp.RedOpType
@@ -56,6 +56,25 @@ def all_reduce_(
     port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
     _all_reduce(x.detach(), op, algorithm, port, node_size)
     return x
+
+
+def iall_reduce_(
+    x: Tensor,
+    *,
+    op: Op = ReduceOp.SUM,
+    algorithm: str = "ring",
+    group: ProcessGroup | None = None,
+    node_size: int | None = None,
+) -> Handle:
+    """`all_reduce_` in the background: it returns at once, and `x` may be used again after the handle's `wait()`.
+
+    All such calls of a process run on one thread in the order of their launch. Any other call lets them end first, so
+    that a rank's calls have one order. With the guard on, the launch waits until all ranks have launched.
+    """
+    port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size, background=True)
+    if algorithm == NATIVE:
+        return port.native_in_background("iall_reduce_", x, lambda: native.iall_reduce(x.detach(), op, port.group))
+    return port.in_background("iall_reduce_", lambda: _all_reduce(x.detach(), op, algorithm, port, node_size))
 
 
 def _all_reduce(x: Tensor, op: Op, algorithm: str, port: Port, node_size: int | None) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, get_process_group_ranks
 
 from course_lib.comm import call as calls
-from course_lib.comm import guard
+from course_lib.comm import clock, guard
 from course_lib.comm.p2p import Port
 from course_lib.comm.reductions import COMBINE
 from course_lib.comm.switches import active
@@ -37,13 +37,18 @@ def open_call(
     root: int | None = None,
     op: ReduceOp.RedOpType | None = None,
     node_size: int | None = None,
+    background: bool = False,
 ) -> Port:
     """The port of a new call. `length` is given where `x` is one shard of a whole of that many rows.
+
+    Unless it will run in the background itself, it first lets the calls there end.
 
     Raises: ValueError, the same on every rank if the guard is on.
     """
     members = calls.resolve(group, operation)
     call = calls.next_number(members)
+    if not background:
+        clock.finish_background()
     problem = (
         _problem_of_names(operation, algorithm, members, root)
         or _problem_of_tensor(operation, x, length, members)

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from course_lib.comm import background, clock, label, ledger
 from course_lib.comm import call as calls
-from course_lib.comm import clock, label, ledger
 from course_lib.comm.switches import active
 from course_lib.errors import four_parts
 
@@ -64,6 +64,7 @@ class Port:
         self._names = dist.get_process_group_ranks(group)  # global ranks, for the ledger
         self._labels: dict[str, Any] = {"operation": operation, "algorithm": algorithm, "call": call}
         self._tag = calls.tag(call)
+        self._recorded = active.ledger  # as it was when the call was made: a call in the background may run later
         self._last_arrival_s = 0.0
 
     def subset(self, ranks: Sequence[int]) -> Port:
@@ -149,6 +150,30 @@ class Port:
         receiving.wait()
         sending.wait()
 
+    def in_background(self, name: str, work: Callable[[], object]) -> Handle:
+        """Let the communication thread do `work`; `wait` raises what went wrong there."""
+        what, timing = f"{name} #{self.call}", clock.ports()
+        if timing is None:
+            return Handle(what, background.submit(work).wait)
+        run, catch_up = timing.in_background(work)
+        call = background.submit(run)
+
+        def finish() -> None:
+            call.wait()
+            catch_up()
+
+        return Handle(what, finish)
+
+    def native_in_background(self, name: str, payload: Tensor, start: Callable[[], dist.Work]) -> Handle:
+        """Start an asynchronous native call; `wait` notes it."""
+        started, work = clock.now_s(), start()
+
+        def finish() -> None:
+            work.wait()
+            self._note("native", payload.nbytes, None, started, clock.now_s())
+
+        return Handle(f"{name} #{self.call}", finish)
+
     @contextmanager
     def native(self, payload: Tensor | None) -> Iterator[None]:
         """Note a native call and its payload; what it sends inside stays hidden."""
@@ -173,7 +198,7 @@ class Port:
         if kind == "recv":  # posted early, it waits for the one before: a rank has one port in
             start_s = max(start_s, self._last_arrival_s)
             self._last_arrival_s = end_s
-        if active.ledger:
+        if self._recorded:
             event = ledger.Event(
                 rank=self._names[self.rank],
                 kind=kind,
@@ -229,6 +254,7 @@ def _port_to(operation: str, name: str, rank: int, group: ProcessGroup | None) -
         raise ValueError(
             four_parts(operation, values, "the peer is another rank of the group", f"choose {name} in {others}")
         )
+    clock.finish_background()
     return Port(members_group, operation=operation), members.index(rank)
 
 
