@@ -1,4 +1,4 @@
-"""What describes a run: the model, and how it is spread over GPUs.
+"""What describes a run: the model, how it is trained, and how it is spread over GPUs.
 
 The course's letters, used in every shape comment and formula:
     B  batch (sequences)    S  sequence length (tokens)    H  hidden size
@@ -10,12 +10,14 @@ from __future__ import annotations
 from course_lib.config.model import ModelConfig
 from course_lib.config.parallel import ParallelConfig
 from course_lib.config.presets import LLAMA_3_1_8B, ModelPreset, load_model, load_preset, model_names, parse_model
+from course_lib.config.training import TrainConfig
 
 __all__ = [
     "LLAMA_3_1_8B",
     "ModelConfig",
     "ModelPreset",
     "ParallelConfig",
+    "TrainConfig",
     "load_model",
     "load_preset",
     "model_names",

@@ -1,8 +1,8 @@
-"""One training step: forward, backward, update."""
+"""One training step in parts: the loss, micro-batches, gradients, their norm, the update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +10,32 @@ from torch import Tensor, nn
 
 from course_lib.training.batches import Batch
 
-Hook = Callable[[nn.Module], None]
+IGNORED = -100  # a target that counts for nothing, as in torch's cross_entropy
+
+
+def summed_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy in nats, summed over the batch's targets, so that parts of a batch add up to the whole.
+
+    Shapes: the model gives (..., V) for targets (...); they are (B, S), or (B) where each row has one target.
+    """
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def count_targets(batch: Batch) -> int:
+    """How many targets of the batch count."""
+    return int((batch[1] != IGNORED).sum())
+
+
+def micro_batches(batch: Batch, parts: int) -> list[Batch]:
+    """Cut a batch's rows as `torch.tensor_split` does; a batch of fewer rows than `parts` gives one for each row."""
+    inputs, targets = (tensor.tensor_split(parts) for tensor in batch)
+    return [part for part in zip(inputs, targets, strict=True) if len(part[0])]
 
 
 def next_token_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy of the next token, in nats."""
-    inputs, targets = batch  # (B, S) each
-    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+    """Mean cross-entropy of the targets that count, in nats."""
+    return summed_loss(model, batch) / count_targets(batch)
 
 
 def compute_gradients(model: nn.Module, batch: Batch) -> float:
@@ -25,6 +44,11 @@ def compute_gradients(model: nn.Module, batch: Batch) -> float:
     loss = next_token_loss(model, batch)
     loss.backward()
     return loss.item()
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Length of all gradients as one vector."""
+    return torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
 
 
 def sgd_update(model: nn.Module, learning_rate: float) -> None:

@@ -12,7 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.training.batches import Batch, Batches
-from course_lib.training.step import Hook, compute_gradients, sgd_update, state_bytes
+from course_lib.training.step import compute_gradients, sgd_update, state_bytes
+
+Hook = Callable[[nn.Module], None]
 
 
 @dataclass(frozen=True, kw_only=True)
