@@ -24,7 +24,7 @@ from course_lib.verify.equality import RUNGS, in_words
 TINY = ModelConfig(
     name="tiny", hidden_size=12, n_layers=1, n_heads=2, n_kv_heads=1, ffn_size=20, vocab_size=256, tied=False
 )
-TEXT = bytes(torch.randint(256, (4096,), generator=torch.Generator().manual_seed(0)).tolist())
+TEXT = bytes((17 * torch.randint(16, (4096,), generator=torch.Generator().manual_seed(0))).tolist())  # 16 of 256 bytes
 BATCHES = Batches(text=TEXT, batch_size=12, sequence=9)
 DDP = Technique(prepare=broadcast_parameters, after_backward=average_gradients)
 
