@@ -11,7 +11,9 @@ import ipywidgets
 from course_lib.viz.picture import Picture
 from course_lib.viz.stepper import as_image
 
-_CONTROL = {"layout": {"width": "260px"}, "style": {"description_width": "110px"}}
+# With the margins of 2 pixels that widgets have, three controls are as wide as a picture below them.
+_CONTROL = {"layout": {"width": "276px"}, "style": {"description_width": "110px"}}
+_REFUSAL = "max-width: 836px; box-sizing: border-box; margin: 8px 0; padding: 8px 14px; border-left: 4px solid #B84A5E"
 
 
 class Explorer:
@@ -48,7 +50,7 @@ class Explorer:
             picture = self._draw(**self._values())
         except ValueError as refusal:
             self.text = str(refusal)
-            self._shown.value = f'<p role="alert"><b>{escape(self.text)}</b></p>'
+            self._shown.value = f'<p role="alert" style="{_REFUSAL}"><b>{escape(self.text)}</b></p>'
         else:
             self.text = picture.text
             self._shown.value = as_image(picture)

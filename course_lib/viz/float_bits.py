@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isinf, isnan
@@ -24,7 +25,9 @@ _FORMATS = {
     "fp8 e5m2": ("float8_e5m2", 5, 2),
 }
 _HUES = {"sign": style.SOFT, "exponent": "#9BD3C9", "mantissa": "#DCD6F7"}
-_LEFT, _CELL, _TALL, _STEP = 1.52, 0.25, 0.34, 0.92  # inches
+_CELL, _GAP, _TALL, _STEP = 0.25, 0.02, 0.34, 0.92  # inches
+_LEFT = style.PAGE_WIDTH - style.MARGIN - (32 * _CELL - _GAP)  # fp32 ends where the remarks do
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _SIGNS: dict[type, Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
 _ARITHMETIC: dict[type, Callable[[float, float], float]] = {
@@ -142,14 +145,19 @@ def _draw_row(page: Axes, y: float, row: FloatBits) -> None:
     for field, bits in row.fields.items():
         for bit in bits:
             hue = _HUES[field]
-            marks.box(page, x, y, _CELL - 0.02, _TALL, fill=hue, corner=0.03)
-            marks.label(page, x + _CELL / 2 - 0.01, y + _TALL / 2, bit, colour=style.text_on(hue))
+            marks.box(page, x, y, _CELL - _GAP, _TALL, fill=hue, corner=0.03)
+            marks.label(page, x + (_CELL - _GAP) / 2, y + _TALL / 2, bit, colour=style.text_on(hue))
             x += _CELL
-    shown = f"{row.formula} = {_short(row.value)}" if row.formula else _short(row.value)
+    shown = f"{_raised(row.formula)} = {_short(row.value)}" if row.formula else _short(row.value)
     marks.label(page, _LEFT, y + _TALL + 0.2, shown, align="left")
     off = row.relative_error > 0 or isnan(row.value)
     look = {"bold": True} if off else {"colour": style.SOFT}
     marks.label(page, style.PAGE_WIDTH - style.MARGIN, y + _TALL + 0.2, row.remark, align="right", **look)
+
+
+def _raised(formula: str) -> str:
+    """2^-4 as one prints it; words keep the sign for a power."""
+    return re.sub(r"\^(-?\d+)", lambda power: power[1].translate(_RAISED), formula)
 
 
 def _short(value: float) -> str:

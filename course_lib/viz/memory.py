@@ -42,7 +42,7 @@ def plot_gpu_memory(
     lines = _legend_lines(parts)
     top = style.HEADER + 0.12 + 0.36 * len(lines)
     tall = _STEP * len(rows) + 0.12
-    figure, page = style.new_page(top + 0.42 + tall + 0.72, title, subtitle)
+    figure, page = style.new_page(top + 0.42 + tall + 0.56, title, subtitle)
     _draw_legend(page, lines, style.HEADER + 0.1)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     chart = style.chart_axes(figure, _LEFT, top + 0.36, width, tall)
@@ -52,10 +52,11 @@ def plot_gpu_memory(
     for number, (name, memory) in enumerate(rows.items()):
         y = top + 0.36 + 0.3 + number * _STEP
         _name_bar(chart, number, name)
-        sums, verdict = _verdict(memory, device)
+        verdict, share = _verdict(memory, device)
         x = style.PAGE_WIDTH - _RIGHT + 0.24
-        marks.label(page, x, y + 0.3, sums, bold=True, align="left")
-        marks.label(page, x, y + 0.56, verdict, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
+        hue = style.INK if memory.total <= device.memory_bytes() else _LINE
+        marks.label(page, x, y + 0.3, verdict, bold=True, align="left", colour=hue)
+        marks.label(page, x, y + 0.56, share, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
     return Picture(figure, title=title, description=_in_words(rows, device, subtitle))
 
 
@@ -127,9 +128,11 @@ def _device_words(device: Device) -> str:
 
 
 def _verdict(memory: GpuMemory, device: Device) -> tuple[str, str]:
-    """The sum, and whether it fits."""
+    """The sum and whether it fits, and the part of the device that it takes."""
     share = memory.total / device.memory_bytes()
-    return f"{_gib(memory.total)} GiB", f"fits, {share:.0%} of it" if share <= 1 else f"{_times(share)} × what it has"
+    if share <= 1:
+        return f"{_gib(memory.total)} GiB, fits", f"{share:.0%} of what it has"
+    return f"{_gib(memory.total)} GiB, too much", f"{_times(share)} × what it has"
 
 
 def _times(share: float) -> str:
@@ -200,6 +203,6 @@ def _in_words(rows: Mapping[str, GpuMemory], device: Device, subtitle: str) -> s
     for name, memory in rows.items():
         held = {words: getattr(memory, part) for part, (words, _) in MEMORY_PARTS.items()}
         parts = ", ".join(f"{words} {_gib(nbytes)}" for words, nbytes in held.items() if nbytes)
-        sums, verdict = _verdict(memory, device)
-        lines.append(f"  {name}: {parts}; together {sums}, {verdict}")
+        verdict, share = _verdict(memory, device)
+        lines.append(f"  {name}: {parts}; together {verdict}, {share}")
     return "\n".join(lines)

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from matplotlib.text import Text
 
 from course_lib import viz
 from course_lib.config import ModelConfig, ParallelConfig, load_model
@@ -15,6 +16,7 @@ from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory, model
 from course_lib.hardware import load_device
 from course_lib.units import GiB
 from course_lib.viz.float_bits import as_formats, parse_number
+from course_lib.viz.style import MARGIN, PAGE_WIDTH
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 TINY = ModelConfig(
@@ -101,7 +103,7 @@ def test_the_bars_say_what_they_hold_and_whether_it_fits():
     text = viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100).text
     assert "memory: H100 SXM 80 GB = 74.5 GiB" in text
     assert "  alone: weights 131, gradients 131, optimizer 788, activations 102, head and loss 1.10; together" in text
-    assert "; together 1,154 GiB, 15.5 × what it has\n" in text
+    assert "; together 1,154 GiB, too much, 15.5 × what it has\n" in text
     assert "  on 64 GPUs: weights 2.05, gradients 2.05, optimizer 12.3, gathered weights" in text
     assert "GiB, fits, " in text.splitlines()[-1]
 
@@ -109,8 +111,8 @@ def test_the_bars_say_what_they_hold_and_whether_it_fits():
 def test_what_misses_by_a_little_does_not_fit():
     rows = {name: of_size(gib) for name, gib in {"below": 74.5, "above": 74.51}.items()}
     *_, below, above = viz.plot_gpu_memory(rows, H100).text.splitlines()
-    assert below.endswith("74.5 GiB, fits, 100% of it")
-    assert above.endswith("74.5 GiB, just over 1 × what it has")
+    assert below.endswith("74.5 GiB, fits, 100% of what it has")
+    assert above.endswith("74.5 GiB, too much, just over 1 × what it has")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_an_explorer_shows_its_first_picture_where_no_widget_runs(make):
 def test_the_memory_explorer_draws_what_its_controls_say():
     explorer = viz.memory_explorer()
     assert explorer.text.startswith("Llama 3.1 70B on 64 GPUs\n")
-    assert "fits, 40% of it" in explorer.text
+    assert "fits, 40% of what it has" in explorer.text
     before = shown(explorer)
     for name, value in {"model": "llama3_1_8b", "dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "sequence": 2048}.items():
         explorer.controls[name].value = value
@@ -239,7 +241,8 @@ def test_an_illegal_spread_is_said_in_the_picture_s_place_and_can_be_mended(cont
     good, legal = shown(explorer), explorer.controls[control].value
     explorer.controls[control].value = value
     assert explorer.text == repr(explorer) == message
-    assert shown(explorer) == f'<p role="alert"><b>{html.escape(message)}</b></p>'
+    assert shown(explorer).startswith('<p role="alert" ')
+    assert shown(explorer).endswith(f"<b>{html.escape(message)}</b></p>")
     explorer.controls[control].value = legal
     assert shown(explorer) == good
 
@@ -270,3 +273,19 @@ def test_what_is_no_number_is_said_in_four_parts(text):
     explorer.controls["text"].value = text
     assert explorer.text.startswith("float_bits_explorer: ")
     assert "<img" not in shown(explorer)
+
+
+def test_the_widest_row_of_bits_ends_where_the_remarks_do_and_powers_are_raised():
+    figure = viz.float_bits(0.1).figure
+    boxes = [patch.get_bbox().x1 for patch in figure.axes[0].patches + figure.axes[0].artists if patch.zorder == 1.0]
+    assert max(boxes) == pytest.approx(PAGE_WIDTH - MARGIN)
+    drawn = [words for words, _, _ in drawn_texts(figure)]
+    assert "2⁻⁴ × 1.60000002 = 0.100000001" in drawn
+
+
+def test_what_is_too_much_is_said_in_the_colour_of_the_device_s_line():
+    rows = {"below": of_size(74.5), "above": of_size(75)}
+    figure = viz.plot_gpu_memory(rows, H100).figure
+    hues = {text.get_text(): text.get_color() for text in figure.findobj(Text)}
+    line = figure.axes[1].lines[-1].get_color()
+    assert hues["75.0 GiB, too much"] == line != hues["74.5 GiB, fits"]

@@ -1,0 +1,138 @@
+"""Lesson 01's two explorers, driven as a learner drives them: what they say is what the same picture says in Python."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from course_lib import viz
+from tests.browser.lab import open_notebook, run_all, unexpected_errors
+
+pytestmark = pytest.mark.timeout(240)
+
+SAID = "output => { const it = output.querySelector('[role=alert], img'); return it.alt ?? it.textContent; }"
+WHOLE = "output => output.scrollWidth <= output.clientWidth && output.scrollHeight <= output.clientHeight"
+LABELS = {
+    "model": "model",
+    "device": "device",
+    "dp": "data (dp)",
+    "tp": "tensor (tp)",
+    "pp": "pipeline (pp)",
+    "zero_stage": "ZeRO stage",
+    "recompute": "recompute",
+    "sequence": "sequence",
+    "microbatch": "micro-batch",
+}
+
+
+@pytest.fixture(scope="module")
+def lesson(browser, lab, work):
+    """One page for all tests here: the lesson's imports and its explorers, without what lies between, run once."""
+    notebook = nbformat.read(work / "notebooks/01_why_distributed.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    notebook.cells = [code[0], *(cell for cell in code if cell.source.endswith("_explorer()"))]
+    path = work / "explorers.ipynb"
+    for cell in notebook.cells:
+        cell.outputs, cell.execution_count = [], None
+    nbformat.write(notebook, path)
+    page, errors = browser.new_page(viewport={"width": 1400, "height": 1000}), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    open_notebook(page, lab, path.name)
+    cells = run_all(page, path)
+    assert [error for cell in cells for error in unexpected_errors(cell)] == []
+    assert len(cells) == 3
+    yield page
+    page.close()
+    assert errors == []
+
+
+def explorer_of(page, label):
+    """The output that holds the control called `label`."""
+    return page.locator(".jp-OutputArea-output", has=page.get_by_label(label, exact=True))
+
+
+def said(page, label):
+    """The words of the explorer's picture, or of what stands in its place."""
+    return explorer_of(page, label).evaluate(SAID)
+
+
+def change(page, label, value):
+    """Give a control another value by hand; return what its explorer says as soon as that is something else."""
+    before, control = said(page, label), page.get_by_label(label, exact=True)
+    if control.evaluate("control => control.tagName") == "SELECT":
+        control.select_option(label=str(value))
+    else:
+        control.fill(str(value))
+        control.press("Enter")
+    output = explorer_of(page, label).element_handle()
+    page.wait_for_function(f"([output, before]) => ({SAID})(output) !== before", arg=[output, before], timeout=15_000)
+    return said(page, label)
+
+
+def assert_refused_in_a_sentence(page, label, message):
+    """`message` in the picture's place, nothing of it cut off, and no traceback anywhere."""
+    output = explorer_of(page, label)
+    assert said(page, label) == message
+    alert = output.get_by_role("alert")
+    assert alert.is_visible() and 30 < alert.bounding_box()["height"] < 80  # pixels: of one line, at most two
+    assert output.evaluate(WHOLE)
+    assert output.locator("img").count() == 0
+    assert page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    assert "Traceback" not in page.locator(".jp-Notebook").inner_text()
+
+
+@pytest.mark.parametrize("label", ["a number", "model"])
+def test_an_explorer_is_as_wide_as_its_picture_and_nothing_is_cut_off(lesson, label):
+    output = explorer_of(lesson, label)
+    picture = output.locator("img")
+    assert picture.evaluate("it => it.complete && it.naturalWidth") == 840
+    assert picture.bounding_box()["width"] == pytest.approx(
+        840, abs=0.5
+    )  # not scaled, so its letters are as large as meant
+    assert output.evaluate(WHOLE)
+    right = picture.bounding_box()["x"] + 840
+    boxes = [control.bounding_box() for control in output.locator("input, select").all()]
+    assert all(box["x"] + box["width"] <= right for box in boxes)
+    if label == "model":
+        assert len(boxes) == 9 and len({box["x"] for box in boxes}) == 3  # three aligned columns
+        assert max(box["x"] + box["width"] for box in boxes) == pytest.approx(right, abs=4)
+
+
+def test_a_typed_number_shows_its_bits(lesson):
+    for typed, number in {"0.1": 0.1, "65520": 65520.0, "448 + 32": 480.0}.items():
+        found = change(lesson, "a number", typed)
+        assert found == viz.float_bits(number).text
+        assert all(word in found for word in ("sign 0", "exponent", "mantissa"))
+    assert "bf16: " in found and "cut to the largest, relative error 0.067" in found
+
+
+def test_what_is_no_number_gives_one_line_and_a_number_the_bits_again(lesson):
+    for typed in ("nonsense", "1/0"):
+        change(lesson, "a number", typed)
+        message = f"float_bits_explorer: {typed!r}; a number, or arithmetic on numbers with a real value; "
+        assert_refused_in_a_sentence(lesson, "a number", message + "type 0.1 or 65504 + 16")
+    assert change(lesson, "a number", "0.1") == viz.float_bits(0.1).text
+
+
+def test_every_control_of_the_memory_explorer_changes_the_bars(lesson):
+    twin = viz.memory_explorer()
+    assert said(lesson, "model") == twin.text
+    assert "fits, 40% of what it has" in twin.text
+    changes = {"dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "full", "sequence": 8192, "microbatch": 2}
+    for name, value in {**changes, "device": "a100_sxm_40", "model": "llama3_1_405b"}.items():
+        twin.controls[name].value = value
+        assert change(lesson, LABELS[name], value) == twin.text
+    assert twin.text.count("GiB, too much, ") == 2
+
+
+def test_an_illegal_spread_gives_one_line_and_a_legal_one_the_bars_again(lesson):
+    change(lesson, "model", "llama3_1_8b")
+    before = change(lesson, "tensor (tp)", 2)
+    change(lesson, "tensor (tp)", 3)
+    message = "ParallelConfig: tp=3; tp divides n_heads=32; choose tp in [1, 2, 4]"
+    assert_refused_in_a_sentence(lesson, "tensor (tp)", message)
+    assert change(lesson, "tensor (tp)", 2) == before
+    change(lesson, "model", "gpt3_175b")
+    message = "ModelConfig 'GPT-3 175B': sequence=8192; its table of learned positions has 2048 rows; "
+    assert_refused_in_a_sentence(lesson, "model", message + "give sequence <= 2048")
+    assert "GPT-3 175B on 8 GPUs" in change(lesson, "sequence", 2048)
