@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.units import format_bytes, format_seconds
+from course_lib.viz.style import text_on
 
 NBSP = "\N{NO-BREAK SPACE}"
-ALL = ("bar", "parts", "source", "size", "time")
+ALL = ("bar", "key", "parts", "source", "size", "time")
 
 
 def size(nbytes: float) -> str:
@@ -24,14 +25,20 @@ def time(seconds: float) -> str:
     return format_seconds(seconds).replace("us", "µs").replace(" ", NBSP)
 
 
-def bar(share: float, colour: str) -> str:
-    """A horizontal bar, `share` of its cell wide."""
-    return f'<span class="bar" style="width: {100 * share:.4g}%; background: {colour}"></span>'
+def bar(share: float, colour: str, text: str = "") -> str:
+    """A horizontal bar, `share` of its cell wide, with `text` in it."""
+    ink = f"; color: {text_on(colour)}" if text else ""
+    return f'<span class="bar" style="width: {100 * share:.4g}%; background: {colour}{ink}">{text}</span>'
 
 
-def parts(*shares: tuple[float, str]) -> str:
-    """One bar cut in coloured parts."""
-    return f'<span class="parts">{"".join(bar(share, colour) for share, colour in shares)}</span>'
+def parts(*shares: tuple[float, str] | tuple[float, str, str]) -> str:
+    """One bar cut in coloured parts: share, colour, and the text in it if there is one."""
+    return f'<span class="parts">{"".join(bar(*part) for part in shares)}</span>'
+
+
+def key(colour: str, text: str) -> str:
+    """One entry of a legend."""
+    return f'<span class="key" style="background: {colour}"></span>&ensp;{text}'
 
 
 def source(function: Callable[..., Any]) -> str:

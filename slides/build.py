@@ -27,8 +27,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.measure:
         measured.measure()
-    problems = []
-    for source in sorted(SLIDES.glob(f"{arguments.only}[0-9]*.md")):
+    sources = decks(arguments.only)
+    problems = [] if sources else [f"no deck's name starts with {arguments.only!r}"]
+    for source in sources:
         started = time.monotonic()
         kinds = (".html",) if arguments.check else (".html", ".pdf")
         page = build(source, OUTPUT, kinds)
@@ -41,6 +42,11 @@ def main() -> int:
         print(f"{source.stem}: {', '.join(kinds)} in {time.monotonic() - started:.1f} s", flush=True)
     print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
     return int(bool(problems))
+
+
+def decks(start: str = "") -> list[Path]:
+    """The decks whose names start so, in order."""
+    return sorted(path for path in SLIDES.glob("[0-9][0-9]_*.md") if path.name.startswith(start))
 
 
 def build(source: Path, output: Path, kinds: tuple[str, ...]) -> Path:

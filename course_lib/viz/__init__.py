@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from course_lib.viz.anatomy import plot_anatomy
+from course_lib.viz.anatomy_row import plot_anatomy_row
 from course_lib.viz.bandwidth import plot_bandwidth, plot_fit
 from course_lib.viz.chunks import primitives_overview, who_holds_what
 from course_lib.viz.cost_bars import plot_cost_bars
@@ -25,6 +26,7 @@ __all__ = [
     "float_bits_explorer",
     "memory_explorer",
     "plot_anatomy",
+    "plot_anatomy_row",
     "plot_bandwidth",
     "plot_bytes_matrix",
     "plot_cost_bars",
