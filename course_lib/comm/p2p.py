@@ -36,6 +36,10 @@ class Handle:
         if finish is not None:
             finish()
 
+    def give_up(self) -> None:
+        """Let nobody wait for it: what it belongs to has failed."""
+        self._finish = None
+
     def begin_with(self, step: Callable[[], object]) -> Handle:
         """Let `wait()` do `step` first; if that raises, the message is given up."""
         finish = self._finish

@@ -1,36 +1,99 @@
-"""Data parallelism at its simplest: equal weights everywhere, one all-reduce for each gradient."""
+"""Distributed data parallelism: every rank trains the whole model on its share, and gradients are averaged."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
-from torch import nn
-from torch.distributed import ProcessGroup, ReduceOp
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.utils._pytree import tree_leaves
 
-from course_lib import comm
+from course_lib.comm import call
+from course_lib.errors import four_parts
+from course_lib.parallel import agreement, replicate
+from course_lib.parallel.buckets import BUCKET_BYTES
+from course_lib.parallel.reducer import OPERATION, Plan, Reducer
+from course_lib.parallel.replicate import average_gradients as average_gradients
+from course_lib.parallel.replicate import broadcast_parameters as broadcast_parameters
 
 
-def broadcast_parameters(model: nn.Module, group: ProcessGroup | None = None, src: int = 0) -> None:
-    """Give every rank the weights of rank `src`, frozen ones too; ranks may have been seeded differently.
+class DistributedDataParallel(nn.Module):
+    """Wrap a model on every rank, then only call `loss.backward()`: the gradients are averages over the ranks.
 
-    Cost: one tree broadcast per parameter.
+    `overlap` reduces buckets while backward goes on. `sync` copies the first rank's parameters and buffers at
+    wrapping, `broadcast_buffers` its buffers before each forward that begins a step. With `find_unused_parameters`
+    a rank may have no gradient of some parameters, which counts as zero. `static_graph` says that each backward is
+    like the first one, whose order of gradients the buckets then follow. As in PyTorch, a gradient taken by
+    `torch.autograd.grad` is not averaged.
+
+    Cost: `course_lib.costs.ddp_step`. Source: Li et al. 2020, PyTorch Distributed.
+    Raises: ValueError, the same on all ranks, if the ranks' models or options differ.
     """
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(comm.broadcast(parameter.detach().contiguous(), src=src, group=group))
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        group: ProcessGroup | None = None,
+        algorithm: str = "ring",
+        bucket_bytes: int = BUCKET_BYTES,
+        overlap: bool = True,
+        sync: bool = True,
+        broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.plan = Plan(
+            group=call.resolve(group, OPERATION),
+            algorithm=algorithm,
+            bucket_bytes=bucket_bytes,
+            overlap=overlap,
+            sync=sync,
+            broadcast_buffers=broadcast_buffers,
+            find_unused_parameters=find_unused_parameters,
+            static_graph=static_graph,
+        )
+        agreement.same_model(OPERATION, module, self.plan.options, self.plan.group)
+        _check(module, bucket_bytes)
+        if sync:
+            replicate.broadcast_state(module, self.plan.group, self.plan.first_rank)
+        else:
+            agreement.same_values(OPERATION, module, self.plan.group)
+        self._reducer = Reducer(module, self.plan)
+        self._syncing = self._step_begins = True
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.module(*args, **kwargs)
+        if self.plan.broadcast_buffers and self._step_begins:
+            replicate.broadcast_tensors([*self.module.buffers()], self.plan.group, self.plan.first_rank)
+        self._step_begins = self._syncing
+        self._reducer.prepare(self._syncing)
+        output = self.module(*args, **kwargs)
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._reducer.begin)  # so that a rank whose batch reaches no parameter takes part
+        return output
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients add up on each rank alone: forward and backward of all micro-batches but a step's last."""
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
 
 
-def average_gradients(model: nn.Module, group: ProcessGroup | None = None, algorithm: str = "ring") -> None:
-    """Replace every gradient by its average over the ranks. Call it between backward and the optimizer's step.
-
-    The average of the ranks' gradients is the gradient of the whole batch's mean loss only if all ranks hold
-    equally many tokens; uneven shards would need weights, which this simple form does not have.
-
-    A parameter that this rank's batch did not reach counts as zero: another rank's may have reached it. A frozen
-    one is left out; it must be frozen on every rank.
-
-    Cost: one all-reduce per trained parameter; by ring each sends 2 (p - 1)/p of its bytes in 2 (p - 1) steps.
-    """
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = comm.all_reduce_(gradient.contiguous(), op=ReduceOp.AVG, algorithm=algorithm, group=group)
+def _check(module: nn.Module, bucket_bytes: int) -> None:
+    if bucket_bytes < 1:
+        rule = "a bucket holds at least one byte"
+        raise ValueError(four_parts(OPERATION, f"bucket_bytes={bucket_bytes}", rule, "25 MiB suits most models"))
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        rule = "there must be a gradient to average"
+        raise ValueError(four_parts(OPERATION, "no trained parameter", rule, "leave a frozen model unwrapped"))

@@ -1,0 +1,84 @@
+"""Buckets: many gradients side by side in one flat tensor, so that one all-reduce averages them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup, ReduceOp
+
+from course_lib import comm
+from course_lib.units import MiB
+
+BUCKET_BYTES = 25 * MiB
+AnyTensor = TypeVar("AnyTensor", bound=Tensor)
+
+
+def fill(tensors: Iterable[AnyTensor], bucket_bytes: int) -> list[list[AnyTensor]]:
+    """Deal tensors out to buckets in their order; a bucket is full once it holds `bucket_bytes` or more.
+
+    A bucket has one dtype and one device.
+    """
+    buckets: list[list[AnyTensor]] = []
+    filling: dict[tuple[torch.dtype, torch.device], list[AnyTensor]] = {}
+    held: dict[tuple[torch.dtype, torch.device], int] = {}
+    for tensor in tensors:
+        kind = (tensor.dtype, tensor.device)
+        if kind not in filling:
+            filling[kind], held[kind] = [], 0
+            buckets.append(filling[kind])
+        filling[kind].append(tensor)
+        held[kind] += tensor.nbytes
+        if held[kind] >= bucket_bytes:
+            del filling[kind]
+    return buckets
+
+
+class Bucket:
+    """The gradients of some parameters as views of one flat tensor."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = parameters
+        sizes = [parameter.numel() for parameter in parameters]
+        self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+        self.views = [part.view_as(p) for part, p in zip(self.flat.split(sizes), parameters, strict=True)]
+
+    def take(self, place: int) -> None:
+        """Let one parameter's gradient lie in the bucket from now on; where there is none, the bucket holds zeros."""
+        gradient, view = self.parameters[place].grad, self.views[place]
+        if gradient is None:
+            view.zero_()
+        elif gradient is not view:  # zero_grad() forgot the view, and backward made a tensor of its own
+            view.copy_(gradient)
+            self.parameters[place].grad = view
+
+    def give(self, place: int) -> None:
+        """Make the bucket's content the parameter's gradient, also where it had none."""
+        self.parameters[place].grad = self.views[place]
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that have a gradient to average, by name, in the order in which backward reaches most of them."""
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad and p.numel()}
+    return dict(reversed(found.items()))
+
+
+def average_gradients_in_buckets(
+    model: nn.Module,
+    group: ProcessGroup | None = None,
+    algorithm: str = "ring",
+    bucket_bytes: int = BUCKET_BYTES,
+) -> None:
+    """What `average_gradients` does, with fewer and longer messages.
+
+    Cost: one all-reduce for each bucket.
+    """
+    for parameters in fill(trained(model).values(), bucket_bytes):
+        bucket = Bucket(parameters)
+        for place in range(len(parameters)):
+            bucket.take(place)
+        comm.all_reduce_(bucket.flat, op=ReduceOp.AVG, algorithm=algorithm, group=group)
+        for place in range(len(parameters)):
+            bucket.give(place)
