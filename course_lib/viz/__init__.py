@@ -12,6 +12,7 @@ from course_lib.viz.float_bits import float_bits, float_bits_explorer
 from course_lib.viz.matrix import plot_bytes_matrix
 from course_lib.viz.memory import memory_explorer, plot_gpu_memory
 from course_lib.viz.messages import plot_messages
+from course_lib.viz.mlp import plot_mlp
 from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
 from course_lib.viz.ring import ring_all_reduce_step, ring_all_reduce_story
@@ -34,6 +35,7 @@ __all__ = [
     "plot_fit",
     "plot_gpu_memory",
     "plot_messages",
+    "plot_mlp",
     "plot_ranks",
     "plot_timeline",
     "plot_topology",

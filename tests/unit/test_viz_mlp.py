@@ -1,0 +1,94 @@
+"""The perceptron's picture: every number is in it, once, and it reads as the others do."""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from matplotlib.patches import FancyBboxPatch
+
+from course_lib.models.mlp import MLP
+from course_lib.viz import plot_mlp
+from course_lib.viz.mlp import NEGATIVE, POSITIVE
+from course_lib.viz.style import PANEL, tint
+from tests.unit.test_viz_pictures import drawn_texts, flaws
+
+
+def weights(factor=1.0):
+    torch.manual_seed(0)
+    return {name: factor * tensor for name, tensor in MLP().state_dict().items()}
+
+
+def written(picture):
+    """The numbers in the cells."""
+    return [text.replace("−", "-") for text, _, _ in drawn_texts(picture.figure) if text.lstrip("−")[:1].isdigit()]
+
+
+def numbers(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors.values()]).tolist()
+
+
+@pytest.mark.parametrize("factor", [1.0, 20.0, 1e6, -1e-5, 0.0, math.nan])
+def test_the_text_is_large_within_the_margins_and_does_not_overlap(factor):
+    figure = plot_mlp(weights(factor), title="W").figure
+    assert len(drawn_texts(figure)) >= 38
+    assert list(flaws(figure)) == []
+
+
+def test_every_parameter_has_a_cell_with_its_number():
+    cells = [text for text in written(plot_mlp(weights())) if "." in text]
+    assert len(cells) == 38
+    assert sorted(map(float, cells)) == pytest.approx(sorted(numbers(weights())), abs=0.0051)
+
+
+def test_small_numbers_are_written_in_a_unit_that_is_named():
+    picture = plot_mlp(weights(1e-4))
+    cells = [float(text) for text in written(picture) if "." in text]
+    assert sorted(1e-5 * cell for cell in cells) == pytest.approx(sorted(numbers(weights(1e-4))), abs=0.0051e-5)
+    assert any(text.endswith("in units of 1e-05") for text, _, _ in drawn_texts(picture.figure))
+
+
+def test_sizes_are_named_as_torch_stores_them():
+    texts = [text for text, _, _ in drawn_texts(plot_mlp(weights()).figure)]
+    assert {"4 out × 6 in", "4 out", "2 out × 4 in", "2 out", "W₁", "b₁", "W₂", "b₂"} <= set(texts)
+    assert any("(out, in)" in text for text in texts)
+
+
+def test_colour_says_sign_and_size():
+    tensors = {name: torch.zeros_like(tensor) for name, tensor in weights().items()}
+    tensors["layer1.weight"][0, 0], tensors["layer2.bias"][1] = 4.0, -2.0
+    patches = plot_mlp(tensors).figure.axes[0].findobj(FancyBboxPatch)
+    colours = [patch.get_facecolor()[:3] for patch in patches]
+    as_rgb = FancyBboxPatch((0, 0), 1, 1)
+
+    def count(colour):
+        as_rgb.set_facecolor(colour)
+        return colours.count(as_rgb.get_facecolor()[:3])
+
+    assert (count(tint(POSITIVE, 0.66)), count(tint(NEGATIVE, 0.36)), count(PANEL)) == (1, 1, 36)
+
+
+def test_the_text_alternative_has_every_row():
+    picture = plot_mlp(weights())
+    first = "  ".join(f"{number:.3g}" for number in weights()["layer1.weight"][0].tolist())
+    assert f"W₁, layer1.weight (4, 6):\n  {first}\n" in picture.description
+    assert picture.description.count("\n  ") == 4 + 4 + 2 + 2
+    root = ElementTree.fromstring(picture.svg)
+    assert root[1].text == picture.description
+    assert picture.svg == plot_mlp(weights()).svg
+
+
+def test_gradients_are_drawn_as_well():
+    model = MLP(gelu=True)
+    model(torch.ones(1, 6)).sum().backward()
+    picture = plot_mlp({name: parameter.grad for name, parameter in model.named_parameters()}, title="Gradients")
+    assert "b₂, layer2.bias (2):\n  1\n  1" in picture.text
+
+
+@pytest.mark.parametrize("change", [{"layer2.bias": torch.zeros(3)}, {"layer3.bias": torch.zeros(2)}])
+def test_another_model_is_refused(change):
+    message = r"^plot_mlp: \{.*\}; the picture is that of \{'layer1.weight': \(4, 6\), .*; give MLP\(\).state_dict\(\)"
+    with pytest.raises(ValueError, match=message):
+        plot_mlp({**weights(), **change})
