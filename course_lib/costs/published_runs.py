@@ -46,7 +46,10 @@ GPT3_PROJECTED = TrainingRun(
     gpus=1024,
     device=load_device("a100_sxm_80"),
     seconds=35 * DAY_S,
-    source="Narayanan et al. 2021, section 5.1: a projection on A100s; OpenAI trained it on V100s",
+    source=(
+        "K. Yuan 2024, talk on distributed training for LLM: 35 days, as OpenAI's; it is the projection on A100s of "
+        "Narayanan et al. 2021, section 5.1, which prints 34 days at 140 TFLOP/s per GPU; OpenAI trained on V100s"
+    ),
 )
 LLAMA_65B = TrainingRun(
     name="LLaMA 65B",
@@ -101,7 +104,7 @@ MEGATRON_TABLE = tuple(
 )
 # Meta 2024-04, Introducing Meta Llama 3: "over 400 TFLOPS per GPU" on 16K H100s, the model's operations.
 LLAMA_3_FLOPS_PER_S = 400e12
-# Shoeybi et al. 2019, Megatron-LM, section 5.1: V100s; one GPU alone reached 39 TFLOP/s.
+# Shoeybi et al. 2019, Megatron-LM, abstract and section 5.1: V100s; one GPU alone reached 39 TFLOP/s.
 MEGATRON_2019_FLOPS_PER_S = 15.1e15
 MEGATRON_2019_GPUS = 512
 MEGATRON_2019_ALONE_FLOPS_PER_S = 39e12

@@ -65,7 +65,7 @@ ETHERNET = Link(
     name="Ethernet",
     alpha_s=30e-6,
     bandwidth_bytes_per_s=3.125 * GB,
-    source="bandwidth: IEEE 802.3by, 25 Gb/s; alpha: assumed, a round figure for TCP through the kernel",
+    source="bandwidth: IEEE 802.3by-2016, 25 Gb/s; alpha: assumed, a round figure for TCP through the kernel",
     date="bandwidth 2016-06",
 )
 LINKS = {link.name.lower(): link for link in (NVLINK, INFINIBAND, ETHERNET)}

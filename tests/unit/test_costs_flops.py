@@ -100,6 +100,8 @@ def test_gpt_3_on_megatron_s_a100s():
     assert round(GPT3_PROJECTED.hardware_utilisation(), 3) == 0.435  # the talk prints 0.44 and calls it OpenAI's
     assert round(GPT3_PROJECTED.model_utilisation(), 3) == 0.326
     assert "V100" in GPT3_PROJECTED.source
+    # The paper itself prints 34 days, at 140 TFLOP/s: see the training times below.
+    assert "talk" in GPT3_PROJECTED.source and "34 days at 140 TFLOP/s" in GPT3_PROJECTED.source
 
 
 def test_llama_65b():

@@ -65,6 +65,29 @@ def test_dense_and_sparse_peaks_are_apart(name):
     assert device.peak_flops_per_s("fp32") < device.peak_flops_per_s("fp16")
 
 
+@pytest.mark.parametrize(
+    ("name", "clock_hz", "tensor_cores", "products", "cores", "vector_clock_hz"),
+    [
+        ("v100_sxm_32", 1.53e9, 640, 64, 5120, 1.53e9),
+        ("a100_sxm_40", 1.41e9, 432, 256, 6912, 1.41e9),
+        ("a100_sxm_80", 1.41e9, 432, 256, 6912, 1.41e9),
+        ("h100_sxm_80", 1.83e9, 528, 512, 16896, 1.98e9),
+        ("h200_sxm_141", 1.83e9, 528, 512, 16896, 1.98e9),
+    ],
+)
+def test_peaks_follow_from_clocks_and_cores(name, clock_hz, tensor_cores, products, cores, vector_clock_hz):
+    # A multiply-add is two operations; `products` are those of one tensor core in one cycle, in 16 bits.
+    device = load_device(name)
+    assert device.peak_flops_per_s("fp16") == pytest.approx(2 * products * tensor_cores * clock_hz, rel=0.003)
+    assert device.peak_flops_per_s("fp32") == pytest.approx(2 * cores * vector_clock_hz, rel=0.003)
+
+
+def test_what_was_assumed_is_marked():
+    marked = {name for name in cluster_names() if "assumed, not verified" in load_cluster(name).between.source}
+    assert marked == {"kempner_a100"}
+    assert "alpha: assumed" in ETHERNET.source and "inferred" in load_cluster("puhti_v100").inside.source
+
+
 def test_the_h100_does_989_dense_and_1979_with_sparsity():
     h100 = load_device("h100_sxm_80")
     assert h100.peak_flops_per_s() == 989e12

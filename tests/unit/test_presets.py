@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from course_lib.config import LLAMA_3_1_8B, load_model, load_preset, model_names, parse_model
-from course_lib.costs import model_parameters, workshop_parameters
+from course_lib.costs import LLAMA_TOKENS, model_parameters, workshop_parameters
 
 BILLION = 10**9
 LLAMA = {
@@ -47,6 +47,63 @@ def test_megatron_s_table_prints_one_decimal(name):
     preset = load_preset(name)
     printed = preset.printed_parameters / BILLION
     assert model_parameters(preset.config) / BILLION == pytest.approx(printed, abs=0.05)
+
+
+# As the papers print them: parameters, layers, width, heads, and the width of a head or the tokens.
+GPT3_TABLE_2_1 = {
+    "small": (125e6, 12, 768, 12, 64),
+    "medium": (350e6, 24, 1024, 16, 64),
+    "large": (760e6, 24, 1536, 16, 96),
+    "xl": (1.3e9, 24, 2048, 24, 128),
+    "2_7b": (2.7e9, 32, 2560, 32, 80),
+    "6_7b": (6.7e9, 32, 4096, 32, 128),
+    "13b": (13.0e9, 40, 5140, 40, 128),
+    "175b": (175.0e9, 96, 12288, 96, 128),
+}
+LLAMA_TABLE_2 = {
+    "7b": (6.7e9, 32, 4096, 32, 1.0e12),
+    "13b": (13.0e9, 40, 5120, 40, 1.0e12),
+    "33b": (32.5e9, 60, 6656, 52, 1.4e12),
+    "65b": (65.2e9, 80, 8192, 64, 1.4e12),
+}
+MEGATRON_TABLE_1 = {
+    "1_7b": (1.7e9, 24, 2304, 24),
+    "3_6b": (3.6e9, 30, 3072, 32),
+    "7_5b": (7.5e9, 36, 4096, 32),
+    "18_4b": (18.4e9, 40, 6144, 48),
+    "39_1b": (39.1e9, 48, 8192, 64),
+    "76_1b": (76.1e9, 60, 10240, 80),
+    "145_6b": (145.6e9, 80, 12288, 96),
+    "310_1b": (310.1e9, 96, 16384, 128),
+    "529_6b": (529.6e9, 105, 20480, 128),
+    "1008b": (1008e9, 128, 25600, 160),
+}
+
+
+def printed_shape(preset):
+    """What the source prints, misprints included."""
+    as_printed = {"hidden_size": preset.config.hidden_size, "n_heads": preset.config.n_heads, **preset.misprints}
+    return preset.printed_parameters, preset.config.n_layers, as_printed["hidden_size"], as_printed["n_heads"]
+
+
+@pytest.mark.parametrize("size", GPT3_TABLE_2_1)
+def test_the_gpt_3_sizes_are_those_of_table_2_1(size):
+    preset = load_preset(f"gpt3_{size}")
+    assert (*printed_shape(preset), preset.config.head_size) == GPT3_TABLE_2_1[size]
+    assert preset.config.ffn_size == 4 * preset.config.hidden_size and preset.config.max_sequence == 2048
+
+
+@pytest.mark.parametrize("size", LLAMA_TABLE_2)
+def test_the_llama_sizes_are_those_of_table_2(size):
+    name = f"llama_{size}"
+    assert (*printed_shape(load_preset(name)), LLAMA_TOKENS[name]) == LLAMA_TABLE_2[size]
+
+
+@pytest.mark.parametrize("size", MEGATRON_TABLE_1)
+def test_the_megatron_sizes_are_those_of_table_1(size):
+    config = load_model(f"megatron_{size}")
+    assert printed_shape(load_preset(f"megatron_{size}")) == MEGATRON_TABLE_1[size]
+    assert (config.vocab_size, config.max_sequence) == (51_200, 2048)
 
 
 def test_misprints_are_corrected_and_could_not_have_been():
