@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,22 @@ from torch.distributed import ProcessGroup
 from course_lib import comm
 from course_lib.comm.call import resolve
 from course_lib.config import TrainConfig
-from course_lib.parallel.ddp import average_gradients, broadcast_parameters
+from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer, check_counts, check_losses
 
 
 class DataParallelTrainer(Trainer):
-    """Equal weights everywhere; gradients are averaged over the ranks of `group` before each update.
+    """Equal weights everywhere; gradients are averaged over the ranks of `group` during each backward.
+
+    `options` are those of `DistributedDataParallel`.
 
     Cost: besides the gradients, two all-gathers of one row of numbers from each rank: samples and targets before the
     first forward, since they weigh the loss, and the losses before the last backward.
     """
+
+    model: DistributedDataParallel
 
     def __init__(
         self, model: nn.Module, config: TrainConfig, *, group: ProcessGroup | None = None, **options: Any
@@ -44,10 +49,9 @@ class DataParallelTrainer(Trainer):
         """Ranks in the group."""
         return self.group.size()
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """Give every rank the weights of the first."""
-        broadcast_parameters(model, self.group)
-        return model
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        """Let every backward average the gradients."""
+        return DistributedDataParallel(model, group=self.group, **self.options)
 
     @torch.no_grad()
     def output(self, inputs: Tensor) -> Tensor:
@@ -70,13 +74,14 @@ class DataParallelTrainer(Trainer):
         summed = 0.0
         losses: Sequence[float] = ()
         for number, part in enumerate(parts, start=1):
-            loss = steps.summed_loss(self.model, part)
-            summed += loss.item()
-            if number == len(parts):
-                (losses,) = gathered([summed], self.model, self.group)
-                check_losses(losses)
-            (loss * loss_weight(steps.count_targets(part), sum(targets), self.world_size)).backward()
-        average_gradients(self.model, self.group)
+            last = number == len(parts)
+            with nullcontext() if last else self.model.no_sync():
+                loss = steps.summed_loss(self.model, part)
+                summed += loss.item()
+                if last:
+                    (losses,) = gathered([summed], self.model, self.group)
+                    check_losses(losses)
+                (loss * loss_weight(steps.count_targets(part), sum(targets), self.world_size)).backward()
         return sum(losses) / sum(targets)
 
     def save(self, folder: str | Path) -> None:

@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.training.batches import Batch
-
-IGNORED = -100  # a target that counts for nothing, as in torch's cross_entropy
+from course_lib.training.batches import IGNORED, Batch
 
 
 def summed_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
 from course_lib.training import step as steps
-from course_lib.training.batches import Batch
+from course_lib.training.batches import IGNORED, Batch
 
 FILE = "trainer.pt"
 
@@ -133,7 +133,7 @@ def check_counts(rows: Sequence[float], targets: Sequence[float]) -> None:
         values = f"{int(sum(rows))} samples on {len(rows)} rank{'s' * (len(rows) > 1)}, none on {ranks_in_words(empty)}"
         raise ValueError(four_parts("Trainer", values, "every rank needs a sample", "give at least one for each rank"))
     if not sum(targets):
-        values, way_out = f"{int(sum(rows))} samples without a target", f"mark fewer targets as {steps.IGNORED}"
+        values, way_out = f"{int(sum(rows))} samples without a target", f"mark fewer targets as {IGNORED}"
         raise ValueError(four_parts("Trainer", values, "the mean loss is taken over the targets that count", way_out))
 
 

@@ -14,7 +14,8 @@ from course_lib.config import TrainConfig
 from course_lib.ranks import RankError, run_ranks
 from course_lib.training import trainer as trainers
 from course_lib.training.data_parallel import DataParallelTrainer
-from course_lib.training.step import IGNORED, micro_batches
+from course_lib.training.batches import IGNORED
+from course_lib.training.step import micro_batches
 from course_lib.training.trainer import Trainer
 
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.05)
