@@ -40,6 +40,9 @@ def predict(
     if guess is None:
         print("  no guess yet: put a number in place of None first; the answer comes after it")
         return
+    if not isinstance(guess, int | float):
+        print(f"  {guess!r} is not a number: put one in its place first; the answer comes after it")
+        return
     right = float(answer() if callable(answer) else answer)
     points = score_of(guess, right, tolerance)
     _answered[question] = Prediction(question=question, points=points)

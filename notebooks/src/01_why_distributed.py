@@ -4,8 +4,8 @@
 # | | |
 # | --- | --- |
 # | **Time** | about 75 minutes |
-# | **You need** | notebook 00: what a rank is; one training loop that you have written yourself |
-# | **You will prove** | the formulas for parameters, states and activations give the bytes of real tensors on this machine |
+# | **You need** | notebook 00: what a rank is; one training loop that you have written yourself, with Adam; a rough idea of attention |
+# | **You will prove** | the formulas for parameters, weights, gradients, optimizer, activations and operations give what real tensors on this machine take |
 # | **Back ends** | checked here on CPU over gloo; NCCL (GPUs) and Slurm were not run for this page, see section 10 |
 
 # %% [markdown]
@@ -15,10 +15,12 @@
 # 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So two GPUs?
 #
 # To train it you need 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, before the first token enters. And on one GPU the training lasts
-# 509<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years (15 trillion tokens, at 40 %<!-- =40 --> of the peak). Today you compute both numbers yourself.
+# 509<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years (15 trillion tokens, at 40 %<!-- =40 --> of what the GPU can do at best). Today you compute both numbers yourself.
 
 # %%
 # %load_ext course_lib
+import copy
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -34,46 +36,44 @@ from course_lib.units import GB, GiB
 # %% [markdown]
 # ## 2 · What a decoder is made of
 #
-# Read from top to bottom. A token becomes a vector of H numbers. Each of the layers adds something to it: first
-# **attention**, which looks at earlier tokens, then the **feed-forward** block, which looks at this token alone. The head turns the
-# vector into one score for each word of the vocabulary.
-
-# %%
-viz.plot_anatomy(LLAMA_3_1_8B)
-
-# %% [markdown]
-# Nearly all parameters sit in matrices inside the layers. Many people remember one formula for them: each layer has 12 H², because
-# attention has four matrices H × H, and the feed-forward block two of H × 4H.
+# A token becomes a vector of H numbers. Each of the L layers adds something to it: first **attention**, which looks at earlier tokens, then the **feed-forward** block, which looks at
+# this token alone. The head turns the vector into one score for each token of the vocabulary.
 #
-# **Predict** the parameters of Llama 3.1 8B: H is 4096, and it has 32 layers. The guess is 12 L H². Put in your own.
+# Most parameters sit in matrices inside the layers. Many people remember 12 H² per layer: attention has four matrices H × H, the feed-forward block two of H × 4H.
+#
+# **Predict** the parameters of Llama 3.1 8B: H is 4096, L is 32. The guess is 12 L H²; put in your own.
 
 # %%
 exact = costs.model_parameters(LLAMA_3_1_8B)
 predict("parameters of Llama 3.1 8B", guess=12 * 32 * 4096**2, answer=exact, tolerance=0)
+viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# Three things differ. Llama's feed-forward block has **three** matrices, of inner size F. Its keys and values are **narrower** than H: 8 heads
-# serve 32 query heads. And the vocabulary's table exists twice: as embedding and as head.
+# Three things differ. The feed-forward block has **three** matrices, of inner size F: 1.34 billion parameters more. Keys and values are **narrower** than H, since 8 kv heads serve 32 query
+# heads (**grouped-query attention**): 0.81 billion fewer. And the vocabulary's table exists twice, as embedding and as head: 1.05 billion. Two of them nearly cancel: a wrong formula can come close.
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
-# with $F$ the inner size, $V$ the vocabulary, and $K$ the width of the keys, which is also that of the values.
+# with $K$ the width of the keys, which is also that of the values, and $V$ the vocabulary. A **norm** rescales a vector by H learned numbers.
 
 # %%
 L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
 K = LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads
 
 by_hand = L * (2 * H**2 + 2 * H * K + 3 * H * F_inner + 2 * H) + 2 * V * H + H
-print(f"by hand {by_hand:,}\nexact   {exact:,}")
+with torch.device("meta"):  # a tensor on this device has a shape and no data
+    built = sum(p.numel() for p in Decoder(LLAMA_3_1_8B).parameters())
+print(f"by hand {by_hand:,}\nexact   {exact:,}\nbuilt   {built:,}")
 
 # %% [markdown]
 # ### A formula belongs to a shape
 #
-# A public workshop on training OLMo prints this formula, with D for the hidden size, N layers, T positions:
+# The Kempner Institute's workshop on training OLMo prints this formula, here in our letters, with S positions:
 #
-# $$N(12D^2 + 10D) + D(V + T) + 2D + V(D + 1)$$
+# $$L(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
 #
-# For its 1B model it gives 941,346,148. **Predict** what the real OLMo 1B has.
+# Its 1B model has H = 2048, 16 layers, V = 32100 and S = 2048: 941,346,148. The OLMo 1B that was released has three feed-forward matrices of inner
+# size 8192, no biases, norms without numbers of their own, no table of positions, and **one** table of 50,304 rows for embedding and head (they are **tied**). **Predict** its parameters.
 
 # %%
 workshop, real = load_model("olmo_1b_workshop"), load_model("olmo_1b")
@@ -89,8 +89,8 @@ for part in costs.PARTS:
 print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):15,}")
 
 # %% [markdown]
-# The formula is exact, for another model: a GPT with learned positions, biases and a two-matrix feed-forward block. The real OLMo
-# has three matrices, no biases, norms without weights, and one table for both ends. The formula misses 20 %<!-- =100 * (1 - costs.workshop_parameters(load_model("olmo_1b_workshop")) / model_parameters(load_model("olmo_1b"))) -->.
+# The formula is exact, for another model: a GPT with learned positions, biases and a two-matrix feed-forward block. (Its 10H: four for two norms, five for the biases of the
+# feed-forward block, one for that of attention.) Even the vocabulary differs. It misses 20 %<!-- =100 * (1 - costs.workshop_parameters(load_model("olmo_1b_workshop")) / model_parameters(load_model("olmo_1b"))) --> of what the real one has.
 #
 # Before you use a formula, ask which shape it counts.
 #
@@ -103,20 +103,23 @@ print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):1
 viz.float_bits(65504 + 16)
 
 # %% [markdown]
-# fp16 has 5 bits<!-- =5 --> of exponent and ends at 65504: the sum overflows to infinity. bf16 has fp32's 8 bits<!-- =8 --> of exponent and does not
-# overflow. But it pays in mantissa.
+# fp16 has five bits of exponent and ends at 65504: the sum overflows to infinity. bf16 has fp32's eight and does not
+# overflow. But it pays in mantissa: seven bits, and the leading 1 that is not stored.
 #
 # **Predict**: a bf16 weight is 256. The optimizer adds 1. What is the weight now?
 
 # %%
 weight = torch.tensor(256.0, dtype=torch.bfloat16)
 predict("256 + 1 in bf16", guess=257, answer=(weight + 1).item(), tolerance=0)
+for start, update in ((256, 1), (258, 1), (1, 0.001)):
+    print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
 
 # %% [markdown]
-# Nothing happened, and nothing warned. Updates in training are often a thousandth of the weight, so a bf16 weight would stand still. Therefore the
-# optimizer keeps its own **fp32 copy** of each weight. Remember this copy: it costs memory.
+# From 256 on, bf16 counts in steps of 2. 257 lies in the middle and goes to the neighbour whose last bit is 0: nothing happens, or twice the update. Nothing warns. Updates in
+# training are often a thousandth of the weight, so a bf16 weight would stand still. Therefore the optimizer keeps its own **fp32 copy** of each weight: compute in half precision, step in
+# single. This is **mixed precision**. Remember the copy: it costs memory.
 #
-# In JupyterLab, type other numbers: `0.1`, `1e-8`, `448 + 32`.
+# In JupyterLab, type other numbers: `0.1`, `1e-8`, `448 + 32`. The two fp8 rows have no room left for a step of training; they serve in products.
 
 # %%
 viz.float_bits_explorer()
@@ -132,25 +135,26 @@ zero = costs.find_convention("zero")
 predict("bytes per parameter in training", guess=4, answer=zero.bytes_per_parameter, unit="bytes")
 
 # %% [markdown]
-# Weight 2, gradient 2, and 12 for the optimizer: the fp32 copy, and Adam's two **moments** in fp32, each 4.
+# Weight 2, gradient 2, and 12 for what only the optimizer's step reads: the fp32 copy, and Adam's two **moments** in fp32, each 4. Together these are the training's **states**.
 #
-# Other people count otherwise. Each line below can be found in a paper, a talk or a manual.
+# Other people count otherwise. Each line below was printed in a paper, a talk or a manual (`c.source` names it).
 
 # %%
 P = costs.model_parameters(load_model("llama3_1_70b"))
-print(f"{'convention':14} weights gradients optimizer   sum   Llama 3.1 70B")
+print("               weights + gradients + optimizer, bytes per parameter; Llama 3.1 70B")
 for c in costs.CONVENTIONS.values():
     total = c.bytes_per_parameter
-    print(f"{c.name:14} {c.weights:7} {c.gradients:9} {c.optimizer:9} {total:5} {total * P / GB:12,.0f} GB")
+    print(f"{c.name:14} {c.weights} + {c.gradients} + {c.optimizer:2} = {total:2} {total * P / GB:6,.0f} GB  {c.assumes}")
 
 # %% [markdown]
-# The same model, and more than a factor of three between the lines. None is a slip of arithmetic. They hold other things in other formats, and one forgets the gradients. A
+# The same model, and more than a factor of three between the lines. The sums are right. What they count differs: other formats, and `workshop` leaves out the gradients. A
 # number of bytes without its convention says little.
 #
-# ### ZeRO: why does everyone keep a copy?
+# ### ZeRO: store each number once
 #
-# With data parallelism every rank holds all of it. **ZeRO** gives each rank a shard: stage 1 of the optimizer states, stage 2 of the gradients too, stage 3
-# of the weights too.
+# In **data parallelism** each rank has the whole model and its own part of the batch; after each step all hold the same weights again. So p ranks store the same
+# states p times. **ZeRO** cuts them into p **shards**, one for each rank: stage 1 the optimizer's, stage 2 the gradients too, stage 3
+# the weights too.
 #
 # **Predict**: 7.5 billion parameters, 64 ranks, stage 1. The guess divides everything by 64.
 
@@ -168,32 +172,28 @@ for stage, held in enumerate(stages):
 # %% [markdown]
 # These are the numbers of the ZeRO paper. Stage 1 leaves weights and gradients whole: 30 GB<!-- =4 * 7.5 --> that no number of ranks makes smaller.
 # Only stage 3 divides all.
-
-# %% [markdown]
+#
 # ## 5 · From scratch: ZeRO-1 on real ranks
 #
-# What you need is in notebook 00, and two collectives that notebook 02 explains. **Reduce-scatter** gives each rank the sum of one
-# chunk of the gradients. The rank updates its chunk. **All-gather** collects the new weights.
-
-# %%
-display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
-
-# %% [markdown]
-# In code: each rank gives AdamW its own chunk, and nothing else. So only that chunk gets moments.
+# Two collectives are enough; notebook 02 explains them. **Reduce-scatter** gives each rank the sum of one
+# chunk of the gradients. The rank updates its chunk of the weights, and gives the optimizer nothing else: so only that chunk gets moments. **All-gather** collects the new weights.
 
 # %%
 from course_lib import comm
 
+display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
-def train_zero_1(weights, gradients):
+
+def train_zero_1(weights, gradients, make_optimizer, divide=True):
     rank, p = dist.get_rank(), dist.get_world_size()
     mine = torch.nn.Parameter(weights.tensor_split(p)[rank].clone())
-    optimizer = torch.optim.AdamW([mine], lr=0.1)
+    optimizer = make_optimizer([mine], lr=0.1)
     for per_rank in gradients:
-        mine.grad = comm.reduce_scatter(per_rank[rank]) / p
+        mine.grad = comm.reduce_scatter(per_rank[rank]) / (p if divide else 1)
         optimizer.step()
-    moments = [state for state in optimizer.state[mine].values() if state.dim()]
-    return comm.all_gather(mine.detach(), length=len(weights)), sum(state.nbytes for state in moments)
+        weights = comm.all_gather(mine.detach(), length=len(weights))  # the next forward needs all
+    moments = [x for x in optimizer.state[mine].values() if x.dim()]  # without the counter of steps
+    return weights, sum(x.nbytes for x in moments)
 
 
 # %% [markdown]
@@ -205,18 +205,34 @@ def train_zero_1(weights, gradients):
 torch.manual_seed(0)
 weights, gradients = torch.randn(13), torch.randint(-4, 5, (3, 3, 13)).float()  # [step][rank][weight]
 
-alone = torch.nn.Parameter(weights.clone())
-optimizer = torch.optim.AdamW([alone], lr=0.1)
-for per_rank in gradients:
-    alone.grad = per_rank.sum(dim=0) / 3
-    optimizer.step()
 
-results = run_ranks(train_zero_1, 3, weights, gradients)
-print("weights equal on every rank:", [torch.allclose(new, alone.detach(), atol=1e-7) for new, _ in results])
-print("bytes of moments, per rank: ", [nbytes for _, nbytes in results], "instead of", 2 * weights.nbytes)
+def ranks_that_agree(make_optimizer, divide=True):
+    alone = torch.nn.Parameter(weights.clone())
+    optimizer = make_optimizer([alone], lr=0.1)
+    for per_rank in gradients:
+        alone.grad = per_rank.mean(dim=0)
+        optimizer.step()
+    results = run_ranks(train_zero_1, 3, weights, gradients, make_optimizer, divide)
+    print("bytes of moments, per rank:", [nbytes for _, nbytes in results])
+    return sum(torch.allclose(new, alone.detach(), atol=1e-6) for new, _ in results)
+
+
+print("ranks that agree with one device:", ranks_that_agree(torch.optim.SGD), "of 3")
 
 # %% [markdown]
-# The same weights, a third of the moments. Rank 0 has one number more, because somebody must take the remainder.
+# SGD has no moments, and all ranks agree. Now a bug: we forget to divide by p, so every gradient is three times too large. And we use AdamW, as everybody does.
+#
+# **Predict**: how many of the three ranks still agree with one device?
+
+# %%
+predict("ranks that agree, without the division", guess=0, answer=ranks_that_agree(torch.optim.AdamW, divide=False))
+print("and under SGD:", ranks_that_agree(torch.optim.SGD, divide=False))
+
+# %% [markdown]
+# Adam divides by the gradient's own size, so it forgives the factor: nobody sees the bug until somebody clips gradients, adds weight decay, or changes p. **Verify with SGD.** Module 03 makes an
+# instrument of this.
+#
+# The moments are a third of 104 bytes<!-- =2 * 13 * 4 -->. Rank 0 has one number more, because somebody must take the remainder.
 #
 # ## 7 · Measure: bytes of real tensors
 #
@@ -232,13 +248,12 @@ model = Decoder(small)
 tokens, targets = torch.randint(1000, (2, 2, 64)).unbind()
 
 
-def loss_of():
+def loss_of(model):
     return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
 
-# %%
 optimizer = torch.optim.AdamW(model.parameters())
-loss_of().backward()
+loss_of(model).backward()
 optimizer.step()
 
 expected = costs.state_bytes(costs.model_parameters(small), costs.find_convention("fp32"))
@@ -255,42 +270,47 @@ for name, nbytes in found.items():
 #
 # ### Activations
 #
-# Backward needs what forward computed. These **activations** grow with the tokens of a batch, not with the parameters alone. PyTorch
-# lets us watch: a hook sees every tensor that autograd saves. Tensors may share memory, so we count storages, once each, without the weights.
+# Backward needs what forward computed. These **activations** grow with the tokens of a batch; states do not. PyTorch
+# lets us watch: a hook sees every tensor that autograd saves. Tensors may share memory, so we count **storages**, the memory behind tensors, once each, without the weights.
 
 
 # %%
-def saved_bytes(forward):
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept = {}
+from course_lib.verify.memory import recompute_layers, saved_bytes
 
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        forward()
-    return sum(storage.nbytes() for storage in kept.values())
-
+viz.show_source(saved_bytes)
 
 # %%
 shape = {"batch": 2, "sequence": 64, "itemsize": 4}
 layer = sum(saved.nbytes for saved in costs.layer_activations(small, **shape))
 head = sum(saved.nbytes for saved in costs.head_activations(small, **shape))
-print(f"saved by autograd {saved_bytes(loss_of):,}\nformula           {small.n_layers * layer + head:,}")
+print(f"saved by autograd {saved_bytes(model, lambda: loss_of(model)):,}\nformula           {small.n_layers * layer + head:,}")
 
 # %% [markdown]
-# The difference is one number of 4 bytes<!-- =4 -->, by which cross-entropy divides. The formula adds up these tensors; open it and find the
-# largest.
+# The difference is one number of 4 bytes<!-- =4 -->, by which cross-entropy divides. The formula adds up these tensors:
 
 # %%
-viz.show_source(costs.layer_activations)
+for saved in sorted(costs.layer_activations(small, **shape), key=lambda saved: -saved.nbytes):
+    print(f"{saved.nbytes:9,} bytes  {saved.name}")
 
 # %% [markdown]
-# **Predict** for the large one. Llama 3.1 70B reads one sequence of 8192 tokens in bf16, on GPUs whose norms keep only their input. Its residual stream has 8192 numbers a
-# token, over 80 layers. The guess: each layer keeps its input.
+# Four tensors of the feed-forward block are most of it. And where are attention's scores, one for each pair of tokens? PyTorch's attention does not keep them: it keeps one number for each token
+# and head, and computes the scores again in backward. So activations grow with S, not with S².
+#
+# The same trick for whole layers is **recomputation**: keep a layer's input alone, and run its forward once more in backward. PyTorch calls it *activation checkpointing* (it
+# has nothing to do with saving a model).
+
+# %%
+again = copy.deepcopy(model)
+recompute_layers(again)
+inputs = sum(saved.nbytes for saved in costs.checkpointed_activations(small, **shape))
+print(f"saved with recompute {saved_bytes(again, lambda: loss_of(again)):,}")
+print(f"formula              {small.n_layers * inputs + head:,}")
+
+# %% [markdown]
+# One eighth, to the price of one more forward. The rest is the table of rotation angles, 4096 bytes<!-- =64 * 16 * 4 -->, which all layers share, and cross-entropy's number.
+#
+# **Predict** for the large one. Llama 3.1 70B reads one sequence of 8192 tokens in bf16: H = 8192, F = 28672, 80 layers, keys and values of 1024. On GPUs a norm keeps only its input. The guess: each layer
+# keeps its input.
 
 # %%
 llama = load_model("llama3_1_70b")
@@ -299,12 +319,25 @@ layers_gb = llama.n_layers * sum(saved.nbytes for saved in one) / GB
 predict("GB of activations, all layers", guess=80 * 8192 * 8192 * 2 / GB, answer=layers_gb, unit="GB")
 
 # %% [markdown]
-# A layer keeps some twenty times its input; four tensors of the feed-forward block are most of it. But the guess exists: with
-# **recomputation** a layer keeps its input alone, and backward runs the layer's forward pass once more. Memory for time.
+# A layer keeps some twenty times its input, unless it recomputes.
 #
-# ## 7b · Why 70B does not fit
+# ### The printed formulas, measured
 #
-# The dashed line is what the GPU has.
+# Now that we have an exact count, hold the published formulas against it.
+
+# %%
+for gap in costs.published_gaps(small, batch=2, sequence=64):
+    print(f"{gap.off:+7.1%}  {gap.counts}: {gap.name}\n         {gap.because}")
+
+# %% [markdown]
+# None is a slip; each counts another shape or another attention.
+#
+# ## 8 · Why 70B does not fit
+#
+# **dp**: copies of the model, with different data. **tp**: GPUs that split every matrix. **pp**: GPUs that each hold some layers.
+# **Micro-batch**: the sequences that one copy reads at a time. **Gathered**: the largest piece that ZeRO-3 has just put together. **GiB**: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB; tools report it.
+#
+# The dashed line is what the GPU has. We read the printed number as GB, which is careful: `nvidia-smi` shows some 5 GiB<!-- =load_device("h100_sxm_80").memory_bytes(binary=True) / GiB - load_device("h100_sxm_80").memory_bytes() / GiB --> more, but CUDA, NCCL and fragmentation take their part.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -320,55 +353,55 @@ print(f"one GPU alone: {costs.gpu_memory(llama, ParallelConfig(), work, zero).to
 viz.plot_gpu_memory(rows, load_device("h100_sxm_80"), title="Llama 3.1 70B, one sequence of 4096 tokens")
 
 # %% [markdown]
-# Sharding the states is not enough: the activations of a GPU's own sequence stay. Recompute them, or split each layer over several GPUs (tensor
-# parallelism, module 05).
+# Sharding the states is not enough: the activations of a GPU's own sequence stay. Recompute them (what stays are 80 inputs and the one layer that is being redone), or split each layer over several GPUs.
 #
 # Now it is your turn. In JupyterLab, turn one control at a time. **What is the smallest number of GPUs on which 70B fits?** Say a number first, from the
-# bytes of the states alone. The explorer counts 16 bytes<!-- =find_convention(costs.Exploration().convention).bytes_per_parameter --> per parameter too.
+# bytes of the states alone.
 
 # %%
 viz.memory_explorer()
 
 # %% [markdown]
-# ## 8 · PyTorch's own count
+# ## 9 · Time: six operations per parameter and token
 #
-# Do we count the parameters right at full size? PyTorch can build a model without memory: on the device `meta` a tensor has a shape
-# and no data. Here are 8 and 70 billion parameters on your laptop.
+# Memory decides whether you can start. Time decides when you finish. Each parameter in a matrix takes part in one multiplication and one addition per token: 2 operations. Backward does it
+# twice, for the gradient of the input and for that of the weight: 4 more. **Predict** by this rule what PyTorch counts in one forward and backward of the small model, on 64 tokens.
 
 # %%
-for name in ("llama3_1_8b", "llama3_1_70b"):
-    with torch.device("meta"):
-        large = Decoder(load_model(name))
-    built = sum(p.numel() for p in large.parameters())
-    print(f"{name:13} built {built:,}, formula {costs.model_parameters(load_model(name)):,}")
+from torch.utils.flop_counter import FlopCounterMode
+
+in_matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name)
+with FlopCounterMode(display=False) as counter:
+    F.cross_entropy(model(tokens[:1]).flatten(0, 1), targets[:1].flatten()).backward()
+predict("operations", guess=6 * in_matrices * 64, answer=counter.get_total_flops(), tolerance=0)
 
 # %% [markdown]
-# ## 9 · Bug museum: the printed numbers
+# To the operation. Not in the rule: attention's products of tokens with tokens, which PyTorch does not count on a CPU. For 70B at 8192 tokens they
+# add 8 %<!-- =100 * forward_flops(load_model("llama3_1_70b"), sequence=8192, causal=True).scores / forward_flops(load_model("llama3_1_70b"), sequence=8192, causal=True).matrices -->. With T tokens, G GPUs of peak R, and the **utilisation** U:
 #
-# Memory decides whether you can start. Time decides when you finish. Each parameter takes part in one multiplication and one addition per token; backward does it
-# twice more:
+# $$\text{operations} = 6\,P\,T \qquad \text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
-# $$\text{operations} = 6\,P\,T \qquad \text{time} = \frac{6\,P\,T}{N\,F\,U}$$
+# Full recompute runs forward again: 8PT for the hardware. So there are two utilisations, the model's (**MFU**) and the hardware's (**HFU**).
 #
-# with $T$ tokens, $N$ GPUs of peak $F$, and the **utilisation** $U$. With full recompute the hardware does 8PT, of which 6PT are the model's.
-# So there are two utilisations.
+# ### The bug museum: printed numbers
 #
 # ### First exhibit
 #
-# LLaMA 65B: 1.4 trillion tokens, 2048 A100s, 21 days. A public talk prints its utilisation as 0.3. That is the guess.
+# LLaMA 65B: 65.2 billion parameters, 1.4 trillion tokens, 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each, 21 days. A talk on distributed training (K. Yuan, 2024) prints its utilisation as 0.3. That is the guess.
 
 # %%
 run = costs.LLAMA_65B
 predict("model utilisation of LLaMA 65B", guess=0.3, answer=run.model_utilisation())
 
 for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
-    print(f"{run.name:32} model {run.model_utilisation():.3f}, hardware {run.hardware_utilisation():.3f}")
+    days, mfu, hfu = run.seconds / 86400, run.model_utilisation(), run.hardware_utilisation()
+    print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
 
 # %% [markdown]
 # The 0.3 comes from neither formula. For GPT-3 the talk prints 0.44, the **hardware's** share, beside it: two kinds in one table would not compare, even if both
-# were right. And these GPT-3 numbers are Megatron's projection on A100s; OpenAI used V100s.
+# were right. And its GPT-3 numbers are Megatron's projection on A100s; OpenAI used V100s.
 #
-# LLaMA's hardware column is true only if everything was recomputed. Its paper says that it recomputed less.
+# LLaMA's paper says that it recomputed only a part, so its hardware's share lies between the two.
 #
 # ### Second exhibit
 #
@@ -381,11 +414,11 @@ predict("dense peak in PFLOP/s", guess=759, answer=dense, unit="PFLOP/s")
 print(f"{cluster.n_gpus} GPUs: {dense:.1f} dense, {sparse:.1f} if two of four weights are zero")
 
 # %% [markdown]
-# The data sheet prints the larger peak, marked by a star. It counts products with zeros that are skipped. Training a dense model never reaches it.
+# The data sheet prints the larger peak, "with sparsity": products with two zeros among four weights, which are skipped. Training a dense model never reaches it.
 #
 # ### Third exhibit
 #
-# The workshop's 70B formula, times 14 bytes<!-- =find_convention("workshop").bytes_per_parameter -->, "needs 23 A100s". What is missing?
+# The workshop's 70B formula (a GPT shape of 65 billion) times 14 bytes<!-- =find_convention("workshop").bytes_per_parameter -->, "needs 23 A100s". **Say what is missing** before you run: there are two things.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
@@ -395,28 +428,33 @@ for name in ("a100_sxm_40", "h100_sxm_80"):
     needed = [costs.gpus_needed(states, device.memory_bytes(binary)) for binary in (False, True)]
     print(f"{device.name}: {states / GB:.2f} GB need {needed[0]} GPUs if it has GB, {needed[1]} if GiB")
 
-numbers = costs.workshop_activations(seventy, batch=256, sequence=4096)
-print(f"its own activations, batch 256: {2 * numbers / GB:,.0f} GB in bf16")
+for batch in (1, 256):
+    numbers = costs.workshop_activations(seventy, batch=batch, sequence=4096)
+    print(f"its own activations in bf16, batch {batch}: {2 * numbers / GB:,.0f} GB")
 
 # %% [markdown]
-# Gradients are missing, and activations: by the workshop's own formula over fifty times the states. GB or GiB moves the answer by one GPU; what was forgotten
-# moves it by more.
+# Gradients are missing, and activations. Its own formula keeps the scores of attention, which PyTorch's attention does not; still, a single sequence needs more than two
+# GPUs, and its batch of 256 at once fifty times the states. GB or GiB moves the answer by one GPU; what was forgotten moves it by far more.
 
 # %% [markdown]
 # ## 10 · In a Llama: how long on a real cluster?
 #
-# Llama 3 reached 400 TFLOP/s<!-- =costs.published_runs.LLAMA_3_FLOPS_PER_S / 1e12 --> on each H100: a utilisation of 0.404<!-- =costs.published_runs.LLAMA_3_FLOPS_PER_S / load_device("h100_sxm_80").peak_flops_per_s() -->. Take our 384 GPUs, 70B and its 15 trillion tokens. Change the numbers: this is your
-# calculator.
+# Llama 3 405B reached 400 TFLOP/s<!-- =costs.published_runs.LLAMA_3_FLOPS_PER_S / 1e12 --> on each of 16,384 H100s: a utilisation of 0.404<!-- =costs.published_runs.LLAMA_3_FLOPS_PER_S / load_device("h100_sxm_80").peak_flops_per_s() -->. Take 0.4 for 70B and 15 trillion tokens. Change the numbers: this is your calculator.
 
 # %%
-peak = load_device("h100_sxm_80").peak_flops_per_s()
-flops = costs.rule_of_thumb_flops(costs.model_parameters(llama), 15e12)
-seconds = costs.training_seconds(flops=flops, gpus=384, peak_flops_per_s=peak, utilisation=0.404)
+peak, tokens_read = load_device("h100_sxm_80").peak_flops_per_s(), 15e12
+flops = costs.rule_of_thumb_flops(costs.model_parameters(llama), tokens_read)
 chinchilla = costs.chinchilla_tokens(costs.model_parameters(llama))
-print(f"{seconds / 86400:,.0f} days, {costs.gpu_hours(gpus=384, seconds=seconds):,.0f} GPU-hours")
-print(f"with Chinchilla's {chinchilla / 1e12:.2f} trillion tokens: {seconds / 86400 * chinchilla / 15e12:,.0f} days")
+print(f"peak {peak / 1e12:.0f} TFLOP/s, {flops:.2e} operations; Chinchilla's tokens: {chinchilla / 1e12:.2f} trillion")
+for gpus in (1, 384, 16384):
+    seconds = costs.training_seconds(flops=flops, gpus=gpus, peak_flops_per_s=peak, utilisation=0.4)
+    hours = costs.gpu_hours(gpus=gpus, seconds=seconds)
+    print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:9,.0f} days, {hours:,.0f} GPU-hours")
 
 # %% [markdown]
+# A run on one GPU ends in the year 2500. Meta's model card reports 7.0 million GPU-hours for the 70B, over half as many again as ours: restarts, evaluation, longer
+# sequences, and a smaller utilisation than the best. A rule of thumb gives the floor.
+#
 # Chinchilla's rule, 20 tokens for each parameter, makes best use of compute **spent on training**. Llama trains ten times longer, because a small model is
 # cheap to use afterwards.
 #
@@ -426,15 +464,16 @@ print(f"with Chinchilla's {chinchilla / 1e12:.2f} trillion tokens: {seconds / 86
 # %% [markdown]
 # ## 11 · Takeaways
 #
-# - A parameter formula belongs to a shape. Count the tensors.
+# - A formula belongs to a shape. Count the tensors.
+# - Verify with SGD: Adam hides a wrong scale.
 # - Mixed precision with Adam keeps eight times the weights' bytes; ask for the convention.
 # - ZeRO shards states. Activations need recompute, or a split model.
 # - Model utilisation from 6PT, hardware utilisation from what ran; always the dense peak.
 #
-# **Next:** notebook 02, how ranks sum gradients, and what that costs.
+# **Next:** the exercises `01_why_distributed`; then notebook 02: how ranks sum gradients.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*; Narayanan et al. 2021, *Efficient large-scale language model training*; Korthikanti et al. 2022, *Reducing activation
-# recomputation*; Hoffmann et al. 2022 (Chinchilla); Touvron et al. 2023, *LLaMA*.
+# recomputation*; Hoffmann et al. 2022 (Chinchilla); Touvron et al. 2023, *LLaMA*; Peng et al. 2023, *FP8-LM*; Grattafiori et al. 2024, *Llama 3*.
 
 # %%
 score()
@@ -442,15 +481,15 @@ score()
 # %% [markdown]
 # ## Quiz
 #
-# <details><summary>1. Why does ZeRO-1 on a million ranks not fit a 70B model on one H100 each?</summary>
-# Weights and gradients stay whole: four bytes per parameter, over three times the GPU.
+# <details><summary>1. A million H100s, one rank on each, ZeRO-1. Why does a 70B model not fit?</summary>
+# Weights and gradients stay whole: over three times the GPU.
 # </details>
 #
-# <details><summary>2. On how few H100s does 70B fit, at sequence 4096?</summary>
-# The states alone fill 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->. With activations, 16: ZeRO-3, recompute, dp 4, tp 2, pp 2.
+# <details><summary>2. On how few H100s can 70B fit, at the very least?</summary>
+# The states alone fill 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->. Activations come on top: try dp 4, tp 2, pp 2 with ZeRO-3 and recompute.
 # </details>
 #
-# <details><summary>3. You halve the sequence. Which part of the memory halves?</summary>
+# <details><summary>3. You halve the sequence, with as many sequences. Which part of the memory halves?</summary>
 # Activations. States do not know the sequence.
 # </details>
 #
