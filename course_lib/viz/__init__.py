@@ -9,6 +9,7 @@ from course_lib.viz.chunks import primitives_overview, who_holds_what
 from course_lib.viz.cost_bars import plot_cost_bars
 from course_lib.viz.cost_lines import plot_cost_lines
 from course_lib.viz.float_bits import float_bits, float_bits_explorer
+from course_lib.viz.loss_curves import plot_loss_curves
 from course_lib.viz.matrix import plot_bytes_matrix
 from course_lib.viz.memory import memory_explorer, plot_gpu_memory
 from course_lib.viz.messages import plot_messages
@@ -16,7 +17,9 @@ from course_lib.viz.mlp import plot_mlp
 from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
 from course_lib.viz.ring import ring_all_reduce_step, ring_all_reduce_story
+from course_lib.viz.scaling import plot_scaling
 from course_lib.viz.source import show_source
+from course_lib.viz.speedup import plot_speedup
 from course_lib.viz.stepper import ring_stepper
 from course_lib.viz.timeline import plot_timeline
 from course_lib.viz.topology import plot_topology
@@ -34,9 +37,12 @@ __all__ = [
     "plot_cost_lines",
     "plot_fit",
     "plot_gpu_memory",
+    "plot_loss_curves",
     "plot_messages",
     "plot_mlp",
     "plot_ranks",
+    "plot_scaling",
+    "plot_speedup",
     "plot_timeline",
     "plot_topology",
     "primitives_overview",

@@ -34,6 +34,18 @@ def size_axis(chart: Axes, sizes: Sequence[int], label: str = "bytes of the whol
     chart.set_xlabel(label, labelpad=8)
 
 
+def count_axis(chart: Axes, counts: Sequence[int], label: str) -> None:
+    """Counts along the bottom, each power of two as far from the next; at most ten of them named."""
+    chart.set_xscale("log", base=2)
+    named = sorted(set(counts))
+    chart.set_xlim(named[0] / 1.15, named[-1] * 1.15)
+    chart.xaxis.set_major_locator(FixedLocator([float(n) for n in named[:: ceil(len(named) / 10)]]))
+    chart.xaxis.set_minor_locator(NullLocator())
+    chart.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+    chart.tick_params(axis="x", length=0, pad=6)
+    chart.set_xlabel(label, labelpad=8)
+
+
 def value_axis(chart: Axes, values: Sequence[float], name: str) -> None:
     """Decades up the side; 2 and 5 as well where there would be too few. `name` is "seconds" or "bytes/s"."""
     chart.set_yscale("log")
@@ -48,15 +60,41 @@ def value_axis(chart: Axes, values: Sequence[float], name: str) -> None:
     centre_on_ticks(chart)
 
 
+def number_axis(chart: Axes, values: Sequence[float], most: int) -> None:
+    """Positive numbers up the side on a log scale: decades, with 2 and 5 as well where those are at most `most`."""
+    chart.set_yscale("log")
+    chart.set_ylim(min(values) / 1.4, max(values) * 1.4)
+    low, high = chart.get_ylim()
+    ticks = [f * 10.0**k for k in range(floor(log10(low)), ceil(log10(high)) + 1) for f in (1, 2, 5)]
+    shown = [tick for tick in ticks if low <= tick <= high]
+    chart.yaxis.set_major_locator(FixedLocator(shown if len(shown) <= most else ticks[::3]))
+    chart.yaxis.set_minor_locator(NullLocator())
+    chart.yaxis.set_minor_formatter(NullFormatter())
+    chart.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    chart.tick_params(axis="y", length=0, pad=6)
+    centre_on_ticks(chart)
+
+
 def name_lines(chart: Axes, ends: Mapping[str, float], least: float) -> None:
     """Write each algorithm's name right of the chart, at its line's end or joined to it; `least` is of the height."""
     low, high = (log10(limit) for limit in chart.get_ylim())
-    true_heights = [(log10(end) - low) / (high - low) for end in ends.values()]
-    for name, true, height in zip(ends, true_heights, apart(true_heights, least), strict=True):
+    heights = {name: (log10(end) - low) / (high - low) for name, end in ends.items()}
+    name_heights(chart, [(algorithm_name(n), style.ALGORITHM_HUES[n], height) for n, height in heights.items()], least)
+
+
+def name_heights(chart: Axes, names: Sequence[tuple[str, str, float]], least: float) -> None:
+    """Write (name, hue, height) right of the chart, `least` apart; all heights are of the chart's own."""
+    heights = apart([true for _, _, true in names], least)
+    for (name, hue, true), height in zip(names, heights, strict=True):
         leader = ([0.995, 0.2 * _NAME_GAP + 0.995, 0.9 * _NAME_GAP + 1], [true, true, height])
-        hue = style.ALGORITHM_HUES[name]
         chart.plot(*leader, color=hue, linewidth=1, clip_on=False, transform=chart.transAxes, zorder=1)
-        write(chart, 1 + 1.2 * _NAME_GAP, height, algorithm_name(name), color=hue, weight=600)
+        write(chart, 1 + 1.2 * _NAME_GAP, height, name, color=hue, weight=600)
+
+
+def height_of(chart: Axes, value: float) -> float:
+    """Where a value lies on the chart's vertical axis: 0 at its foot, 1 at its top."""
+    across = chart.get_xlim()[0]
+    return float(chart.transLimits.transform(chart.transScale.transform((across, value)))[1])
 
 
 def write(chart: Axes, x: float, y: float, text: str, **look: Any) -> None:

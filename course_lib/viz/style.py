@@ -38,6 +38,7 @@ ALGORITHM_HUES = {
     "dissemination": "#6B5B3E",
     "native": "#000000",
 }
+RUN_HUES = (INK, "#B84A5E", "#332288", "#1B8073", "#77771A", "#AA4499")  # ways of running one task; the first is plain
 
 PAGE_WIDTH, MARGIN = 10.0, 0.42  # inches
 SHOWN_WIDTH = 8.75  # inches, 840 pixels: fits JupyterLab, which does not scale SVG, beside its file browser

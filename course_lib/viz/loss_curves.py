@@ -1,0 +1,118 @@
+"""Losses of several runs on one axis, and below them what the losses hide: the norms of the gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from course_lib.errors import four_parts
+from course_lib.viz import charts, marks, style
+from course_lib.viz.picture import Picture
+
+Curves = Mapping[str, Sequence[float]]
+_LEFT, _RIGHT = style.MARGIN + 0.72, 2.75
+_LOSS, _NORM = 2.6, 1.45  # inches: the two panels
+_WIDTH = style.PAGE_WIDTH - _LEFT - _RIGHT
+
+
+@style.course_style()
+def plot_loss_curves(
+    curves: Curves,
+    norms: Curves | None = None,
+    *,
+    title: str = "The loss of every run",
+    subtitle: str = "",
+) -> Picture:
+    """A line for each run, one value per step; the first run is the reference, drawn broad beneath the others.
+
+    `norms` adds a panel with the gradient norms on a log scale, each named with its multiple of the reference's at
+    the first step, where all runs still have the same weights.
+    Raises: ValueError for no runs or too many, a run without a finite value, or norms of other runs than the curves.
+    """
+    _check(curves, norms)
+    hues = dict(zip(curves, style.RUN_HUES, strict=False))
+    reference = next(iter(curves))
+    subtitle = subtitle or (f"broad: {reference}" if len(curves) > 1 else "")
+    top = style.HEADER + 0.42
+    height = top + _LOSS + (0.68 + _NORM if norms else 0) + 0.85
+    figure, page = style.new_page(height, title, subtitle)
+    marks.label(page, _LEFT, top - 0.24, "loss", colour=style.SOFT, align="left")
+    chart = style.chart_axes(figure, _LEFT, top, _WIDTH, _LOSS)
+    _draw(chart, curves, hues)
+    chart.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    _name(chart, {name: name for name in curves}, curves, hues, least=0.3 / _LOSS)
+    if norms:
+        chart.tick_params(labelbottom=False)
+        below = top + _LOSS + 0.68
+        heading = f"gradient norm; × = times that of {next(iter(norms))} at step 1"
+        marks.label(page, _LEFT, below - 0.24, heading, colour=style.SOFT, align="left")
+        panel = style.chart_axes(figure, _LEFT, below, _WIDTH, _NORM)
+        _draw(panel, norms, hues)
+        charts.number_axis(panel, [v for values in norms.values() for v in values if 0 < v < math.inf], most=5)
+        words = {name: f"{name}, {_multiple(norms, name)}".removesuffix(", ") for name in norms}
+        _name(panel, words, norms, hues, least=0.3 / _NORM)
+        chart.set_xlim(panel.get_xlim())
+    figure.axes[-1].set_xlabel("step", labelpad=6)
+    return Picture(figure, title=title, description=_in_words(curves, norms or {}))
+
+
+def _check(curves: Curves, norms: Curves | None) -> None:
+    most = len(style.RUN_HUES)
+    if not 1 <= len(curves) <= most:
+        values, rule = f"{len(curves)} curves", f"this picture holds 1 to {most}"
+        raise ValueError(four_parts("plot_loss_curves", values, rule, "leave some out, or draw two pictures"))
+    strangers = sorted(set(norms or {}) - set(curves))
+    if strangers:
+        values, rule = f"norms of {', '.join(strangers)}", f"the curves are {', '.join(curves)}"
+        raise ValueError(four_parts("plot_loss_curves", values, rule, "give norms of the runs that are drawn"))
+    for name, curve in (*curves.items(), *(norms or {}).items()):
+        if not any(map(math.isfinite, curve)):
+            found, rule = f"{name!r} has {len(curve)} values, none of them finite", "a line needs one"
+            raise ValueError(four_parts("plot_loss_curves", found, rule, "leave it out"))
+    if norms and not next(iter(norms.values()))[0] > 0:
+        found, rule = f"{next(iter(norms))!r} begins with a norm that is not positive", "the others are multiples of it"
+        raise ValueError(four_parts("plot_loss_curves", found, rule, "give the norms before clipping, from step 1 on"))
+
+
+def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
+    """The reference broad and pale, each further run narrower on top, so that what coincides is seen to coincide."""
+    for number, (name, values) in enumerate(curves.items()):
+        broad = number == 0 and len(curves) > 1
+        width = 11.0 if broad else 1.8 + 1.6 * (len(curves) - 1 - number)
+        hue = style.tint(hues[name], 0.35) if broad else hues[name]
+        chart.plot(range(1, len(values) + 1), values, color=hue, linewidth=width, solid_capstyle="round")
+    chart.set_xlim(1, max(2, *(len(values) for values in curves.values())))
+    chart.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    chart.tick_params(length=0, pad=6)
+    charts.centre_on_ticks(chart)
+
+
+def _name(chart: Axes, words: Mapping[str, str], curves: Curves, hues: Mapping[str, str], least: float) -> None:
+    """Each run's name at the height of its last finite value, within the chart."""
+    names = []
+    for name, values in curves.items():
+        height = charts.height_of(chart, next(v for v in reversed(values) if math.isfinite(v)))
+        names.append((words[name], hues[name], min(max(height, 0.0), 1.0)))
+    charts.name_heights(chart, names, least)
+
+
+def _multiple(norms: Curves, name: str) -> str:
+    """How many times the reference's norm at the first step; nothing for the reference itself."""
+    reference = next(iter(norms))
+    return "" if name == reference else f"{norms[name][0] / norms[reference][0]:.3g} ×"
+
+
+def _in_words(curves: Curves, norms: Curves) -> str:
+    lines = []
+    for name, values in curves.items():
+        line = f"  {name}: loss {values[0]:.4g} at step 1, {values[-1]:.4g} at step {len(values)}"
+        if name in norms:
+            multiple = _multiple(norms, name)
+            line += f"; gradient norm {norms[name][0]:.3g} at step 1" + (
+                f", {multiple} the reference's" * bool(multiple)
+            )
+        lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,170 @@
+"""The pictures of module 03: they look like the others, and say what the runs and the formulas say."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.colors import to_hex
+
+from course_lib import viz
+from course_lib.training.psgd import Quadratic, psgd_alone
+from course_lib.viz import charts, style
+from tests.unit.test_viz_pictures import drawn_texts, flaws
+
+REFERENCE = [3.5 * math.exp(-i / 30) + 1.2 for i in range(80)]
+NORMS = [2 * math.exp(-i / 60) + 0.3 for i in range(80)]
+RUNS = {"one device": REFERENCE, "averaged": REFERENCE, "summed": [loss + 0.01 for loss in REFERENCE]}
+RUN_NORMS = {"one device": NORMS, "averaged": NORMS, "summed": [4 * norm for norm in NORMS]}
+
+
+def efficiency(cost, counts=(1, 2, 4, 8, 16, 32, 64)):
+    return {n: 1 / (1 + cost * 2 * (n - 1) / n) for n in counts}
+
+
+LINKS = {"NVLink": efficiency(0.01), "InfiniBand": efficiency(0.05), "Ethernet": efficiency(0.9)}
+MEASURED = {"NVLink": {1: 1.0, 2: 0.98, 4: 0.97}, "this machine": {1: 1.0, 2: 0.5, 4: 0.22}}
+
+
+@cache
+def small_speedup():
+    return viz.plot_speedup(Quadratic(size=4), workers=(1, 4, 16), steps=(20, 200))
+
+
+FIGURES = {
+    "scaling": lambda: viz.plot_scaling(LINKS, MEASURED),
+    "scaling-one": lambda: viz.plot_scaling({"NVLink": efficiency(0.02)}),
+    "scaling-measured": lambda: viz.plot_scaling({}, {"this machine": {1: 1.0, 3: 1.4}}),
+    "loss": lambda: viz.plot_loss_curves(RUNS),
+    "loss-norms": lambda: viz.plot_loss_curves(RUNS, RUN_NORMS, title="Two of three are right"),
+    "loss-one": lambda: viz.plot_loss_curves({"one device": [1.0]}, {"one device": [0.5]}),
+    "loss-six": lambda: viz.plot_loss_curves({f"run {k}": [loss + k for loss in REFERENCE] for k in range(6)}),
+    "loss-broken": lambda: viz.plot_loss_curves({"one device": REFERENCE, "broken": [4.0, 9.0, math.nan]}),
+    "speedup": small_speedup,
+    "speedup-one": lambda: viz.plot_speedup(Quadratic(size=4), workers=(1, 2, 3, 4), steps=(10,)),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
+    figure = FIGURES[name]().figure
+    assert len(drawn_texts(figure)) >= 3
+    assert list(flaws(figure)) == []
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_svg_speaks_and_is_the_same_in_every_call(name):
+    picture = FIGURES[name]()
+    small_speedup.cache_clear()
+    assert picture.svg == FIGURES[name]().svg
+    root = ElementTree.fromstring(picture.svg)
+    assert (root[0].text, root[1].text) == (picture.title, picture.description)
+
+
+def drawn(chart, hue):
+    """(xs, ys) of all lines and marks of one hue within the chart's own axes."""
+    lines = [line for line in chart.lines if line.get_transform() == chart.transData]
+    return [tuple(map(list, line.get_data())) for line in lines if to_hex(line.get_color()) == hue.lower()]
+
+
+def test_scaling_draws_lines_and_marks_of_one_hue_where_the_numbers_are():
+    picture = viz.plot_scaling(LINKS, MEASURED)
+    chart = picture.figure.axes[1]
+    line, marks = drawn(chart, style.RUN_HUES[1])
+    assert line == (list(LINKS["NVLink"]), list(LINKS["NVLink"].values()))
+    assert marks == ([2, 4], [0.98, 0.97])
+    assert drawn(chart, style.RUN_HUES[4]) == [([2, 4], [0.5, 0.22])]
+    assert "  Ethernet, predicted: 100.0% on 1, 52.6% on 2, 42.6% on 4" in picture.text
+    assert "  this machine, measured: 100.0% on 1, 50.0% on 2, 22.0% on 4" in picture.text
+
+
+def test_the_axis_of_counts_doubles_in_equal_steps():
+    chart = viz.plot_scaling(LINKS).figure.axes[1]
+    places = [chart.transData.transform((n, 0.5))[0] for n in (1, 2, 4, 64)]
+    assert places[2] - places[1] == pytest.approx(places[1] - places[0])
+    assert places[3] - places[0] == pytest.approx(6 * (places[1] - places[0]))
+    assert list(chart.get_xticks()) == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_the_loss_of_every_run_is_drawn_and_the_norms_tell_them_apart():
+    picture = viz.plot_loss_curves(RUNS, RUN_NORMS)
+    losses, norms = picture.figure.axes[1:]
+    assert drawn(losses, style.RUN_HUES[2])[0][1] == RUNS["summed"]
+    assert drawn(norms, style.RUN_HUES[2])[0] == (list(range(1, 81)), RUN_NORMS["summed"])
+    written = [words for words, _, _ in drawn_texts(picture.figure)]
+    assert {"summed, 4 ×", "averaged, 1 ×"} <= set(written)
+    assert written.count("one device") == 2
+    assert losses.get_xlim() == norms.get_xlim()
+    assert norms.get_yscale() == "log"
+    assert (
+        "  summed: loss 4.71 at step 1, 1.461 at step 80; gradient norm 9.2 at step 1, 4 × the reference's"
+        in picture.text
+    )
+
+
+def test_every_run_is_narrower_than_those_beneath_it_so_that_curves_upon_each_other_are_seen():
+    chart = viz.plot_loss_curves(RUNS).figure.axes[1]
+    lines = [line for line in chart.lines if line.get_transform() == chart.transData]
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(set(widths), reverse=True)
+    assert len({line.get_zorder() for line in lines}) == 1  # drawn in their order
+
+
+def test_speedup_draws_what_parallel_sgd_reaches_and_the_slope_from_its_first_point():
+    picture = small_speedup()
+    chart, problem = picture.figure.axes[1], Quadratic(size=4)
+    reached = [psgd_alone(problem, n, 200) for n in (1, 4, 16)]
+    assert drawn(chart, style.RUN_HUES[2])[0] == ([1, 4, 16], reached)
+    slope = drawn(chart, style.SOFT)[1][1]
+    assert slope == pytest.approx([reached[0], reached[0] / 2, reached[0] / 4])
+    assert chart.get_xscale() == chart.get_yscale() == "log"
+    assert f"  T = 200: {reached[0]:.3g} with 1, " in picture.text
+
+
+def test_speedup_opens_the_points_within_the_transient():
+    picture = small_speedup()
+    chart = picture.figure.axes[1]
+    points = [line for line in chart.lines if line.get_marker() == "o"]
+    is_open = [to_hex(point.get_markerfacecolor()) == style.PAPER.lower() for point in points]
+    assert is_open == [False, False, True, False, False, False]  # 2 L D N / sigma^2 is 20.4 for 16 workers
+    assert [cell.count("within") for cell in picture.text.splitlines()[2:]] == [1, 0]
+
+
+def test_a_log_axis_names_2_and_5_only_where_there_is_room():
+    chart = viz.plot_scaling(LINKS).figure.axes[1]
+    charts.number_axis(chart, [1, 10], most=5)
+    assert list(chart.get_yticks()) == [1, 2, 5, 10]
+    charts.number_axis(chart, [1, 1000], most=5)
+    assert [tick for tick in chart.get_yticks() if 1 <= tick <= 1000] == [1, 10, 100, 1000]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: viz.plot_scaling({}), r"plot_scaling: 0 lines of no points; this picture holds 1 to 5 lines.*; leave"),
+        (lambda: viz.plot_scaling({"a": {}}), r"plot_scaling: 1 lines of 0 points; .*, each with points; leave"),
+        (lambda: viz.plot_scaling({"a": {2: -0.1}}), r"plot_scaling: efficiency -0.1 on 2 GPUs; both are positive; gi"),
+        (lambda: viz.plot_loss_curves({}), r"plot_loss_curves: 0 curves; this picture holds 1 to 6; leave some out"),
+        (
+            lambda: viz.plot_loss_curves({"a": [1.0]}, {"b": [1.0]}),
+            r"plot_loss_curves: norms of b; the curves are a; give norms of the runs that are drawn",
+        ),
+        (
+            lambda: viz.plot_loss_curves({"a": [math.nan]}),
+            r"plot_loss_curves: 'a' has 1 values, none of them finite; a line needs one; leave it out",
+        ),
+        (
+            lambda: viz.plot_loss_curves({"a": [1.0]}, {"a": [0.0]}),
+            r"plot_loss_curves: 'a' begins with a norm that is not positive; the others .*; give the norms before",
+        ),
+        (
+            lambda: viz.plot_speedup(steps=(1, 2, 3, 4)),
+            r"plot_speedup: 4 numbers of steps; this picture holds 1 to 3 lines; give fewer",
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_four_parts(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
