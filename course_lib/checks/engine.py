@@ -11,10 +11,11 @@ import cloudpickle
 
 from course_lib.checks.judge import judge
 from course_lib.checks.numbers import NumberExercise, judge_numbers
-from course_lib.checks.registry import find
+from course_lib.checks.probe import ProbeExercise, why_probe_fails
+from course_lib.checks.registry import Exercise, find
 from course_lib.checks.result import CheckResult, LevelResult
 from course_lib.checks.runner import drop_pool, run_trial
-from course_lib.checks.spec import Level, WriteExercise
+from course_lib.checks.spec import Case, Level, WriteExercise
 from course_lib.checks.steps import unmatched
 from course_lib.errors import four_parts
 
@@ -46,7 +47,7 @@ def check(
     return result
 
 
-def _levels(spec: WriteExercise | NumberExercise, part: str | None) -> list[str]:
+def _levels(spec: Exercise, part: str | None) -> list[str]:
     if part is None:
         return list(spec.levels)
     if part not in spec.levels:
@@ -61,7 +62,9 @@ def _levels(spec: WriteExercise | NumberExercise, part: str | None) -> list[str]
     return [part]
 
 
-def _run_levels(spec: WriteExercise, answer: Any, names: list[str], *, seed: int, timeout: float) -> list[LevelResult]:
+def _run_levels(
+    spec: WriteExercise | ProbeExercise, answer: Any, names: list[str], *, seed: int, timeout: float
+) -> list[LevelResult]:
     """Run level after level; after a failure the rest is not run, since its cause is most likely the same."""
     results: list[LevelResult] = []
     for name in names:
@@ -76,7 +79,9 @@ def _run_levels(spec: WriteExercise, answer: Any, names: list[str], *, seed: int
     return results
 
 
-def _why_wrong(spec: WriteExercise, function: Any, level: Level, *, seed: int, timeout: float) -> str | None:
+def _why_wrong(
+    spec: WriteExercise | ProbeExercise, function: Any, level: Level, *, seed: int, timeout: float
+) -> str | None:
     if not callable(function):
         return f"the answer is of type {type(function).__name__}: pass the function itself, without brackets"
     try:
@@ -84,10 +89,20 @@ def _why_wrong(spec: WriteExercise, function: Any, level: Level, *, seed: int, t
     except Exception as error:
         return f"it cannot travel to the ranks ({error}): keep locks, files and handles out of what it uses"
     for case in level.cases:
-        trial = run_trial(function, spec.arguments, case, seed=seed, timeout=timeout)
-        reason = judge(spec, case, trial, seed=seed, traffic=level.traffic)
-        if unmatched(trial.events, case.world_size):
-            drop_pool(case.world_size)  # a message of this run must not reach the next one
+        if isinstance(spec, ProbeExercise):
+            reason = why_probe_fails(spec, function, case, seed=seed, timeout=timeout)
+        else:
+            reason = _why_case_fails(spec, function, case, level.traffic, seed=seed, timeout=timeout)
         if reason:
-            return f"{case}: {reason}" if "not written yet" not in reason else reason
+            return reason
     return None
+
+
+def _why_case_fails(
+    spec: WriteExercise, function: Any, case: Case, traffic: bool, *, seed: int, timeout: float
+) -> str | None:
+    trial = run_trial(function, spec.arguments, case, seed=seed, timeout=timeout)
+    reason = judge(spec, case, trial, seed=seed, traffic=traffic)
+    if unmatched(trial.events, case.world_size):
+        drop_pool(case.world_size)  # a message of this run must not reach the next one
+    return f"{case}: {reason}" if reason and "not written yet" not in reason else reason

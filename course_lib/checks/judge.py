@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -12,7 +13,8 @@ from course_lib.checks.runner import RankReport, Trial
 from course_lib.checks.signature import Puzzle, diagnose, only_own_part
 from course_lib.checks.spec import Case, WriteExercise
 from course_lib.checks.steps import count_steps, unmatched
-from course_lib.comm.ledger import Ledger
+from course_lib.comm.ledger import Event, Ledger
+from course_lib.costs import CommTime
 from course_lib.ranks.report import RankError
 
 TRAFFIC = {"messages": ratios.MESSAGES, "steps": ratios.STEPS, "bytes": ratios.BYTES}
@@ -25,7 +27,7 @@ POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 def judge(exercise: WriteExercise, case: Case, trial: Trial, *, seed: int, traffic: bool) -> str | None:
     """None if the trial is right, else why not. The order is that of a learner's progress."""
     if trial.error is not None:
-        return _ended_badly(trial.error, exercise, case)
+        return ended_badly(trial.error, exercise.key, row=case.row)
     book = Ledger(trial.events, case.world_size)
     return (
         _wrong_form(exercise, case, trial.reports)
@@ -36,15 +38,16 @@ def judge(exercise: WriteExercise, case: Case, trial: Trial, *, seed: int, traff
     )
 
 
-def _ended_badly(error: RankError, exercise: WriteExercise, case: Case) -> str:
+def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str:
+    """What a hang, a crash or an exception in exercise `key` tells; `row` is the shape of one row of its tensors."""
     text = str(error).removesuffix("; all ranks were restarted, their variables are gone")
     unwritten = UNWRITTEN.search(text)
-    if unwritten and unwritten[1] != exercise.key:
+    if unwritten and unwritten[1] != key:
         return f"it calls your answer to {unwritten[1]}, which is not written yet"
     if unwritten:
         return "not written yet: put your code in place of the line `raise NotImplementedError`"
     lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
-    advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_lengths(text, case)
+    advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_lengths(text, row)
     return f"{lead}: {text}{advice}"
 
 
@@ -75,9 +78,9 @@ def _partner_that_returned(text: str) -> str | None:
     return None
 
 
-def _advice_on_lengths(text: str, case: Case) -> str:
+def _advice_on_lengths(text: str, row: tuple[int, ...]) -> str:
     lengths = LENGTHS.search(text)
-    if not lengths or lengths[2] != lengths[4] or abs(int(lengths[1]) - int(lengths[3])) != math.prod(case.row):
+    if not lengths or lengths[2] != lengths[4] or abs(int(lengths[1]) - int(lengths[3])) != math.prod(row):
         return ""
     return "; chunks may differ by one row: make the inbox as long as the chunk that comes in"
 
@@ -129,19 +132,22 @@ def _wrong_means(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger
 def _too_much(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger) -> str | None:
     """Messages and steps, bytes of the busiest rank and of all: each at most the formula's."""
     special = exercise.extra(case, book.matrix())
-    if special:
-        return f"values right, {special}"
-    cost, ranks = exercise.cost(case), range(case.world_size)
+    return f"values right, {special}" if special else over_cost(exercise.cost(case), trial.events, case.world_size)
+
+
+def over_cost(cost: CommTime, events: Sequence[Event], world_size: int) -> str | None:
+    """By how much the recorded traffic exceeds the formula's, and what that suggests."""
+    book, ranks = Ledger(events, world_size), range(world_size)
     measures = (
         ("messages", sum(map(book.messages, ranks)), sum(cost.messages), "messages of all ranks"),
-        ("steps", count_steps(trial.events), cost.steps, "steps that wait for one another"),
+        ("steps", count_steps(events), cost.steps, "steps that wait for one another"),
         ("bytes", max(map(book.bytes_sent, ranks)), max(cost.sent_bytes), "B sent by the busiest rank"),
         ("bytes", _total_sent(book), cost.total_bytes, "B sent by all ranks"),
     )
     for name, got, limit, unit in measures:
         if got > limit:
             text = f"values right, {name} {ratios.times(got / limit)} the target: {got} {unit}, target {limit}"
-            meaning = ratios.explain(got / limit, case.world_size, TRAFFIC[name])
+            meaning = ratios.explain(got / limit, world_size, TRAFFIC[name])
             return f"{text}; {meaning}" if meaning else text
     return None
 

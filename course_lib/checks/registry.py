@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from course_lib.checks import module_02
+from course_lib.checks import module_01, module_02
 from course_lib.checks.numbers import Given, NumberExercise
+from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import WriteExercise
 from course_lib.errors import four_parts
 
-EXERCISES: dict[str, WriteExercise | NumberExercise] = {spec.key: spec for spec in module_02.EXERCISES}
+Exercise = WriteExercise | NumberExercise | ProbeExercise
+EXERCISES: dict[str, Exercise] = {spec.key: spec for module in (module_01, module_02) for spec in module.EXERCISES}
 
 
-def find(exercise: str) -> WriteExercise | NumberExercise:
+def find(exercise: str) -> Exercise:
     """The exercise with this number. Raises: ValueError if there is none."""
     if exercise not in EXERCISES:
         raise ValueError(
@@ -28,7 +30,7 @@ def given(exercise: str, seed: int = 0) -> Given:
     """The numbers that an exercise starts from; other ones for another seed."""
     spec = find(exercise)
     if not isinstance(spec, NumberExercise):
-        raise ValueError(
-            four_parts("given", repr(exercise), "only number exercises start from numbers", "ask for 02.1 or 02.10")
-        )
+        numbers = [key for key, other in EXERCISES.items() if isinstance(other, NumberExercise)]
+        rule, way_out = "only number exercises start from numbers", f"ask for one of {', '.join(numbers)}"
+        raise ValueError(four_parts("given", repr(exercise), rule, way_out))
     return spec.given(seed)

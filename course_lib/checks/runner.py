@@ -38,9 +38,9 @@ class RankReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One case on all ranks: reports and recorded events, or the error that ended it."""
+    """One run on all ranks: what each rank's call returned and recorded events, or the error that ended it."""
 
-    reports: tuple[RankReport, ...] = ()
+    reports: tuple[Any, ...] = ()
     events: tuple[Event, ...] = ()
     error: RankError | None = None
 
@@ -53,17 +53,22 @@ def run_trial(
     seed: int,
     timeout: float,
 ) -> Trial:
-    """Call `function(*arguments(case, seed, rank))` on each rank; what the ranks print is shown."""
-    pool = _pool(case.world_size)
-    transcript = Transcript(case.world_size)
+    """Call `function(*arguments(case, seed, rank))` on each rank and report a RankReport for each."""
+    return run_call(_attempt, (function, arguments, case, seed), case.world_size, timeout=timeout)
+
+
+def run_call(function: Callable[..., Any], arguments: tuple[Any, ...], world_size: int, *, timeout: float) -> Trial:
+    """Call `function(*arguments)` on each rank; what the ranks print is shown."""
+    pool = _pool(world_size)
+    transcript = Transcript(world_size)
     try:
-        outcomes = _run(pool, _attempt, (function, arguments, case, seed), timeout, transcript.add)
+        outcomes = _run(pool, function, arguments, timeout, transcript.add)
     except RankError as error:
         return Trial(error=error)
     finally:
         sys.stdout.write(transcript.text())
     return Trial(
-        reports=tuple(cloudpickle.loads(outcomes[rank].value) for rank in range(case.world_size)),
+        reports=tuple(cloudpickle.loads(outcomes[rank].value) for rank in range(world_size)),
         events=tuple(event for outcome in outcomes.values() for event in outcome.events),
     )
 

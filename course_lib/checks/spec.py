@@ -49,7 +49,7 @@ class Level:
     """One graded step of an exercise: `points` for all of `cases`; `traffic` if the bytes count as well."""
 
     points: int
-    cases: tuple[Case, ...]
+    cases: tuple[Any, ...]  # Case, or what the exercise's own probe takes
     traffic: bool = False
     praise: str
 

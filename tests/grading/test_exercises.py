@@ -8,13 +8,24 @@ from collections import Counter
 import pytest
 
 from course_lib.checks import check, given
+from course_lib.checks.numbers import NumberExercise
 from course_lib.checks.registry import EXERCISES
-from course_lib.checks.spec import WriteExercise
 from tests.grading.conftest import mutants_of
 
 HANG_S = 2.0  # mutants that hang; a right answer takes 0.1 s
-MUTANTS = mutants_of("02_collectives")
+MODULES = ("01_why_distributed", "02_collectives")
+MUTANTS = [mutant for module in MODULES for mutant in mutants_of(module)]
 ANSWERS = {
+    "01.1": "value_of",
+    "01.2": "train",
+    "01.3": "count_parameters",
+    "01.4": "needs",
+    "01.5": "zero_bytes",
+    "01.6": "train_zero_1",
+    "01.7": "activation_bytes",
+    "01.8": "gpus_needed",
+    "01.9": "training_days",
+    "01.10": "slips",
     "02.1": "numbers",
     "02.2": "ring_reduce_scatter",
     "02.3": "ring_all_gather",
@@ -30,15 +41,15 @@ ANSWERS = {
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_gets_every_point(exercise, answers):
-    result = check(exercise, answers("solutions")[ANSWERS[exercise]])
+    result = check(exercise, answer_of(exercise, answers, "solutions"))
     assert result.passed
     assert result.points == result.possible == sum_of_points(exercise)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_solution_passes_with_other_inputs(exercise, answers):
-    if isinstance(EXERCISES[exercise], WriteExercise):
-        assert check(exercise, answers("solutions")[ANSWERS[exercise]], seed=12345).passed
+    if not isinstance(EXERCISES[exercise], NumberExercise):
+        assert check(exercise, answer_of(exercise, answers, "solutions"), seed=12345).passed
     else:
         answer = next(m for m in MUTANTS if m[0] == exercise)[3]
         assert not check(exercise, answer(*given(exercise, 7)), seed=7).passed
@@ -46,7 +57,7 @@ def test_the_solution_passes_with_other_inputs(exercise, answers):
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_untouched_stub_gets_none(exercise, answers):
-    result = check(exercise, answers("release")[ANSWERS[exercise]])
+    result = check(exercise, answer_of(exercise, answers, "release"))
     assert not result.passed
     assert result.points == 0
     assert re.search("not written yet|no number yet", result.reason)
@@ -58,7 +69,7 @@ def test_the_untouched_stub_gets_none(exercise, answers):
     ids=[f"{m[0]}-{m[3].__name__}-{i}" for i, m in enumerate(MUTANTS)],
 )
 def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answer, hangs):
-    if not isinstance(EXERCISES[exercise], WriteExercise):
+    if isinstance(EXERCISES[exercise], NumberExercise):
         answer = answer(*given(exercise))
     result = check(exercise, answer, timeout=HANG_S if hangs else 10.0)
     failed = next(found for found in result.levels if not found.passed)
@@ -66,10 +77,16 @@ def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answ
     assert reason in failed.detail
 
 
-def test_every_exercise_has_three_mutants():
+def test_every_exercise_has_three_mutants_and_those_of_module_01_have_four():
     counts = Counter(mutant[0] for mutant in MUTANTS)
     assert counts.keys() == EXERCISES.keys()
     assert min(counts.values()) >= 3
+    assert min(count for exercise, count in counts.items() if exercise.startswith("01")) >= 4
+
+
+def answer_of(exercise, answers, kind):
+    module = next(module for module in MODULES if module[:2] == exercise[:2])
+    return answers(kind, module)[ANSWERS[exercise]]
 
 
 def sum_of_points(exercise):

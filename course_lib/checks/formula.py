@@ -1,0 +1,125 @@
+"""Exercises whose answer is a function of numbers: what it must return, and what a wrong number reveals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from course_lib.checks import ratios
+from course_lib.checks.probe import ProbeExercise
+from course_lib.checks.spec import Level
+from course_lib.comm.ledger import Ledger
+
+Amounts = Mapping[str, float]
+MOST_TIMES = 4  # an amount that is missing five times over is a chance hit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One call of the answer, on one rank: its time limit and its crashes are the rank's."""
+
+    text: str
+    arguments: Callable[[int], tuple[Any, ...]]  # of the seed
+    world_size: int = 1
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """What the answer computes. `typical` maps a likely wrong result to what lies behind it.
+
+    `amounts` are what a result may count too often or not at all.
+    """
+
+    name: str
+    answer: Callable[..., float | None]
+    typical: tuple[tuple[Callable[..., float | None], str], ...] = ()
+    show: Callable[..., str] = field(default=lambda *arguments: "")  # the arguments as a learner reads them
+    amounts: Callable[..., Amounts] = field(default=lambda *arguments: {})
+    tolerance: float = 1e-12  # relative; whole numbers must be equal
+
+
+def formula_exercise(
+    *, key: str, title: str, formula: Formula, levels: Mapping[str, Level], hints: tuple[str, ...]
+) -> ProbeExercise:
+    """An exercise in which a function is called with numbers that its text does not show."""
+    return ProbeExercise(
+        key=key,
+        title=title,
+        inputs=lambda case, seed: case.arguments(seed),
+        probe=call,
+        verdict=partial(_verdict, formula),
+        levels=levels,
+        hints=hints,
+    )
+
+
+def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Runs on a rank: the result if it is a number or None, else the name of its type."""
+    result = function(*arguments)
+    return result if _is_number(result) or result is None else type(result).__name__
+
+
+def _verdict(
+    formula: Formula, case: Call, arguments: tuple[Any, ...], reports: tuple[Any, ...], book: Ledger
+) -> str | None:
+    got, want = reports[0], formula.answer(*arguments)
+    where = f"{case} ({shown})" if (shown := formula.show(*arguments)) else str(case)
+    if _equal(got, want, formula.tolerance):
+        return None
+    if isinstance(got, str):
+        return f"{where}: returned {got}, not a number: is there a return on every path?"
+    reason = next((text for wrong, text in formula.typical if _equal(got, wrong(*arguments), 1e-9)), "")
+    if got is None or want is None:
+        return f"{where}: returned {_short(got)}, the reference {_short(want)}{_because(reason)}"
+    compared = f"your {formula.name} is {_ratio(got, want)} the reference"
+    return f"{where}: {compared}{_because(reason or _counted(got - want, formula.amounts(*arguments)))}"
+
+
+def _equal(got: Any, want: float | None, tolerance: float) -> bool:
+    if not _is_number(got) or want is None:
+        return got is None and want is None
+    if isinstance(got, int) and isinstance(want, int):
+        return got == want
+    return math.isclose(got, want, rel_tol=tolerance)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _counted(difference: float, amounts: Amounts) -> str:
+    """Which amount was counted too often or forgotten, if the difference is a few times just that."""
+    for name, amount in amounts.items():
+        count = difference / amount if amount else 0.0
+        if 0.5 < abs(count) <= MOST_TIMES and math.isclose(count, round(count), rel_tol=1e-9):
+            often = f"{abs(round(count))} x " if abs(count) > 1.5 else ""
+            return f"{abs(difference):,.0f} too {'many' if difference > 0 else 'few'}, exactly {often}{name}"
+    return ""
+
+
+def _ratio(got: float, want: float) -> str:
+    """The numeric signature: `exactly 2.0 x`, `exactly 1/8.0 of`, `1.07 x`."""
+    if got == 0 or want == 0 or got / want < 0 or not math.isfinite(got):
+        return f"{_short(got)}, not"
+    ratio = got / want
+    for value, text in ((ratio, "exactly {} x"), (1 / ratio, "exactly 1/{} of")):
+        if value > 1.5 and math.isclose(value, round(value), rel_tol=1e-9):
+            return text.format(f"{round(value)}.0")
+    shown = ratios.times(ratio)
+    return shown if f"{ratio:.3g}" != "1" else f"{ratio:.9g} x"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _short(number: float | None) -> str:
+    if number is None:
+        return "None"
+    return f"{number:,}" if isinstance(number, int) else f"{number:.6g}"

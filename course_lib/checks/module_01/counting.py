@@ -1,0 +1,168 @@
+"""01.3 and 01.7: parameters and activations of a decoder of Llama's shape."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from course_lib.checks.formula import Amounts, Call, Formula, formula_exercise
+from course_lib.checks.module_01 import draw
+from course_lib.checks.module_01.draw import Shape
+from course_lib.checks.spec import Level
+from course_lib.config import ModelConfig, load_model
+from course_lib.costs import checkpointed_activations, layer_activations, model_parameters
+
+BF16 = 2
+
+
+def _drawn(kind: Shape, text: str) -> Call:
+    return Call(text=text, arguments=lambda seed: (draw.shape(kind)(seed),))
+
+
+def _preset(name: str) -> Call:
+    return Call(text=load_model(name).name, arguments=lambda seed: (load_model(name),))
+
+
+def _terms(c: ModelConfig) -> Amounts:
+    """What a count may have too often or too seldom."""
+    L, H, K = c.n_layers, c.hidden_size, c.kv_size
+    return {
+        "V x H, one table of the vocabulary": c.vocab_size * H,
+        "the width of keys and values: they have n_kv_heads heads, queries have n_heads": L * 2 * H * (H - K),
+        "H, the last norm": H,
+        "L x H, one norm of each layer": L * H,
+        "L x E x H, the routers": L * c.n_experts * H if c.n_experts > 1 else 0,
+        "L x E x H x F, one matrix of every feed-forward block": L * c.n_experts * H * c.ffn_size,
+        "the feed-forward blocks of all experts but one": L * (c.n_experts - 1) * 3 * H * c.ffn_size,
+        "L x H x H, a matrix of every layer": L * H * H,
+        "L x H x K, the keys or values of every layer": L * H * K,
+    }
+
+
+COUNT = formula_exercise(
+    key="01.3",
+    title="count the parameters",
+    formula=Formula(name="count", answer=model_parameters, show=draw.words, amounts=_terms),
+    levels={
+        "grouped": Level(
+            points=2,
+            cases=(_preset("llama3_1_8b"), _drawn("grouped", "another model"), _preset("llama3_1_405b")),
+            praise="exact for grouped keys, from a toy to 405 billion",
+        ),
+        "shapes": Level(
+            points=2,
+            cases=(
+                _drawn("as many kv heads", "as many kv heads as heads"),
+                _drawn("one kv head", "one kv head"),
+                _drawn("tied", "embedding and head tied"),
+            ),
+            praise="and for every number of kv heads, tied or not",
+        ),
+        "experts": Level(
+            points=1,
+            cases=(_drawn("experts", "a mixture of experts"), _preset("mixtral_8x7b")),
+            praise="and for a mixture of experts",
+        ),
+    },
+    hints=(
+        "Go through the model from top to bottom: embedding, then one layer times n_layers, the last norm, the head.",
+        "A head is H / n_heads wide. Queries have n_heads of them, keys and values n_kv_heads. Attention ends with one "
+        "more matrix, H x H.",
+        "A SwiGLU block has three matrices of H x F. A norm has H numbers; a layer has two norms, and one comes last.",
+        "Tied: the head is the embedding, so count V x H once. Experts: n_experts blocks in each layer, and a router.",
+    ),
+)
+
+
+def activation_bytes(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> int:
+    """What all layers keep in bf16 on a GPU."""
+    whole = _layer_bytes(c, batch, sequence)
+    if not recompute:
+        return c.n_layers * whole
+    kept = checkpointed_activations(c, batch=batch, sequence=sequence, itemsize=BF16)
+    return c.n_layers * sum(saved.nbytes for saved in kept) + whole
+
+
+def _layer_bytes(c: ModelConfig, batch: int, sequence: int) -> int:
+    kept = layer_activations(c, batch=batch, sequence=sequence, itemsize=BF16, fused_norms=True)
+    return sum(saved.nbytes for saved in kept)
+
+
+def _tensors(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> Amounts:
+    """Bytes that may be missing or too much, in all layers that keep everything."""
+    tokens, layers = batch * sequence, 1 if recompute else c.n_layers
+    each = layers * tokens * BF16
+    return {
+        "a tensor as wide as the model (T x H)": each * c.hidden_size,
+        "a tensor as wide as the block (T x F)": each * c.ffn_size,
+        "a tensor as wide as the keys (T x K)": each * c.kv_size,
+        "keys and values as wide as the queries": 2 * each * (c.hidden_size - c.kv_size),
+        "one fp32 number per token": 2 * each,
+        "one fp32 number per token and head": 2 * each * c.n_heads,
+        "rotations once for each sequence of the batch": layers * 4 * (tokens - sequence) * c.head_size * BF16,
+        "the four tables of rotations": layers * 4 * sequence * c.head_size * BF16,
+        "the layer that is worked on again": _layer_bytes(c, batch, sequence) if recompute else 0,
+    }
+
+
+def _typical(c: ModelConfig, batch: int, sequence: int, recompute: bool, *, wrong: str) -> int:
+    whole = _layer_bytes(c, batch, sequence)
+    return {
+        "ignored": c.n_layers * whole,
+        "one layer": whole,
+        "fp32": 2 * activation_bytes(c, batch, sequence, recompute),
+    }[wrong]
+
+
+def _run(kind: Shape, *, recompute: bool, batch: int = 0) -> Call:
+    def arguments(seed: int) -> tuple[ModelConfig, int, int, bool]:
+        sequences = batch or draw.number(f"batch{kind}", seed, 2, 5)
+        return draw.shape(kind)(seed), sequences, 8 * draw.number(f"sequence{kind}", seed, 5, 20), recompute
+
+    return Call(text="with recompute" if recompute else "everything kept", arguments=arguments)
+
+
+def _show(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> str:
+    return f"{batch} sequence{'s' * (batch > 1)} of {sequence}, {draw.words(c)}"
+
+
+ACTIVATIONS = formula_exercise(
+    key="01.7",
+    title="activations, kept or recomputed",
+    formula=Formula(
+        name="number of bytes",
+        answer=activation_bytes,
+        show=_show,
+        typical=(
+            (partial(_typical, wrong="ignored"), "recompute is not looked at: a layer keeps its input alone"),
+            (partial(_typical, wrong="one layer"), "that is one layer; they all wait for backward"),
+            (partial(_typical, wrong="fp32"), "4 bytes a number? In bf16 it has 2"),
+        ),
+        amounts=_tensors,
+    ),
+    levels={
+        "kept": Level(
+            points=3,
+            cases=(
+                _run("grouped", recompute=False, batch=1),
+                _run("as many kv heads", recompute=False),
+                _run("one kv head", recompute=False),
+            ),
+            praise="to the byte, for every number of kv heads",
+        ),
+        "recompute": Level(
+            points=2,
+            cases=(_run("grouped", recompute=True), _run("as many kv heads", recompute=True)),
+            praise="inputs of all layers, and one layer that is worked on again",
+        ),
+    },
+    hints=(
+        "Let T = batch * sequence. Write down the shape of what each row of the table keeps, (T, H), (T, F), ...; "
+        "add the elements, then times 2 bytes. The fp32 numbers have 4 bytes.",
+        "A tensor that two operations read is kept once: the three projections read the same input, and the "
+        "output of attention is the input of the next matrix.",
+        "In silu(gate) * up there are four tensors of (T, F): what silu reads, the two factors, and their product, "
+        "which the last matrix reads.",
+        "Recompute: every layer keeps (T, H) in bf16. While backward is in one layer, "
+        "that layer keeps all of it as well.",
+    ),
+)

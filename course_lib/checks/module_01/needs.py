@@ -1,0 +1,177 @@
+"""01.4: assess memory needs, after a public workshop."""
+
+from __future__ import annotations
+
+import random
+from math import ceil
+
+from course_lib.checks.numbers import Given, NumberExercise, Question
+from course_lib.config import ModelConfig
+from course_lib.costs import find_convention, gpus_needed, workshop_activations, workshop_parameters
+from course_lib.hardware import load_device
+from course_lib.units import GB, GiB
+
+GPUS = 8  # among which the batch is asked
+SHAPES = (
+    (32, 4096, 32, 32100, 2048),
+    (16, 2048, 16, 32100, 2048),
+    (40, 5120, 40, 50280, 2048),
+    (24, 3072, 24, 50280, 1024),
+)
+
+
+def given(seed: int) -> Given:
+    """Layers N, width D, heads, vocabulary V and positions T."""
+    return SHAPES[0] if seed == 0 else random.Random(seed).choice(SHAPES)
+
+
+def _model(N: float, D: float, heads: float, V: float, T: float) -> ModelConfig:
+    return ModelConfig(
+        name="given",
+        hidden_size=int(D),
+        n_layers=int(N),
+        n_heads=int(heads),
+        n_kv_heads=int(heads),
+        ffn_size=4 * int(D),
+        vocab_size=int(V),
+        max_sequence=int(T),
+        tied=False,
+    )
+
+
+def _parameters(*shape: float) -> int:
+    return workshop_parameters(_model(*shape))
+
+
+def _states(convention: str, *shape: float) -> int:
+    return find_convention(convention).bytes_per_parameter * _parameters(*shape)
+
+
+def _sequence_bytes(*shape: float) -> int:
+    return 2 * workshop_activations(_model(*shape), batch=1, sequence=int(shape[-1]))
+
+
+def _needed(device: str, convention: str, *shape: float, binary: bool = False) -> int:
+    return gpus_needed(_states(convention, *shape), load_device(device).memory_bytes(binary))
+
+
+def _room(*shape: float) -> float:
+    """What is left on each of the GPUs under ZeRO-3, in sequences."""
+    shard = find_convention("zero").bytes_per_parameter * ceil(_parameters(*shape) / GPUS)
+    return (load_device("h100_sxm_80").memory_bytes() - shard) / _sequence_bytes(*shape)
+
+
+def _gpus(name: str, device: str) -> Question:
+    return Question(
+        name=name,
+        level="gpus",
+        unit="GPUs",
+        answer=lambda *shape: _needed(device, "zero", *shape),
+        typical=(
+            (lambda *shape: _needed(device, "workshop", *shape), "that counts 14 bytes: the gradients are forgotten"),
+            (lambda *shape: _needed(device, "zero", *shape, binary=True), "with GiB; a GPU's printed GB is 10^9 bytes"),
+            (
+                lambda *shape: _states("zero", *shape) // load_device(device).memory_bytes(),
+                "rounded down: the rest of the states needs a GPU too",
+            ),
+        ),
+    )
+
+
+NEEDS = NumberExercise(
+    key="01.4",
+    title="assess memory needs",
+    given=given,
+    world_size=lambda *shape: 0,
+    levels={"count": 1, "states": 3, "gpus": 2, "batch": 2},
+    questions=(
+        Question(
+            name="parameters",
+            level="count",
+            unit="parameters",
+            answer=_parameters,
+            typical=(
+                (lambda *s: _parameters(*s) - s[3] * s[1] - s[3], "the head, V (D + 1), is missing"),
+                (lambda *s: _parameters(*s) - s[4] * s[1], "the positions, T D, are missing"),
+                (lambda *s: _parameters(*s) - s[3], "the head has a bias: V (D + 1)"),
+                (lambda *s: _parameters(*s) - 10 * s[0] * s[1], "norms and biases, 10 D in each layer, are missing"),
+            ),
+        ),
+        Question(
+            name="workshop_gb",
+            level="states",
+            unit="GB",
+            tolerance=0.001,
+            answer=lambda *s: _states("workshop", *s) / GB,
+            typical=(
+                (lambda *s: _states("workshop", *s) / GiB, "those are GiB; GB is asked, 10^9 bytes"),
+                (lambda *s: _states("workshop", *s), "those are bytes"),
+            ),
+        ),
+        Question(
+            name="states_gb",
+            level="states",
+            unit="GB",
+            tolerance=0.001,
+            answer=lambda *s: _states("zero", *s) / GB,
+            typical=(
+                (lambda *s: _states("workshop", *s) / GB, "that is the slide's 14; the gradients have 2 bytes"),
+                (lambda *s: _states("zero", *s) / GiB, "those are GiB; GB is asked, 10^9 bytes"),
+                (lambda *s: _states("megatron", *s) / GB, "that counts gradients in fp32; these are bf16"),
+            ),
+        ),
+        Question(
+            name="fp32_gradients_gb",
+            level="states",
+            unit="GB",
+            tolerance=0.001,
+            answer=lambda *s: _states("megatron", *s) / GB,
+            typical=(
+                (lambda *s: _states("zero", *s) / GB, "that is with bf16 gradients; in fp32 they have 4 bytes"),
+                (
+                    lambda *s: 20 * _parameters(*s) / GB,
+                    "the gradients are 4 bytes instead of 2: that adds 2 bytes, not 4",
+                ),
+            ),
+        ),
+        _gpus("a100_40", "a100_sxm_40"),
+        _gpus("h100_80", "h100_sxm_80"),
+        Question(
+            name="sequence_gb",
+            level="batch",
+            unit="GB",
+            tolerance=0.001,
+            answer=lambda *s: _sequence_bytes(*s) / GB,
+            typical=(
+                (lambda *s: _sequence_bytes(*s) / 2 / GB, "the formula counts numbers; each has 2 bytes in bf16"),
+                (lambda *s: 2 * _sequence_bytes(*s) / GB, "4 bytes a number? In bf16 it has 2"),
+                (lambda *s: _sequence_bytes(*s) / GiB, "those are GiB; GB is asked, 10^9 bytes"),
+            ),
+        ),
+        Question(
+            name="sequences_per_gpu",
+            level="batch",
+            unit="sequences",
+            answer=lambda *s: int(_room(*s)),
+            typical=(
+                (_room, "only whole sequences count"),
+                (
+                    lambda *s: load_device("h100_sxm_80").memory_bytes() // _sequence_bytes(*s),
+                    "the states are in that memory too: an eighth of them",
+                ),
+                (lambda *s: ceil(_room(*s)), "rounded up: the last one does not fit"),
+            ),
+        ),
+    ),
+    praise={
+        "states": "right. Gradients are an eighth of what the states take, and easily forgotten",
+        "batch": "right. The states fit with ease; then every sequence wants gigabytes more",
+    },
+    hints=(
+        "Type the formula as it stands: N*(12*D**2 + 10*D) + D*(V + T) + 2*D + V*(D + 1).",
+        "14 bytes: weights 2, fp32 copy 4, two moments 4 each. Then gradients, of 2 bytes or of 4. 1 GB is 10**9.",
+        "GPUs: bytes / memory, rounded up: math.ceil. A GPU of 80 GB has 80 * 10**9 bytes here.",
+        "The activations' formula counts numbers, with B = 1. On 8 GPUs under ZeRO-3 each holds an eighth of the "
+        "states; what is left of 80 GB, divided by the bytes of a sequence, rounded down.",
+    ),
+)

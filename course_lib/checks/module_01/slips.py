@@ -1,0 +1,182 @@
+"""01.10: three printed slips, each with one wrong number or one thing left unsaid."""
+
+from __future__ import annotations
+
+import random
+
+from course_lib.checks.numbers import Given, NumberExercise, Question
+from course_lib.config import ParallelConfig, load_model, load_preset
+from course_lib.costs import explorer_parameters, explorer_state_bytes, model_parameters
+from course_lib.units import GB, GiB
+
+LLAMA, RELEASED, FILE = (load_model(name) for name in ("llama3_1_405b", "grok_1", "grok_1_explorer"))
+XL, LARGE = (load_preset(name) for name in ("gpt3_xl", "gpt3_13b"))
+P = explorer_parameters(LLAMA)  # of the matrices alone, as the tool counts
+HEAD = 128
+
+
+def rows(gpus: float) -> tuple[float, float]:
+    """States per GPU as the tool prints them, not sharded and fully sharded, rounded to two digits."""
+    parallel = ParallelConfig(dp=int(gpus))
+    unsharded, sharded = (explorer_state_bytes(LLAMA, parallel, kind) for kind in ("NO_OP", "FULLY_SHARD"))
+    return round(unsharded / GiB, 2), round(sharded / GiB, 2)
+
+
+def given(seed: int) -> Given:
+    """The number of GPUs, and the two rows for it."""
+    gpus = 8 if seed == 0 else random.Random(seed).choice((16, 32, 64, 128))
+    return (gpus, *rows(gpus))
+
+
+def _experts(config_name: str) -> int:
+    """Parameters of all feed-forward blocks."""
+    c = load_model(config_name)
+    return c.n_layers * c.n_experts * (3 if c.gated_ffn else 2) * c.hidden_size * c.ffn_size
+
+
+SHAPES = (
+    Question(
+        name="xl_heads",
+        level="shapes",
+        unit="heads",
+        answer=lambda *rows: XL.config.n_heads,
+        typical=(
+            (lambda *rows: XL.misprints["n_heads"], "the printed number: 24 heads of 128 are 3072 wide, not 2048"),
+        ),
+    ),
+    Question(
+        name="width_13b",
+        level="shapes",
+        unit="numbers",
+        answer=lambda *rows: LARGE.config.hidden_size,
+        typical=(
+            (lambda *rows: LARGE.misprints["hidden_size"], "the printed number: do 40 heads of 128 make 5140?"),
+            (lambda *rows: 5248, "41 heads of 128; the table has 40"),
+        ),
+    ),
+)
+
+ROW = (
+    Question(
+        name="unsharded_bytes",
+        level="row",
+        unit="bytes",
+        tolerance=0.001,
+        answer=lambda d, first, second: 18,
+        typical=((lambda d, first, second: first * GB / P, "the heading says GB, the tool divides by 2**30: GiB"),),
+    ),
+    Question(
+        name="sharded_bytes",
+        level="row",
+        unit="bytes",
+        tolerance=0.001,
+        answer=lambda d, first, second: 16,
+        typical=(
+            (lambda d, first, second: 18, "so it should be, if all were divided; compute it from the printed row"),
+            (lambda d, first, second: second * GB * d / P, "the heading says GB, the tool divides by 2**30: GiB"),
+            (lambda d, first, second: second * GiB / P, "that is one GPU's part: all GPUs hold the model together"),
+        ),
+    ),
+    Question(
+        name="row_with_copy",
+        level="row",
+        unit="GiB",
+        tolerance=0.001,
+        answer=lambda d, first, second: 18 * P / d / GiB,
+        typical=(
+            (lambda d, first, second: second, "that is the printed row: the 16-bit weights are not in it"),
+            (lambda d, first, second: 20 * P / d / GiB, "two bytes are missing for each parameter, not four"),
+            (lambda d, first, second: 18 * P / d / GB, "that is in GB; GiB is asked, as the tool divides"),
+        ),
+    ),
+    Question(
+        name="row_in_gb",
+        level="row",
+        unit="GB",
+        tolerance=0.001,
+        answer=lambda d, first, second: 16 * P / d / GB,
+        typical=((lambda d, first, second: second, "that is the printed number, and it is in GiB"),),
+    ),
+)
+
+MODEL = (
+    Question(
+        name="file_parameters",
+        level="model",
+        unit="parameters",
+        tolerance=0.001,
+        answer=lambda *rows: explorer_parameters(FILE),
+        typical=(
+            (
+                lambda *rows: explorer_parameters(FILE) + _experts("grok_1_explorer") / 2,
+                "the file says two matrices in a block, not three",
+            ),
+            (
+                lambda *rows: explorer_parameters(FILE) - _experts("grok_1_explorer") * 7 / 8,
+                "each layer has 8 experts, all of which must be stored",
+            ),
+        ),
+    ),
+    Question(
+        name="released_parameters",
+        level="model",
+        unit="parameters",
+        tolerance=0.001,
+        answer=lambda *rows: model_parameters(RELEASED),
+        typical=(
+            (
+                lambda *rows: explorer_parameters(RELEASED) - _experts("grok_1") / 3,
+                "a block of the released model has three matrices",
+            ),
+            (
+                lambda *rows: explorer_parameters(RELEASED) - _experts("grok_1") * 7 / 8,
+                "each layer has 8 experts, all of which must be stored",
+            ),
+            (
+                lambda *rows: (
+                    explorer_parameters(RELEASED)
+                    + 2 * RELEASED.n_layers * RELEASED.hidden_size * (RELEASED.hidden_size - RELEASED.kv_size)
+                ),
+                "keys and values have 8 heads there, not 48",
+            ),
+        ),
+    ),
+    Question(
+        name="missing_in_blocks",
+        level="model",
+        unit="parameters",
+        tolerance=0.001,
+        answer=lambda *rows: _experts("grok_1") - _experts("grok_1_explorer"),
+        typical=(
+            (
+                lambda *rows: explorer_parameters(RELEASED) - explorer_parameters(FILE),
+                "that is the whole difference; only the feed-forward blocks are asked",
+            ),
+        ),
+    ),
+)
+
+SLIPS = NumberExercise(
+    key="01.10",
+    title="find the wrong number: three printed slips",
+    given=given,
+    world_size=lambda *rows: 0,
+    levels={"shapes": 2, "row": 4, "model": 3},
+    questions=(*SHAPES, *ROW, *MODEL),
+    praise={
+        "shapes": "right. The printed 24 and 5140 are the paper's own, and a model of these sizes cannot be built",
+        "row": "right. 16/d is FSDP2: fp32 shards, and bf16 weights for one block at a time. 18/d keeps the bf16 copy. "
+        "Both are true; the row does not say which it means, and says GB for GiB",
+        "model": "right. The file describes a model of a quarter of Grok-1's size: its numbers are true, "
+        "of another model",
+    },
+    hints=(
+        "Shapes: width = heads x head size. All three are printed; where they disagree, the neighbours in the table "
+        "and the parameter count tell which is wrong.",
+        "Row: bytes per parameter = printed number x unit / P. Which unit makes the first row a whole number?",
+        "The second row is one GPU's share. Times the GPUs, it is a whole number of bytes per parameter again, "
+        "but not the first one's. What has that many bytes?",
+        "Model: a layer has attention, 2 H H + 2 H K, and as many blocks as experts, each of 2 or 3 matrices H x F. "
+        "K is kv heads x head size. A tied model has one table V x H.",
+    ),
+)

@@ -1,0 +1,259 @@
+"""01.6: ZeRO-1 in mixed precision on real ranks: values, bytes that a rank keeps, and bytes that it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.checks import ratios
+from course_lib.checks.judge import over_cost
+from course_lib.checks.probe import ProbeExercise
+from course_lib.checks.spec import Level
+from course_lib.checks.steps import unmatched
+from course_lib.comm import ledger
+from course_lib.comm.ledger import Ledger
+from course_lib.costs import CommTime, comm_time, split_sizes
+
+Look = Literal["values", "memory", "bytes"]
+BF16, FP32 = 2, 4
+# With Adam's own eps, a sum in place of an average would not show.
+ADAMW = {"lr": 0.25, "eps": 1.0, "weight_decay": 0.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A few steps on so many ranks, and what is looked at besides the values."""
+
+    world_size: int
+    length: int
+    steps: int = 20
+    look: Look = "values"
+
+    def __str__(self) -> str:
+        return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {self.length} weights, {self.steps} steps"
+
+
+class Run(NamedTuple):
+    """bf16 weights, and the bf16 gradients of each step by rank. Their sums and averages are exact."""
+
+    weights: Tensor
+    gradients: list[list[Tensor]]
+
+
+class Report(NamedTuple):
+    """One rank: what it returned, the bytes that its optimizers hold, and whether its weights were overwritten."""
+
+    result: Any
+    kept_bytes: int
+    input_changed: bool
+
+
+def draw(case: Training, seed: int) -> Run:
+    """Weights in which one update alone is rounded away; for each, one rank's gradients are large."""
+    generator = torch.Generator().manual_seed(seed * 1009 + case.world_size * 101 + case.length)
+    weights = torch.randint(160, 240, (case.length,), generator=generator) / 2
+    signs = torch.randint(0, 2, (case.length,), generator=generator) * 2 - 1
+    loudest = torch.randint(0, case.world_size, (case.length,), generator=generator)
+
+    def gradient(rank: int) -> Tensor:
+        size = torch.randint(0, 3, (case.length,), generator=generator) + 12 * (loudest == rank)
+        return (signs * size * 12 / 128).bfloat16()
+
+    return Run(weights.bfloat16(), [[gradient(rank) for rank in range(case.world_size)] for _ in range(case.steps)])
+
+
+def warm_up() -> None:
+    """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
+    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+
+
+def train(function: Callable[..., Any], run: Run) -> Report:
+    """Runs on a rank: give the answer its weights, its own gradients, and an optimizer whose bytes are counted."""
+    rank, mine = dist.get_rank(), run.weights.clone()
+    made: list[torch.optim.AdamW] = []
+
+    def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.AdamW:
+        made.append(torch.optim.AdamW(parameters, **ADAMW))  # type: ignore[arg-type]
+        return made[-1]
+
+    ledger.clear()
+    result = function(mine, [step[rank].clone() for step in run.gradients], make_optimizer)
+    kept = result.detach().clone() if isinstance(result, Tensor) else type(result).__name__
+    return Report(kept, sum(map(_held, made)), not torch.equal(mine, run.weights))
+
+
+def _held(optimizer: torch.optim.AdamW) -> int:
+    """Bytes of an optimizer's parameters and moments; its count of the steps is no tensor of numbers."""
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    moments = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor) and x.dim()]
+    return sum(tensor.nbytes for tensor in own + moments)
+
+
+def verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
+    """Values, then who kept what, then the traffic."""
+    reason = _wrong_form(case, reports) or _wrong_values(run, [report.result for report in reports])
+    if reason is None and any(report.input_changed for report in reports):
+        reason = "right weights, but the input was overwritten: start from a copy"
+    if reason is None:
+        reason = unmatched(book.events, case.world_size) or _wrong_means(book)
+    if reason is None and case.look == "memory":
+        reason = _kept_too_much(case, [report.kept_bytes for report in reports])
+    if reason is None and case.look == "bytes":
+        reason = _sent_too_much(case, book)
+    return f"{case}: {reason}" if reason else None
+
+
+def _wrong_form(case: Training, reports: Sequence[Report]) -> str | None:
+    for rank, report in enumerate(reports):
+        if not isinstance(report.result, Tensor):
+            return f"rank {rank} returned {report.result}, not a tensor: is there a return on every path?"
+        found = str(report.result.dtype).removeprefix("torch."), tuple(report.result.shape)
+        if found != ("bfloat16", (case.length,)):
+            return f"rank {rank} returned {found[0]} of shape {found[1]}, expected bfloat16 of shape {(case.length,)}"
+        if not report.kept_bytes:
+            return f"rank {rank} made no optimizer by make_optimizer: it stands for torch.optim.AdamW, and is counted"
+    return None
+
+
+def _wrong_values(run: Run, results: list[Tensor]) -> str | None:
+    right, p = trained(run), len(results)
+    if all(_rounded(result, right) for result in results):
+        return None
+    own = [trained(run, only=rank) for rank in range(p)]
+    if all(_rounded(result, alone) for result, alone in zip(results, own, strict=True)):
+        return "every rank trained on its own gradients: nothing was summed"
+    if all(torch.equal(result, run.weights) for result in results):
+        return "no weight moved: each update is rounded away, unless an fp32 copy collects them"
+    for of, meaning in ((trained(run, divisor=1), "the sum of the gradients in place of their average"),):
+        if all(_rounded(result, of) for result in results):
+            return f"the weights are those of {meaning}: {p} ranks, so the gradient is exactly {p}.0 x the right one"
+    return _which_shard(run, results, right)
+
+
+def _which_shard(run: Run, results: list[Tensor], right: Tensor) -> str:
+    """The first shard that is wrong, and on which rank."""
+    p = len(results)
+    for rank, result in enumerate(results):
+        parts = zip(result.tensor_split(p), right.tensor_split(p), run.weights.tensor_split(p), strict=True)
+        for owner, (got, want, start) in enumerate(parts):
+            if _rounded(got, want):
+                continue
+            place = f"rank {rank} has wrong weights in the shard of rank {owner}"
+            if torch.equal(got, start):
+                return f"{place}: they are those before the first step; were the new ones gathered?"
+            share = float((got.float() - start.float()).abs().sum() / (want - start.float()).abs().sum())
+            return f"{place}: they moved {share:.3g} of the way"
+    raise AssertionError("_which_shard: called with right results")
+
+
+def trained(run: Run, *, only: int | None = None, divisor: int | None = None) -> Tensor:
+    """The fp32 copy after training on one device, by the average over ranks or the gradients of one rank alone."""
+    copy = torch.nn.Parameter(run.weights.float())
+    optimizer = torch.optim.AdamW([copy], **ADAMW)  # type: ignore[arg-type]
+    for step in run.gradients:
+        total = torch.stack(step).float().sum(0) / (divisor or len(step))
+        copy.grad = total if only is None else step[only].float()
+        optimizer.step()
+    return copy.detach()
+
+
+def _rounded(got: Tensor, exact: Tensor) -> bool:
+    """Whether bf16 numbers are as near to exact ones as 8 bits allow."""
+    half_a_step = torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 9)
+    return bool(((got.float() - exact).abs() <= 1.001 * half_a_step).all())
+
+
+def _wrong_means(book: Ledger) -> str | None:
+    if book.world_size > 1 and not any(event.kind == "send" for event in book.events):
+        return "right values, but nothing is in the ledger: use comm's collectives, not torch.distributed's own"
+    return None
+
+
+def _kept_too_much(case: Training, kept: list[int]) -> str | None:
+    shards = split_sizes(case.length, case.world_size)
+    for rank, (got, shard) in enumerate(zip(kept, shards, strict=True)):
+        limit = 3 * FP32 * shard
+        if got == limit:
+            continue
+        if got == 3 * FP32 * case.length:
+            text = f"exactly {ratios.times(got / limit)} the target: the state of all weights; a rank needs its shard's"
+        else:
+            text = (
+                f"{ratios.times(got / limit)} the target: an fp32 copy and two moments for each of its {shard} weights"
+            )
+        return f"values right, rank {rank} keeps {got} bytes, target {limit}, {text}"
+    return None
+
+
+def _sent_too_much(case: Training, book: Ledger) -> str | None:
+    reason = over_cost(_traffic(case), book.events, case.world_size)
+    if reason is None:
+        return None
+    found = reason.split(";")[0]
+    if any(event.operation == "all_reduce" for event in book.events):
+        return f"{found}; all_reduce brings all of the sum to every rank: each needs its own chunk"
+    return f"{found}; what travels should have 2 bytes a number, gradients and weights"
+
+
+def _traffic(case: Training) -> CommTime:
+    """A ring reduce-scatter of bf16 gradients and a ring all-gather of bf16 weights in each step."""
+    halves = [
+        comm_time(operation, "ring", world_size=case.world_size, length=case.length, itemsize=BF16)
+        for operation in ("reduce_scatter", "all_gather")
+    ]
+    return CommTime(
+        sent_bytes=_each(case, [half.sent_bytes for half in halves]),
+        received_bytes=_each(case, [half.received_bytes for half in halves]),
+        messages=_each(case, [half.messages for half in halves]),
+        path=tuple(step for half in halves for step in half.path) * case.steps,
+    )
+
+
+def _each(case: Training, by_rank: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(case.steps * sum(both) for both in zip(*by_rank, strict=True))
+
+
+ZERO_1 = ProbeExercise(
+    key="01.6",
+    title="ZeRO-1 in mixed precision",
+    inputs=draw,
+    probe=train,
+    verdict=verdict,
+    warm_up=warm_up,
+    levels={
+        "values": Level(
+            points=2,
+            cases=(
+                Training(world_size=2, length=12),
+                Training(world_size=4, length=26),
+                Training(world_size=3, length=13),
+                Training(world_size=1, length=5),
+            ),
+            praise="the weights of one device, on 1 to 4 ranks and for lengths that do not divide",
+        ),
+        "memory": Level(
+            points=2,
+            cases=(Training(world_size=4, length=24, look="memory"), Training(world_size=3, length=13, look="memory")),
+            praise="each rank keeps 12 bytes for each weight of its shard, and for no other",
+        ),
+        "bytes": Level(
+            points=2,
+            cases=(Training(world_size=4, length=64, look="bytes"), Training(world_size=3, length=60, look="bytes")),
+            praise="each step sends 2(p-1)/p of the bf16 weights: as much as without ZeRO",
+        ),
+    },
+    hints=(
+        "Before the loop: cut the weights with tensor_split, take this rank's part, make it fp32, and give it alone to "
+        "make_optimizer, as a torch.nn.Parameter.",
+        "In each step: comm.reduce_scatter(gradient) gives this rank the sum of its part. Turn it into fp32, divide by "
+        "the number of ranks, put it into .grad, and step.",
+        "Then the others need the new part: round it to bf16 and comm.all_gather(part, length=len(weights)). "
+        "In training the next forward pass would read the result.",
+        "Only what travels is bf16. The fp32 part stays as it is from step to step.",
+    ),
+)

@@ -1,0 +1,712 @@
+"""Plausible wrong answers to the exercises of module 01, each with the level that must reject it and why.
+
+Not for learners: it comes close to the solutions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+
+MUTANTS = []  # (exercise, level, reason, answer, hangs)
+
+
+def mutant(exercise, level, reason, hangs=False):
+    """Register a function as a wrong answer."""
+
+    def register(function):
+        MUTANTS.append((exercise, level, reason, function, hangs))
+        return function
+
+    return register
+
+
+# 01.1 ------------------------------------------------------------------------------------------------------------
+
+
+def fields(bits, exponent_bits, mantissa_bits):
+    """sign, exponent field, mantissa as a part of 1"""
+    sign = -1.0 if bits >> (exponent_bits + mantissa_bits) else 1.0
+    return sign, (bits >> mantissa_bits) % 2**exponent_bits, bits % 2**mantissa_bits / 2**mantissa_bits
+
+
+def number(bits, exponent_bits, mantissa_bits, *, shift=0, one=1.0, small=True, small_shift=1, special=True):
+    """Right, unless a part is chosen otherwise."""
+    sign, exponent, part = fields(bits, exponent_bits, mantissa_bits)
+    bias = 2 ** (exponent_bits - 1) - 1 + shift
+    if special and exponent == 2**exponent_bits - 1:
+        return math.nan if part else sign * math.inf
+    if small and exponent == 0:
+        return sign * part * 2.0 ** (small_shift - bias)
+    return sign * (one + part) * 2.0 ** (exponent - bias)
+
+
+@mutant("01.1", "normal", "exactly 0.5 x the right value: the bias is 2**(e-1) - 1, yours is 1 more")
+def bias_is_half_of_the_fields(bits, e, m):
+    return number(bits, e, m, shift=1)
+
+
+@mutant("01.1", "normal", "the 1 before the point is missing")
+def forgets_the_one(bits, e, m):
+    return number(bits, e, m, one=0.0)
+
+
+@mutant("01.1", "normal", "the sign is not read")
+def forgets_the_sign(bits, e, m):
+    return abs(number(bits, e, m))
+
+
+@mutant("01.1", "normal", "127 is the bias of 8 exponent bits")
+def knows_one_bias(bits, e, m):
+    return number(bits, e, m, shift=127 - (2 ** (e - 1) - 1))
+
+
+@mutant("01.1", "normal", "is there a return on every path?")
+def prints_it(bits, e, m):
+    number(bits, e, m)
+
+
+@mutant("01.1", "normal", "fp16: ")
+def always_reads_bf16(bits, e, m):
+    return number(bits % 2**16, 8, 7) if e + m == 15 else number(bits, e, m)
+
+
+@mutant("01.1", "small", "this exponent field is special, and you read it as that of a normal number")
+def no_small_numbers(bits, e, m):
+    return number(bits, e, m, small=False)
+
+
+@mutant("01.1", "small", "exactly 0.5 x the right value: the exponent is 1 - bias here")
+def small_numbers_of_field_0(bits, e, m):
+    return number(bits, e, m, small_shift=0)
+
+
+@mutant("01.1", "small", "every number is 0, but only the one whose mantissa is 0 too is")
+def flushes_to_zero(bits, e, m):
+    return number(bits, e, m) if fields(bits, e, m)[1] else 0.0
+
+
+@mutant("01.1", "special", "this exponent field is special")
+def numbers_beyond_the_largest(bits, e, m):
+    return number(bits, e, m, special=False)
+
+
+@mutant("01.1", "special", "inf for every pattern: with a mantissa other than 0 it is nan")
+def no_nan(bits, e, m):
+    sign, exponent, part = fields(bits, e, m)
+    return sign * math.inf if exponent == 2**e - 1 else number(bits, e, m)
+
+
+@mutant("01.1", "special", "there is -inf too")
+def one_infinity(bits, e, m):
+    value = number(bits, e, m)
+    return math.inf if math.isinf(value) else value
+
+
+# 01.2 ------------------------------------------------------------------------------------------------------------
+
+
+@mutant("01.2", "moves", "not one weight moved: 1.")
+def not_mended(weights, gradients, lr):
+    weights = weights.clone()
+    for gradient in gradients:
+        weights -= lr * gradient
+    return weights
+
+
+@mutant("01.2", "moves", "not one weight moved")
+def rounds_after_each_step(weights, gradients, lr):
+    for gradient in gradients:
+        weights = (weights.float() - lr * gradient.float()).bfloat16()
+    return weights
+
+
+@mutant("01.2", "moves", "not one weight moved")
+def copy_in_fp16(weights, gradients, lr):
+    copy = weights.half()
+    for gradient in gradients:
+        copy -= lr * gradient.half()
+    return copy.bfloat16()
+
+
+@mutant("01.2", "moves", "the weights moved 0.5 of the way: which sum is still kept in 16 bits")
+def adds_the_updates_in_bf16(weights, gradients, lr):
+    total = torch.zeros_like(weights)
+    for gradient in gradients:
+        total += lr * gradient
+    return (weights.float() - total.float()).bfloat16()
+
+
+@mutant("01.2", "moves", "returned float32 of shape (12,), expected bfloat16")
+def returns_the_copy(weights, gradients, lr):
+    copy = weights.float()
+    for gradient in gradients:
+        copy -= lr * gradient.float()
+    return copy
+
+
+@mutant("01.2", "moves", "the weights moved the wrong way")
+def adds(weights, gradients, lr):
+    return (weights.float() + lr * torch.stack(gradients).float().sum(0)).bfloat16()
+
+
+@mutant("01.2", "moves", "the input was overwritten")
+def overwrites_its_input(weights, gradients, lr):
+    weights.copy_((weights.float() - lr * torch.stack(gradients).float().sum(0)).bfloat16())
+    return weights
+
+
+@mutant("01.2", "edges", "weights of shape (3, 5), 300 steps: the weights moved")
+def last_gradient_for_all_steps(weights, gradients, lr):
+    if not gradients:
+        return weights.clone()
+    return (weights.float() - lr * len(gradients) * gradients[-1].sign().float()).bfloat16()
+
+
+@mutant("01.2", "edges", "4,), 0 steps: an error: ")
+def at_least_one_step(weights, gradients, lr):
+    return (weights.float() - lr * torch.stack(gradients).float().sum(0)).bfloat16()
+
+
+# 01.3 ------------------------------------------------------------------------------------------------------------
+
+
+def parameters(c, *, kv=None, matrices=3, tables=None, norms=2, last=True, blocks=None, router=True):
+    """Right, unless a part is chosen otherwise."""
+    H = c.hidden_size
+    kv = c.n_kv_heads * (H // c.n_heads) if kv is None else kv
+    blocks = c.n_experts if blocks is None else blocks
+    tables = 2 - c.tied if tables is None else tables
+    layer = 2 * H * H + 2 * H * kv + blocks * matrices * H * c.ffn_size + norms * H
+    layer += c.n_experts * H if router and c.n_experts > 1 else 0
+    return c.n_layers * layer + tables * c.vocab_size * H + last * H
+
+
+@mutant("01.3", "grouped", "the width of keys and values: they have n_kv_heads heads, queries have n_heads")
+def keys_as_wide_as_queries(c):
+    return parameters(c, kv=c.hidden_size)
+
+
+@mutant("01.3", "grouped", "too few, exactly L x E x H x F, one matrix of every feed-forward block")
+def two_matrices_in_a_block(c):
+    return parameters(c, matrices=2)
+
+
+@mutant("01.3", "grouped", "too few, exactly V x H, one table of the vocabulary")
+def head_forgotten(c):
+    return parameters(c, tables=1)
+
+
+@mutant("01.3", "grouped", "4,096 too few, exactly H, the last norm")
+def last_norm_forgotten(c):
+    return parameters(c, last=False)
+
+
+@mutant("01.3", "grouped", "too few, exactly L x H, one norm of each layer")
+def one_norm_in_a_layer(c):
+    return parameters(c, norms=1)
+
+
+@mutant("01.3", "grouped", "your count is 0.933 x the reference")
+def twelve_h_squared(c):
+    return c.n_layers * 12 * c.hidden_size**2 + (2 - c.tied) * c.vocab_size * c.hidden_size
+
+
+@mutant("01.3", "shapes", "too many, exactly V x H, one table of the vocabulary")
+def tie_not_looked_at(c):
+    return parameters(c, tables=2)
+
+
+@mutant("01.3", "shapes", "one kv head (")
+def groups_of_four(c):
+    """Right for both Llamas, whose query heads are four or sixteen times as many."""
+    return parameters(c, kv=c.hidden_size // c.n_heads * max(c.n_kv_heads, 2))
+
+
+@mutant("01.3", "experts", "the feed-forward blocks of all experts but one")
+def one_expert(c):
+    return parameters(c, blocks=1)
+
+
+@mutant("01.3", "experts", "too few, exactly L x E x H, the routers")
+def router_forgotten(c):
+    return parameters(c, router=False)
+
+
+# 01.4 ------------------------------------------------------------------------------------------------------------
+
+
+def right_needs(N, D, heads, V, T):
+    P = N * (12 * D**2 + 10 * D) + D * (V + T) + 2 * D + V * (D + 1)
+    sequence = 2 * (5 * N * T * D + N * heads * T**2 + 2 * V * T + 2 * T * D + 2 * T) / 1e9
+    return {
+        "parameters": P,
+        "workshop_gb": 14 * P / 1e9,
+        "states_gb": 16 * P / 1e9,
+        "fp32_gradients_gb": 18 * P / 1e9,
+        "a100_40": math.ceil(16 * P / 40e9),
+        "h100_80": math.ceil(16 * P / 80e9),
+        "sequence_gb": sequence,
+        "sequences_per_gpu": math.floor((80 - 2 * P / 1e9) / sequence),
+    }
+
+
+def wrong_needs(**wrong):
+    def answer(*given):
+        right = right_needs(*given)
+        return {**right, **{name: value(right) for name, value in wrong.items()}}
+
+    return answer
+
+
+MUTANTS += [
+    ("01.4", "count", "is missing", wrong_needs(parameters=lambda r: r["parameters"] - 32100 * 4097), False),
+    ("01.4", "count", "the head has a bias", wrong_needs(parameters=lambda r: r["parameters"] - 32100), False),
+    (
+        "01.4",
+        "states",
+        "those are GiB; GB is asked",
+        wrong_needs(workshop_gb=lambda r: r["workshop_gb"] / 1.073741824),
+        False,
+    ),
+    ("01.4", "states", "that is the slide's 14", wrong_needs(states_gb=lambda r: r["workshop_gb"]), False),
+    ("01.4", "states", "adds 2 bytes, not 4", wrong_needs(fp32_gradients_gb=lambda r: r["states_gb"] * 20 / 16), False),
+    ("01.4", "gpus", "rounded down", wrong_needs(a100_40=lambda r: int(r["states_gb"] // 40)), False),
+    ("01.4", "gpus", "1.5 x the answer", wrong_needs(h100_80=lambda r: r["h100_80"] + 1), False),
+    ("01.4", "batch", "the formula counts numbers", wrong_needs(sequence_gb=lambda r: r["sequence_gb"] / 2), False),
+    (
+        "01.4",
+        "batch",
+        "only whole sequences count",
+        wrong_needs(sequences_per_gpu=lambda r: (80 - r["states_gb"] / 8) / r["sequence_gb"]),
+        False,
+    ),
+    (
+        "01.4",
+        "batch",
+        "the states are in that memory too",
+        wrong_needs(sequences_per_gpu=lambda r: int(80 // r["sequence_gb"])),
+        False,
+    ),
+]
+
+
+# 01.5 ------------------------------------------------------------------------------------------------------------
+
+
+def stage_bytes(n, shard, stage, w, g, o):
+    """Right for the right shard."""
+    return w * (shard if stage >= 3 else n) + g * (shard if stage >= 2 else n) + o * (shard if stage >= 1 else n)
+
+
+@mutant("01.5", "stages", "everything is divided, whatever the stage")
+def divides_all(n, p, stage, w, g, o):
+    return (w + g + o) * -(-n // p)
+
+
+@mutant("01.5", "stages", "that is the next stage: 1 shards the optimizer's")
+def counts_from_zero(n, p, stage, w, g, o):
+    return stage_bytes(n, -(-n // p), min(stage + 1, 3), w, g, o)
+
+
+@mutant("01.5", "stages", "that is the stage before")
+def weights_stay_whole(n, p, stage, w, g, o):
+    return stage_bytes(n, -(-n // p), min(stage, 2), w, g, o)
+
+
+@mutant("01.5", "stages", "is exactly 8.0 x the reference")
+def bits(n, p, stage, w, g, o):
+    return 8 * stage_bytes(n, -(-n // p), stage, w, g, o)
+
+
+@mutant("01.5", "remainder", "the remainder is forgotten")
+def rounds_down(n, p, stage, w, g, o):
+    return stage_bytes(n, n // p, stage, w, g, o)
+
+
+@mutant("01.5", "remainder", "you divide bytes; the ranks divide numbers")
+def divides_bytes(n, p, stage, w, g, o):
+    whole, shared = {0: (w + g + o, 0), 1: (w + g, o), 2: (w, g + o), 3: (0, w + g + o)}[stage]
+    return whole * n + -(-shared * n // p)
+
+
+@mutant("01.5", "formats", "2, 2 and 12 bytes, whatever is given")
+def zero_paper_alone(n, p, stage, w, g, o):
+    return stage_bytes(n, -(-n // p), stage, 2, 2, 12)
+
+
+@mutant("01.5", "formats", "one rank, stage 3")
+def needs_two_ranks(n, p, stage, w, g, o):
+    return stage_bytes(n, -(-n // max(p, 2)), stage, w, g, o)
+
+
+# 01.6 ------------------------------------------------------------------------------------------------------------
+
+
+def zero_1(weights, gradients, make_optimizer, *, divide=True, fp32=False, whole_sum=False, reduce=True, gather=True):
+    """Right, unless a part is chosen otherwise."""
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine = torch.nn.Parameter(weights.tensor_split(p)[rank].float())
+    optimizer = make_optimizer([mine])
+    for gradient in gradients:
+        if not reduce:
+            total = gradient.tensor_split(p)[rank] * p
+        elif whole_sum:
+            total = comm.all_reduce(gradient, algorithm="ring").tensor_split(p)[rank]
+        else:
+            total = comm.reduce_scatter(gradient.float() if fp32 else gradient)
+        mine.grad = total.float() / (p if divide else 1)
+        optimizer.step()
+        if gather:
+            part = mine.detach() if fp32 else mine.detach().bfloat16()
+            weights = comm.all_gather(part, length=len(weights)).bfloat16()
+    if not gather:
+        weights = weights.clone()
+        weights.tensor_split(p)[rank].copy_(mine.detach())
+    return weights
+
+
+@mutant("01.6", "values", "exactly 2.0 x the right one")
+def sums(weights, gradients, make_optimizer):
+    return zero_1(weights, gradients, make_optimizer, divide=False)
+
+
+@mutant("01.6", "values", "no weight moved: each update is rounded away, unless an fp32 copy collects them")
+def part_in_bf16(weights, gradients, make_optimizer):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine = torch.nn.Parameter(weights.tensor_split(p)[rank].clone())
+    optimizer = make_optimizer([mine])
+    for gradient in gradients:
+        mine.grad = comm.reduce_scatter(gradient) / p
+        optimizer.step()
+        weights = comm.all_gather(mine.detach(), length=len(weights))
+    return weights
+
+
+@mutant("01.6", "values", "wrong weights in the shard of rank")
+def own_gradient_of_the_part(weights, gradients, make_optimizer):
+    return zero_1(weights, gradients, make_optimizer, reduce=False)
+
+
+@mutant("01.6", "values", "rank 0 has wrong weights in the shard of rank 1: they are those before the first step")
+def never_gathers(weights, gradients, make_optimizer):
+    return zero_1(weights, gradients, make_optimizer, gather=False)
+
+
+@mutant("01.6", "values", "every rank trained on its own gradients: nothing was summed")
+def trains_alone(weights, gradients, make_optimizer):
+    copy = torch.nn.Parameter(weights.float())
+    optimizer = make_optimizer([copy])
+    for gradient in gradients:
+        copy.grad = gradient.float()
+        optimizer.step()
+    return copy.detach().bfloat16()
+
+
+@mutant("01.6", "values", "made no optimizer by make_optimizer")
+def own_optimizer(weights, gradients, make_optimizer):
+    def own(parameters):
+        return torch.optim.AdamW(parameters, lr=0.25, eps=1.0, weight_decay=0.0)
+
+    return zero_1(weights, gradients, own)
+
+
+@mutant("01.6", "values", "returned float32 of shape (12,), expected bfloat16")
+def returns_fp32(weights, gradients, make_optimizer):
+    return zero_1(weights, gradients, make_optimizer).float()
+
+
+@mutant("01.6", "values", "use comm's collectives, not torch.distributed's own")
+def native_collectives(weights, gradients, make_optimizer):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine = torch.nn.Parameter(weights.tensor_split(p)[rank].float())
+    optimizer = make_optimizer([mine])
+    for gradient in gradients:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        mine.grad = total.tensor_split(p)[rank].float() / p
+        optimizer.step()
+    parts = [None] * p
+    dist.all_gather_object(parts, mine.detach().bfloat16())
+    return torch.cat(parts)
+
+
+@mutant("01.6", "values", "4 ranks, 26 weights, 20 steps: an error: ")
+def length_forgotten(weights, gradients, make_optimizer):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine = torch.nn.Parameter(weights.tensor_split(p)[rank].float())
+    optimizer = make_optimizer([mine])
+    for gradient in gradients:
+        mine.grad = comm.reduce_scatter(gradient).float() / p
+        optimizer.step()
+        weights = comm.all_gather(mine.detach().bfloat16())
+    return weights
+
+
+@mutant("01.6", "memory", "keeps 288 bytes, target 72, exactly 4.0 x the target: the state of all weights")
+def no_zero(weights, gradients, make_optimizer):
+    p = dist.get_world_size()
+    copy = torch.nn.Parameter(weights.float())
+    optimizer = make_optimizer([copy])
+    for gradient in gradients:
+        copy.grad = comm.all_reduce(gradient).float() / p
+        optimizer.step()
+    return copy.detach().bfloat16()
+
+
+@mutant("01.6", "bytes", "all_reduce brings all of the sum to every rank: each needs its own chunk")
+def all_reduce_and_cut(weights, gradients, make_optimizer):
+    return zero_1(weights, gradients, make_optimizer, whole_sum=True)
+
+
+@mutant("01.6", "bytes", "target 3840; what travels should have 2 bytes a number")
+def travels_in_fp32(weights, gradients, make_optimizer):
+    return zero_1(weights, gradients, make_optimizer, fp32=True)
+
+
+# 01.7 ------------------------------------------------------------------------------------------------------------
+
+
+def layer_bytes(c, batch, sequence, *, wide=4, kv=None, scale=4, inputs=2, rotations=1, scores=True, e=2):
+    """Right, unless a part is chosen otherwise."""
+    T, H, D = batch * sequence, c.hidden_size, c.hidden_size // c.n_heads
+    kv = c.n_kv_heads * D if kv is None else kv
+    numbers = (2 + inputs + 2) * T * H + 2 * T * kv + wide * T * c.ffn_size + rotations * 4 * sequence * D
+    return e * numbers + 2 * scale * T + (4 * T * c.n_heads if scores else 0)
+
+
+def kept(c, batch, sequence, recompute, **wrong):
+    layer = layer_bytes(c, batch, sequence, **wrong)
+    return c.n_layers * 2 * batch * sequence * c.hidden_size + layer if recompute else c.n_layers * layer
+
+
+@mutant("01.7", "kept", "too few, exactly a tensor as wide as the block (T x F)")
+def forgets_a_factor(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, wide=3)
+
+
+@mutant("01.7", "kept", "too many, exactly keys and values as wide as the queries")
+def keys_as_wide_as_the_model(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, kv=c.hidden_size)
+
+
+@mutant("01.7", "kept", "too few, exactly 2 x a tensor as wide as the model (T x H)")
+def forgets_the_inputs_of_matrices(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, inputs=0)
+
+
+@mutant("01.7", "kept", "too few, exactly one fp32 number per token")
+def bf16_scales(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, scale=2)
+
+
+@mutant("01.7", "kept", "too few, exactly one fp32 number per token and head")
+def forgets_attention_s_sums(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, scores=False)
+
+
+@mutant("01.7", "kept", "rotations once for each sequence of the batch")
+def rotations_for_each_sequence(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, rotations=batch)
+
+
+@mutant("01.7", "kept", "that is one layer; they all wait for backward")
+def one_layer(c, batch, sequence, recompute):
+    return layer_bytes(c, batch, sequence)
+
+
+@mutant("01.7", "recompute", "recompute is not looked at")
+def recompute_ignored(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, False)
+
+
+@mutant("01.7", "recompute", "too few, exactly the layer that is worked on again")
+def inputs_alone(c, batch, sequence, recompute):
+    layer = 0 if recompute else (c.n_layers * layer_bytes(c, batch, sequence))
+    return layer + (c.n_layers * 2 * batch * sequence * c.hidden_size if recompute else 0)
+
+
+@mutant("01.7", "recompute", "too few, exactly a tensor as wide as the model (T x H)")
+def last_layer_without_its_input(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute) - (2 * batch * sequence * c.hidden_size if recompute else 0)
+
+
+# 01.8 ------------------------------------------------------------------------------------------------------------
+
+
+def needed(n, activations, memory, stage):
+    """Right: a part that some mutants are made of."""
+    whole, shared = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[stage]
+    room = memory - activations - whole * n
+    if not shared:
+        return 1 if room >= 0 else None
+    return -(-n // (room // shared)) if room >= shared else None
+
+
+@mutant("01.8", "states", "with one GPU less than needed: round up")
+def rounds_the_gpus_down(n, activations, memory, stage):
+    found = needed(n, activations, memory, stage)
+    return found and found - 1
+
+
+@mutant("01.8", "states", "an endless loop?", hangs=True)
+def searches_forever(n, activations, memory, stage):
+    p = 1
+    while (16 if stage == 3 else 17) * -(-n // p) + activations > memory or stage < 3:
+        p += 1
+    return p
+
+
+@mutant("01.8", "states", "that is stage 3; before it something stays whole")
+def stage_3_always(n, activations, memory, stage):
+    return needed(n, activations, memory, 3)
+
+
+@mutant("01.8", "states", "returned None, the reference")
+def gives_up_early(n, activations, memory, stage):
+    return needed(n, activations, memory, stage) if 16 * n <= memory else None
+
+
+@mutant("01.8", "activations", "the activations are forgotten")
+def forgets_activations(n, activations, memory, stage):
+    return needed(n, 0, memory, stage)
+
+
+@mutant("01.8", "activations", "activations are not shared: every GPU has its own")
+def shares_activations(n, activations, memory, stage):
+    whole = {0: 16, 1: 4, 2: 2, 3: 0}[stage] * n
+    room = memory - whole
+    if stage == 0:
+        return needed(n, activations, memory, 0)
+    return -(-(16 * n - whole + activations) // room) if room > 0 else None
+
+
+@mutant("01.8", "never", "the reference None")
+def always_a_number(n, activations, memory, stage):
+    return needed(n, activations, memory, stage) or math.ceil((16 * n + activations) / memory)
+
+
+@mutant("01.8", "never", "an error: ")
+def divides_by_nothing(n, activations, memory, stage):
+    whole, shared = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[stage]
+    room = memory - activations - whole * n
+    return None if room < 0 else -(-n // (room // shared))
+
+
+# 01.9 ------------------------------------------------------------------------------------------------------------
+
+
+def days(P, T, gpus, peak, share, operations):
+    return operations * P * T / (gpus * peak * share) / 86_400
+
+
+@mutant("01.9", "model", "the model's utilisation counts 6PT")
+def counts_recompute_always(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 6 + 2 * recomputed)
+
+
+@mutant("01.9", "model", "8PT is right only if all is recomputed")
+def eight_always(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 8)
+
+
+@mutant("01.9", "model", "those are seconds; a day has 86,400")
+def seconds(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 6) * 86_400
+
+
+@mutant("01.9", "model", "those are hours")
+def hours(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 6) * 24
+
+
+@mutant("01.9", "model", "2PT is the forward pass alone")
+def forward_alone(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 2)
+
+
+@mutant("01.9", "model", "those are days of one GPU")
+def one_gpu(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, 1, peak, share, 6)
+
+
+@mutant("01.9", "hardware", "the hardware does more than 6PT")
+def six_always(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 6)
+
+
+@mutant("01.9", "hardware", "8PT is right only if all is recomputed")
+def all_or_nothing(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 8 if kind == "hardware" and recomputed else 6)
+
+
+@mutant("01.9", "hardware", "is 1.25 x the reference")
+def recomputes_backward_too(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 6 if kind == "model" else 6 + 4 * recomputed)
+
+
+# 01.10 -----------------------------------------------------------------------------------------------------------
+
+
+def right_slips(gpus, unsharded, sharded):
+    P = 405_849_243_648
+    return {
+        "xl_heads": 16,
+        "width_13b": 5120,
+        "unsharded_bytes": unsharded * 2**30 / P,
+        "sharded_bytes": sharded * 2**30 * gpus / P,
+        "row_with_copy": unsharded / gpus,
+        "row_in_gb": sharded * 2**30 / 1e9,
+        "file_parameters": grok(kv=6144, matrices=2, inner=12288, vocabulary=32000),
+        "released_parameters": grok(),
+        "missing_in_blocks": 64 * 8 * 6144 * (3 * 32768 - 2 * 12288),
+    }
+
+
+def grok(kv=1024, experts=8, matrices=3, inner=32768, vocabulary=131_072):
+    return 64 * (2 * 6144**2 + 2 * 6144 * kv + experts * matrices * 6144 * inner) + vocabulary * 6144
+
+
+def wrong_slips(**wrong):
+    def answer(*given):
+        right = right_slips(*given)
+        return {**right, **{name: value(right) for name, value in wrong.items()}}
+
+    return answer
+
+
+MUTANTS += [
+    ("01.10", "shapes", "24 heads of 128 are 3072 wide", wrong_slips(xl_heads=lambda r: 24), False),
+    ("01.10", "shapes", "do 40 heads of 128 make 5140?", wrong_slips(width_13b=lambda r: 5140), False),
+    ("01.10", "row", "divides by 2**30: GiB", wrong_slips(unsharded_bytes=lambda r: 18 * 1e9 / 2**30), False),
+    ("01.10", "row", "compute it from the printed row", wrong_slips(sharded_bytes=lambda r: 18), False),
+    ("01.10", "row", "that is one GPU's part", wrong_slips(sharded_bytes=lambda r: r["sharded_bytes"] / 8), False),
+    ("01.10", "row", "the 16-bit weights are not in it", wrong_slips(row_with_copy=lambda r: 755.95), False),
+    ("01.10", "row", "that is the printed number", wrong_slips(row_in_gb=lambda r: 755.95), False),
+    (
+        "01.10",
+        "model",
+        "keys and values have 8 heads there, not 48",
+        wrong_slips(released_parameters=lambda r: grok(kv=6144)),
+        False,
+    ),
+    ("01.10", "model", "has three matrices", wrong_slips(released_parameters=lambda r: grok(matrices=2)), False),
+    (
+        "01.10",
+        "model",
+        "8 experts, all of which must be stored",
+        wrong_slips(file_parameters=lambda r: grok(kv=6144, experts=1, matrices=2, inner=12288, vocabulary=32000)),
+        False,
+    ),
+    (
+        "01.10",
+        "model",
+        "that is the whole difference",
+        wrong_slips(missing_in_blocks=lambda r: r["released_parameters"] - r["file_parameters"]),
+        False,
+    ),
+]

@@ -1,0 +1,671 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Exercises 01: where the memory and the time go
+#
+# Ten exercises, 54 points, about three hours. Do notebook `01_why_distributed` first. Only 01.6 needs several ranks.
+#
+# | | kind | exercise | difficulty | minutes | points |
+# | --- | --- | --- | --- | --- | --- |
+# | 01.1 | write | a number from its bits | medium | 20 | 5 |
+# | 01.2 | find the bug | weights that stand still | medium | 15 | 4 |
+# | 01.3 | write | count the parameters | easy | 15 | 5 |
+# | 01.4 | predict | assess memory needs | easy | 20 | 8 |
+# | 01.5 | write | memory of the ZeRO stages | easy | 15 | 5 |
+# | 01.6 | write | ZeRO-1 in mixed precision, on real ranks | medium | 25 | 6 |
+# | 01.7 | write | activations, kept or recomputed | hard | 25 | 5 |
+# | 01.8 | write | how many GPUs | medium | 15 | 5 |
+# | 01.9 | write | days of training, by two utilisations | easy | 10 | 4 |
+# | 01.10 | find the wrong number | three printed slips | medium | 20 | 9 |
+
+# %% [markdown]
+# ## How to work
+#
+# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("01.1", ...)`, calls your function
+# in a **process of its own**, with numbers that you do not see here, and tells you what your result reveals: "exactly 2.0 x the
+# reference", or which term is missing. An endless loop or a crash ends after some seconds and costs nothing but that check.
+#
+# Where there is a number to give, replace `None`. Stuck? `hint("01.1")` gives a small hint, and the next one when you run it
+# again.
+#
+# The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import math
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.checks import check, given, hint
+from course_lib.config import load_model
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %%
+hint("01.1")
+
+# %% [markdown]
+# ## 01.1 A number from its bits
+#
+# *Write · medium · 20 minutes · 5 points.* **You learn** what a format can hold, by reading it as a processor does.
+#
+# From left to right: one sign bit, `exponent_bits`, `mantissa_bits`. This is 6.5 in fp16, which has 5 and 10:
+#
+# ```text
+# 0 10001 1010000000      sign 0, exponent field 17, mantissa 640
+# 6.5 = + (1 + 640/1024) * 2 ** (17 - 15)
+# ```
+#
+# The 15 is the **bias** for an exponent of 5 bits <!-- =5 -->; for 8 it is 127. Two exponent fields are special:
+#
+# | exponent field | meaning |
+# | --- | --- |
+# | all 0 | no "1 +", and the power of two of field 1: zero and the smallest numbers |
+# | all 1 | infinity if the mantissa is 0, else not a number (`math.nan`) |
+
+# %% [markdown]
+# **Target:** PyTorch's value for every pattern tried, in fp32, bf16, fp16 and fp8 e5m2. (fp8 e4m3 has no infinity and breaks the
+# rule; it is not tried.)
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def value_of(bits, exponent_bits, mantissa_bits):
+    """Return the number that the whole number `bits` stands for, as a float.
+
+    value_of(0b0_10001_1010000000, 5, 10) is 6.5.
+    """
+    ### BEGIN SOLUTION
+    mantissa = bits & (2**mantissa_bits - 1)
+    exponent = (bits >> mantissa_bits) & (2**exponent_bits - 1)
+    sign = -1.0 if bits >> (exponent_bits + mantissa_bits) else 1.0
+    bias = 2 ** (exponent_bits - 1) - 1
+    part = mantissa / 2**mantissa_bits
+    if exponent == 2**exponent_bits - 1:
+        return math.nan if mantissa else sign * math.inf
+    if exponent == 0:
+        return sign * part * 2.0 ** (1 - bias)
+    return sign * (1 + part) * 2.0 ** (exponent - bias)
+    ### END SOLUTION
+
+
+check("01.1", value_of)
+
+# %% nbgrader={"grade": true, "grade_id": "01-1-normal", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.1", value_of, part="normal").passed
+### BEGIN HIDDEN TESTS
+assert check("01.1", value_of, part="normal", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "01-1-small", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.1", value_of, part="small").passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-1-special", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.1", value_of, part="special").passed
+
+# %% [markdown]
+# ## 01.2 Find the bug: weights that stand still
+#
+# *Find the bug · medium · 15 minutes · 4 points.* **You learn** why mixed precision takes more memory than its name says.
+#
+# `suspect_train` trains by plain SGD. No step fails, the loss is a number, and the model learns nothing.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-train", "locked": true, "schema_version": 3, "solution": false, "task": false}
+def suspect_train(weights, gradients, lr):
+    weights = weights.clone()
+    for gradient in gradients:
+        weights -= lr * gradient
+    return weights
+
+
+# %%
+weights = torch.tensor([1.0, 1.25, 1.5, 1.75], dtype=torch.bfloat16)
+gradients = [torch.ones(4, dtype=torch.bfloat16)] * 512
+print("512 steps in bf16:", suspect_train(weights, gradients, lr=2**-12).tolist())
+print("512 steps in fp32:", suspect_train(weights.float(), gradients, lr=2**-12).tolist())
+
+# %% [markdown]
+# Write it again without the bug. It gets bf16 weights and a list of bf16 gradients, one for each step, and returns bf16 weights.
+#
+# **Target:** the weights of a training that does not round, rounded to bf16 once. The input stays as it is.
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def train(weights, gradients, lr):
+    """Return the bf16 weights after one SGD step for each of the gradients."""
+    ### BEGIN SOLUTION
+    copy = weights.float()
+    for gradient in gradients:
+        copy -= lr * gradient.float()
+    return copy.bfloat16()
+    ### END SOLUTION
+
+
+check("01.2", train)
+
+# %% nbgrader={"grade": true, "grade_id": "01-2-moves", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.2", train, part="moves").passed
+### BEGIN HIDDEN TESTS
+assert check("01.2", train, part="moves", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "01-2-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.2", train, part="edges").passed
+
+# %% [markdown]
+# ## 01.3 Count the parameters
+#
+# *Write · easy · 15 minutes · 5 points.* **You learn** to read a model's configuration as a number of bytes.
+#
+# The models here have Llama's shape: RMSNorm (one weight for each number), attention in which several query heads share one head
+# of keys and values, a SwiGLU feed-forward block, rotary positions (no parameters), no biases. Their configuration `c` has:
+#
+# | field | meaning |
+# | --- | --- |
+# | `c.hidden_size`, `c.n_layers`, `c.vocab_size` | H, L, V |
+# | `c.n_heads`, `c.n_kv_heads` | query heads; heads of keys, and as many of values |
+# | `c.ffn_size` | inner size of a feed-forward block |
+# | `c.tied` | True: the head is the embedding's table, not one of its own |
+# | `c.n_experts` | feed-forward blocks in each layer; if there are several, a router, a matrix of `n_experts` × H, chooses |
+
+# %% [markdown]
+# **Target:** the exact number, difference 0. Llama 3.1 8B has 8,030,261,248; the check takes other models too, with other numbers
+# of heads, with tied tables, and Mixtral.
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def count_parameters(c):
+    """Return the number of parameters of the model with configuration `c`."""
+    ### BEGIN SOLUTION
+    H, kv = c.hidden_size, c.n_kv_heads * (c.hidden_size // c.n_heads)
+    attention = 2 * H * H + 2 * H * kv
+    blocks = c.n_experts * 3 * H * c.ffn_size
+    router = c.n_experts * H if c.n_experts > 1 else 0
+    tables = c.vocab_size * H * (1 if c.tied else 2)
+    return c.n_layers * (attention + blocks + router + 2 * H) + tables + H
+    ### END SOLUTION
+
+
+check("01.3", count_parameters)
+
+# %% nbgrader={"grade": true, "grade_id": "01-3-grouped", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.3", count_parameters, part="grouped").passed
+### BEGIN HIDDEN TESTS
+assert check("01.3", count_parameters, part="grouped", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "01-3-shapes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.3", count_parameters, part="shapes").passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-3-experts", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.3", count_parameters, part="experts").passed
+
+# %% [markdown]
+# Your function reads any preset, for instance that of Llama 3.1 70B. In bf16 its weights alone take:
+
+# %%
+try:
+    print(f"{2 * count_parameters(load_model('llama3_1_70b')) / 1e9:.1f} GB")
+except NotImplementedError:
+    print("write count_parameters first")
+
+# %% [markdown]
+# ## 01.4 Assess memory needs
+#
+# *Predict · easy · 20 minutes · 8 points.* **You learn** to say what a training needs before you ask for GPUs.
+#
+# This is the exercise of a public workshop, for a GPT of N layers, width D, a vocabulary V and T positions. Its formulas, for
+# parameters and for the *numbers* (not bytes) that one batch of B sequences keeps as activations:
+#
+# $$P = N(12D^2 + 10D) + D(V + T) + 2D + V(D + 1)$$
+#
+# $$A = 5NBTD + B N N_h T^2 + 2BVT + 2BTD + 2BT$$
+#
+# $N_h$ is the number of heads.
+
+# %% nbgrader={"grade": false, "grade_id": "01-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+N, D, heads, V, T = given("01.4", GRADE_SEED)
+print(f"N = {N} layers, D = {D}, {heads} heads, V = {V}, T = {T}")
+
+# %% [markdown]
+# Weights are bf16, the optimizer is Adam with an fp32 copy of the weights and two fp32 moments. GB is $10^9$ bytes.
+#
+# | name | number to give |
+# | --- | --- |
+# | `parameters` | P |
+# | `workshop_gb` | GB of states as the workshop counts: weights, copy and moments, no gradients |
+# | `states_gb` | GB of states with bf16 gradients |
+# | `fp32_gradients_gb` | GB of states with fp32 gradients in their place |
+# | `a100_40` | GPUs that hold `states_gb` between them, if one has 40 GB <!-- =load_device("a100_sxm_40").memory_bytes() / GB --> |
+# | `h100_80` | the same if one has 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB --> |
+# | `sequence_gb` | GB of activations of **one** sequence in bf16 |
+# | `sequences_per_gpu` | sequences that fit on each of 8 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3 |
+
+# %% nbgrader={"grade": false, "grade_id": "01-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+parameters = N * (12 * D**2 + 10 * D) + D * (V + T) + 2 * D + V * (D + 1)
+workshop_gb = 14 * parameters / 1e9
+states_gb = 16 * parameters / 1e9
+fp32_gradients_gb = 18 * parameters / 1e9
+a100_40 = math.ceil(states_gb / 40)
+h100_80 = math.ceil(states_gb / 80)
+sequence_gb = 2 * (5 * N * T * D + N * heads * T**2 + 2 * V * T + 2 * T * D + 2 * T) / 1e9
+sequences_per_gpu = math.floor((80 - states_gb / 8) / sequence_gb)
+### END SOLUTION
+needs = {
+    "parameters": parameters,
+    "workshop_gb": workshop_gb,
+    "states_gb": states_gb,
+    "fp32_gradients_gb": fp32_gradients_gb,
+    "a100_40": a100_40,
+    "h100_80": h100_80,
+    "sequence_gb": sequence_gb,
+    "sequences_per_gpu": sequences_per_gpu,
+}
+check("01.4", needs, seed=GRADE_SEED)
+
+# %% nbgrader={"grade": true, "grade_id": "01-4-count", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.4", needs, part="count", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-4-states", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.4", needs, part="states", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-4-gpus", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.4", needs, part="gpus", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-4-batch", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.4", needs, part="batch", seed=GRADE_SEED).passed
+
+# %% [markdown]
+# ## 01.5 Memory of the ZeRO stages
+#
+# *Write · easy · 15 minutes · 5 points.* **You learn** what each stage saves, to the byte.
+#
+# | stage | each rank holds a shard of | and whole |
+# | --- | --- | --- |
+# | 0 | nothing | weights, gradients, optimizer states |
+# | 1 | the optimizer states | weights, gradients |
+# | 2 | the gradients too | weights |
+# | 3 | the weights too | nothing |
+#
+# Shards are those of `torch.tensor_split`: 13 parameters on 3 ranks are 5, 4 and 4 numbers. The **fullest** rank decides whether it
+# fits.
+#
+# **Target:** bytes on the fullest rank, exact: whole numbers, also where the parameters do not divide, and for any number format.
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def zero_bytes(parameters, ranks, stage, weights, gradients, optimizer):
+    """Return the bytes that the fullest rank holds.
+
+    weights, gradients, optimizer: bytes for each parameter. zero_bytes(13, 3, 1, 2, 2, 12) is 26 + 26 + 5 * 12 = 112.
+    """
+    ### BEGIN SOLUTION
+    shard = -(-parameters // ranks)
+    return (
+        weights * (shard if stage >= 3 else parameters)
+        + gradients * (shard if stage >= 2 else parameters)
+        + optimizer * (shard if stage >= 1 else parameters)
+    )
+    ### END SOLUTION
+
+
+check("01.5", zero_bytes)
+
+# %% nbgrader={"grade": true, "grade_id": "01-5-stages", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.5", zero_bytes, part="stages").passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-5-remainder", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.5", zero_bytes, part="remainder").passed
+### BEGIN HIDDEN TESTS
+assert check("01.5", zero_bytes, part="remainder", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "01-5-formats", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.5", zero_bytes, part="formats").passed
+
+# %% [markdown]
+# ## 01.6 ZeRO-1 in mixed precision
+#
+# *Write · medium · 25 minutes · 6 points.* **You learn** where the 12 bytes <!-- =find_convention("zero").optimizer --> per parameter
+# live when nobody keeps them all. This one runs on real ranks: 1, 2, 3 and 4.
+#
+# The lesson trained in fp32. Now the weights and gradients are bf16, as on a GPU, and 01.2 showed what that needs. Each rank:
+#
+# ```text
+# weights (bf16, whole)  ──► my part in fp32, with its moments      once
+# my gradient (bf16)     ──► the sum of my part, averaged           in each step
+# my part, stepped       ──► bf16 ──► the whole weights of all      in each step
+# ```
+#
+# `comm.reduce_scatter(x)` returns this rank's chunk of the sum of all `x`; `comm.all_gather(chunk, length=n)` puts the chunks of all
+# ranks together, n numbers in all.
+
+# %% [markdown]
+# `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings. Use it in place of your own: the check
+# counts the bytes of what you give it, and of its moments.
+#
+# **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
+# each weight of a rank's own shard, and none for others; 2(p-1)/p of the bf16 weights sent per rank and step.
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def train_zero_1(weights, gradients, make_optimizer):
+    """Return the whole bf16 weights after all steps, on every rank.
+
+    weights: bf16, one dimension, the same on all ranks. gradients: this rank's own, bf16, one for each step.
+    """
+    rank, p = dist.get_rank(), dist.get_world_size()
+    ### BEGIN SOLUTION
+    mine = torch.nn.Parameter(weights.tensor_split(p)[rank].float())
+    optimizer = make_optimizer([mine])
+    for gradient in gradients:
+        mine.grad = comm.reduce_scatter(gradient).float() / p
+        optimizer.step()
+        weights = comm.all_gather(mine.detach().bfloat16(), length=len(weights))
+    return weights
+    ### END SOLUTION
+
+
+check("01.6", train_zero_1)
+
+# %% nbgrader={"grade": true, "grade_id": "01-6-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.6", train_zero_1, part="values").passed
+### BEGIN HIDDEN TESTS
+assert check("01.6", train_zero_1, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "01-6-memory", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.6", train_zero_1, part="memory").passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-6-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.6", train_zero_1, part="bytes").passed
+
+# %% [markdown]
+# ## 01.7 Activations, kept or recomputed
+#
+# *Write · hard · 25 minutes · 5 points.* **You learn** to find in a layer's code what it costs in memory.
+#
+# What backward must read is kept. On a GPU, a layer of Llama in bf16 does this, with T = batch × sequence tokens:
+#
+# | operation | keeps |
+# | --- | --- |
+# | RMSNorm, twice | its input; one **fp32** number for each token |
+# | query, key, value: three matrices | their common input, once |
+# | attention | queries, keys, values, its output; one **fp32** number for each token and head |
+# | rotations of positions | four tables of sequence × head size, the same for the whole batch |
+# | output matrix | its input, which attention keeps already |
+# | gate and up: two matrices | their common input, once |
+# | silu(gate) × up | what silu reads; both factors of the product |
+# | down: the last matrix | its input |
+
+# %% [markdown]
+# Additions keep nothing. The sizes are those of 01.3; a head is H / `n_heads` wide.
+#
+# With **recompute**, a layer keeps its input alone. Backward then runs one layer's forward pass again, and while it is in that layer,
+# all that the layer keeps is there too, beside the inputs of all layers.
+#
+# **Target:** bytes of all layers, exact. (Embedding, head and loss are not asked.)
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def activation_bytes(c, batch, sequence, recompute):
+    """Return the bytes that all layers of the model with configuration `c` keep in bf16; recompute: True or False."""
+    ### BEGIN SOLUTION
+    T, H, head_size = batch * sequence, c.hidden_size, c.hidden_size // c.n_heads
+    kv = c.n_kv_heads * head_size
+    norms = 2 * (2 * T * H + 4 * T)
+    attention = 2 * (3 * T * H + 2 * T * kv + 4 * sequence * head_size) + 4 * T * c.n_heads
+    ffn = 2 * (T * H + 4 * T * c.ffn_size)
+    layer = norms + attention + ffn
+    return c.n_layers * 2 * T * H + layer if recompute else c.n_layers * layer
+    ### END SOLUTION
+
+
+check("01.7", activation_bytes)
+
+# %% nbgrader={"grade": true, "grade_id": "01-7-kept", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.7", activation_bytes, part="kept").passed
+### BEGIN HIDDEN TESTS
+assert check("01.7", activation_bytes, part="kept", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "01-7-recompute", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.7", activation_bytes, part="recompute").passed
+
+# %% [markdown]
+# ## 01.8 How many GPUs
+#
+# *Write · medium · 15 minutes · 5 points.* **You learn** to find the smallest job that runs, and to see when no job does.
+#
+# Each GPU has `memory` bytes, computes its own sequences and therefore keeps `activations` bytes of its own. With the states of
+# ZeRO's paper (2 bytes <!-- =find_convention("zero").weights --> of weights, 2 bytes <!-- =find_convention("zero").gradients --> of gradients,
+# 12 bytes <!-- =find_convention("zero").optimizer --> of optimizer for each parameter), in ZeRO stage 0, 1, 2 or 3: on how few GPUs does it
+# fit? Say a number for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->
+# and stage 3 before you write.
+#
+# **Target:** the smallest number for which the fullest rank of 01.5 fits, exact; `None` where no number of GPUs is enough.
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def gpus_needed(parameters, activations, memory, stage):
+    """Return the smallest number of GPUs on which it fits, or None."""
+    ### BEGIN SOLUTION
+    whole = {0: 16, 1: 4, 2: 2, 3: 0}[stage] * parameters
+    shared = {0: 0, 1: 12, 2: 14, 3: 16}[stage]
+    room = memory - activations - whole
+    if shared == 0:
+        return 1 if room >= 0 else None
+    longest = room // shared
+    return -(-parameters // longest) if longest > 0 else None
+    ### END SOLUTION
+
+
+check("01.8", gpus_needed)
+
+# %% nbgrader={"grade": true, "grade_id": "01-8-states", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.8", gpus_needed, part="states").passed
+### BEGIN HIDDEN TESTS
+assert check("01.8", gpus_needed, part="states", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "01-8-activations", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.8", gpus_needed, part="activations").passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-8-never", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.8", gpus_needed, part="never").passed
+
+# %% [markdown]
+# ## 01.9 Days of training
+#
+# *Write · easy · 10 minutes · 4 points.* **You learn** to ask of a utilisation: whose?
+#
+# A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. The **model's** counts what the model needs, 6PT operations, and nothing
+# that was done twice. The **hardware's** counts all that the GPUs did: of the forward pass (2PT) a share `recomputed` ran again,
+# 0 to 1.
+#
+# **Target:** the days, for both kinds, to six digits. LLaMA 65B and the GPT-3 of Megatron's paper must come out as printed.
+
+
+# %% nbgrader={"grade": false, "grade_id": "01-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def training_days(parameters, tokens, gpus, peak_flops_per_s, utilisation, kind, recomputed):
+    """Return the days that a training takes.
+
+    peak_flops_per_s: of one GPU. utilisation: a share of it, for instance 0.42. kind: "model" or "hardware".
+    """
+    ### BEGIN SOLUTION
+    operations = 6 if kind == "model" else 6 + 2 * recomputed
+    return operations * parameters * tokens / (gpus * peak_flops_per_s * utilisation) / 86_400
+    ### END SOLUTION
+
+
+check("01.9", training_days)
+
+# %% nbgrader={"grade": true, "grade_id": "01-9-model", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.9", training_days, part="model").passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-9-hardware", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.9", training_days, part="hardware").passed
+### BEGIN HIDDEN TESTS
+assert check("01.9", training_days, part="hardware", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 01.10 Find the wrong number
+#
+# *Find the wrong number · medium · 20 minutes · 9 points.* **You learn** to compute a printed table again before you build on it.
+#
+# **A, a table that talks copy from its paper:** the sizes of GPT-3. In every row the width is heads × head size.
+#
+# ```text
+# model          parameters   layers   width   heads   head size
+# GPT-3 Large       0.76 B      24      1536     16        96
+# GPT-3 XL          1.3 B       24      2048     24       128
+# GPT-3 2.7B        2.7 B       32      2560     32        80
+# GPT-3 13B        13.0 B       40      5140     40       128
+# ```
+#
+# Two rows cannot be built. In XL the number of heads is the misprint, in 13B the width.
+
+# %% [markdown]
+# **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. Of FULLY_SHARD, most readers
+# think: the same, divided by the GPUs.
+
+# %% nbgrader={"grade": false, "grade_id": "01-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+gpus, unsharded, sharded = given("01.10", GRADE_SEED)
+P = 405_849_243_648  # parameters in the matrices of Llama 3.1 405B: the calculator leaves the norms out
+print(f"{'data_parallel_sharding_strategy':34}{'ngpus':>6}{'model_and_optimizer_states_memory_gb':>40}")
+for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
+    print(f"{strategy:34}{gpus:6}{printed:40}")
+
+# %% [markdown]
+# **C, the same calculator** has a file "Grok-1". Beside it is what xAI released under that name:
+#
+# ```text
+#                          the file    released
+# layers                         64          64
+# hidden size                  6144        6144
+# heads                          48          48
+# heads of keys and values       48           8
+# experts in each layer           8           8
+# inner size of an expert     12288       32768
+# matrices of an expert           2           3
+# vocabulary (tied)           32000      131072
+# ```
+
+# %% [markdown]
+# Give the numbers as they should be; for C, matrices are enough (norms and routers are below the tolerance of 0.1 % <!-- =100 * 0.001 -->).
+#
+# | name | number to give |
+# | --- | --- |
+# | `xl_heads` | A: heads of GPT-3 XL |
+# | `width_13b` | A: width of GPT-3 13B |
+# | `unsharded_bytes` | B: bytes per parameter that NO_OP counts: a whole number, once you have found the right unit |
+# | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
+# | `row_with_copy` | B: the FULLY_SHARD row if each GPU kept its shard of *all* that NO_OP counts, in the unit the calculator really uses |
+# | `row_in_gb` | B: the printed FULLY_SHARD row in GB, as its heading says |
+# | `file_parameters` | C: parameters of the file's model |
+# | `released_parameters` | C: parameters of the released model |
+# | `missing_in_blocks` | C: how many the file's feed-forward blocks have too few |
+
+# %% nbgrader={"grade": false, "grade_id": "01-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+xl_heads = 2048 // 128
+width_13b = 40 * 128
+unsharded_bytes = unsharded * 2**30 / P
+sharded_bytes = sharded * 2**30 * gpus / P
+row_with_copy = unsharded / gpus
+row_in_gb = sharded * 2**30 / 1e9
+file_parameters = 64 * (4 * 6144**2 + 8 * 2 * 6144 * 12288) + 32000 * 6144
+released_parameters = 64 * (2 * 6144**2 + 2 * 6144 * 1024 + 8 * 3 * 6144 * 32768) + 131072 * 6144
+missing_in_blocks = 64 * 8 * 6144 * (3 * 32768 - 2 * 12288)
+### END SOLUTION
+slips = {
+    "xl_heads": xl_heads,
+    "width_13b": width_13b,
+    "unsharded_bytes": unsharded_bytes,
+    "sharded_bytes": sharded_bytes,
+    "row_with_copy": row_with_copy,
+    "row_in_gb": row_in_gb,
+    "file_parameters": file_parameters,
+    "released_parameters": released_parameters,
+    "missing_in_blocks": missing_in_blocks,
+}
+check("01.10", slips, seed=GRADE_SEED)
+
+# %% nbgrader={"grade": true, "grade_id": "01-10-shapes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.10", slips, part="shapes", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-10-row", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.10", slips, part="row", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-10-model", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.10", slips, part="model", seed=GRADE_SEED).passed
+
+# %% [markdown]
+# ## Where this leads
+#
+# You can say what a training needs. The two collectives of 01.6 were given to you; module 02 builds them, and counts what they cost.
