@@ -35,7 +35,7 @@ def several_at_once(algorithm):
     return total.item(), [(x.min().item(), x.max().item()) for x in xs]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4], scope="module")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_values_and_order(world_size, algorithm):
     mean = (world_size - 1) / 2
@@ -48,7 +48,7 @@ def test_values_and_order(world_size, algorithm):
     ]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [2, 3], scope="module")
 def test_bytes_equal_the_formula(world_size):
     run_ranks(several_at_once, world_size, "ring")
     for number, length in enumerate((1, 7, 1000), start=1):
