@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from course_lib.config import ParallelConfig, load_model, model_names
-from course_lib.costs import Exploration, GpuMemory, Work, find_convention, gpu_memory
+from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory
 from course_lib.costs.activations import Recompute
 from course_lib.errors import four_parts
 from course_lib.hardware import Device, device_names, load_device
@@ -25,6 +25,7 @@ _LEFT = style.MARGIN + 0.06
 _RIGHT = 2.75  # inches right of the chart, for the sums
 _MOST_ROWS = 8
 _LINE = "#B84A5E"
+CONVENTION = "zero"  # of the explorer: the one that lesson 01 starts from
 
 
 @style.course_style()
@@ -94,7 +95,7 @@ def _memory_of_run(
     microbatch: int,
 ) -> Picture:
     """The first stage and the last one: those between hold less."""
-    shape, convention = load_model(model), find_convention(Exploration().convention)
+    shape, convention = load_model(model), find_convention(CONVENTION)
     parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, sequence_parallel=tp > 1)
     work = Work(sequence=sequence, microbatch=microbatch, n_microbatches=pp, recompute=recompute)
     spread = f"dp {dp}, tp {tp}, pp {pp}, {f'ZeRO-{zero_stage}' if zero_stage else 'no ZeRO'}"
@@ -124,7 +125,7 @@ def _check_rows(rows: Mapping[str, GpuMemory]) -> None:
 
 
 def _device_words(device: Device) -> str:
-    return f"{device.name} = {device.memory_bytes() / GiB:.1f} GiB"
+    return f"{device.name}, read as {device.memory_bytes() / GiB:.1f} GiB"
 
 
 def _verdict(memory: GpuMemory, device: Device) -> tuple[str, str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from course_lib.viz import style
 
 WEIGHTS = "#6A4C93"
+HEAD = "#1F6F99"  # a darker forward: it must show beside the activations
 MEMORY_PARTS = {  # field of GpuMemory -> name, colour
     "weights": ("weights", WEIGHTS),
     "gradients": ("gradients", style.COMPUTE["backward"]),
     "optimizer": ("optimizer", style.COMPUTE["optimizer"]),
     "gathered": ("gathered weights", style.COMMUNICATION),
     "activations": ("activations", style.COMPUTE["forward"]),
-    "head": ("head and loss", style.tint(style.COMPUTE["forward"], 0.45)),
+    "head": ("head and loss", HEAD),
 }

@@ -307,7 +307,7 @@ print(f"saved with recompute {saved_bytes(again, lambda: loss_of(again)):,}")
 print(f"formula              {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# One eighth, to the price of one more forward. The rest is the table of rotation angles, 4096 bytes<!-- =64 * 16 * 4 -->, which all layers share, and cross-entropy's number.
+# One eighth, at the price of one more forward. The rest is the table of rotation angles, 4096 bytes<!-- =64 * 16 * 4 -->, which all layers share, and cross-entropy's number.
 #
 # **Predict** for the large one. Llama 3.1 70B reads one sequence of 8192 tokens in bf16: H = 8192, F = 28672, 80 layers, keys and values of 1024. On GPUs a norm keeps only its input. The guess: each layer
 # keeps its input.

@@ -101,7 +101,7 @@ def test_the_bars_are_as_long_as_what_the_gpu_holds():
 
 def test_the_bars_say_what_they_hold_and_whether_it_fits():
     text = viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100).text
-    assert "memory: H100 SXM 80 GB = 74.5 GiB" in text
+    assert "memory: H100 SXM 80 GB, read as 74.5 GiB" in text
     assert "  alone: weights 131, gradients 131, optimizer 788, activations 102, head and loss 1.10; together" in text
     assert "; together 1,154 GiB, too much, 15.5 × what it has\n" in text
     assert "  on 64 GPUs: weights 2.05, gradients 2.05, optimizer 12.3, gathered weights" in text
@@ -202,7 +202,7 @@ def test_the_memory_explorer_draws_what_its_controls_say():
     parallel = ParallelConfig(dp=2, tp=4, pp=2, zero_stage=1, sequence_parallel=True)
     work = Work(sequence=2048, microbatch=1, n_microbatches=2)
     stages = [
-        gpu_memory(load_model("llama3_1_8b"), parallel, work, find_convention("fp32"), stage=stage) for stage in (0, 1)
+        gpu_memory(load_model("llama3_1_8b"), parallel, work, find_convention("zero"), stage=stage) for stage in (0, 1)
     ]
     assert explorer.text.startswith("Llama 3.1 8B on 16 GPUs\nsequence 2,048, micro-batch 1, recompute none; 16 bytes")
     for number, memory in enumerate(stages, start=1):
@@ -219,7 +219,7 @@ def test_recompute_and_micro_batch_reach_the_bar():
         explorer.controls[name].value = value
         texts.add(explorer.text)
     assert len(texts) == 4
-    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB = 131.3 GiB" in explorer.text
+    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB, read as 131.3 GiB" in explorer.text
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_an_illegal_spread_is_said_in_the_picture_s_place_and_can_be_mended(cont
 
 def test_the_bits_explorer_reads_arithmetic():
     explorer = viz.float_bits_explorer()
-    assert explorer.first.text == viz.float_bits(65504 + 16).text
+    assert explorer.first.text == viz.float_bits(1e-8).text
     explorer.controls["text"].value = "-0.1"
     assert explorer.text == viz.float_bits(-0.1).text
     numbers = {
