@@ -1,6 +1,6 @@
 """Proof that a parallel run equals one device."""
 
-from course_lib.verify.equality import NotEqual, Report, assert_parallel_equals
-from course_lib.verify.trace import Experiment, Technique
+from course_lib.verify.diagnosis import NotEqual
+from course_lib.verify.ladder import RUNGS, Report, assert_parallel_equals
 
-__all__ = ["Experiment", "NotEqual", "Report", "Technique", "assert_parallel_equals"]
+__all__ = ["RUNGS", "NotEqual", "Report", "assert_parallel_equals"]

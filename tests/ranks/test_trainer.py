@@ -13,8 +13,8 @@ from torch import nn
 from course_lib.config import TrainConfig
 from course_lib.ranks import RankError, run_ranks
 from course_lib.training import trainer as trainers
-from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.batches import IGNORED
+from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.step import micro_batches
 from course_lib.training.trainer import Trainer
 

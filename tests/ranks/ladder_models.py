@@ -1,0 +1,56 @@
+"""Small models and batches for the ladder's tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.training.batches import IGNORED, Batches
+from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.trainer import Trainer
+
+VOCABULARY = 16
+TEXT = bytes(torch.randint(VOCABULARY, (2048,), generator=torch.Generator().manual_seed(0)).tolist())
+EVEN = Batches(text=TEXT, batch_size=12, sequence=5)
+UNEVEN = Batches(text=TEXT, batch_size=7, sequence=5, ragged=True)  # 7 rows for 2, 3, 4 ranks, of different lengths
+
+
+class Toy(nn.Module):
+    """Tokens in, logits out; with a random buffer, and if asked for with a tied head and a frozen first layer."""
+
+    def __init__(self, *, tied: bool = False, frozen: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 6)
+        self.register_buffer("positions", torch.randn(5, 6))
+        self.inner = nn.Linear(6, 6)
+        self.head = nn.Linear(6, VOCABULARY, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+        self.inner.requires_grad_(not frozen)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(nn.functional.gelu(self.inner(self.embedding(tokens) + self.positions)))
+
+
+def alone(config, **options):
+    """One device."""
+    return Trainer(Toy(**options), config)
+
+
+def data_parallel(config, **options):
+    """The same on ranks."""
+    return DataParallelTrainer(Toy(**options), config)
+
+
+def in_parts(config, accumulation, **options):
+    """The same with micro-batches."""
+    return data_parallel(replace(config, accumulation=accumulation), **options)
+
+
+def some_ignored(step):
+    """Inputs that are no tokens would be cast; these are tokens, whose last row has no target at all."""
+    inputs, targets = UNEVEN.batch(step)
+    targets[-1] = IGNORED
+    return inputs, targets

@@ -1,0 +1,157 @@
+"""The verification ladder on real ranks: what equals one device passes, whatever the model and the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from ladder_models import EVEN, TEXT, UNEVEN, Toy, alone, data_parallel, in_parts, some_ignored
+
+from course_lib import ranks
+from course_lib.config import ModelConfig
+from course_lib.costs import comm_time
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.training.batches import Batches
+from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, assert_parallel_equals
+
+GPT = ModelConfig(
+    name="small GPT",
+    hidden_size=12,
+    n_layers=1,
+    n_heads=2,
+    n_kv_heads=2,
+    ffn_size=20,
+    vocab_size=16,
+    tied=True,
+    max_sequence=5,
+    positions="learned",
+    gated_ffn=False,
+    norm="layer",
+    biases=("qkv", "attention_output", "ffn"),
+)
+
+BOTH = {"tied": True, "frozen": True}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_ranks_equal_one_device_on_uneven_batches(world_size, dtype):
+    report = assert_parallel_equals(alone, data_parallel, UNEVEN, world_size=world_size, dtype=dtype)
+    assert report.world_size == len(report.peak_state_bytes) == world_size
+    assert tuple(report.deviations) == RUNGS
+    assert report.tolerance == {torch.float64: 1e-11, torch.float32: 1e-5}[dtype]
+    assert len(report.losses) == 3 and len(report.adamw_losses) == 6
+    assert report.losses[2] < report.losses[0]
+
+
+@pytest.mark.parametrize(
+    ("reference", "parallel", "batches"),
+    [
+        (partial(alone, tied=True), partial(data_parallel, tied=True), UNEVEN),
+        (partial(alone, frozen=True), partial(data_parallel, frozen=True), UNEVEN),
+        (alone, partial(in_parts, accumulation=2), UNEVEN),
+        (partial(alone, **BOTH), partial(in_parts, accumulation=3, **BOTH), EVEN),
+        (alone, data_parallel, some_ignored),
+    ],
+    ids=["tied", "frozen", "accumulation", "all at once", "a row without targets"],
+)
+def test_every_kind_of_training_climbs(reference, parallel, batches):
+    assert assert_parallel_equals(reference, parallel, batches, world_size=3).max_deviation <= 1e-11
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_gradient_that_is_zero_by_mathematics_holds_rounding_alone(dtype):
+    """A key's bias: its gradients differ from device to device, and mean nothing."""
+    assert_parallel_equals(
+        lambda config: Trainer(Decoder(GPT), config),
+        lambda config: DataParallelTrainer(Decoder(GPT), config),
+        UNEVEN,
+        world_size=3,
+        dtype=dtype,
+    )
+
+
+def rows_of_numbers(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(5, 6, generator=generator), torch.randint(2, (5,), generator=generator)
+
+
+def test_inputs_that_are_no_tokens_take_the_dtype():
+    report = assert_parallel_equals(
+        lambda config: Trainer(MLP(gelu=True), config),
+        lambda config: DataParallelTrainer(MLP(gelu=True), config),
+        rows_of_numbers,
+        world_size=3,
+    )
+    assert report.max_deviation <= 1e-11
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"algorithm": algorithm} for algorithm in ("naive", "tree", "recursive_doubling", "native")),
+        {"bucket_bytes": 64},
+        {"overlap": False},
+        {"static_graph": True},
+    ],
+    ids=str,
+)
+def test_however_gradients_are_averaged(options):
+    def parallel(config):
+        return DataParallelTrainer(Toy(), config, **options)
+
+    assert_parallel_equals(alone, parallel, UNEVEN, world_size=3, rungs=RUNGS[:5])
+
+
+def test_bytes_are_those_of_training_alone_and_memory_is_weights_and_gradients():
+    world_size, steps = 3, 2
+    config = replace(GPT, name="Llama", tied=False, positions="rotary", norm="rms", gated_ffn=True, biases=())
+    report = assert_parallel_equals(
+        lambda c: Trainer(Decoder(config), c),
+        lambda c: DataParallelTrainer(Decoder(config), c),
+        EVEN,
+        world_size=world_size,
+        steps=steps,
+    )
+    size = sum(parameter.numel() for parameter in Decoder(config).parameters())
+    cost = partial(comm_time, world_size=world_size, itemsize=8)
+    expected = [
+        cost("broadcast", "tree", length=size),
+        *[cost("all_reduce", "ring", length=size)] * steps,
+        *[cost("all_gather", "ring", length=count * world_size) for count in (2, 1)] * steps,
+    ]
+    for rank in range(world_size):
+        assert report.ledger.bytes_sent(rank) == sum(call.sent_bytes[rank] for call in expected)
+        assert report.ledger.messages(rank) == sum(call.messages[rank] for call in expected)
+    assert report.ledger.events == ranks.ledger().events  # what the ladder sends for itself is not in it
+    assert set(report.peak_state_bytes) == {2 * 8 * size}
+
+
+def test_fewer_rungs_train_less():
+    report = assert_parallel_equals(alone, data_parallel, EVEN, world_size=2, rungs=("gradients", "AdamW"))
+    assert tuple(report.deviations) == ("gradients", "AdamW") and len(report.adamw_losses) == 3
+    report = assert_parallel_equals(alone, data_parallel, EVEN, world_size=2, rungs=("output",))
+    assert report.adamw_losses == ()
+    assert str(report).splitlines()[0] == "2 ranks against one device, float64, tolerance 1e-11"
+
+
+def test_what_cannot_be_compared_is_refused():
+    message = (
+        r"^assert_parallel_equals: rungs=\('logits',\); rungs are known by name, at least one; choose from output, "
+    )
+    with pytest.raises(ValueError, match=message):
+        assert_parallel_equals(alone, data_parallel, EVEN, world_size=2, rungs=("logits",))
+    message = "^assert_parallel_equals: dtype=bfloat16; only float64 and float32 have a tolerance .*; give tolerance=$"
+    with pytest.raises(ValueError, match=message):
+        assert_parallel_equals(alone, data_parallel, EVEN, world_size=2, dtype=torch.bfloat16)
+
+
+def test_ranks_without_a_sample_are_named():
+    one_row = Batches(text=TEXT, batch_size=1, sequence=5)
+    with pytest.raises(ranks.RankError, match="1 samples on 2 ranks, none on rank 1; every rank needs a sample"):
+        assert_parallel_equals(alone, data_parallel, one_row, world_size=2)

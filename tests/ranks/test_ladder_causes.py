@@ -1,0 +1,246 @@
+"""What the ladder says of planted errors: first rung, parameter, rank, ratio, cause. One error for each cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from ladder_models import EVEN, UNEVEN, Toy, alone
+
+from course_lib.training import trainer as trainers
+from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.verify import NotEqual, assert_parallel_equals
+
+WORLD_SIZE = 4
+
+
+class Spoiled(DataParallelTrainer):
+    """A trainer whose gradients are changed before anybody sees them."""
+
+    def __init__(self, config, spoil, name=None, **model):
+        self.spoil, self.name, self.calls = spoil, name, 0
+        super().__init__(Toy(**model), config)
+
+    def compute_gradients(self, batch):
+        loss = super().compute_gradients(batch)
+        self.calls += 1
+        for name, gradient in self.gradients().items():
+            if self.name in (None, name):
+                gradient.copy_(self.spoil(gradient, self.calls))
+        return loss
+
+
+def shards(gradient):
+    return gradient.tensor_split(WORLD_SIZE)
+
+
+def transposed_shard(gradient, _):
+    """Of the head (16, 6): shards of (4, 6), the second one written column by column."""
+    parts = [part.clone() for part in shards(gradient)]
+    parts[1] = parts[1].T.reshape(parts[1].shape)
+    return torch.cat(parts)
+
+
+def on_rank_2(change):
+    return lambda gradient, calls: change(gradient) if dist.get_rank() == 2 else gradient
+
+
+GRADIENTS = "gradients, head.weight on rank 0: "
+SPOILS = {
+    "summed": (lambda g, _: g * 4, 4.0, "ratio", "4.0 x one device's.* divide the sum over the ranks by their number$"),
+    "twice": (lambda g, _: g / 4, 0.25, "ratio", "1/4 of one device's.* was divided by the number of ranks once more$"),
+    "sign": (lambda g, _: -g, -1.0, "ratio", "-1.0 x one device's.* its sign is turned round"),
+    "zero": (lambda g, _: g * 0, 0.0, "zero", "zero, deviation 1;.* nothing wrote into it$"),
+    "transposed": (
+        transposed_shard,
+        None,
+        "transposed",
+        r"one device's with a transposed shard \(dim 0\).* compare its layout with torch's",
+    ),
+    "permuted": (
+        lambda g, _: torch.cat(shards(g)[1:] + shards(g)[:1]),
+        None,
+        "permuted",
+        r"one device's with its shards of dim 0 in the order 1, 2, 3, 0.* put the shards together in rank order$",
+    ),
+    "rounded": (
+        lambda g, _: g.bfloat16().double(),
+        1.0,
+        "rounded",
+        "one device's rounded to bfloat16.* in the gradient's own dtype$",
+    ),
+    "another": (lambda g, _: g.abs(), None, "other", "no multiple of one device's.* all ranks hold the same one"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILS)
+def test_each_cause_is_named(name):
+    spoil, ratio, kind, message = SPOILS[name]
+    with pytest.raises(NotEqual, match=GRADIENTS + message) as caught:
+        climb(lambda config: Spoiled(config, spoil, "head.weight"))
+    error = caught.value
+    assert (error.rung, error.name, error.rank, error.kind) == ("gradients", "head.weight", 0, kind)
+    assert error.ratio == (None if ratio is None else pytest.approx(ratio, abs=1e-6))
+
+
+def climb(parallel, reference=alone, batches=UNEVEN):
+    return assert_parallel_equals(reference, parallel, batches, world_size=WORLD_SIZE)
+
+
+def test_the_message_has_four_parts():
+    message = (
+        r"^assert_parallel_equals: gradients, embedding.weight on rank 0: 4.0 x one device's, deviation 3; "
+        r"4 ranks on shares of a batch equal one device on the whole batch within 1e-11; "
+        r"divide the sum over the ranks by their number$"
+    )
+    with pytest.raises(NotEqual, match=message):
+        climb(lambda config: Spoiled(config, lambda g, _: g * 4))
+
+
+def test_one_rank_alone_is_named():
+    with pytest.raises(NotEqual, match=r"gradients, inner.bias on rank 2: 3.0 x") as caught:
+        climb(lambda config: Spoiled(config, on_rank_2(lambda g: g * 3), "inner.bias"))
+    assert caught.value.rank == 2
+
+
+def test_ranks_that_do_not_agree_are_told_to_average():
+    with pytest.raises(NotEqual, match="on rank 2: no multiple .* the ranks hold different ones: average it"):
+        climb(lambda config: Spoiled(config, on_rank_2(torch.abs), "inner.bias"))
+
+
+def test_a_ratio_with_two_causes_names_both():
+    message = (
+        "4.0 x .* divide the sum over the ranks by their number; or divide each micro-batch's loss by their number$"
+    )
+    with pytest.raises(NotEqual, match=message):
+        climb(lambda config: Spoiled(replace(config, accumulation=4), lambda g, _: g * 4), batches=EVEN)
+
+
+def test_what_goes_wrong_later_is_found_on_a_later_rung():
+    with pytest.raises(
+        NotEqual, match="parameters, embedding.weight on rank 0: near one .* the first step's gradients are right"
+    ) as e:
+        climb(lambda config: Spoiled(config, lambda g, calls: g * (2 if calls > 1 else 1), "inner.weight"))
+    assert e.value.rung == "parameters"
+
+
+class OtherNorm(DataParallelTrainer):
+    def clip(self):
+        return super().clip() * WORLD_SIZE**0.5
+
+
+class LocalLoss(DataParallelTrainer):
+    def compute_gradients(self, batch):
+        return super().compute_gradients(batch) + 0.01 * self.rank
+
+
+class WrongDecay(DataParallelTrainer):
+    def update(self):
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = 0.0
+        super().update()
+
+
+class Forgetful(DataParallelTrainer):
+    def load(self, folder):
+        super().load(folder)
+        self.optimizer = trainers.make_optimizer(self.model, self.config)
+
+
+class OtherBuffer(DataParallelTrainer):
+    def update(self):
+        super().update()
+        self.module.positions.add_(1e-3)
+
+
+class Backwards(DataParallelTrainer):
+    def output(self, inputs):
+        return super().output(inputs).flip(0)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rung", "message"),
+    [
+        (
+            OtherNorm,
+            "gradient norm",
+            "gradient norm, norm on rank 0: 2.0 x .* do not add their squares over the ranks$",
+        ),
+        (OtherBuffer, "parameters", "parameters, embedding.weight on rank 0: near one .* look at the update"),
+        (LocalLoss, "loss curve", "loss curve, loss on rank 1: .* report the mean over the targets of all ranks"),
+        (WrongDecay, "AdamW", "AdamW, embedding.weight on rank 0: .* weight decay"),
+        (Forgetful, "save and load", "save and load, .* on rank 0: .* save and load the optimizer's state"),
+        (Backwards, "output", "output on rank 0: .* give each rank its own share of the batch"),
+    ],
+)
+def test_each_rung_has_its_way_out(trainer, rung, message):
+    with pytest.raises(NotEqual, match=message) as caught:
+        climb(lambda config: trainer(Toy(), config))
+    assert caught.value.rung == rung
+
+
+def without_sync(config):
+    """Every rank keeps the weights that it was born with."""
+    trainer = DataParallelTrainer(Toy(), config)
+    torch.manual_seed(dist.get_rank())
+    own = Toy()
+    trainer.module.load_state_dict(own.state_dict())
+    return trainer
+
+
+def test_weights_that_differ_from_the_beginning_are_named():
+    message = "output on rank 0: .* embedding.weight on rank 1 was not rank 0's before the first step: broadcast it"
+    with pytest.raises(NotEqual, match=message):
+        climb(without_sync)
+
+
+class Thaws(DataParallelTrainer):
+    """Gives a frozen parameter a gradient, or changes it."""
+
+    def __init__(self, config, gradient):
+        super().__init__(Toy(frozen=True), config)
+        self.gradient = gradient
+
+    def compute_gradients(self, batch):
+        loss = super().compute_gradients(batch)
+        if self.gradient:
+            self.module.inner.bias.grad = torch.zeros_like(self.module.inner.bias)
+        return loss
+
+    def update(self):
+        super().update()
+        if not self.gradient:
+            self.module.inner.bias.data.mul_(1 - 1e-15)
+
+
+def test_frozen_parameters_have_no_gradient_and_do_not_change_by_a_bit():
+    def frozen(config):
+        return alone(config, frozen=True)
+
+    with pytest.raises(NotEqual, match="gradients, inner.bias on rank 0: exists, but not on one device.* a frozen"):
+        climb(lambda config: Thaws(config, gradient=True), frozen)
+    message = (
+        "parameters, inner.bias on rank 0: .* to the last bit; a frozen parameter has no gradient and never changes"
+    )
+    with pytest.raises(NotEqual, match=message):
+        climb(lambda config: Thaws(config, gradient=False), frozen)
+
+
+class OtherNames(DataParallelTrainer):
+    def parameters(self):
+        return {name.replace("inner", "hidden"): tensor for name, tensor in super().parameters().items()}
+
+
+class OtherShape(DataParallelTrainer):
+    def output(self, inputs):
+        return super().output(inputs)[:1]
+
+
+def test_missing_names_and_other_shapes_are_said():
+    with pytest.raises(NotEqual, match="parameters, inner.weight on rank 0: does not exist; "):
+        climb(lambda config: OtherNames(Toy(), config))
+    message = r"output on rank 0: shape \(1, 5, 16\), one device's is \(7, 5, 16\); "
+    with pytest.raises(NotEqual, match=message):
+        climb(lambda config: OtherShape(Toy(), config))
