@@ -47,7 +47,7 @@ def data_parallel_row(world_size: int, text: bytes, dtype: torch.dtype) -> Row:
         predicted=data_parallel_traffic(world_size, dtype.itemsize),
         step_s=report.step_s,
         state_bytes=report.peak_state_bytes,
-        predicted_state_bytes=sgd_state_bytes(MODEL, itemsize=dtype.itemsize),
+        predicted_state_bytes=(sgd_state_bytes(MODEL, itemsize=dtype.itemsize),) * world_size,
         note=(
             f"{name}: loss {report.losses[0]:.3f} -> {report.losses[-1]:.3f} nats in {STEPS} steps of SGD; "
             f"a step on one device takes {format_seconds(report.alone_step_s)}"

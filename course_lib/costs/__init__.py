@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from course_lib.costs.activations import (
     Saved,
+    activation_bytes,
     checkpointed_activations,
     head_activations,
     is_llama,
@@ -42,6 +43,7 @@ from course_lib.costs.flops import (
     training_seconds,
     utilisation,
 )
+from course_lib.costs.gaps import Gap, published_gaps
 from course_lib.costs.gpu_memory import GpuMemory, Work, gpu_memory, in_flight, layer_bytes
 from course_lib.costs.grid import Candidate, Grid, candidates
 from course_lib.costs.memory import (
@@ -104,6 +106,7 @@ __all__ = [
     "ExplorerMemory",
     "Fit",
     "ForwardFlops",
+    "Gap",
     "GpuMemory",
     "Grid",
     "MeasuredRow",
@@ -117,6 +120,7 @@ __all__ = [
     "TrainingRun",
     "Weight",
     "Work",
+    "activation_bytes",
     "active_parameters",
     "as_csv",
     "bandwidth_bound_s",
@@ -160,6 +164,7 @@ __all__ = [
     "model_state_bytes",
     "outer_weights",
     "parameters_by_part",
+    "published_gaps",
     "rank_layer_parameters",
     "rank_outer_parameters",
     "rank_parameters",

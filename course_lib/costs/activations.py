@@ -114,6 +114,29 @@ def checkpointed_activations(config: ModelConfig, *, batch: int, sequence: int, 
     return (Saved(name="layer input", elements=tokens * config.hidden_size, itemsize=itemsize, shared_by="sequence"),)
 
 
+def activation_bytes(
+    config: ModelConfig,
+    *,
+    batch: int,
+    sequence: int,
+    itemsize: int,
+    recompute: Recompute = "none",
+    fused_norms: bool = False,
+) -> int:
+    """What a whole decoder keeps when forward and loss are done.
+
+    Under full recompute a layer keeps its input, and all layers share one tensor of rotary angles in fp32.
+    Raises: ValueError for a size below 1, or layers of another shape that keep more than their input.
+    """
+    if recompute == "full":
+        layer = checkpointed_activations(config, batch=batch, sequence=sequence, itemsize=itemsize)
+    else:
+        layer = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
+    head = head_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
+    shared = FP32 * sequence * config.head_size // 2 if recompute == "full" and config.positions == "rotary" else 0
+    return sum(saved.nbytes for saved in (*layer * config.n_layers, *head)) + shared
+
+
 def _norm(name: str, tokens: int, H: int, itemsize: int, fused: bool) -> tuple[Saved, ...]:
     scale = Saved(name=f"{name}: 1/rms", elements=tokens, itemsize=FP32, shared_by="sequence")
     if fused:

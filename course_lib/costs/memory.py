@@ -9,6 +9,7 @@ from math import ceil, prod
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.costs.conventions import Convention
 from course_lib.costs.parameters import Weight, layer_weights, outer_weights
+from course_lib.costs.traffic import split_sizes
 from course_lib.errors import four_parts
 
 
@@ -33,15 +34,17 @@ class StateBytes:
         )
 
 
-def state_bytes(parameters: int, convention: Convention, *, zero_stage: int = 0, shards: int = 1) -> StateBytes:
-    """What `parameters` numbers keep on the fullest of `shards` ranks that train them together.
+def state_bytes(
+    parameters: int, convention: Convention, *, zero_stage: int = 0, shards: int = 1, rank: int = 0
+) -> StateBytes:
+    """What `parameters` numbers keep on one of `shards` ranks that train them together; rank 0 is the fullest.
 
     Stage 1 shards the optimizer states, stage 2 the gradients as well, stage 3 the weights as well.
     Source: Rajbhandari et al. 2020, ZeRO, section 5 and Figure 1.
-    Raises: ValueError for a stage that ZeRO does not have, or no ranks.
+    Raises: ValueError for a stage that ZeRO does not have, no ranks, or a rank that is not there.
     """
-    _check_sharding(zero_stage, shards)
-    shard = ceil(parameters / shards)  # of the first rank: torch.tensor_split gives it the remainder
+    _check_sharding(zero_stage, shards, rank)
+    shard = split_sizes(parameters, shards)[rank]
     return StateBytes(
         weights=convention.weights * (shard if zero_stage >= 3 else parameters),
         gradients=convention.gradients * (shard if zero_stage >= 2 else parameters),
@@ -142,9 +145,12 @@ def _shard(weight: Weight, tp: int) -> int:
     return weight.copies * prod(sizes)
 
 
-def _check_sharding(zero_stage: int, shards: int) -> None:
+def _check_sharding(zero_stage: int, shards: int, rank: int) -> None:
     if zero_stage not in range(4):
         rule = "ZeRO has the stages 1 to 3"
         raise ValueError(four_parts("state_bytes", f"zero_stage={zero_stage}", rule, "choose 0 (none), 1, 2 or 3"))
     if shards < 1:
         raise ValueError(four_parts("state_bytes", f"shards={shards}", "some rank holds the state", "give shards >= 1"))
+    if rank not in range(shards):
+        values, way_out = f"rank={rank}, shards={shards}", f"choose rank in 0..{shards - 1}"
+        raise ValueError(four_parts("state_bytes", values, "ranks count from 0", way_out))

@@ -24,7 +24,7 @@ GOOD = Row(
     predicted=TRAFFIC,
     step_s=0.0123,
     state_bytes=(2048, 2048),
-    predicted_state_bytes=2048,
+    predicted_state_bytes=(2048, 2048),
     note="loss fell",
 )
 
@@ -42,7 +42,8 @@ def test_a_good_row_has_no_fault():
         ({"traffic": replace(TRAFFIC, sent_bytes=(4, 9))}, "the formula says"),
         ({"traffic": replace(TRAFFIC, received_bytes=(8, 5))}, "the formula says"),
         ({"traffic": replace(TRAFFIC, messages=(1, 3))}, "the formula says"),
-        ({"state_bytes": (2048, 4096)}, r"states are \(2048, 4096\) bytes, the formula says 2048"),
+        ({"state_bytes": (2048, 4096)}, r"states are \(2048, 4096\) bytes, the formula says \(2048, 2048\)"),
+        ({"state_bytes": (2048, 2099), "states_within": 0.02}, r"states are \(2048, 2099\) bytes"),
     ],
 )
 def test_each_fault_fails_a_row(change, fault):
@@ -52,6 +53,12 @@ def test_each_fault_fails_a_row(change, fault):
         raise AssertionError(bad.faults[0])
     first, second = written(bad).splitlines()
     assert first.endswith("FAILED") and second.strip() == bad.faults[0]
+
+
+def test_a_formula_of_memory_may_leave_out_something_small():
+    near = replace(GOOD, state_bytes=(2048, 2058), states_within=0.01)
+    assert near.faults == []
+    assert " 2.01 KiB 0.49% 12.3 ms ok" in " ".join(written(near).split())
 
 
 def test_columns_line_up():

@@ -1,0 +1,77 @@
+"""Two gauges of memory: what autograd saves, and what PyTorch's allocator gave and has not got back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.models.decoder import Decoder
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory behind the tensors; what two of them share counts once, a part counts as its whole."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def saved_bytes(model: nn.Module, forward: Callable[[], object]) -> int:
+    """Bytes that autograd keeps for backward while `forward` runs, without the model's own weights."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: list[Tensor] = []  # held, so that no address is used twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept.append(tensor.detach())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    return storage_bytes(kept)
+
+
+def allocated_bytes(work: Callable[[], object]) -> int:
+    """Bytes that `work` allocated and that still exist when it has returned; its result counts as existing.
+
+    The allocator reports each piece, whoever holds it: no list of tensors is needed. On a CPU.
+    """
+    gc.collect()  # what is freed meanwhile would count with a minus
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = work()
+    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
+    pieces = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    del result
+    return sum(pieces)  # what was given back has a minus
+
+
+class Recomputed(torch.autograd.Function):
+    """A layer that keeps its input alone and runs its forward pass once more in backward.
+
+    What `torch.utils.checkpoint.checkpoint` does, whose first call imports PyTorch's compiler: a second on each rank.
+    Source: Chen et al. 2016, section 3.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[Tensor, Tensor], Tensor], x: Tensor, angles: Tensor) -> Tensor:
+        ctx.run = run
+        ctx.save_for_backward(x, angles)
+        return run(x, angles)  # autograd records nothing in here
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, None]:
+        x, angles = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.run(x, angles)
+        torch.autograd.backward(y, gradient)  # adds to the gradients of the layer's weights
+        return None, x.grad, None
+
+
+def recompute_layers(model: Decoder) -> None:
+    """Let every layer keep its input alone."""
+    for layer in model.layers:
+        layer.forward = partial(Recomputed.apply, layer.forward)
