@@ -9,6 +9,7 @@ from course_lib.viz.chunks import primitives_overview, who_holds_what
 from course_lib.viz.cost_bars import plot_cost_bars
 from course_lib.viz.cost_lines import plot_cost_lines
 from course_lib.viz.float_bits import float_bits, float_bits_explorer
+from course_lib.viz.gradients import plot_gradients
 from course_lib.viz.loss_curves import plot_loss_curves
 from course_lib.viz.matrix import plot_bytes_matrix
 from course_lib.viz.memory import memory_explorer, plot_gpu_memory
@@ -37,6 +38,7 @@ __all__ = [
     "plot_cost_lines",
     "plot_fit",
     "plot_gpu_memory",
+    "plot_gradients",
     "plot_loss_curves",
     "plot_messages",
     "plot_mlp",

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
-from course_lib.viz import marks, style
+from course_lib.viz import cells, marks, style
 from course_lib.viz.picture import Picture
 
-POSITIVE, NEGATIVE = "#00703C", "#7B3294"  # green and violet: told apart by all, and no rank's hue
 _CELL, _ROW, _GAP = 0.635, 0.48, 0.05  # inches: a number, a row, between cells
 _LAYOUT = (  # parameter, its name in y = W₂ f(W₁ x + b₁) + b₂, what is written after it, inches for that
     ("layer1.weight", "W₁", "x +", 0.45),
@@ -33,7 +32,7 @@ def plot_mlp(numbers: Mapping[str, Tensor], *, title: str = "The 38 parameters o
     tables = _tables(numbers)
     top, rows = style.HEADER + 0.72, SIZES[1]
     figure, page = style.new_page(top + rows * _ROW + 0.62, title, _SUBTITLE)
-    largest = _largest(tables)
+    largest = cells.largest_of(tables.values())
     unit = 1.0 if largest == 0 or 0.1 <= largest < 10 else 10.0 ** math.floor(math.log10(largest))
     middle, x = top + rows * _ROW / 2, style.MARGIN
     for name, symbol, after, room in _LAYOUT:
@@ -41,9 +40,7 @@ def plot_mlp(numbers: Mapping[str, Tensor], *, title: str = "The 38 parameters o
         x += len(tables[name][0]) * _CELL
         marks.label(page, x - _GAP / 2 + room / 2, middle, after, colour=style.SOFT)
         x += room
-    key = "green: above 0   violet: below 0   stronger: larger" + (
-        "" if unit == 1 else f"   numbers in units of {unit:.0e}"
-    )
+    key = cells.KEY + ("" if unit == 1 else f"   numbers in units of {unit:.0e}")
     marks.label(page, style.MARGIN, top + rows * _ROW + 0.28, key, colour=style.SOFT, align="left")
     return Picture(figure, title=title, description=_in_words(tables))
 
@@ -63,12 +60,6 @@ def _tables(numbers: Mapping[str, Tensor]) -> dict[str, list[list[float]]]:
     return {name: tensor.detach().reshape(len(tensor), -1).tolist() for name, tensor in numbers.items()}
 
 
-def _largest(tables: Mapping[str, list[list[float]]]) -> float:
-    """The largest size of a finite number."""
-    numbers = (abs(number) for table in tables.values() for row in table for number in row)
-    return max(filter(math.isfinite, numbers), default=0.0)
-
-
 def _draw_table(
     page: Axes, left: float, middle: float, symbol: str, table: list[list[float]], *, largest: float, unit: float
 ) -> None:
@@ -78,29 +69,16 @@ def _draw_table(
     sizes = f"{len(table)} out" if columns == 1 else f"{len(table)} out × {columns} in"
     marks.label(page, centre, top - 0.46, symbol, bold=True)
     marks.label(page, centre, top - 0.18, sizes, size=style.SMALL_SIZE, colour=style.SOFT)
-    for down, row in enumerate(table):
-        for right, number in enumerate(row):
-            x, y = left + right * _CELL, top + down * _ROW
-            fill = _colour(number, largest)
-            marks.box(page, x, y, _CELL - _GAP, _ROW - _GAP, fill=fill)
-            place = (x + (_CELL - _GAP) / 2, y + (_ROW - _GAP) / 2)
-            marks.label(page, *place, _written(number / unit), size=style.SMALL_SIZE, colour=style.text_on(fill))
-
-
-def _colour(number: float, largest: float) -> str:
-    """The stronger, the nearer to the largest number of the picture; grey for 0 and for what is no number."""
-    if number == 0 or not math.isfinite(number):
-        return style.PANEL
-    return style.tint(POSITIVE if number > 0 else NEGATIVE, 0.06 + 0.6 * abs(number) / largest)
-
-
-def _written(number: float) -> str:
-    """Two decimals; what rounds to zero has no sign.
-
-    >>> _written(-0.25), _written(-0.001)
-    ('−0.25', '0.00')
-    """
-    return f"{number:.2f}".replace("-0.00", "0.00").replace("-", "−")
+    cells.draw_table(
+        page,
+        left,
+        top,
+        table,
+        cell=(_CELL, _ROW),
+        gap=_GAP,
+        largest=largest,
+        text=lambda number: cells.written(number / unit),
+    )
 
 
 def _in_words(tables: Mapping[str, list[list[float]]]) -> str:

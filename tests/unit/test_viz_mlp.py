@@ -11,7 +11,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from course_lib.models.mlp import MLP
 from course_lib.viz import plot_mlp
-from course_lib.viz.mlp import NEGATIVE, POSITIVE
+from course_lib.viz.cells import NEGATIVE, POSITIVE
 from course_lib.viz.style import PANEL, tint
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 

@@ -7,9 +7,12 @@ from functools import cache
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from matplotlib.colors import to_hex
+from matplotlib.patches import FancyBboxPatch
 
 from course_lib import viz
+from course_lib.models.mlp import MLP
 from course_lib.training.psgd import Quadratic, psgd_alone
 from course_lib.viz import charts, style
 from tests.unit.test_viz_pictures import drawn_texts, flaws
@@ -33,7 +36,29 @@ def small_speedup():
     return viz.plot_speedup(Quadratic(size=4), workers=(1, 4, 16), steps=(20, 200))
 
 
+def gradients(ranks, dtype=torch.float64, scale=1.0):
+    """Of each rank's equal share of a batch, and of the whole batch."""
+    torch.manual_seed(0)
+    model, inputs = MLP(gelu=True).to(dtype), torch.randn(12, 6, dtype=dtype)
+    shares = []
+    for share in (*inputs.chunk(ranks), inputs):
+        model.zero_grad()
+        (scale * model(share).square().mean()).backward()
+        shares.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+    return shares[:-1], shares[-1]
+
+
+def wrong_gradients():
+    """One number of one rank is off by 0.1."""
+    per_rank, whole = gradients(2)
+    per_rank[1]["layer2.weight"][1, 2] += 0.1
+    return per_rank, whole
+
+
 FIGURES = {
+    **{f"gradients-{p}": lambda p=p: viz.plot_gradients(*gradients(p)) for p in (1, 2, 3, 4)},
+    "gradients-small": lambda: viz.plot_gradients(*gradients(2, torch.float32, 1e-7)),
+    "gradients-wrong": lambda: viz.plot_gradients(*wrong_gradients()),
     "scaling": lambda: viz.plot_scaling(LINKS, MEASURED),
     "scaling-one": lambda: viz.plot_scaling({"NVLink": efficiency(0.02)}),
     "scaling-measured": lambda: viz.plot_scaling({}, {"this machine": {1: 1.0, 3: 1.4}}),
@@ -61,6 +86,41 @@ def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     assert picture.svg == FIGURES[name]().svg
     root = ElementTree.fromstring(picture.svg)
     assert (root[0].text, root[1].text) == (picture.title, picture.description)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_average_of_the_ranks_gradients_is_the_whole_batch_s(dtype):
+    picture = viz.plot_gradients(*gradients(4, dtype))
+    assert picture.title == "The average is the whole batch's gradient"
+    assert picture.text.endswith("average =   all 38 numbers are equal, up to rounding")
+    words = [text for text, _, _ in drawn_texts(picture.figure)]
+    assert words.count("4 out × 6 in") == words.count("2 out × 4 in") == 1
+    numbers = [text for text in words if text.lstrip("−").isdigit()]
+    assert len(numbers) == 38 * 6
+    average, one = picture.text.split("average:\n")[1].split("\none device:\n")
+    assert one.startswith(average) and len(average.splitlines()) == 4
+
+
+def test_every_cell_has_its_number_in_the_unit_that_is_named():
+    per_rank, whole = gradients(2, scale=1e-3)
+    picture = viz.plot_gradients(per_rank, whole)
+    unit = float(picture.text.splitlines()[1].removeprefix("numbers in units of "))
+    largest = max(tensor.abs().max().item() for block in (*per_rank, whole) for tensor in block.values())
+    assert 9.95 <= largest / unit < 100
+    rows = picture.text.split("rank 1:\n")[1].splitlines()[0].split(": ")[1].split("; ")
+    read = torch.tensor([[float(number.replace("−", "-")) for number in row.split()] for row in rows])
+    assert read * unit == pytest.approx(per_rank[1]["layer1.weight"].float(), abs=0.51 * unit)
+
+
+def test_what_the_average_misses_is_framed_and_said():
+    picture = viz.plot_gradients(*wrong_gradients())
+    assert picture.title == "The average is not the whole batch's gradient"
+    assert picture.text.endswith("average ≠   1 of 38 numbers differs")
+    frames = [box for box in picture.figure.findobj(FancyBboxPatch) if to_hex(box.get_edgecolor()) == "#b84a5e"]
+    assert len(frames) == 1
+    nan = gradients(2)
+    nan[0][0]["layer2.bias"][0] = math.nan
+    assert viz.plot_gradients(*nan).text.endswith("1 of 38 numbers differs")
 
 
 def drawn(chart, hue):
@@ -143,6 +203,19 @@ def test_a_log_axis_names_2_and_5_only_where_there_is_room():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: viz.plot_gradients([{}] * 5, {}), r"plot_gradients: world_size=5; this picture holds 1 to 4 ranks"),
+        (
+            lambda: viz.plot_gradients([{"w": torch.ones(2)}], {"w": torch.ones(3)}),
+            r"plot_gradients: rank 0 has \{'w': \(2,\)\}; one device has \{'w': \(3,\)\}; give gradients of the same",
+        ),
+        (
+            lambda: viz.plot_gradients([{"w": torch.ones(())}], {"w": torch.ones(())}),
+            r"plot_gradients: \{'w': \(\)\}; a matrix or a vector for each parameter, none of them empty; draw only",
+        ),
+        (
+            lambda: viz.plot_gradients([{"w": torch.ones(2, 30)}], {"w": torch.ones(2, 30)}),
+            r"plot_gradients: w \(2, 30\); they fit on one line; draw the gradients of fewer parameters",
+        ),
         (lambda: viz.plot_scaling({}), r"plot_scaling: 0 lines of no points; this picture holds 1 to 5 lines.*; leave"),
         (lambda: viz.plot_scaling({"a": {}}), r"plot_scaling: 1 lines of 0 points; .*, each with points; leave"),
         (lambda: viz.plot_scaling({"a": {2: -0.1}}), r"plot_scaling: efficiency -0.1 on 2 GPUs; both are positive; gi"),
