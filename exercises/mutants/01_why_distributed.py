@@ -240,9 +240,9 @@ def router_forgotten(c):
 # 01.4 ------------------------------------------------------------------------------------------------------------
 
 
-def right_needs(N, D, heads, V, T):
-    P = N * (12 * D**2 + 10 * D) + D * (V + T) + 2 * D + V * (D + 1)
-    sequence = 2 * (5 * N * T * D + N * heads * T**2 + 2 * V * T + 2 * T * D + 2 * T) / 1e9
+def right_needs(L, H, A, V, S):
+    P = L * (12 * H**2 + 10 * H) + H * (V + S) + 2 * H + V * (H + 1)
+    sequence = 2 * (5 * L * S * H + L * A * S**2 + 2 * S * V + 2 * S * H + 2 * S) / 1e9
     return {
         "parameters": P,
         "workshop_gb": 14 * P / 1e9,
@@ -664,6 +664,9 @@ def right_slips(gpus, unsharded, sharded):
         "file_parameters": grok(kv=6144, matrices=2, inner=12288, vocabulary=32000),
         "released_parameters": grok(),
         "missing_in_blocks": 64 * 8 * 6144 * (3 * 32768 - 2 * 12288),
+        "ratio_smallest": 1.0e12 / 6.7e9,
+        "ratio_largest": 1.4e12 / 65.2e9,
+        "law_smallest": 20 * 6.7e9,
     }
 
 
@@ -709,4 +712,7 @@ MUTANTS += [
         wrong_slips(missing_in_blocks=lambda r: r["released_parameters"] - r["file_parameters"]),
         False,
     ),
+    ("01.10", "law", "that is the law; divide what it was trained on", wrong_slips(ratio_smallest=lambda r: 20), False),
+    ("01.10", "law", "near it, but not on it", wrong_slips(ratio_largest=lambda r: 20), False),
+    ("01.10", "law", "that is what it was trained on", wrong_slips(law_smallest=lambda r: 1e12), False),
 ]

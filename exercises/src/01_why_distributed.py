@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Exercises 01: where the memory and the time go
 #
-# Ten exercises, 54 points, about three hours. Do notebook `01_why_distributed` first. Only 01.6 needs several ranks.
+# Ten exercises, 58 points, about three hours. Do notebook `01_why_distributed` first. Only 01.6 needs several ranks.
 #
 # | | kind | exercise | difficulty | minutes | points |
 # | --- | --- | --- | --- | --- | --- |
@@ -22,7 +22,7 @@
 # | 01.7 | write | activations, kept or recomputed | hard | 25 | 5 |
 # | 01.8 | write | how many GPUs | medium | 15 | 5 |
 # | 01.9 | write | days of training, by two utilisations | easy | 10 | 4 |
-# | 01.10 | find the wrong number | three printed slips | medium | 20 | 9 |
+# | 01.10 | find the wrong number | four printed slips | medium | 25 | 11 |
 
 # %% [markdown]
 # ## How to work
@@ -44,7 +44,6 @@ import torch.distributed as dist
 
 from course_lib import comm
 from course_lib.checks import check, given, hint
-from course_lib.config import load_model
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
@@ -224,31 +223,29 @@ from course_lib.checks import check
 assert check("01.3", count_parameters, part="experts").passed
 
 # %% [markdown]
-# Your function reads any preset, for instance that of Llama 3.1 70B. In bf16 its weights alone take:
-
-# %%
-try:
-    print(f"{2 * count_parameters(load_model('llama3_1_70b')) / 1e9:.1f} GB")
-except NotImplementedError:
-    print("write count_parameters first")
+# Your function reads every preset of the course:
+#
+# ```python
+# from course_lib.config import load_model
+# count_parameters(load_model("llama3_1_70b"))
+# ```
 
 # %% [markdown]
 # ## 01.4 Assess memory needs
 #
 # *Predict · easy · 20 minutes · 8 points.* **You learn** to say what a training needs before you ask for GPUs.
 #
-# This is the exercise of a public workshop, for a GPT of N layers, width D, a vocabulary V and T positions. Its formulas, for
-# parameters and for the *numbers* (not bytes) that one batch of B sequences keeps as activations:
+# This is the exercise of the Kempner Institute's workshop, for a GPT of L layers of width H, A heads, a vocabulary V and S
+# positions. Its formulas, in our letters, for the parameters and for the *numbers* (not bytes) that a batch of B sequences keeps
+# as activations:
 #
-# $$P = N(12D^2 + 10D) + D(V + T) + 2D + V(D + 1)$$
+# $$P = L(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
 #
-# $$A = 5NBTD + B N N_h T^2 + 2BVT + 2BTD + 2BT$$
-#
-# $N_h$ is the number of heads.
+# $$\text{activations} = 5LBSH + L A B S^2 + 2BSV + 2BSH + 2BS$$
 
 # %% nbgrader={"grade": false, "grade_id": "01-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
-N, D, heads, V, T = given("01.4", GRADE_SEED)
-print(f"N = {N} layers, D = {D}, {heads} heads, V = {V}, T = {T}")
+L, H, A, V, S = given("01.4", GRADE_SEED)
+print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
 
 # %% [markdown]
 # Weights are bf16, the optimizer is Adam with an fp32 copy of the weights and two fp32 moments. GB is $10^9$ bytes.
@@ -266,13 +263,13 @@ print(f"N = {N} layers, D = {D}, {heads} heads, V = {V}, T = {T}")
 
 # %% nbgrader={"grade": false, "grade_id": "01-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
-parameters = N * (12 * D**2 + 10 * D) + D * (V + T) + 2 * D + V * (D + 1)
+parameters = L * (12 * H**2 + 10 * H) + H * (V + S) + 2 * H + V * (H + 1)
 workshop_gb = 14 * parameters / 1e9
 states_gb = 16 * parameters / 1e9
 fp32_gradients_gb = 18 * parameters / 1e9
 a100_40 = math.ceil(states_gb / 40)
 h100_80 = math.ceil(states_gb / 80)
-sequence_gb = 2 * (5 * N * T * D + N * heads * T**2 + 2 * V * T + 2 * T * D + 2 * T) / 1e9
+sequence_gb = 2 * (5 * L * S * H + L * A * S**2 + 2 * S * V + 2 * S * H + 2 * S) / 1e9
 sequences_per_gpu = math.floor((80 - states_gb / 8) / sequence_gb)
 ### END SOLUTION
 needs = {
@@ -380,7 +377,8 @@ assert check("01.5", zero_bytes, part="formats").passed
 
 # %% [markdown]
 # `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings. Use it in place of your own: the check
-# counts the bytes of what you give it, and of its moments.
+# counts the bytes of what you give it, and of its moments. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own
+# would hide it.)
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
 # each weight of a rank's own shard, and none for others; 2(p-1)/p of the bf16 weights sent per rank and step.
@@ -570,7 +568,7 @@ assert check("01.9", training_days, part="hardware", seed=GRADE_SEED + 1).passed
 # %% [markdown]
 # ## 01.10 Find the wrong number
 #
-# *Find the wrong number · medium · 20 minutes · 9 points.* **You learn** to compute a printed table again before you build on it.
+# *Find the wrong number · medium · 25 minutes · 11 points.* **You learn** to compute a printed table again before you build on it.
 #
 # **A, a table that talks copy from its paper:** the sizes of GPT-3. In every row the width is heads × head size.
 #
@@ -609,6 +607,13 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # matrices of an expert           2           3
 # vocabulary (tied)           32000      131072
 # ```
+#
+# **D, a talk:** "LLaMA follows the Chinchilla law", which is about 20 tokens for each parameter. What LLaMA was trained on:
+#
+# ```text
+# parameters      6.7 B    13.0 B    32.5 B    65.2 B
+# tokens          1.0 T     1.0 T     1.4 T     1.4 T
+# ```
 
 # %% [markdown]
 # Give the numbers as they should be; for C, matrices are enough (norms and routers are below the tolerance of 0.1 % <!-- =100 * 0.001 -->).
@@ -624,6 +629,9 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `file_parameters` | C: parameters of the file's model |
 # | `released_parameters` | C: parameters of the released model |
 # | `missing_in_blocks` | C: how many the file's feed-forward blocks have too few |
+# | `ratio_smallest` | D: tokens per parameter of the smallest LLaMA |
+# | `ratio_largest` | D: tokens per parameter of the largest |
+# | `law_smallest` | D: tokens that the law gives the smallest |
 
 # %% nbgrader={"grade": false, "grade_id": "01-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -636,6 +644,9 @@ row_in_gb = sharded * 2**30 / 1e9
 file_parameters = 64 * (4 * 6144**2 + 8 * 2 * 6144 * 12288) + 32000 * 6144
 released_parameters = 64 * (2 * 6144**2 + 2 * 6144 * 1024 + 8 * 3 * 6144 * 32768) + 131072 * 6144
 missing_in_blocks = 64 * 8 * 6144 * (3 * 32768 - 2 * 12288)
+ratio_smallest = 1.0e12 / 6.7e9
+ratio_largest = 1.4e12 / 65.2e9
+law_smallest = 20 * 6.7e9
 ### END SOLUTION
 slips = {
     "xl_heads": xl_heads,
@@ -647,6 +658,9 @@ slips = {
     "file_parameters": file_parameters,
     "released_parameters": released_parameters,
     "missing_in_blocks": missing_in_blocks,
+    "ratio_smallest": ratio_smallest,
+    "ratio_largest": ratio_largest,
+    "law_smallest": law_smallest,
 }
 check("01.10", slips, seed=GRADE_SEED)
 
@@ -664,6 +678,11 @@ assert check("01.10", slips, part="row", seed=GRADE_SEED).passed
 from course_lib.checks import check
 
 assert check("01.10", slips, part="model", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "01-10-law", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("01.10", slips, part="law", seed=GRADE_SEED).passed
 
 # %% [markdown]
 # ## Where this leads

@@ -21,20 +21,20 @@ SHAPES = (
 
 
 def given(seed: int) -> Given:
-    """Layers N, width D, heads, vocabulary V and positions T."""
+    """Layers L, width H, heads A, vocabulary V and positions S."""
     return SHAPES[0] if seed == 0 else random.Random(seed).choice(SHAPES)
 
 
-def _model(N: float, D: float, heads: float, V: float, T: float) -> ModelConfig:
+def _model(L: float, H: float, A: float, V: float, S: float) -> ModelConfig:
     return ModelConfig(
         name="given",
-        hidden_size=int(D),
-        n_layers=int(N),
-        n_heads=int(heads),
-        n_kv_heads=int(heads),
-        ffn_size=4 * int(D),
+        hidden_size=int(H),
+        n_layers=int(L),
+        n_heads=int(A),
+        n_kv_heads=int(A),
+        ffn_size=4 * int(H),
         vocab_size=int(V),
-        max_sequence=int(T),
+        max_sequence=int(S),
         tied=False,
     )
 
@@ -91,10 +91,10 @@ NEEDS = NumberExercise(
             unit="parameters",
             answer=_parameters,
             typical=(
-                (lambda *s: _parameters(*s) - s[3] * s[1] - s[3], "the head, V (D + 1), is missing"),
-                (lambda *s: _parameters(*s) - s[4] * s[1], "the positions, T D, are missing"),
-                (lambda *s: _parameters(*s) - s[3], "the head has a bias: V (D + 1)"),
-                (lambda *s: _parameters(*s) - 10 * s[0] * s[1], "norms and biases, 10 D in each layer, are missing"),
+                (lambda *s: _parameters(*s) - s[3] * s[1] - s[3], "the head, V (H + 1), is missing"),
+                (lambda *s: _parameters(*s) - s[4] * s[1], "the positions, S H, are missing"),
+                (lambda *s: _parameters(*s) - s[3], "the head has a bias: V (H + 1)"),
+                (lambda *s: _parameters(*s) - 10 * s[0] * s[1], "norms and biases, 10 H in each layer, are missing"),
             ),
         ),
         Question(
@@ -168,7 +168,7 @@ NEEDS = NumberExercise(
         "batch": "right. The states fit with ease; then every sequence wants gigabytes more",
     },
     hints=(
-        "Type the formula as it stands: N*(12*D**2 + 10*D) + D*(V + T) + 2*D + V*(D + 1).",
+        "Type the formula as it stands: L*(12*H**2 + 10*H) + H*(V + S) + 2*H + V*(H + 1).",
         "14 bytes: weights 2, fp32 copy 4, two moments 4 each. Then gradients, of 2 bytes or of 4. 1 GB is 10**9.",
         "GPUs: bytes / memory, rounded up: math.ceil. A GPU of 80 GB has 80 * 10**9 bytes here.",
         "The activations' formula counts numbers, with B = 1. On 8 GPUs under ZeRO-3 each holds an eighth of the "

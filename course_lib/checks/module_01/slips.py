@@ -1,18 +1,24 @@
-"""01.10: three printed slips, each with one wrong number or one thing left unsaid."""
+"""01.10: four printed slips, each with a wrong number or one thing left unsaid."""
 
 from __future__ import annotations
 
+import math
 import random
 
 from course_lib.checks.numbers import Given, NumberExercise, Question
 from course_lib.config import ParallelConfig, load_model, load_preset
-from course_lib.costs import explorer_parameters, explorer_state_bytes, model_parameters
+from course_lib.costs import (
+    LLAMA_TOKENS,
+    chinchilla_tokens,
+    explorer_parameters,
+    explorer_state_bytes,
+    model_parameters,
+)
 from course_lib.units import GB, GiB
 
 LLAMA, RELEASED, FILE = (load_model(name) for name in ("llama3_1_405b", "grok_1", "grok_1_explorer"))
 XL, LARGE = (load_preset(name) for name in ("gpt3_xl", "gpt3_13b"))
 P = explorer_parameters(LLAMA)  # of the matrices alone, as the tool counts
-HEAD = 128
 
 
 def rows(gpus: float) -> tuple[float, float]:
@@ -32,6 +38,16 @@ def _experts(config_name: str) -> int:
     """Parameters of all feed-forward blocks."""
     c = load_model(config_name)
     return c.n_layers * c.n_experts * (3 if c.gated_ffn else 2) * c.hidden_size * c.ffn_size
+
+
+def _printed(name: str) -> float:
+    """Parameters as the paper rounds them."""
+    return load_preset(name).printed_parameters or math.nan
+
+
+def _ratio(name: str) -> float:
+    """Tokens per parameter that a LLaMA was trained on."""
+    return LLAMA_TOKENS[name] / _printed(name)
 
 
 SHAPES = (
@@ -156,19 +172,47 @@ MODEL = (
     ),
 )
 
+LAW = (
+    Question(
+        name="ratio_smallest",
+        level="law",
+        unit="tokens",
+        tolerance=0.005,
+        answer=lambda *rows: _ratio("llama_7b"),
+        typical=((lambda *rows: 20, "that is the law; divide what it was trained on by its parameters"),),
+    ),
+    Question(
+        name="ratio_largest",
+        level="law",
+        unit="tokens",
+        tolerance=0.005,
+        answer=lambda *rows: _ratio("llama_65b"),
+        typical=((lambda *rows: 20, "that is the law, and this one is near it, but not on it"),),
+    ),
+    Question(
+        name="law_smallest",
+        level="law",
+        unit="tokens",
+        tolerance=0.005,
+        answer=lambda *rows: chinchilla_tokens(_printed("llama_7b")),
+        typical=((lambda *rows: LLAMA_TOKENS["llama_7b"], "that is what it was trained on"),),
+    ),
+)
+
 SLIPS = NumberExercise(
     key="01.10",
-    title="find the wrong number: three printed slips",
+    title="find the wrong number: four printed slips",
     given=given,
     world_size=lambda *rows: 0,
-    levels={"shapes": 2, "row": 4, "model": 3},
-    questions=(*SHAPES, *ROW, *MODEL),
+    levels={"shapes": 2, "row": 4, "model": 3, "law": 2},
+    questions=(*SHAPES, *ROW, *MODEL, *LAW),
     praise={
         "shapes": "right. The printed 24 and 5140 are the paper's own, and a model of these sizes cannot be built",
         "row": "right. 16/d is FSDP2: fp32 shards, and bf16 weights for one block at a time. 18/d keeps the bf16 copy. "
         "Both are true; the row does not say which it means, and says GB for GiB",
         "model": "right. The file describes a model of a quarter of Grok-1's size: its numbers are true, "
         "of another model",
+        "law": "right. Only the largest is near the law; the small ones were trained far beyond it, to be cheap in use",
     },
     hints=(
         "Shapes: width = heads x head size. All three are printed; where they disagree, the neighbours in the table "
@@ -178,5 +222,6 @@ SLIPS = NumberExercise(
         "but not the first one's. What has that many bytes?",
         "Model: a layer has attention, 2 H H + 2 H K, and as many blocks as experts, each of 2 or 3 matrices H x F. "
         "K is kv heads x head size. A tied model has one table V x H.",
+        "Law: tokens / parameters. B is 10**9, T is 10**12. Which of the four is near 20?",
     ),
 )

@@ -1,0 +1,92 @@
+"""What an exercise whose answer is a formula tells: the numeric signature, and that a bad answer harms nobody."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+import torch
+
+from course_lib.checks import check, runner
+from course_lib.checks.formula import Call, Formula, formula_exercise
+from course_lib.checks.module_01 import bits, zero_ranks
+from course_lib.checks.probe import why_probe_fails
+from course_lib.checks.spec import Level
+from course_lib.config import load_model
+from course_lib.costs import model_parameters
+
+TWICE = Call(text="twice", arguments=lambda seed: (10 + seed, 6))
+PRODUCT = formula_exercise(
+    key="00.0",
+    title="a product",
+    formula=Formula(
+        name="product",
+        answer=lambda a, b: a * b if a < 100 else None,
+        show=lambda a, b: f"{a} and {b}",
+        typical=((lambda a, b: a + b, "that is the sum"),),
+        amounts=lambda a, b: {"the first": a, "nothing": 0},
+    ),
+    levels={"all": Level(points=1, cases=(TWICE,), praise="right")},
+    hints=("multiply",),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (lambda a, b: a * b, None),
+        (lambda a, b: float(a * b), None),
+        (lambda a, b: a + b, "twice (11 and 6): your product is 0.258 x the reference: that is the sum"),
+        (lambda a, b: 7 * a * b, "your product is exactly 7.0 x the reference"),
+        (lambda a, b: a * b / 3, "your product is exactly 1/3.0 of the reference"),
+        (lambda a, b: a * b - a, "your product is 0.833 x the reference: 11 too few, exactly the first"),
+        (lambda a, b: a * b + 2 * a, "your product is 1.33 x the reference: 22 too many, exactly 2 x the first"),
+        (lambda a, b: a * b + 1e-4, "your product is 1.00000152 x the reference"),
+        (lambda a, b: 0, "your product is 0, not the reference"),
+        (lambda a, b: math.inf, "your product is inf, not the reference"),
+        (lambda a, b: None, "twice (11 and 6): returned None, the reference 66"),
+        (lambda a, b: True, "returned bool, not a number"),
+        (lambda a, b: a / 0, "twice: an error: rank 0 failed at line"),
+        (lambda a, b: os._exit(1), "twice: a crash: rank 0 died"),
+    ],
+)  # fmt: skip
+def test_a_wrong_number_tells_what_it_is(answer, text):
+    found = why_probe_fails(PRODUCT, answer, TWICE, seed=1, timeout=10)
+    assert found is None if text is None else text in found
+
+
+def test_none_is_an_answer_where_the_reference_is_none():
+    beyond = Call(text="beyond", arguments=lambda seed: (200, 6))
+    assert why_probe_fails(PRODUCT, lambda a, b: None, beyond, seed=0, timeout=10) is None
+    found = why_probe_fails(PRODUCT, lambda a, b: a * b, beyond, seed=0, timeout=10)
+    assert found == "beyond (200 and 6): returned 1,200, the reference None"
+
+
+def test_a_nan_is_no_crash_of_the_check():
+    assert "your product is nan" in why_probe_fails(PRODUCT, lambda a, b: math.nan, TWICE, seed=0, timeout=10)
+
+
+def test_one_rank_is_enough_for_formulas():
+    runner.shutdown()
+    assert check("01.3", model_parameters).passed
+    assert list(runner._pools) == [1]
+
+
+@pytest.mark.parametrize("name", bits.FORMATS)
+def test_patterns_are_read_as_pytorch_reads_them(name):
+    form = bits.FORMATS[name]
+    one = bits.Number(0, 2 ** (form.exponent_bits - 1) - 1, 0, form.exponent_bits, form.mantissa_bits)
+    largest = bits.Number(1, 2**form.exponent_bits - 2, 2**form.mantissa_bits - 1, *one[3:])
+    assert bits.by_torch(name, [one, largest]) == [1.0, -torch.finfo(form.dtype).max]
+
+
+def test_zero_1_s_reference_moves_weights_that_bf16_alone_would_not():
+    run = zero_ranks.draw(zero_ranks.Training(world_size=2, length=12), seed=0)
+    one_step = zero_ranks.trained(run._replace(gradients=run.gradients[:1]))
+    assert torch.equal(one_step.bfloat16(), run.weights)
+    assert not torch.equal(zero_ranks.trained(run).bfloat16(), run.weights)
+
+
+def test_the_presets_of_01_3_are_the_published_sizes():
+    assert model_parameters(load_model("llama3_1_8b")) == 8_030_261_248
