@@ -11,6 +11,7 @@ from statistics import median
 
 from all_reduce import Cell, best_algorithm
 from measure import Comparison, Verdict
+from memory import Agreement, gate_rows, table_rows
 
 from course_lib.costs import SweepPoint, comm_time
 from course_lib.units import format_bytes, format_seconds
@@ -30,6 +31,7 @@ class Results:
     load_after: float
     runner: list[Comparison]
     all_reduce: list[Cell]
+    memory: list[Agreement]
     verdicts: list[Verdict]
 
 
@@ -73,11 +75,13 @@ def markdown(results: Results, figures: Sequence[str] = ()) -> str:
             f"{results.load_after:.2f} after, the benchmark's own processes included. Times are medians; `times "
             "faster` is the median over rounds of the peer's time over ours, taken in turn within each round.",
             "## Gates",
-            table([["figure", "times faster", "gate", "goal", ""], *gates]),
+            table([["figure", "times faster", "gate", "goal", ""], *gates, *gate_rows(results.memory)]),
             "## `%%ranks` against ipyparallel, 4 ranks",
             table([["what", *times], *runner]),
             "## All-reduce on send and receive against gloo's own (float32, in place, guard and ledger off)",
             table([["ranks", "size", "algorithm", *times], *cells]),
+            "## Memory formulas against measured tensors",
+            table(table_rows(results.memory)),
             *(f"![Measured bandwidth of both all-reduces]({name})" for name in figures),
             "",
         ]

@@ -7,6 +7,7 @@ import platform
 from importlib.metadata import version
 
 import all_reduce
+import memory
 import report
 import runner
 
@@ -22,6 +23,8 @@ def main() -> None:
     compared = runner.compare()
     print("all-reduce against gloo ...", flush=True)
     cells = all_reduce.compare()
+    print("memory formulas against tensors ...", flush=True)
+    agreements = memory.compare()
     results = report.Results(
         date=datetime.date.today().isoformat(),
         machine=describe_machine(),
@@ -30,6 +33,7 @@ def main() -> None:
         load_after=report.load_per_core(cores()),
         runner=compared,
         all_reduce=cells,
+        memory=agreements,
         verdicts=[*runner.verdicts(compared), *all_reduce.verdicts(cells)],
     )
     print(report.markdown(results))

@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
 from all_reduce import Cell, best_algorithm, slowest
 from measure import Comparison, Verdict, mean_ratio
+from memory import Agreement
 from report import Results, markdown, write
 
 from course_lib.units import KiB, MiB
@@ -34,6 +35,10 @@ def results(verdict):
         load_after=1.0,
         runner=[TWICE],
         all_reduce=cells,
+        memory=[
+            Agreement(kind="states", name="some states", formula=1000, measured=1000),
+            Agreement(kind="activations", name="some activations", formula=980, measured=1000),
+        ],
         verdicts=[verdict],
     )
 
@@ -62,6 +67,9 @@ def test_the_page_says_what_was_missed_and_how_busy_the_machine_was():
     assert "| twice | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 |" in page
     assert "| 4 | 4 MiB | ring | 2 s | 1 s | 0.50 | 0.50 to 0.50 | 1 |" in page
     assert "0.25 before, 1.00 after" in page
+    assert "| memory formulas, states | 0.000% off | 0.5% | on a GPU: not run | gate met |" in page
+    assert "| memory formulas, activations | 2.000% off | 1.0% | on a GPU: not run | NOT MET |" in page
+    assert "| some activations | 980 B | 1000 B | 2.000% |" in page
 
 
 def test_page_numbers_and_figures_are_written(tmp_path, monkeypatch):
