@@ -5,6 +5,7 @@ from __future__ import annotations
 from course_lib.viz.anatomy import plot_anatomy
 from course_lib.viz.anatomy_row import plot_anatomy_row
 from course_lib.viz.bandwidth import plot_bandwidth, plot_fit
+from course_lib.viz.buckets import plot_buckets
 from course_lib.viz.chunks import primitives_overview, who_holds_what
 from course_lib.viz.cost_bars import plot_cost_bars
 from course_lib.viz.cost_lines import plot_cost_lines
@@ -33,6 +34,7 @@ __all__ = [
     "plot_anatomy",
     "plot_anatomy_row",
     "plot_bandwidth",
+    "plot_buckets",
     "plot_bytes_matrix",
     "plot_cost_bars",
     "plot_cost_lines",

@@ -9,11 +9,13 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from matplotlib.colors import to_hex
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course_lib import viz
 from course_lib.models.mlp import MLP
+from course_lib.parallel.buckets import fill, trained
 from course_lib.training.psgd import Quadratic, psgd_alone
+from course_lib.units import MiB
 from course_lib.viz import charts, style
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
@@ -29,6 +31,11 @@ def efficiency(cost, counts=(1, 2, 4, 8, 16, 32, 64)):
 
 LINKS = {"NVLink": efficiency(0.01), "InfiniBand": efficiency(0.05), "Ethernet": efficiency(0.9)}
 MEASURED = {"NVLink": {1: 1.0, 2: 0.98, 4: 0.97}, "this machine": {1: 1.0, 2: 0.5, 4: 0.22}}
+
+
+PERCEPTRON = [(name, parameter.nbytes) for name, parameter in MLP().named_parameters()]
+BLOCKS = [(f"blocks.{number}.attention.weight", (number % 3 + 1) * 256 * 1024) for number in range(16)]
+DECODER = [("embedding", 32 * MiB), *((f"layers.{n}.ffn", (n + 1) * MiB) for n in range(6)), ("head", 32 * MiB)]
 
 
 @cache
@@ -59,6 +66,10 @@ FIGURES = {
     **{f"gradients-{p}": lambda p=p: viz.plot_gradients(*gradients(p)) for p in (1, 2, 3, 4)},
     "gradients-small": lambda: viz.plot_gradients(*gradients(2, torch.float32, 1e-7)),
     "gradients-wrong": lambda: viz.plot_gradients(*wrong_gradients()),
+    "buckets": lambda: viz.plot_buckets(PERCEPTRON, 40),
+    "buckets-one": lambda: viz.plot_buckets(PERCEPTRON[:1], 25 * MiB),
+    "buckets-many": lambda: viz.plot_buckets(BLOCKS, 2 * MiB),
+    "buckets-decoder": lambda: viz.plot_buckets(DECODER, 8 * MiB),
     "scaling": lambda: viz.plot_scaling(LINKS, MEASURED),
     "scaling-one": lambda: viz.plot_scaling({"NVLink": efficiency(0.02)}),
     "scaling-measured": lambda: viz.plot_scaling({}, {"this machine": {1: 1.0, 3: 1.4}}),
@@ -121,6 +132,35 @@ def test_what_the_average_misses_is_framed_and_said():
     nan = gradients(2)
     nan[0][0]["layer2.bias"][0] = math.nan
     assert viz.plot_gradients(*nan).text.endswith("1 of 38 numbers differs")
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 40, 100, 25 * MiB])
+def test_the_buckets_are_those_of_data_parallelism(bucket_bytes):
+    model = MLP()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    buckets = [[names[id(p)] for p in bucket] for bucket in fill(trained(model).values(), bucket_bytes)]
+    lines = viz.plot_buckets(PERCEPTRON, bucket_bytes).text.splitlines()[2:]
+    assert [[part.split()[0] for part in line.split(": ")[-1].split(", ")] for line in lines] == buckets
+    ready = [sum(map(len, buckets[: place + 1])) for place in range(len(buckets))]
+    assert [line.split("gradient ")[1].split(" of 4")[0] for line in lines] == [str(count) for count in ready]
+
+
+def test_gradients_lie_in_their_bucket_to_scale():
+    page = viz.plot_buckets(PERCEPTRON, 40).figure.axes[0]
+    parts = [patch for patch in page.patches if isinstance(patch, Rectangle)]
+    scale = parts[0].get_width() / 8
+    assert [part.get_width() for part in parts] == pytest.approx([8 * scale, 32 * scale, 16 * scale, 96 * scale])
+    assert parts[1].get_x() == pytest.approx(parts[0].get_x() + 8 * scale)
+    assert [line.get_xdata()[0] - parts[0].get_x() for line in page.lines] == pytest.approx([40 * scale] * 2)
+
+
+def test_each_bucket_s_squares_say_when_it_is_ready():
+    figure = viz.plot_buckets(PERCEPTRON, 40).figure
+    backward = style.COMPUTE["backward"]
+    hues = {backward.lower(): "own", style.tint(backward, 0.3): "before", style.FAINT.lower(): "later"}
+    boxes = [box for box in figure.findobj(FancyBboxPatch) if box.get_height() == pytest.approx(0.16)]
+    squares = [hues[to_hex(box.get_facecolor())] for box in boxes]
+    assert squares == ["own", "own", "later", "later", "before", "before", "own", "own"]
 
 
 def drawn(chart, hue):
@@ -215,6 +255,22 @@ def test_a_log_axis_names_2_and_5_only_where_there_is_room():
         (
             lambda: viz.plot_gradients([{"w": torch.ones(2, 30)}], {"w": torch.ones(2, 30)}),
             r"plot_gradients: w \(2, 30\); they fit on one line; draw the gradients of fewer parameters",
+        ),
+        (
+            lambda: viz.plot_buckets([], 40),
+            r"plot_buckets: 0 parameters of no bytes; this picture holds 1 to 16 par.*; dr",
+        ),
+        (
+            lambda: viz.plot_buckets([("w", 0)], 40),
+            r"plot_buckets: 1 parameters of 0 bytes; .* none of them empty; draw",
+        ),
+        (
+            lambda: viz.plot_buckets(BLOCKS, 1),
+            r"plot_buckets: 16 buckets; this picture holds 1 to 6; raise bucket_bytes",
+        ),
+        (
+            lambda: viz.plot_buckets([("w" * 60, 4)], 1),
+            r"plot_buckets: parameter 'w+'; the names leave room .*; shorten",
         ),
         (lambda: viz.plot_scaling({}), r"plot_scaling: 0 lines of no points; this picture holds 1 to 5 lines.*; leave"),
         (lambda: viz.plot_scaling({"a": {}}), r"plot_scaling: 1 lines of 0 points; .*, each with points; leave"),
