@@ -19,6 +19,7 @@ from course_lib.costs.bounds import (
 )
 from course_lib.costs.comm_time import ALGORITHMS, comm_time
 from course_lib.costs.conventions import CONVENTIONS, Convention, find_convention
+from course_lib.costs.ddp import DdpTime, ddp_settling, ddp_step, ddp_time, ddp_wrapping
 from course_lib.costs.explore import EXPLORER, Exploration, ExploreRow, as_csv, explore
 from course_lib.costs.explorer import (
     STRATEGIES,
@@ -101,6 +102,7 @@ __all__ = [
     "Candidate",
     "CommTime",
     "Convention",
+    "DdpTime",
     "Exploration",
     "ExploreRow",
     "ExplorerMemory",
@@ -131,6 +133,10 @@ __all__ = [
     "chinchilla_model",
     "chinchilla_tokens",
     "comm_time",
+    "ddp_settling",
+    "ddp_step",
+    "ddp_time",
+    "ddp_wrapping",
     "expert_parameters",
     "explore",
     "explorer_activation_bytes",

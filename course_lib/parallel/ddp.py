@@ -16,8 +16,6 @@ from course_lib.errors import four_parts
 from course_lib.parallel import agreement, replicate
 from course_lib.parallel.buckets import BUCKET_BYTES
 from course_lib.parallel.reducer import OPERATION, Plan, Reducer
-from course_lib.parallel.replicate import average_gradients as average_gradients
-from course_lib.parallel.replicate import broadcast_parameters as broadcast_parameters
 
 
 class DistributedDataParallel(nn.Module):

@@ -29,16 +29,6 @@ def broadcast_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None = No
                 tensor.copy_(part.view_as(tensor))
 
 
-def broadcast_parameters(model: nn.Module, group: ProcessGroup | None = None, src: int = 0) -> None:
-    """Give every rank the weights of rank `src`, frozen ones too; ranks may have been seeded differently.
-
-    Cost: one tree broadcast per parameter.
-    """
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(comm.broadcast(parameter.detach().contiguous(), src=src, group=group))
-
-
 def average_gradients(model: nn.Module, group: ProcessGroup | None = None, algorithm: str = "ring") -> None:
     """Replace every gradient by its average over the ranks. Call it between backward and the optimizer's step.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from all_reduce import Cell, best_algorithm
+from ddp import BATCH, BUCKET_MIB, MODEL, DdpCell
 from measure import Comparison, Verdict
 from memory import Agreement, gate_rows, table_rows
 
@@ -31,6 +32,7 @@ class Results:
     load_after: float
     runner: list[Comparison]
     all_reduce: list[Cell]
+    ddp: list[DdpCell]
     memory: list[Agreement]
     verdicts: list[Verdict]
 
@@ -67,6 +69,13 @@ def markdown(results: Results, figures: Sequence[str] = ()) -> str:
         comparison_row(f"{c.world_size} | {format_bytes(c.nbytes)} | {best_algorithm(c.nbytes)}", c.comparison)
         for c in results.all_reduce
     ]
+    trained = [
+        [
+            *comparison_row(f"{c.world_size} | {c.sequence} | {c.all_reduce}", c.comparison),
+            *map("{:,.0f}".format, c.tokens_per_s),
+        ]
+        for c in results.ddp
+    ]
     times = ["ours", "peer", "times faster", "lowest to highest round", "rounds"]
     return "\n\n".join(
         [
@@ -80,6 +89,9 @@ def markdown(results: Results, figures: Sequence[str] = ()) -> str:
             table([["what", *times], *runner]),
             "## All-reduce on send and receive against gloo's own (float32, in place, guard and ledger off)",
             table([["ranks", "size", "algorithm", *times], *cells]),
+            f"## Data parallelism against torch's, a step with AdamW ({MODEL.n_layers} layers of {MODEL.hidden_size}, "
+            f"{BATCH} sequences over all ranks, buckets of {BUCKET_MIB} MiB on both sides, guard and ledger off)",
+            table([["ranks", "sequence", "ours", *times, "tokens/s", "torch's tokens/s"], *trained]),
             "## Memory formulas against measured tensors",
             table(table_rows(results.memory)),
             *(f"![Measured bandwidth of both all-reduces]({name})" for name in figures),

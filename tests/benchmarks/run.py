@@ -1,4 +1,4 @@
-"""`make bench`: our runner and our all-reduce against their peers, in turn, in one run. Nothing here fails a test."""
+"""`make bench`: our runner, all-reduce and DDP against their peers, in turn, in one run. Nothing here fails a test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 from importlib.metadata import version
 
 import all_reduce
+import ddp
 import memory
 import report
 import runner
@@ -23,6 +24,8 @@ def main() -> None:
     compared = runner.compare()
     print("all-reduce against gloo ...", flush=True)
     cells = all_reduce.compare()
+    print("DDP against torch's ...", flush=True)
+    trained = ddp.compare()
     print("memory formulas against tensors ...", flush=True)
     agreements = memory.compare()
     results = report.Results(
@@ -34,7 +37,8 @@ def main() -> None:
         runner=compared,
         all_reduce=cells,
         memory=agreements,
-        verdicts=[*runner.verdicts(compared), *all_reduce.verdicts(cells)],
+        ddp=trained,
+        verdicts=[*runner.verdicts(compared), *all_reduce.verdicts(cells), *ddp.verdicts(trained)],
     )
     print(report.markdown(results))
     print(f"written to {report.write(results, kind())}")
