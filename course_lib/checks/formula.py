@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 from course_lib.checks import ratios
 from course_lib.checks.probe import ProbeExercise
@@ -14,6 +16,7 @@ from course_lib.checks.spec import Level
 from course_lib.comm.ledger import Ledger
 
 Amounts = Mapping[str, float]
+LIBRARY = "course_lib.costs"  # holds the answers
 MOST_TIMES = 4  # an amount that is missing five times over is a chance hit
 
 
@@ -59,19 +62,37 @@ def formula_exercise(
     )
 
 
-def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Runs on a rank: the result if it is a number or None, else the name of its type."""
-    result = function(*arguments)
-    return result if _is_number(result) or result is None else type(result).__name__
+class Report(NamedTuple):
+    """What a call returned (its type's name, if neither a number nor None), and which formula of the library it called."""
+
+    result: Any
+    library: str
+
+
+def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Report:
+    """Runs on a rank: call the answer, and watch whether it leaves the work to `course_lib.costs`."""
+    used: list[str] = []
+
+    def watch(frame: FrameType, event: str, detail: Any) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith(LIBRARY):
+            used.append(f"{LIBRARY}.{frame.f_code.co_name}")
+
+    sys.setprofile(watch)
+    try:
+        result = function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return Report(result if _is_number(result) or result is None else type(result).__name__, "".join(used[:1]))
 
 
 def _verdict(
     formula: Formula, case: Call, arguments: tuple[Any, ...], reports: tuple[Any, ...], book: Ledger
 ) -> str | None:
-    got, want = reports[0], formula.answer(*arguments)
+    (got, library), want = reports[0], formula.answer(*arguments)
     where = f"{case} ({shown})" if (shown := formula.show(*arguments)) else str(case)
     if _equal(got, want, formula.tolerance):
-        return None
+        return f"{where}: right, but by {library}: this exercise asks you to write it" if library else None
     if isinstance(got, str):
         return f"{where}: returned {got}, not a number: is there a return on every path?"
     reason = next((text for wrong, text in formula.typical if _equal(got, wrong(*arguments), 1e-9)), "")

@@ -10,7 +10,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib import comm
+from course_lib import comm, costs
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
 
@@ -225,6 +225,11 @@ def tie_not_looked_at(c):
 def groups_of_four(c):
     """Right for both Llamas, whose query heads are four or sixteen times as many."""
     return parameters(c, kv=c.hidden_size // c.n_heads * max(c.n_kv_heads, 2))
+
+
+@mutant("01.3", "grouped", "right, but by course_lib.costs.model_parameters")
+def library_count(c):
+    return costs.model_parameters(c)
 
 
 @mutant("01.3", "experts", "the feed-forward blocks of all experts but one")

@@ -67,10 +67,15 @@ def test_a_nan_is_no_crash_of_the_check():
     assert "your product is nan" in why_probe_fails(PRODUCT, lambda a, b: math.nan, TWICE, seed=0, timeout=10)
 
 
-def test_one_rank_is_enough_for_formulas():
+def test_one_rank_is_enough_for_formulas(answers):
     runner.shutdown()
-    assert check("01.3", model_parameters).passed
+    assert check("01.3", answers("solutions", "01_why_distributed")["count_parameters"]).passed
     assert list(runner._pools) == [1]
+
+
+def test_the_library_s_own_formula_is_no_answer():
+    found = check("01.3", lambda c: model_parameters(c)).reason
+    assert found.endswith("right, but by course_lib.costs.model_parameters: this exercise asks you to write it")
 
 
 @pytest.mark.parametrize("name", bits.FORMATS)
