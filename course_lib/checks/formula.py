@@ -63,7 +63,7 @@ def formula_exercise(
 
 
 class Report(NamedTuple):
-    """What a call returned (its type's name, if neither a number nor None), and which formula of the library it called."""
+    """What a call returned, its type's name if that is no number, and which formula of the library it called."""
 
     result: Any
     library: str

@@ -26,7 +26,7 @@ _answered: dict[str, Prediction] = {}  # by question, so that running a cell aga
 def predict(
     question: str,
     *,
-    guess: float | None,
+    guess: object,  # a number; None while there is none
     answer: float | Callable[[], float],
     unit: str = "",
     tolerance: float = 0.01,
