@@ -11,8 +11,12 @@ from course_lib.units import GiB
 
 def describe_machine() -> str:
     """Cores, memory, processor, operating system."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"{cores()} cores, {memory_bytes / GiB:.0f} GiB memory, {processor()}, {platform.system()}"
+    return f"{cores()} cores, {memory_bytes() / GiB:.0f} GiB memory, {processor()}, {platform.system()}"
+
+
+def memory_bytes() -> int:
+    """Memory of the whole machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def cores() -> int:

@@ -22,6 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "token_imbalance, a field of the model or device as in model.n_layers=8, "
         "and what is combined: gpus, tp, pp, ep, cp, zero_stages, microbatches, as in tp=[1,2]",
     )
+    command = commands.add_parser("train", help="train a small decoder on one device or on ranks")
+    command.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="name=value",
+        help="model=NAME, parallel=none, ddp (the course's) or torch_ddp (PyTorch's), ranks (or start it with torchrun), "
+        "steps, batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, weight_decay, max_norm, "
+        "accumulation, dtype=float32 or float64, seed, out=FOLDER, a field of the model as in model.n_layers=8",
+    )
     try:
         return run(parser.parse_args(arguments))
     except ValueError as error:
@@ -38,6 +47,10 @@ def run(chosen: argparse.Namespace) -> int:
         from course_lib.cli.sweep import sweep
 
         return sweep(chosen.overrides)
+    if chosen.command == "train":
+        from course_lib.cli.train import train_command
+
+        return train_command(chosen.overrides)
     from course_lib.cli.tour import tour
 
     return tour(chosen.ranks)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from course_lib.errors import four_parts
+from course_lib.ranks import devices
 from course_lib.ranks.transcript import Transcript
 
 
@@ -20,10 +20,7 @@ def main(arguments: list[str]) -> None:
     function = find(arguments)
     if "RANK" not in os.environ:
         sys.exit(four_parts(_NAME, "no RANK in the environment", "torchrun sets it", "start it with torchrun -m"))
-    gpu = torch.cuda.is_available()
-    if gpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if gpu else "gloo")
+    devices.join_torchrun()
     results: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(function(), results)
     if results is not None:

@@ -15,6 +15,7 @@ class RankError(RuntimeError):
         super().__init__(message)
         self.kind = kind
         self.rank = rank
+        self.failure = failure
         self.missing_name = failure.missing_name if failure else None
         self.detail = own_lines(failure, rank) if failure else []
 

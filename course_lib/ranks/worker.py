@@ -20,7 +20,7 @@ from IPython.lib.pretty import pretty
 
 from course_lib.comm import call, ledger
 from course_lib.errors import four_parts
-from course_lib.ranks import groups, lifeline, stacks
+from course_lib.ranks import devices, groups, lifeline, stacks
 from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
 
 
@@ -84,19 +84,11 @@ def main(seat: Seat) -> None:
 
 
 def join_group(seat: Seat) -> tuple[torch.device, str]:
-    """Choose device and back end, join the default group; return the device and a notice for the learner."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    one_each = gpus >= seat.world_size and seat.device != "cpu"
-    notice = ""
-    if one_each or (seat.device == "cuda" and gpus):
-        device = torch.device("cuda", seat.rank % gpus)
-        torch.cuda.set_device(device)
-    else:
-        device = torch.device("cpu")
-        if gpus and seat.device is None:
-            notice = f"{seat.world_size} ranks on {gpus} GPU(s): running on CPU over gloo (--device cuda shares)\n"
-    groups.join("nccl" if one_each else "gloo", f"{seat.folder}/store", seat.rank, seat.world_size)
-    return device, notice
+    """Take a device, join the default group; return the device and a notice for the learner."""
+    choice = devices.choose(seat.rank, seat.world_size, seat.device)
+    devices.take(choice)
+    groups.join(choice.backend, f"{seat.folder}/store", seat.rank, seat.world_size)
+    return choice.device, choice.notice
 
 
 def fresh_namespace(seat: Seat, device: torch.device) -> dict[str, Any]:

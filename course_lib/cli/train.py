@@ -1,0 +1,75 @@
+"""`python -m course_lib train`: train on this machine, in this process or on ranks of its own, or as torchrun says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import cloudpickle
+import torch.distributed as dist
+
+from course_lib.cli import train_run
+from course_lib.cli.train_config import TrainRun, read_train
+from course_lib.cli.train_torchrun import train_under_torchrun
+from course_lib.ranks import devices, shutdown
+from course_lib.ranks.api import run_task
+from course_lib.training.batches import Batches
+from course_lib.training.loop import Step
+
+LIMIT_S = 7 * 86_400.0  # a run may take days; a rank that dies ends it at once
+
+
+def train_command(overrides: Sequence[str]) -> int:
+    """Train as the overrides say; return 0, or 1 if the run failed, in which case nothing is written.
+
+    Raises: ValueError for an illegal value, before anything runs.
+    """
+    if "RANK" in os.environ:
+        return train_under_torchrun(overrides)
+    run = read_train(overrides)
+    choice = devices.choose(0, run.ranks)
+    train_run.check_memory(run, choice, run.ranks)
+    batches = train_run.make_batches(run)
+    with train_run.unfinished_folder(run) as folder:
+        print(train_run.heading(run, batches, choice), flush=True)
+        try:
+            steps = (alone if run.parallel == "none" else on_pool)(run, batches, folder)
+            print(train_run.finish(run, steps, choice, folder))
+        except (ValueError, OSError, RuntimeError) as error:
+            print(train_run.failure_line(error), file=sys.stderr)
+            return 1
+    return 0
+
+
+def alone(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
+    """Train in this process."""
+    choice = devices.choose(0, 1)
+    devices.take(choice)
+    return train_run.work(run, batches, choice, folder, sys.stdout.isatty())
+
+
+def on_pool(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
+    """Train on ranks of our own; what the first one shows is shown at once."""
+    call = cloudpickle.dumps((pool_rank, (run, batches, folder, sys.stdout.isatty())))
+    ranks = list(range(run.ranks))
+    try:
+        outcomes = run_task(run.ranks, ranks, timeout=LIMIT_S, device=None, listen=hear, call=call)
+    finally:
+        shutdown()
+    steps: list[Step] = cloudpickle.loads(outcomes[0].value)
+    return steps
+
+
+def pool_rank(run: TrainRun, batches: Batches, folder: Path | None, live: bool) -> list[Step]:
+    """What each rank of the pool does."""
+    choice = devices.choose(dist.get_rank(), run.ranks)
+    return train_run.work(run, batches, choice, folder, live)
+
+
+def hear(rank: int | None, text: str) -> None:
+    """The first rank speaks for all; the others have only warnings to say."""
+    stream = sys.stderr if rank else sys.stdout
+    stream.write(text)
+    stream.flush()

@@ -1,0 +1,148 @@
+"""What a training run is asked to do: name=value overrides, composed by Hydra with the presets, then checked."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.config_store import ConfigStore
+
+from course_lib import presets
+from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
+from course_lib.config import ModelConfig, TrainConfig, parse_model
+from course_lib.ranks.api import check_world_size
+
+COMMAND = "train"
+PARALLEL = ("none", "ddp", "torch_ddp")
+DTYPES = ("float32", "float64")
+MODELS = (*presets.names("tiny"), *presets.names("model"))
+OPTIONS: dict[str, Any] = {
+    "parallel": "none",
+    "ranks": None,  # None: those that torchrun started, else one
+    "steps": 20,
+    "batch": 16,  # sequences in a step, over all ranks
+    "sequence": 64,
+    "optimizer": "adamw",
+    "lr": 0.003,
+    "weight_decay": 0.0,
+    "max_norm": None,
+    "accumulation": 1,
+    "dtype": "float32",
+    "seed": 0,
+    "out": None,  # a folder
+}
+KEYS = ("model", *OPTIONS)
+_POSITIVE = ("steps", "batch", "sequence")
+
+_DEFAULTS = ["_self_", {"model": "tiny_llama"}]
+ConfigStore.instance().store(name=COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
+for _name in presets.names("tiny"):
+    ConfigStore.instance().store(group="model", name=_name, node=presets.read("tiny", _name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRun:
+    """One training run, checked."""
+
+    model: ModelConfig
+    config: TrainConfig
+    parallel: str
+    ranks: int
+    steps: int
+    batch: int
+    sequence: int
+    dtype: str
+    seed: int
+    out: Path | None
+    values: Mapping[str, Any]  # the composition that all the others come from
+    overrides: tuple[str, ...]  # that it was composed of
+
+    def as_yaml(self) -> str:
+        """The exact configuration, under the command that gives it."""
+        command = shlex.join(["python", "-m", "course_lib", COMMAND, *self.overrides]).replace("\n", "\n# ")
+        return f"# {command}\n{yaml.safe_dump(dict(self.values), sort_keys=False, default_flow_style=None, width=120)}"
+
+
+def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun:
+    """The run that name=value overrides ask for; `started` is how many ranks torchrun started.
+
+    Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
+    """
+    for override in parse_overrides(COMMAND, "a training run", overrides, keys=KEYS, groups=("model",)):
+        if override.key_or_group == "model" and (name := override.value()) not in MODELS:
+            refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
+    values = compose_values(COMMAND, overrides)
+    _check_kinds(values)
+    if values["ranks"] is None:
+        values["ranks"] = started or 1
+    _check_ranks(values, started)
+    model = parse_model(values["model"]).config
+    model.check_sequence(values["sequence"])
+    return TrainRun(
+        model=model,
+        config=_train_config(values),
+        out=_folder(values["out"]),
+        values=values,
+        overrides=tuple(overrides),
+        **{name: values[name] for name in ("parallel", "ranks", "steps", "batch", "sequence", "dtype", "seed")},
+    )
+
+
+def _check_kinds(values: Mapping[str, Any]) -> None:
+    """Each value of the right kind."""
+    for name in (*_POSITIVE, "accumulation", "seed"):
+        require_whole(COMMAND, name, values[name])
+    if values["ranks"] is not None:
+        require_whole(COMMAND, "ranks", values["ranks"])
+        check_world_size(values["ranks"])
+    for name in _POSITIVE:
+        if values[name] < 1:
+            refuse(COMMAND, f"{name}={values[name]}", f"{name} is positive", f"give {name} >= 1")
+    if not 0 <= values["seed"] < 2**32:
+        refuse(COMMAND, f"seed={values['seed']}", "a seed has 32 bits", "give 0 <= seed < 4294967296")
+    for name in ("lr", "weight_decay", "max_norm"):
+        if type(values[name]) not in (int, float) and (name, values[name]) != ("max_norm", None):
+            refuse(COMMAND, f"{name}={values[name]!r}", f"{name} is a number", "write it without quotes and units")
+    for name, choices in (("parallel", PARALLEL), ("dtype", DTYPES)):
+        if values[name] not in choices:
+            refuse(COMMAND, f"{name}={values[name]!r}", "not a known kind", f"choose from {', '.join(choices)}")
+
+
+def _check_ranks(values: Mapping[str, Any], started: int | None) -> None:
+    """The ranks are those that there are, and each has a sequence."""
+    ranks, batch = values["ranks"], values["batch"]
+    if started is not None and ranks != started:
+        rule = f"torchrun started {started}"
+        refuse(COMMAND, f"ranks={ranks}", rule, f"leave ranks out, or give torchrun --nproc-per-node {ranks}")
+    if values["parallel"] == "none" and ranks > 1:
+        rule = "one device is one rank"
+        refuse(COMMAND, f"parallel=none on {ranks} ranks", rule, f"choose from {', '.join(PARALLEL[1:])}, or one rank")
+    if batch < ranks:
+        rule = "every rank needs a sequence"
+        refuse(COMMAND, f"batch={batch} on {ranks} ranks", rule, f"give batch >= {ranks} or fewer ranks")
+
+
+def _train_config(values: Mapping[str, Any]) -> TrainConfig:
+    return TrainConfig(
+        optimizer=values["optimizer"],
+        learning_rate=float(values["lr"]),
+        weight_decay=float(values["weight_decay"]),
+        max_norm=None if values["max_norm"] is None else float(values["max_norm"]),
+        accumulation=values["accumulation"],
+    )
+
+
+def _folder(out: Any) -> Path | None:
+    """Where the results go: a folder that is not there yet, so that no run's results are lost or mixed."""
+    if out is None:
+        return None
+    path = Path(str(out)).expanduser()
+    if path.exists():
+        refuse(COMMAND, f"out={out!r}", "it is there already, and each run has its own", "name another folder")
+    if not path.parent.is_dir():
+        refuse(COMMAND, f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
+    return path

@@ -1,0 +1,158 @@
+"""What a training run does on each rank, what it shows meanwhile, and what it leaves."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.cli.compose import refuse
+from course_lib.cli.machine import memory_bytes
+from course_lib.cli.train_config import COMMAND, TrainRun
+from course_lib.costs import model_parameters
+from course_lib.models.decoder import Decoder
+from course_lib.ranks import RankError
+from course_lib.ranks.devices import Choice
+from course_lib.training.batches import Batches
+from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.loop import Step, tokens_of, train
+from course_lib.training.text import describe_text, load_text
+from course_lib.training.torch_data_parallel import TorchDataParallelTrainer
+from course_lib.training.trainer import Trainer
+from course_lib.units import format_bytes, format_count
+
+TRAINERS: dict[str, type[Trainer]] = {
+    "none": Trainer,
+    "ddp": DataParallelTrainer,
+    "torch_ddp": TorchDataParallelTrainer,
+}
+LINES = 20  # of progress at least, where they cannot overwrite each other
+MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
+NUMBERS_KEPT = {"sgd": 2, "adamw": 4}  # for each parameter: weight, gradient, the optimizer's two
+
+
+def make_batches(run: TrainRun) -> Batches:
+    """The text in the model's tokens, cut as the run asks.
+
+    Raises: ValueError if the text is too short for that, or not the expected one.
+    """
+    tokens = tokens_of(load_text(), run.model.vocab_size)
+    return Batches(text=tokens, batch_size=run.batch, sequence=run.sequence, seed=run.seed)
+
+
+def check_memory(run: TrainRun, choice: Choice, ranks_here: int) -> None:
+    """Refuse a model whose states alone are more than this machine's memory, before it takes the machine down."""
+    if choice.device.type == "cuda":
+        return  # torch refuses by itself, and nothing else suffers
+    itemsize = getattr(torch, run.dtype).itemsize
+    needed = ranks_here * model_parameters(run.model) * itemsize * NUMBERS_KEPT[run.config.optimizer]
+    if needed > memory_bytes():
+        values = f"{run.model.name} on {ranks_here} rank{'s' * (ranks_here > 1)} keeps {format_bytes(needed)}"
+        rule = f"this machine has {format_bytes(memory_bytes())}"
+        refuse(COMMAND, values, rule, "choose a smaller model, as model=tiny_llama")
+
+
+def work(run: TrainRun, batches: Batches, choice: Choice, folder: Path | None, live: bool) -> list[Step]:
+    """Train on this rank and return its steps; the first rank shows them and writes the checkpoint into `folder`.
+
+    Raises: ValueError, on all ranks, for a loss that is not finite.
+    """
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    torch.manual_seed(run.seed)
+    model = Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device)
+    steps: list[Step] = []
+    with comm.settings(guard=False, ledger=False), line_kept_open(first and live):
+        trainer = TRAINERS[run.parallel](model, run.config)
+        for step in train(trainer, batches, run.steps):
+            steps.append(step)
+            if first and (live or is_shown(step.number, run.steps)):
+                start, end = ("\r\x1b[K", "") if live else ("", "\n")
+                print(f"{start}{progress(step, run.steps, choice)}", end=end, flush=True)
+        if folder is not None:
+            trainer.save(folder)
+    return steps
+
+
+def is_shown(number: int, steps: int) -> bool:
+    """Whether this step has a line of its own: the first, the last, and every so many between."""
+    return number in (1, steps) or number % max(1, steps // LINES) == 0
+
+
+def progress(step: Step, steps: int, choice: Choice) -> str:
+    """One step in a line; the memory is this rank's."""
+    memory = f"{MEMORY[choice.device.type]} {format_bytes(step.memory_bytes)}"
+    number = f"{step.number:>{len(str(steps))}}/{steps}"
+    return f"step {number}  loss {step.loss:.6f}  {step.tokens_per_s:,.0f} tokens/s  rank 0: {memory}"
+
+
+@contextmanager
+def line_kept_open(live: bool) -> Iterator[None]:
+    """End the line that progress overwrites, however the run ends."""
+    try:
+        yield
+    finally:
+        if live:
+            print(flush=True)
+
+
+def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
+    """What is trained, how, and on what."""
+    where = "one device" if run.parallel == "none" else f"{run.ranks} rank{'s' * (run.ranks > 1)}"
+    return (
+        f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "
+        f"parallel={run.parallel} on {where} ({choice.device.type}); {describe_text()}, {len(batches.text):,} tokens"
+    )
+
+
+@contextmanager
+def unfinished_folder(run: TrainRun) -> Iterator[Path | None]:
+    """A folder beside `out` for what is not complete yet; it is gone at the end, whatever happens.
+
+    Raises: ValueError if the system refuses.
+    """
+    if run.out is None:
+        yield None
+        return
+    folder = run.out.with_name(f".{run.out.name}.{os.getpid()}.unfinished")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        rule = f"cannot be written: {error.strerror}"
+        refuse(COMMAND, f"out={str(run.out)!r}", rule, "name another folder")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def finish(run: TrainRun, steps: Sequence[Step], choice: Choice, folder: Path | None) -> str:
+    """Complete the results and give them their name, all at once; return the last words."""
+    words = f"loss {steps[0].loss:.6f} -> {steps[-1].loss:.6f} nats per token in {run.steps} steps"
+    if folder is None or run.out is None:
+        return words
+    with open(folder / "losses.csv", "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["step", "loss", "tokens_per_s", "memory_bytes", "memory"])
+        for step in steps:
+            memory = MEMORY[choice.device.type]
+            table.writerow([step.number, step.loss, f"{step.tokens_per_s:.1f}", step.memory_bytes, memory])
+    (folder / "config.yaml").write_text(run.as_yaml(), encoding="utf-8")
+    written = ", ".join(sorted(path.name for path in folder.iterdir()))
+    folder.rename(run.out)
+    return f"{words}\nwritten: {written} in {run.out}"
+
+
+def failure_line(error: Exception) -> str:
+    """One line: our own four-part errors as they are, also from ranks, others under their name."""
+    if isinstance(error, RankError) and error.failure is not None and error.failure.type == "ValueError":
+        return error.failure.text
+    if isinstance(error, ValueError):
+        return str(error)
+    return f"{COMMAND}: {type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,100 @@
+"""The training run in a process that torchrun started: all ranks say one thing, once, and leave together.
+
+torchrun ends all ranks as soon as one has left, so the others wait until the first has said why.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, redirect_stdout
+from datetime import timedelta
+from typing import NoReturn, TypeVar
+
+import torch.distributed as dist
+
+from course_lib.cli import train_run
+from course_lib.cli.train_config import TrainRun, read_train
+from course_lib.ranks import devices
+from course_lib.ranks.devices import Choice
+from course_lib.training.batches import Batches
+
+MEET_S = 5.0  # how long a rank that failed waits for the others
+T = TypeVar("T")
+
+
+def train_under_torchrun(overrides: Sequence[str]) -> int:
+    """Train as one of torchrun's ranks; return 0, or end the process with 1 or 2 after a line of the first rank."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what torchrun sends to end its ranks
+    choice = devices.join_torchrun()
+    try:
+        status, line = attempt(overrides, choice)
+    except KeyboardInterrupt:
+        if dist.get_rank() == 0:
+            print("interrupted", file=sys.stderr, flush=True)
+        os._exit(130)
+    if status:
+        leave(status, line)
+    dist.barrier()  # a rank that leaves early would abort the others' teardown
+    dist.destroy_process_group()
+    return 0
+
+
+def attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
+    """Train; return the exit status, and the line that explains one that is not 0."""
+    first = dist.get_rank() == 0
+    with ExitStack() as stack:
+        try:
+            run, batches = agreed(lambda: prepare(overrides, choice, first))
+            folder = agreed(lambda: stack.enter_context(train_run.unfinished_folder(run)) if first else run.out)
+        except ValueError as error:
+            return 2, str(error)
+        try:
+            if first:
+                print(train_run.heading(run, batches, choice), flush=True)
+            steps = train_run.work(run, batches, choice, folder, sys.stdout.isatty())
+            if first:
+                print(train_run.finish(run, steps, choice, folder), flush=True)
+        except (ValueError, OSError, RuntimeError) as error:
+            return 1, train_run.failure_line(error)
+    return 0, ""
+
+
+def prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[TrainRun, Batches]:
+    """Everything that can be wrong before a rank starts to work."""
+    run = read_train(overrides, started=dist.get_world_size())
+    train_run.check_memory(run, choice, int(os.environ["LOCAL_WORLD_SIZE"]))
+    with nullcontext() if first else redirect_stdout(None):
+        return run, train_run.make_batches(run)
+
+
+def agreed(task: Callable[[], T]) -> T:
+    """The task's result, if it succeeds on all ranks.
+
+    Raises: ValueError, the same on all ranks, if on any of them it fails.
+    """
+    problem, result = "", None
+    try:
+        result = task()
+    except (ValueError, OSError) as error:
+        problem = train_run.failure_line(error)
+    problems = [""] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    if found := next(filter(None, problems), None):
+        raise ValueError(found)
+    return result  # type: ignore[return-value]
+
+
+def leave(status: int, line: str) -> NoReturn:
+    """End this process once the first rank has said the line; if the ranks do not meet, each says its own."""
+    rank = dist.get_rank()
+    if rank == 0:
+        print(line, file=sys.stderr, flush=True)
+    try:
+        dist.barrier(async_op=True).wait(timedelta(seconds=MEET_S))
+    except RuntimeError:
+        if rank:
+            print(f"rank {rank}: {line}", file=sys.stderr, flush=True)
+    os._exit(status)  # a teardown after a failure could itself hang

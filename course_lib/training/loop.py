@@ -1,0 +1,70 @@
+"""The loop that the notebooks and `python -m course_lib train` share: one batch after another, and what each took."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from course_lib.training.batches import Batches
+from course_lib.training.step import count_targets
+from course_lib.training.tokenizer import BYTES, load_tokens
+from course_lib.training.trainer import Trainer
+from course_lib.units import KiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step, as the rank that this process is saw it."""
+
+    number: int  # from 1
+    loss: float  # mean over the targets of the whole batch, before the update
+    tokens: int  # targets of the whole batch
+    seconds: float
+    memory_bytes: int  # the most so far, by `peak_memory`
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Targets of all ranks in a second."""
+        return self.tokens / self.seconds
+
+
+def train(trainer: Trainer, batches: Batches, steps: int) -> Iterator[Step]:
+    """Train for `steps` steps and yield each; on ranks all of them run it.
+
+    Raises: ValueError, on all ranks, for a loss that is not finite.
+    """
+    device = next(trainer.module.parameters()).device
+    for number in range(steps):
+        started = time.perf_counter()
+        inputs, targets = batches.batch(number)
+        loss = trainer.step((inputs.to(device), targets.to(device)))
+        yield Step(
+            number=number + 1,
+            loss=loss,
+            tokens=count_targets((inputs, targets)),
+            seconds=time.perf_counter() - started,
+            memory_bytes=peak_memory(device),
+        )
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process held at most: on a GPU what torch allocated, else its whole resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * KiB
+
+
+def tokens_of(text: bytes, vocab_size: int) -> bytes | NDArray[np.integer]:
+    """The text in tokens: its bytes are the tokens of a vocabulary of 256; another has a byte-level BPE trained.
+
+    Raises: ValueError as `load_tokens` does.
+    """
+    return text if vocab_size == BYTES else load_tokens(text, vocab_size)[1]
