@@ -82,7 +82,7 @@ class DataParallelTrainer(Trainer):
                     (losses,) = gathered([summed], self.model, self.group)
                     check_losses(losses)
                 (loss * loss_weight(steps.count_targets(part), sum(targets), self.world_size)).backward()
-        return sum(losses) / sum(targets)
+        return mean_loss(losses, targets, self.rank)
 
     def save(self, folder: str | Path) -> None:
         """The first rank writes; if it cannot, all ranks raise its error."""
@@ -106,6 +106,11 @@ def share(batch: Batch, rank: int, world_size: int) -> Batch:
 def loss_weight(targets: int, total: float, world_size: int) -> float:
     """What a micro-batch's summed loss is multiplied by; its own number of targets plays no part."""
     return world_size / total
+
+
+def mean_loss(losses: Sequence[float], targets: Sequence[float], rank: int) -> float:
+    """The loss that each rank reports: of all ranks' targets, whichever rank it is."""
+    return sum(losses) / sum(targets)
 
 
 def gathered(numbers: Sequence[float], model: nn.Module, group: ProcessGroup) -> list[list[float]]:

@@ -159,11 +159,13 @@ def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def born_with(seed: int, dtype: torch.dtype) -> Iterator[None]:
-    """Seed and default dtype of the models that are made inside."""
-    before = torch.get_default_dtype()
+    """Seed and default dtype of the models that are made inside; one thread, as every rank has."""
+    before, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(dtype)
+    torch.set_num_threads(1)
     torch.manual_seed(seed)
     try:
         yield
     finally:
         torch.set_default_dtype(before)
+        torch.set_num_threads(threads)

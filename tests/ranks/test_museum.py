@@ -1,0 +1,125 @@
+"""Every bug of the museum passes for training by its loss curve, and is caught: on its rung, with its ratio."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from course_lib.training.batches import Batches
+from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+from course_lib.verify.data_order import assert_same_order
+from course_lib.verify.museum import BUGS, DATA_ORDER, curve_alone, curve_on_ranks, loss_curve_looks_right
+
+WORLD_SIZE = 4
+STEPS = 96
+LETTERS = 16
+SEQUENCE = 16
+
+
+def chain(length):
+    """Letters that follow each other by chance, some pairs more often than others: a loss that cannot fall to 0."""
+    generator = torch.Generator().manual_seed(0)
+    odds = torch.rand(LETTERS, LETTERS, generator=generator) ** 4
+    text = [0]
+    for _ in range(length):
+        text.append(int(torch.multinomial(odds[text[-1]], 1, generator=generator)))
+    return bytes(text)
+
+
+BATCHES = Batches(text=chain(SEQUENCE * 32 * 16), batch_size=32, sequence=SEQUENCE)
+
+
+class Reader(nn.Module):
+    """Predicts the next letter from this one and a fixed random vector of its position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(LETTERS, 16)
+        self.register_buffer("positions", 0.1 * torch.randn(SEQUENCE, 16))
+        self.inner = nn.Linear(16, 32)
+        self.head = nn.Linear(32, LETTERS, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(nn.functional.gelu(self.inner(self.embedding(tokens) + self.positions)))
+
+
+def alone(config):
+    return Trainer(Reader(), config)
+
+
+def on_ranks(config):
+    return DataParallelTrainer(Reader(), config)
+
+
+@cache
+def reference_curve(ragged):
+    bug = BUGS["mean_of_means" if ragged else "summed"]
+    return curve_alone(alone, bug.batch_of(BATCHES, WORLD_SIZE), STEPS)
+
+
+OTHER = (None, "other")
+CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung
+    "summed": (4.0, "ratio"),
+    "parameters_averaged": OTHER,
+    "parameters_not_broadcast": OTHER,
+    "buffers_not_broadcast": OTHER,
+    "no_sync_for_good": OTHER,
+    "not_divided_by_accumulation": (2.0, "ratio"),
+    "mean_of_means": OTHER,
+    "averaged_twice": (0.25, "ratio"),
+    "bf16_reduction": (1.0, "rounded"),
+    "same_share": OTHER,
+    "norm_over_ranks": (2.0, "ratio"),
+    "views_lost": OTHER,
+    "own_loss": OTHER,
+    "clipped_before_averaging": OTHER,
+    "optimizer_not_loaded": OTHER,
+    "not_reshuffled": (None, "repeated"),
+}
+
+
+def test_every_bug_is_tested_and_every_rung_has_one():
+    assert list(BUGS) == list(CAUGHT) and len(BUGS) >= 10
+    assert {bug.first_rung for bug in BUGS.values()} == {*RUNGS, DATA_ORDER}
+    assert all(re.fullmatch(r"https://github\.com/\S+", bug.where.link) for bug in BUGS.values())
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_its_loss_curve_looks_right(name):
+    bug = BUGS[name]
+    batch_of = bug.batch_of(BATCHES, WORLD_SIZE)
+    curve = curve_on_ranks(bug.planted(on_ranks), batch_of, world_size=WORLD_SIZE, steps=STEPS)
+    assert loss_curve_looks_right(curve.losses, reference_curve(bug.ragged).losses)
+    assert len(curve.norms) == STEPS
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_it_is_caught(name):
+    bug = BUGS[name]
+    ratio, kind = CAUGHT[name]
+    with pytest.raises(NotEqual) as caught:
+        find(bug, bug.planted(on_ranks))
+    error = caught.value
+    assert (error.rung, error.kind) == (bug.first_rung, kind)
+    if ratio is not None:
+        assert error.ratio == pytest.approx(ratio, abs=1e-3)
+
+
+def find(bug, parallel):
+    batch_of = bug.batch_of(BATCHES, WORLD_SIZE)
+    if bug.first_rung == DATA_ORDER:
+        assert_same_order(BATCHES, batch_of, 2 * BATCHES.steps_per_epoch)
+    else:
+        assert_parallel_equals(alone, parallel, batch_of, world_size=WORLD_SIZE)
+
+
+@pytest.mark.parametrize("name", ["mean_of_means", "no_sync_for_good"])
+def test_without_the_bug_the_same_training_climbs(name):
+    """One for each kind of batch and of accumulation; and the patches are gone after the runs above."""
+    find(BUGS[name], BUGS[name].sound(on_ranks))
