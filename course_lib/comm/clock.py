@@ -119,6 +119,7 @@ def ports() -> Ports | None:
 def emulated(clock: EmulatedClock) -> Iterator[None]:
     """Run a block under `clock`; all ranks enter together. The guard rests, since its messages would take time."""
     global _ports
+    background.finish_all()
     dist.barrier()  # the ranks may come at different times, and the first call of a group is slow
     start = torch.tensor([time.monotonic() + START_IN_S], dtype=torch.float64)
     dist.broadcast(start, src=0)

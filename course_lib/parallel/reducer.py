@@ -67,6 +67,7 @@ class Reducer:
         named = trained(model)
         self.names, self.parameters = list(named), list(named.values())
         self.running = False  # a backward
+        self.expecting = False  # one, since the wrapper's last forward
         self.used: set[int] = set()  # has got a gradient since the last average, under no_sync too
         self.settled: set[int] | None = None  # of a static graph: what its first backward used on this rank
         self._deal(range(len(self.parameters)))
@@ -75,7 +76,7 @@ class Reducer:
 
     def prepare(self, syncing: bool) -> None:
         """Before forward: say whether its backward averages, and clear away a backward that raised."""
-        self.syncing = syncing
+        self.syncing, self.expecting = syncing, True
         if self.running:
             for handle in self.handles:
                 handle.give_up()
@@ -96,10 +97,13 @@ class Reducer:
 
     def ready(self, number: int, _: Tensor) -> None:
         """One parameter's gradient is complete."""
+        if self.expecting:
+            self.begin()
+        if self.syncing and not self.running:
+            return  # a backward of the bare model, or of a later wrapper around it
         self.used.add(number)
         if not self.syncing:
             return
-        self.begin()
         again = number in self.arrived
         self.arrived[number] = None
         bucket, place = self.places.get(number, (len(self.buckets), 0))
@@ -130,7 +134,7 @@ class Reducer:
             self.launch()
         for handle in self.handles:
             handle.wait()
-        self.running = False
+        self.running = self.expecting = False
         used, self.used = self.used, set()
         if self._first_of_static:
             self._settle(used)
