@@ -13,7 +13,7 @@ from course_lib.checks.registry import EXERCISES
 from tests.grading.conftest import mutants_of
 
 HANG_S = 2.0  # mutants that hang; a right answer takes 0.1 s
-MODULES = ("01_why_distributed", "02_collectives")
+MODULES = ("01_why_distributed", "02_collectives", "03_mlp_ddp")
 MUTANTS = [mutant for module in MODULES for mutant in mutants_of(module)]
 ANSWERS = {
     "01.1": "value_of",
@@ -36,6 +36,13 @@ ANSWERS = {
     "02.8": "ring_max",
     "02.9": "ring_average",
     "02.10": "claims",
+    "03.1": "average_gradients",
+    "03.2": "same_start",
+    "03.3": "train_on_share",
+    "03.4": "step",
+    "03.5": "samples_of",
+    "03.6": "average_in_buckets",
+    "03.7": "accumulate",
 }
 
 

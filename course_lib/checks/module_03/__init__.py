@@ -1,0 +1,17 @@
+"""Exercises of module 03, data parallelism."""
+
+from __future__ import annotations
+
+from course_lib.checks.module_03 import accumulate, average, predictions, replicate, sampling, uneven
+from course_lib.checks.numbers import NumberExercise
+from course_lib.checks.probe import ProbeExercise
+
+EXERCISES: tuple[NumberExercise | ProbeExercise, ...] = (
+    average.BY_HAND,
+    replicate.SAME_START,
+    uneven.UNEVEN,
+    predictions.STEP,
+    sampling.SAMPLES,
+    average.IN_BUCKETS,
+    accumulate.ACCUMULATE,
+)

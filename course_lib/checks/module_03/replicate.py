@@ -1,0 +1,162 @@
+"""03.2: one model on all ranks, however they were seeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checks import ratios
+from course_lib.checks.module_03 import models
+from course_lib.checks.module_03.compare import same
+from course_lib.checks.module_03.models import Kind
+from course_lib.checks.probe import ProbeExercise
+from course_lib.checks.spec import Level
+from course_lib.checks.steps import unmatched
+from course_lib.comm import ledger
+from course_lib.comm.ledger import Ledger
+
+Look = Literal["values", "bytes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapping:
+    """A model that every rank has made with a seed of its own."""
+
+    world_size: int
+    model: Kind
+    look: Look = "values"
+
+    def __str__(self) -> str:
+        return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {models.WORDS[self.model]}"
+
+
+class Given(NamedTuple):
+    """The kind of model, and the seed of rank 0; rank r adds r."""
+
+    model: Kind
+    seed: int
+
+
+class Report(NamedTuple):
+    """A rank's state before and after, and the first parameter that is no longer the same object."""
+
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
+    replaced: str
+    thawed: str
+
+
+def draw(case: Wrapping, seed: int) -> Given:
+    """Other weights for each seed."""
+    return Given(case.model, 10 * seed + case.world_size)
+
+
+def attempt(function: Callable[[nn.Module], Any], given: Given) -> Report:
+    """Runs on a rank."""
+    model = models.build(given.model, given.seed + dist.get_rank())
+    objects = dict(model.named_parameters(remove_duplicate=False))
+    needed = {name: p.requires_grad for name, p in objects.items()}
+    before = models.state(model)
+    ledger.clear()
+    function(model)
+    now = dict(model.named_parameters(remove_duplicate=False))
+    replaced = next((name for name, p in objects.items() if now.get(name) is not p), "")
+    thawed = next((name for name, p in now.items() if p.requires_grad != needed.get(name)), "")
+    return Report(before, models.state(model), replaced, thawed)
+
+
+def verdict(case: Wrapping, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
+    """Values, then whether the model is still the one that the optimizer holds, then bytes."""
+    reason = _wrong_values(given, reports) or _wrong_objects(reports)
+    if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
+        reason = "right values, but nothing is in the ledger: use comm.broadcast"
+    if reason is None:
+        reason = unmatched(book.events, case.world_size)
+    if reason is None and case.look == "bytes":
+        reason = _too_many_bytes(case, reports[0].before, book)
+    return f"{case}: {reason}" if reason else None
+
+
+def _wrong_values(given: Given, reports: tuple[Report, ...]) -> str | None:
+    want, parameters = reports[0].before, dict(models.build(given.model, given.seed).named_parameters())
+    for name in want:
+        got = [report.after.get(name) for report in reports]
+        if all(same(tensor, want[name]) for tensor in got):
+            continue
+        rank = next(r for r, tensor in enumerate(got) if not same(tensor, want[name]))
+        if same(got[rank], reports[rank].before[name]):
+            kind = "buffer" if name not in parameters else "parameter"
+            frozen = "" if kind == "buffer" or parameters[name].requires_grad else "frozen "
+            return f"the {frozen}{kind} {name} on rank {rank} is still its own, not rank 0's"
+        if all(same(tensor, got[0]) for tensor in got):
+            return f"{name} is the same on all ranks, but not what rank 0 had: an average, or another rank's?"
+        return f"{name} on rank {rank} is not rank 0's"
+    return None
+
+
+def _wrong_objects(reports: tuple[Report, ...]) -> str | None:
+    for rank, report in enumerate(reports):
+        if report.replaced:
+            return (
+                f"right values, but {report.replaced} on rank {rank} is a new object: an optimizer that was made "
+                "before would go on training the old one; copy into the tensors that are there"
+            )
+        if report.thawed:
+            return f"right values, but requires_grad of {report.thawed} has changed"
+    return None
+
+
+def _too_many_bytes(case: Wrapping, tensors: dict[str, Tensor], book: Ledger) -> str | None:
+    target = (case.world_size - 1) * sum(tensor.nbytes for tensor in tensors.values())
+    got = sum(map(sum, book.matrix()))
+    if got == target:
+        return None
+    text = f"values right, bytes {ratios.times(got / target)} the target: {got} sent by all ranks, target {target}"
+    weight = (case.world_size - 1) * tensors.get("first.weight", next(iter(tensors.values()))).nbytes
+    if case.model == "tied" and got - target == weight:
+        return f"{text}; the tied weight was sent twice"
+    return f"{text}; each tensor must reach each other rank once"
+
+
+SAME_START = ProbeExercise(
+    key="03.2",
+    title="one model everywhere",
+    inputs=draw,
+    probe=attempt,
+    verdict=verdict,
+    levels={
+        "parameters": Level(
+            points=1,
+            cases=(Wrapping(world_size=4, model="mlp"), Wrapping(world_size=2, model="mlp")),
+            praise="all ranks start from rank 0's weights, in the tensors that they had",
+        ),
+        "edges": Level(
+            points=2,
+            cases=(
+                Wrapping(world_size=2, model="frozen"),
+                Wrapping(world_size=3, model="buffers"),
+                Wrapping(world_size=3, model="tied"),
+                Wrapping(world_size=1, model="buffers"),
+            ),
+            praise="frozen weights and buffers too, an int64 counter among them; tied weights stay tied",
+        ),
+        "bytes": Level(
+            points=1,
+            cases=(
+                Wrapping(world_size=4, model="tied", look="bytes"),
+                Wrapping(world_size=3, model="buffers", look="bytes"),
+            ),
+            praise="(p-1) times the model's bytes, and no tensor twice",
+        ),
+    },
+    hints=(
+        "comm.broadcast(x, src=0) returns a new tensor with rank 0's numbers, and leaves x as it was. "
+        "How do they get into the tensor that the model has?",
+        "copy_ writes in place. PyTorch refuses that on a weight that it tracks: do it under torch.no_grad().",
+        "model.parameters() holds frozen weights too, tied ones once, but no buffers: those are in model.buffers().",
+    ),
+)
