@@ -16,6 +16,7 @@ from course_lib.viz.matrix import plot_bytes_matrix
 from course_lib.viz.memory import memory_explorer, plot_gpu_memory
 from course_lib.viz.messages import plot_messages
 from course_lib.viz.mlp import plot_mlp
+from course_lib.viz.overlap import plot_overlap
 from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
 from course_lib.viz.ring import ring_all_reduce_step, ring_all_reduce_story
@@ -44,6 +45,7 @@ __all__ = [
     "plot_loss_curves",
     "plot_messages",
     "plot_mlp",
+    "plot_overlap",
     "plot_ranks",
     "plot_scaling",
     "plot_speedup",

@@ -18,18 +18,20 @@ from course_lib.viz.picture import Picture
 
 _LEFT, _TOP, _LANE, _AXIS = 1.3, style.HEADER + 0.62, 0.66, 0.62  # inches: rank names, key, one rank, time axis
 _MOST_ARROWS = 16
-_SEND, _RECEIVE, _WAITING, _NATIVE = "send", "receive", "waiting", "native call"
+_SEND, _RECEIVE, _NATIVE = "send", "receive", "native call"
+WAITING, COMMUNICATION = "waiting", "communication"
 _COLOURS = {
     **style.COMPUTE,
     _SEND: style.COMMUNICATION,
     _RECEIVE: style.tint(style.COMMUNICATION, 0.62),
-    _WAITING: style.IDLE,
+    COMMUNICATION: style.COMMUNICATION,
+    WAITING: style.IDLE,
     _NATIVE: style.COMMUNICATION,
 }
 
 
 class Bar(NamedTuple):
-    """A stretch of time on one rank, and where in the rank's lane it lies (0 is its top, 1 its bottom)."""
+    """A stretch of time on one rank's lane, and where in the lane it lies (0 is its top, 1 its bottom)."""
 
     rank: int
     what: str
@@ -43,6 +45,7 @@ class Bar(NamedTuple):
 def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when") -> Picture:
     """One lane per rank: compute in full height; sends in the upper, receives in the lower half of the lane.
 
+    Where a rank computes and communicates at once, computing has the top third of all lanes.
     The part of a receive before its message was sent is waiting. Time starts at the first event.
     Raises: ValueError for a ledger without events.
     """
@@ -56,20 +59,21 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
             )
         )
     pairs = match_messages(ledger.events)
-    bars = [bar for event in ledger.events for bar in _bars(event, pairs.get(id(event)))]
+    beside = _at_once(ledger)
+    bars = [bar for event in ledger.events for bar in _bars(event, pairs.get(id(event)), beside)]
     origin = ledger.events[0].start_s
-    scale, unit = _time_unit(ledger.span_s)
+    scale, unit = time_unit(ledger.span_s)
     height = _TOP + ledger.world_size * _LANE + _AXIS + 0.25
     figure, page = style.new_page(height, title, f"{len(ledger.events)} events in {style.seconds(ledger.span_s)}")
     width = style.PAGE_WIDTH - _LEFT - style.MARGIN
     axes = style.chart_axes(figure, _LEFT, _TOP, width, ledger.world_size * _LANE)
     _prepare_lanes(axes, ledger, scale, unit)
     for what in sorted({bar.what for bar in bars}):
-        _draw_bars(axes, [bar for bar in bars if bar.what == what], origin, scale)
+        draw_bars(axes, [bar for bar in bars if bar.what == what], origin, scale)
     if len(pairs) <= _MOST_ARROWS:
-        _draw_arrows(axes, pairs, {id(event): event for event in ledger.events}, origin, scale)
+        _draw_arrows(axes, pairs, {id(event): event for event in ledger.events}, origin, scale, beside)
     _draw_calls(axes, ledger, origin, scale, width)
-    _draw_key(page, bars)
+    draw_key(page, bars)
     return Picture(figure, title=title, description=_in_words(ledger, bars))
 
 
@@ -87,20 +91,40 @@ def match_messages(events: Iterable[Event]) -> dict[int, Event]:
     return {id(receive): send for receive, send in pairs}
 
 
-def _bars(event: Event, send: Event | None) -> list[Bar]:
+def _at_once(ledger: Ledger) -> bool:
+    """Whether some rank computes while it communicates, by more than the rounding of their times."""
+    for rank in range(ledger.world_size):
+        mine = [event for event in ledger.events if event.rank == rank]
+        compute = [event for event in mine if event.kind == "compute"]
+        for event in mine:
+            if event.kind != "compute" and any(
+                min(event.end_s, other.end_s) - max(event.start_s, other.start_s) > 1e-4 * ledger.span_s
+                for other in compute
+            ):
+                return True
+    return False
+
+
+def _lower(place: float, beside: bool) -> float:
+    """Where in a lane messages lie: below computing, if they have to share the lane with it."""
+    return 0.34 + 0.66 * place if beside else place
+
+
+def _bars(event: Event, send: Event | None, beside: bool) -> list[Bar]:
     rank, start, end = event.rank, event.start_s, event.end_s
     if event.kind == "compute":
-        return [Bar(rank, event.operation or "compute", start, end, 0.08, 0.92)]
+        return [Bar(rank, event.operation or "compute", start, end, 0.08, 0.36 if beside else 0.92)]
     if event.kind == "native":
-        return [Bar(rank, _NATIVE, start, end, 0.3, 0.7)]
+        return [Bar(rank, _NATIVE, start, end, _lower(0.3, beside), _lower(0.7, beside))]
     if event.kind == "send":
-        return [Bar(rank, _SEND, start, end, 0.12, 0.42)]
+        return [Bar(rank, _SEND, start, end, _lower(0.12, beside), _lower(0.42, beside))]
     sent = min(max(start, send.start_s), end) if send else start
-    parts = [Bar(rank, _WAITING, start, sent, 0.52, 0.88), Bar(rank, _RECEIVE, sent, end, 0.52, 0.88)]
+    top, bottom = _lower(0.52, beside), _lower(0.88, beside)
+    parts = [Bar(rank, WAITING, start, sent, top, bottom), Bar(rank, _RECEIVE, sent, end, top, bottom)]
     return [bar for bar in parts if bar.end_s > bar.start_s]
 
 
-def _time_unit(span_s: float) -> tuple[float, str]:
+def time_unit(span_s: float) -> tuple[float, str]:
     """Factor and name of the unit in which the span is a number between 1 and 1000."""
     return (1.0, "s") if span_s >= 1 else (1e3, "ms") if span_s >= 1e-3 else (1e6, "µs")
 
@@ -124,7 +148,7 @@ def _prepare_lanes(axes: Axes, ledger: Ledger, scale: float, unit: str) -> None:
         )
 
 
-def _draw_bars(axes: Axes, bars: list[Bar], origin: float, scale: float) -> None:
+def draw_bars(axes: Axes, bars: list[Bar], origin: float, scale: float) -> None:
     """All bars of one kind; a bar too short to see still gets a hair's width."""
     what = bars[0].what
     colour = _COLOURS.get(what, style.OTHER_COMPUTE)
@@ -146,15 +170,17 @@ def _draw_bars(axes: Axes, bars: list[Bar], origin: float, scale: float) -> None
             )
 
 
-def _draw_arrows(axes: Axes, pairs: dict[int, Event], events: dict[int, Event], origin: float, scale: float) -> None:
+def _draw_arrows(
+    axes: Axes, pairs: dict[int, Event], events: dict[int, Event], origin: float, scale: float, beside: bool
+) -> None:
     """From the start of each send to the end of its receive."""
     for key, send in pairs.items():
         receive = events[key]
         leave, arrive = (0.42, 0.52) if receive.rank > send.rank else (0.12, 0.88)
         axes.annotate(
             "",
-            ((receive.end_s - origin) * scale, receive.rank + arrive),
-            xytext=((send.start_s - origin) * scale, send.rank + leave),
+            ((receive.end_s - origin) * scale, receive.rank + _lower(arrive, beside)),
+            xytext=((send.start_s - origin) * scale, send.rank + _lower(leave, beside)),
             arrowprops={
                 "arrowstyle": "-|>,head_length=0.4,head_width=0.16",
                 "color": style.INK,
@@ -178,7 +204,8 @@ def _draw_calls(axes: Axes, ledger: Ledger, origin: float, scale: float, width: 
 
     def fits(form: int) -> bool:
         return all(
-            style.text_width(names[form], style.SMALL_SIZE) < (right - left) * inches for left, right, names in spans
+            style.text_width(names[form], style.SMALL_SIZE) + 0.12 < (right - left) * inches
+            for left, right, names in spans
         )
 
     form = next(filter(fits, range(3)), None)
@@ -190,11 +217,11 @@ def _draw_calls(axes: Axes, ledger: Ledger, origin: float, scale: float, width: 
         axes.text((left + right) / 2, -0.2, names[form], **look)
 
 
-def _draw_key(page: Axes, bars: list[Bar]) -> None:
-    """Swatches of the kinds that occur, in one row."""
+def draw_key(page: Axes, bars: list[Bar], x: float = _LEFT) -> None:
+    """Swatches of the kinds that occur, in one row from `x` on."""
     shown = {bar.what for bar in bars}
     known = [what for what in _COLOURS if what in shown]
-    x, y = _LEFT, style.HEADER + 0.1
+    y = style.HEADER + 0.1
     for what in known + sorted(shown - set(known)):
         marks.box(page, x, y - 0.08, 0.26, 0.16, fill=_COLOURS.get(what, style.OTHER_COMPUTE), corner=0.03)
         marks.label(page, x + 0.34, y, what, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
