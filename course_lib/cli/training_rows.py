@@ -10,6 +10,7 @@ import torch
 from course_lib.cli.proof import Row, Traffic
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.costs import comm_time
+from course_lib.costs.ddp import ddp_step, ddp_wrapping
 from course_lib.costs.states import sgd_state_bytes
 from course_lib.models.decoder import Decoder
 from course_lib.training.batches import Batches
@@ -66,13 +67,10 @@ def on_ranks(config: TrainConfig) -> DataParallelTrainer:
 
 
 def data_parallel_traffic(world_size: int, itemsize: int) -> Traffic:
-    """A broadcast of all weights, which fit one message; in each step one bucket and the trainer's two small gathers.
-
-    These are of each rank's samples and targets, and of its loss.
-    """
-    parameters = sum(parameter.numel() for parameter in Decoder(MODEL).parameters())
-    cost = partial(comm_time, world_size=world_size)
-    copy = cost("broadcast", "tree", length=parameters, itemsize=itemsize)
-    bucket = cost("all_reduce", "ring", length=parameters, itemsize=itemsize)
-    gathers = [cost("all_gather", "ring", length=count * world_size, itemsize=8) for count in (2, 1)]
-    return Traffic.predicted([copy, *[bucket, *gathers] * STEPS])
+    """Wrapping; in each step the buckets, and of each rank its samples and targets, later its loss."""
+    lengths = [parameter.numel() for parameter in Decoder(MODEL).parameters()]
+    wrapping = ddp_wrapping([(lengths, itemsize)], world_size=world_size)
+    step = ddp_step(lengths, world_size=world_size, itemsize=itemsize)
+    gather = partial(comm_time, "all_gather", "ring", world_size=world_size, itemsize=8)
+    gathers = [gather(length=count * world_size) for count in (2, 1)]
+    return Traffic.predicted([wrapping, *[step, *gathers] * STEPS])

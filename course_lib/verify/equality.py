@@ -28,6 +28,8 @@ def deviation(got: Tensor, want: Tensor, scale: float = 0.0) -> float:
     """Largest difference, relative to the largest number in `want`, or `scale` if that is larger; else absolute."""
     if not want.numel():
         return 0.0
+    if not want.is_floating_point():
+        got, want = got.double(), want.double()  # a mask cannot be subtracted
     return (got - want).abs().max().item() / (max(largest(want), scale) or 1.0)
 
 

@@ -18,12 +18,13 @@ UNEVEN = Batches(text=TEXT, batch_size=7, sequence=5, ragged=True)  # 7 rows for
 
 
 class Toy(nn.Module):
-    """Tokens in, logits out; with a random buffer, and if asked for with a tied head and a frozen first layer."""
+    """Tokens in, logits out; with random buffers, and if asked for with a tied head and a frozen inner layer."""
 
     def __init__(self, *, tied: bool = False, frozen: bool = False) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 6)
         self.register_buffer("positions", torch.randn(5, 6))
+        self.register_buffer("known", torch.rand(VOCABULARY) < 0.5)
         self.inner = nn.Linear(6, 6)
         self.head = nn.Linear(6, VOCABULARY, bias=False)
         if tied:
@@ -31,7 +32,8 @@ class Toy(nn.Module):
         self.inner.requires_grad_(not frozen)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(nn.functional.gelu(self.inner(self.embedding(tokens) + self.positions)))
+        x = self.embedding(tokens) + self.positions * self.known[tokens].unsqueeze(-1)
+        return self.head(nn.functional.gelu(self.inner(x)))
 
 
 def alone(config, **options):
@@ -50,7 +52,7 @@ def in_parts(config, accumulation, **options):
 
 
 def some_ignored(step):
-    """Inputs that are no tokens would be cast; these are tokens, whose last row has no target at all."""
+    """The last of the 7 rows has no target: of 4 ranks the last has no other."""
     inputs, targets = UNEVEN.batch(step)
     targets[-1] = IGNORED
     return inputs, targets

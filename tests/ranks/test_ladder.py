@@ -12,6 +12,7 @@ from ladder_models import EVEN, TEXT, UNEVEN, Toy, alone, data_parallel, in_part
 from course_lib import ranks
 from course_lib.config import ModelConfig
 from course_lib.costs import comm_time
+from course_lib.costs.ddp import ddp_step, ddp_wrapping
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.training.batches import Batches
@@ -58,10 +59,10 @@ def test_ranks_equal_one_device_on_uneven_batches(world_size, dtype):
         (partial(alone, **BOTH), partial(in_parts, accumulation=3, **BOTH), EVEN),
         (alone, data_parallel, some_ignored),
     ],
-    ids=["tied", "frozen", "accumulation", "all at once", "a row without targets"],
+    ids=["tied", "frozen", "accumulation", "all at once", "a rank without targets"],
 )
 def test_every_kind_of_training_climbs(reference, parallel, batches):
-    assert assert_parallel_equals(reference, parallel, batches, world_size=3).max_deviation <= 1e-11
+    assert assert_parallel_equals(reference, parallel, batches, world_size=4).max_deviation <= 1e-11
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -118,18 +119,18 @@ def test_bytes_are_those_of_training_alone_and_memory_is_weights_and_gradients()
         world_size=world_size,
         steps=steps,
     )
-    size = sum(parameter.numel() for parameter in Decoder(config).parameters())
-    cost = partial(comm_time, world_size=world_size, itemsize=8)
+    lengths = [parameter.numel() for parameter in Decoder(config).parameters()]
+    gather = partial(comm_time, "all_gather", "ring", world_size=world_size, itemsize=8)
     expected = [
-        cost("broadcast", "tree", length=size),
-        *[cost("all_reduce", "ring", length=size)] * steps,
-        *[cost("all_gather", "ring", length=count * world_size) for count in (2, 1)] * steps,
+        ddp_wrapping([(lengths, 8)], world_size=world_size),
+        *[ddp_step(lengths, world_size=world_size, itemsize=8)] * steps,
+        *[gather(length=count * world_size) for count in (2, 1)] * steps,
     ]
     for rank in range(world_size):
         assert report.ledger.bytes_sent(rank) == sum(call.sent_bytes[rank] for call in expected)
         assert report.ledger.messages(rank) == sum(call.messages[rank] for call in expected)
     assert report.ledger.events == ranks.ledger().events  # what the ladder sends for itself is not in it
-    assert set(report.peak_state_bytes) == {2 * 8 * size}
+    assert set(report.peak_state_bytes) == {2 * 8 * sum(lengths)}
 
 
 def test_fewer_rungs_train_less():

@@ -17,6 +17,8 @@ def test_deviation_is_relative_to_the_largest_number():
     assert deviation(torch.tensor([0.5]), torch.tensor([0.0])) == 0.5
     assert deviation(torch.tensor([0.5]), torch.tensor([0.25]), scale=2.5) == pytest.approx(0.1)
     assert deviation(torch.zeros(0), torch.zeros(0)) == 0.0
+    assert deviation(torch.tensor([True, False]), torch.tensor([True, True])) == 1.0
+    assert deviation(torch.tensor([9]), torch.tensor([10])) == pytest.approx(0.1)
     assert math.isnan(deviation(torch.tensor([math.nan]), torch.tensor([1.0])))
 
 

@@ -125,12 +125,15 @@ def load_weights_alone(self: Trainer, folder: str | Path) -> None:
     self.optimizer = make_optimizer(self.model, self.config)
 
 
-def together(*patches: Callable[[], AbstractContextManager[object]]) -> Callable[[], AbstractContextManager[object]]:
-    """Several patches as one."""
+Patch = Callable[[], AbstractContextManager[object]]
+
+
+def together(first: Patch, second: Patch) -> Patch:
+    """Two patches as one."""
 
     @contextmanager
     def context() -> Iterator[None]:
-        with patches[0](), patches[-1]():
+        with first(), second():
             yield
 
     return context
