@@ -9,7 +9,7 @@ from torch import nn
 from course_lib import comm
 from course_lib.comm import EmulatedClock
 from course_lib.costs.ddp import ddp_settling, ddp_step, ddp_time, ddp_wrapping
-from course_lib.hardware import Link
+from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, Link
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.pace import pace
@@ -131,6 +131,15 @@ def test_overlapped_and_in_turn_take_the_time_of_the_model(forward_s, backward_s
         run_ranks(paced, 4, forward_s, backward_s, clock, {"overlap": overlap, "bucket_bytes": bucket_bytes})
         assert ledger().span_s == pytest.approx(seconds, rel=0.1)
         assert len([event for event in ledger().events if event.kind == "compute"]) == 4 * 2 * LAYERS
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("link", [NVLINK, INFINIBAND, ETHERNET], ids=lambda link: link.name)
+def test_scaling_efficiency_on_the_clock_is_the_formula_s(link, overlap):
+    expected = ddp_time(LENGTHS, forward_s=2e-5, backward_s=4e-5, world_size=4, inside=link, bucket_bytes=40_000)
+    options = {"overlap": overlap, "bucket_bytes": 40_000}
+    run_ranks(paced, 4, 2e-5, 4e-5, EmulatedClock(inside=link, slowdown=1000), options)
+    assert expected.compute_s / ledger().span_s == pytest.approx(expected.efficiency(overlap=overlap), rel=0.02)
 
 
 def test_overlap_is_seen_in_the_ledger():
