@@ -1,0 +1,614 @@
+# %% [markdown]
+# # 03 · Data parallelism: many ranks, one training
+#
+# | | |
+# | --- | --- |
+# | **Time** | about 100 minutes, exercises not counted |
+# | **You need** | notebook 00 (ranks, all-reduce, the ledger); from 02 the ring and its $2\frac{p-1}{p}M$ bytes |
+# | **You will prove** | ranks that each read a part of the batch end with the weights of one device that reads all of it; DDP sends exactly the bytes of its formula; four silent bugs do not get past a ladder of seven rungs |
+# | **Back ends** | checked here on CPU over gloo; NCCL (GPUs) and Slurm were not run for this page, see section 10 |
+
+# %% [markdown]
+# ## 1 · The problem
+#
+# On one H100, Llama 3.1 70B trains for 509<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years
+# (notebook 01). A thousand GPUs that each read a thousandth of the text would need half a year. This is **data parallelism**: every rank has the whole
+# model, a **replica**, and its own part of each batch.
+#
+# But is it still the same training? Rank 3 never sees what rank 0 reads.
+#
+# Today you make it the same, to the last digit that rounding allows. Then you meet bugs that make it another training, under a loss curve that looks right.
+
+# %%
+# %load_ext course_lib
+import copy
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib import comm, costs, viz
+from course_lib.checks import predict, score
+from course_lib.config import LLAMA_3_1_8B, ModelConfig
+from course_lib.costs.ddp import ddp_step, ddp_time, ddp_wrapping
+from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, load_device
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.replicate import average_gradients
+from course_lib.ranks import ledger, run_ranks
+from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.step import sgd_update
+from course_lib.training.trainer import Trainer
+from course_lib.units import GB, MiB
+from course_lib.verify import NotEqual, assert_parallel_equals
+
+# %% [markdown]
+# ## 2 · The reference: one device, 38 parameters
+#
+# Six inputs, four hidden numbers, two outputs: the perceptron of the Kempner Institute's workshop. It is small enough to see every number, and it trains like the large ones.
+#
+# $$y = W_2\, f(W_1 x + b_1) + b_2$$
+#
+# **One legend for the whole course.** $x$ is a column, so each *row* of $W$ makes one output: $W$ has the shape (out, in). PyTorch stores `weight` just so. The workshop writes $xW$, with the transpose.
+#
+# For now $f$ does nothing, as in the workshop. The task: is the first input larger than the second? One backward pass over the whole batch of eight rows gives 38 gradients, the truth for all that follows.
+
+# %%
+torch.manual_seed(0)
+model = MLP()
+inputs = torch.randn(8, 6)
+targets = (inputs[:, 0] > inputs[:, 1]).long()
+F.cross_entropy(model(inputs), targets).backward()  # the mean over the eight rows
+whole = {name: p.grad.clone() for name, p in model.named_parameters()}
+
+viz.plot_mlp(dict(model.named_parameters()))
+
+# %% [markdown]
+# Count: 6 × 4 + 4 + 4 × 2 + 2 = 38.
+#
+# ## 3 · By hand: half of the batch each
+#
+# Two ranks, the same weights, four rows each. No communication yet. **Before you run it:** will each rank's gradient be half of the whole one?
+
+# %%
+# %%ranks 2 --push model,inputs,targets --pull halves
+import torch.nn.functional as F
+
+mine, goals = inputs.chunk(2)[rank], targets.chunk(2)[rank]
+F.cross_entropy(model(mine), goals).backward()
+halves = {name: p.grad for name, p in model.named_parameters()}
+print(f"rank {rank}: gradient norm {torch.cat([g.flatten() for g in halves.values()]).norm():.4f}")
+
+# %%
+viz.plot_gradients(halves, whole)
+
+# %% [markdown]
+# Look at one cell. The ranks disagree, some cells even in sign, because they read different rows. But the **average** is the whole batch's gradient, in all 38 cells. The reason is one line: the gradient of a sum is the sum
+# of the gradients. With $B$ rows of loss $\ell_i$ on $p$ ranks:
+#
+# $$\nabla\,\frac{1}{B}\sum_{i=1}^{B}\ell_i \;=\; \frac{1}{p}\sum_{r=1}^{p}\;\nabla\,\underbrace{\frac{p}{B}\sum_{i\ \text{on rank}\ r}\ell_i}_{\text{the mean loss of rank } r}$$
+#
+# So data parallelism is no new method. It **is** SGD on the large batch. Keep one thing in mind: a rank's mean has $\frac{p}{B}$ in front only if all ranks have equally many rows. Section 9 comes back to it.
+
+# %% [markdown]
+# ## 4 · Predict: what does a step send?
+#
+# One all-reduce of the gradients makes the average. The perceptron's gradient has 38 numbers of 4 bytes<!-- =4 -->, together 152 bytes<!-- =4 * 38 -->.
+#
+# **How many bytes do four ranks send in one step, all together?** The guess: each sends its gradient once. Remember the ring.
+
+
+# %%
+def one_backward(bucket_bytes=25 * MiB):
+    torch.manual_seed(dist.get_rank())
+    ddp = DistributedDataParallel(MLP(), bucket_bytes=bucket_bytes)
+    ddp(torch.randn(8, 6)).sum().backward()
+
+
+run_ranks(one_backward, 4)
+formula = ddp_step([24, 4, 8, 2], world_size=4)
+predict("bytes that four ranks send", guess=4 * 152, answer=formula.total_bytes, unit="bytes")
+print("the ledger:", ledger().of("all_reduce").matrix())
+
+# %% [markdown]
+# Twice around, minus what stays at home: $2\frac{p-1}{p}M$ for each rank, $2(p-1)M$ together. The ledger, bytes from each rank (row) to each rank (column), agrees.
+#
+# Now Llama 3.1 8B: $\Phi$ = 8.03<!-- =model_parameters(LLAMA_3_1_8B) / 1e9 --> billion parameters with gradients in bfloat16. A talk on distributed training (K. Yuan, 2024) prints: data parallelism "incurs $2\Phi$ bytes to communicate".
+# That is the guess. **How many does each of 8 ranks send?**
+
+# %%
+gradient_bytes = 2 * costs.model_parameters(LLAMA_3_1_8B)
+ring = costs.comm_time("all_reduce", "ring", world_size=8, length=gradient_bytes // 2, itemsize=2)
+predict("GB that each rank sends", guess=gradient_bytes / GB, answer=ring.sent_bytes[0] / GB, unit="GB", world_size=8)
+print(f"over NVLink {ring.time_s(NVLINK):.2f} s, over InfiniBand {ring.time_s(INFINIBAND):.2f} s")
+
+# %% [markdown]
+# $2\Phi$ bytes is what the gradient *is*. An all-reduce *sends* nearly twice that. (The same slide counts the states as $2 \cdot 4\Phi$, 8 bytes<!-- =2 * 4 --> for each parameter: all in half precision. Notebook 01 counted 16.)
+#
+# Is half a second much? Computing on one sequence of 8192 tokens takes 1.0 s<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(LLAMA_3_1_8B), 8192), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) -->
+# (at 40 %<!-- =40 --> of an H100). Who waits for the gradients loses a third of the GPU. So the next section is about not waiting.
+
+# %% [markdown]
+# ## 5 · From scratch, in three steps
+#
+# ### Step 1: naive
+#
+# After backward, one all-reduce for each parameter. `AVG` adds and divides.
+
+# %%
+viz.show_source(average_gradients)
+
+# %% [markdown]
+# Right, and slow for two reasons. Llama 3.1 8B has 291<!-- =32 * 9 + 3 --> tensors of parameters, so a step makes as many all-reduces, and each pays the latency of all its messages. And nothing is sent until backward is through.
+#
+# ### Step 2: buckets
+#
+# Against the first: put many gradients side by side into one flat tensor, a **bucket**, and average them together. Backward goes from the last layer to the first, so the last layer's gradients go into the first bucket.
+
+# %%
+from course_lib.parallel.buckets import average_gradients_in_buckets
+
+named = [(name, 4 * p.numel()) for name, p in MLP().named_parameters()]
+display(viz.plot_buckets(named, bucket_bytes=40), viz.show_source(average_gradients_in_buckets))
+
+# %% [markdown]
+# ### Step 3: overlap
+#
+# Against the second: the last layer's gradient is ready long before the first layer's. Send it *while* backward computes the rest.
+#
+# PyTorch lets us know: a **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `iall_reduce_` only *starts* an all-reduce; it runs in the background until somebody waits. Overlap is then ten lines.
+
+
+# %%
+def average_in_background(model):
+    handles = []
+
+    def launch_one(parameter):
+        handles.append(comm.iall_reduce_(parameter.grad, op=dist.ReduceOp.AVG))
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(launch_one)
+    return handles
+
+
+def overlapped_gradients(model, inputs, targets):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    handles = average_in_background(model)
+    F.cross_entropy(model(inputs.chunk(p)[rank]), targets.chunk(p)[rank]).backward()
+    for handle in handles:
+        handle.wait()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+on_each = run_ranks(overlapped_gradients, 4, model, inputs, targets)
+[all(torch.allclose(mine[name], whole[name]) for name in whole) for mine in on_each]
+
+# %% [markdown]
+# The library adds buckets, in one fixed order on all ranks, and a last hook that waits: `DistributedDataParallel` wraps a model, and a user only calls `loss.backward()`.
+#
+# ### See it
+#
+# A laptop cannot show overlap: its cores are busy with everybody's computing. So we use the **emulated clock** of notebook 02. Six layers of 1 MiB<!-- =MiB / MiB --> gradients each; we say that a layer's forward takes
+# 0.5 ms<!-- =0.5 --> and its backward 1 ms<!-- =1 -->; messages take the time of 25 Gb/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 1e9 --> Ethernet. All is slept through, 100 times slower than shown.
+#
+# **Predict.** In turn, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 of computing, and the rest for six buckets. How long with overlap? The guess: all of the communication disappears.
+
+# %%
+from course_lib.training.pace import pace
+
+
+def timed_step(link, bucket_bytes=0, overlap=True):
+    layers = [torch.nn.Linear(512, 512) for _ in range(6)]
+    model = torch.nn.Sequential(*layers)
+    with comm.settings(ledger=False):
+        ddp = DistributedDataParallel(model, bucket_bytes=bucket_bytes, overlap=overlap) if bucket_bytes else model
+    clock = comm.EmulatedClock(inside=link, slowdown=100)
+    with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
+        ddp(torch.ones(1, 512)).sum().backward()
+        if not bucket_bytes:
+            average_gradients(model)
+
+
+runs = {}
+for name, options in {"naive": (), "buckets": (MiB, False), "buckets, overlapped": (MiB, True)}.items():
+    run_ranks(timed_step, 4, ETHERNET, *options)
+    runs[name] = ledger()
+predict("ms of an overlapped step", guess=9, answer=1e3 * runs["buckets, overlapped"].span_s, unit="ms")
+viz.plot_overlap(runs)
+
+# %% [markdown]
+# Only the **last** bucket is seen: its gradients come at the very end, and nothing is left to hide it behind. Everything before is free, as long as a bucket is sent faster than the next one fills.
+#
+# Larger buckets pay less latency. PyTorch's default is 25 MiB<!-- =25 * MiB / MiB -->. **Predict** the step with overlap switched on and such buckets. The guess is the overlapped time above.
+
+# %%
+run_ranks(timed_step, 4, ETHERNET, 25 * MiB, True)
+predict("ms with 25 MiB buckets", guess=10, answer=1e3 * ledger().span_s, unit="ms")
+
+# %% [markdown]
+# Surprise: overlap is on, and nothing overlaps. All gradients fit into one bucket, which is full when backward ends. (PyTorch makes its first bucket 1 MiB<!-- =1 --> for this reason.) Remember it when a small model scales badly.
+#
+# ### The same weights at the start
+#
+# Equal gradients keep replicas equal. They do not *make* them equal. So wrapping a model copies rank 0's parameters to all, and its **buffers** (numbers that belong to the model but are not trained, such as a running mean). Here each
+# rank is seeded differently on purpose.
+
+# %%
+# %%ranks 4
+from course_lib.models.mlp import MLP
+from course_lib.parallel import ddp
+
+torch.manual_seed(rank)
+model = MLP(gelu=True)
+born = model.layer1.bias[0].item()
+model = ddp.DistributedDataParallel(model)
+print(f"born with {born:+.4f}, wrapped {model.module.layer1.bias[0].item():+.4f}")
+
+# %% [markdown]
+# ### Accumulation and `no_sync`
+#
+# A batch may be too large for memory. Then a rank takes it in **micro-batches**: several backwards, whose gradients add up, before one step. This is gradient accumulation. Averages can be taken of sums, so one all-reduce at the
+# end is enough; `no_sync()` switches off the others. (The OLMo configuration of the workshop says `grad_sync_mode: batch`, which is the same.)
+#
+# **Predict** the all-reduces of a step with 4 micro-batches, 3 of them under `no_sync`.
+
+
+# %%
+def accumulate(use_no_sync):
+    torch.manual_seed(dist.get_rank())
+    ddp = DistributedDataParallel(MLP(gelu=True))
+    *first, last = torch.randn(8, 6).chunk(4)
+    for part in first:
+        if use_no_sync:
+            with ddp.no_sync():
+                ddp(part).square().mean().div(4).backward()
+        else:
+            ddp(part).square().mean().div(4).backward()
+    ddp(last).square().mean().div(4).backward()
+    return ddp.module.layer1.weight.grad
+
+
+always, wasted = run_ranks(accumulate, 4, False)[0], len(ledger().of("all_reduce").calls())
+once, needed = run_ranks(accumulate, 4, True)[0], len(ledger().of("all_reduce").calls())
+predict("all-reduces of a step", guess=4, answer=needed)
+print(f"without no_sync {wasted}; the same gradient: {torch.allclose(always, once)}")
+
+# %% [markdown]
+# ## 6 · Verify: the ladder
+#
+# From now on a GELU stands in the model, so that a forgotten reduction shows: GELU of a sum is not the sum of GELUs.
+#
+# A **trainer** is one step of training as an object: on one device, or on ranks. The **ladder** runs both on the same batches and compares rung by rung, in the order in which an error shows:
+#
+# output → gradient of each parameter → gradient norm → parameters after three steps of **SGD** → loss curve → **AdamW** with weight decay and clipping → save, load into a fresh trainer, go on.
+#
+# Seven rows on 3 ranks: 3, 2 and 2, so that nothing works only because it divides.
+
+
+# %%
+# NBVAL_IGNORE_OUTPUT: the last digits of rounding differ between processors
+def task(step, rows=7):
+    inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def mlp_alone(config):
+    return Trainer(MLP(gelu=True), config)
+
+
+def mlp_on_ranks(config):
+    return DataParallelTrainer(MLP(gelu=True), config)
+
+
+print(assert_parallel_equals(mlp_alone, mlp_on_ranks, task, world_size=3))
+
+# %% [markdown]
+# Every rung is equal up to rounding: in float64 a deviation of some 1e-16 is the last bit of a number. No tolerance hides anything here. If a rung failed, the ladder would stop there, with an error.
+
+# %% [markdown]
+# ### Why SGD first?
+#
+# Plant the most common bug: the gradients' sum instead of their average. The library's **bug museum** keeps it, as a patch of one function. Climb the AdamW rung alone, then the rungs of SGD.
+
+# %%
+from course_lib.verify import RUNGS, museum
+
+
+def first_fall(reference, bug, parallel, batches, rungs, world_size=4):
+    try:
+        assert_parallel_equals(reference, bug.planted(parallel), batches, world_size=world_size, rungs=rungs)
+    except NotEqual as error:
+        what, _, way_out = str(error).split("; ", 2)
+        print(f"{what.partition(': ')[2]}\n  {way_out}")
+
+
+bug = museum.BUGS["summed"]
+print("It happened here:", bug.where.link)
+for rungs in (["AdamW"], RUNGS[:5]):
+    first_fall(mlp_alone, bug, mlp_on_ranks, task, rungs, world_size=3)
+
+# %% [markdown]
+# Under AdamW the weights are wrong in the fifth digit. Nobody guesses a factor of three from that; a looser tolerance would let it pass, and the advice goes astray. Adam divides each gradient by its own typical size, and clipping cuts any length down to the same one. Under SGD the first gradient says it: 3.0 times one device's, on three ranks.
+#
+# ## 7 · Measure
+#
+# ### Bytes against the formula
+#
+# Wrapping is a broadcast of the state along a tree; a step is one ring all-reduce for each bucket. Here a bucket closes at 40 bytes<!-- =40 -->, so that there are two.
+
+# %%
+lengths = [p.numel() for p in MLP().parameters()]
+for p in (3, 2, 4):
+    run_ranks(one_backward, p, 40)
+    formula = ddp_wrapping([(lengths, 4)], world_size=p) + ddp_step(lengths, world_size=p, bucket_bytes=40)
+    sent = tuple(ledger().bytes_sent(rank) for rank in range(p))
+    assert sent == formula.sent_bytes
+    print(f"{p} ranks sent {sent}, formula {formula.sent_bytes}")
+
+# %% [markdown]
+# To the byte, for every rank. Rank 0 sends most, since the broadcast begins there.
+#
+# ### Scaling efficiency
+#
+# Give every rank its own batch of fixed size. With perfect scaling a step takes as long as on one rank. **Efficiency** is one rank's time over that of $p$ ranks. The lines below come from `ddp_time`, which puts computing and all-reduces on two streams; the marks were run under the emulated clock.
+
+
+# %%
+def efficiency(link, p):
+    paper = ddp_time(
+        [[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=p, inside=link, bucket_bytes=MiB
+    )
+    return paper.efficiency()
+
+
+links, emulated = (NVLINK, INFINIBAND, ETHERNET), {}
+for p in (4, 2):
+    for link in links:
+        run_ranks(timed_step, p, link, MiB)
+        emulated.setdefault(link.name, {})[p] = 9e-3 / ledger().span_s
+predicted = {link.name: {p: efficiency(link, p) for p in (1, 2, 4, 8, 16, 32, 64)} for link in links}
+viz.plot_scaling(
+    predicted, emulated, subtitle="six layers of 1 MiB; lines: formula; marks: emulated clock, no real links"
+)
+
+# %% [markdown]
+# The bytes of a rank hardly grow with $p$; why do the lines fall? A ring has $2(p-1)$ steps, and each costs a latency. With messages this small that is all that counts. (The talk says so too: latency "proportional to network size".)
+#
+# A large model sends large messages. **Predict** for Llama 3.1 8B on 64 GPUs over InfiniBand, one sequence of 8192 tokens each: which efficiency, with overlap? The guess is what section 4 feared.
+
+# %%
+layer, table = costs.layer_parameters(LLAMA_3_1_8B), LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size
+per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
+forward_s = [0] + [2 * size * 8192 / per_second for size in [layer] * 32 + [table]]  # the embedding only looks up
+sizes, times = [[table], *[[layer]] * 32, [table]], {}
+for link in links:
+    times[link.name] = ddp_time(
+        sizes, forward_s=forward_s, backward_s=[2 * t for t in forward_s], world_size=64, inside=link, itemsize=2
+    )
+predict("efficiency over InfiniBand", guess=2 / 3, answer=times["InfiniBand"].efficiency())
+for name, time_of in times.items():
+    print(f"{name:10} in turn {time_of.efficiency(overlap=False):4.0%}, overlapped {time_of.efficiency():4.0%}")
+
+# %% [markdown]
+# Most is hidden: InfiniBand sends a layer's gradients in about the time that backward needs for a layer. What shows is, again, the end: the embedding's gradient comes last, and it is a large one. Over Ethernet only more tokens per step help, or fewer bytes (module 10).
+#
+# (NVLink connects the GPUs of one node. A ring through 64 GPUs in nodes of 8 is as fast as its slowest link.)
+#
+# ### And this machine, honestly
+#
+# Real steps of a small decoder, in real time. Ranks share cores here: two on two cores can be fine, four cannot. This says nothing about GPUs. Below is your last step on four ranks. Look for sends *inside* a backward: buckets that left early.
+
+
+# %%
+# NBVAL_IGNORE_OUTPUT: measured times
+SMALL = ModelConfig(
+    name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
+)
+
+
+def real_steps(steps=12):
+    ddp, seconds = DistributedDataParallel(Decoder(SMALL), bucket_bytes=MiB // 8), []
+    tokens = torch.randint(512, (8, 64))
+    for _ in range(steps):
+        comm.ledger.clear()  # keep the last step alone
+        started = time.perf_counter()
+        with comm.settings(guard=False):
+            with comm.span("forward"):
+                loss = F.cross_entropy(ddp(tokens).flatten(0, 1), tokens.flatten())
+            with comm.span("backward"):
+                loss.backward()
+            with comm.span("optimizer"):
+                sgd_update(ddp, 0.1)
+                ddp.zero_grad()
+        seconds.append(time.perf_counter() - started)
+    return sorted(seconds)[steps // 2]
+
+
+seconds = {p: max(run_ranks(real_steps, p)) for p in (1, 2, 4)}
+for p, median_s in seconds.items():
+    print(f"{p} ranks: efficiency {seconds[1] / median_s:4.0%}, cores allow {min(1, os.cpu_count() / p):4.0%}")
+viz.plot_timeline(ledger(), title="One DDP step on four ranks, as it just ran")
+
+# %% [markdown]
+# ## 8 · PyTorch's own
+#
+# You would use `torch.nn.parallel.DistributedDataParallel`: the same wrapper, the same `no_sync`, in C++ and on NCCL. From the same weights, on the same shares, both must leave the same gradients.
+
+
+# %%
+def ours_and_theirs():
+    torch.manual_seed(0)
+    first, rank = Decoder(SMALL).double(), dist.get_rank()
+    ours = DistributedDataParallel(copy.deepcopy(first), bucket_bytes=MiB // 8)
+    theirs = torch.nn.parallel.DistributedDataParallel(first, process_group=dist.new_group())
+    tokens = torch.randint(512, (8, 16)).chunk(4)[rank]
+    for wrapped in (ours, theirs):
+        F.cross_entropy(wrapped(tokens).flatten(0, 1), tokens.flatten()).backward()
+    pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+    return all(torch.allclose(mine.grad, other.grad, rtol=0, atol=1e-14) for mine, other in pairs)
+
+
+run_ranks(ours_and_theirs, 4)
+
+# %% [markdown]
+# ## 9 · Bug museum
+#
+# A small Llama-shaped decoder reads Shakespeare on four ranks, with AdamW, clipping and a restart half way, as people train. The broad line is one device. Runs A, B and C are on ranks. Each *may* have a bug that happened to others in public.
+#
+# **Decide by the upper panel**, before you look at the lower one: how many of the three are sound?
+
+# %%
+# NBVAL_IGNORE_OUTPUT: forty steps of rounding differ between processors
+from course_lib.training.batches import Batches
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
+
+tokenizer, tokens = load_tokens(load_text(), 512)
+text = Batches(text=tokens, batch_size=16, sequence=32, ragged=True)
+
+
+def decoder_alone(config):
+    return Trainer(Decoder(SMALL), config)
+
+
+def decoder_on_ranks(config):
+    return DataParallelTrainer(Decoder(SMALL), config)
+
+
+exhibits = {"A": "averaged_twice", "B": "bf16_reduction", "C": "mean_of_means"}
+curves = {"one device": museum.curve_alone(decoder_alone, text.batch, 40)}
+for run, name in exhibits.items():
+    planted = museum.BUGS[name].planted(decoder_on_ranks)
+    curves[f"run {run}"] = museum.curve_on_ranks(planted, text.batch, world_size=4, steps=40)
+losses, norms = ({run: getattr(curve, what) for run, curve in curves.items()} for what in ("losses", "norms"))
+viz.plot_loss_curves(losses, norms, title="Which of these runs is sound?")
+
+# %% [markdown]
+# None. The norms of the gradients, which the losses hide, give one of the three away. So climb. For each run the ladder names the first rung that fails, where, and the likely cause. **Before you run it**, say for each: at which rung will it fall, and is there a clean ratio?
+
+# %%
+for run, name in exhibits.items():
+    print(f"run {run}: ", end="")
+    first_fall(decoder_alone, museum.BUGS[name], decoder_on_ranks, text, RUNGS[:5])
+
+# %% [markdown]
+# Run A divided twice: by all targets, and by the ranks. B sent its gradients in bfloat16: half of the bytes, and an error that grows with the number of ranks.
+#
+# C is the **mean of means**. The sequences have unequal numbers of targets, as padded text does, and every rank took the mean over its own. Count it by hand: 8 rows on two ranks, one on the first and seven on the second.
+#
+# **Predict**: how many times too much does the lonely row count?
+
+# %%
+row_losses = torch.rand(8, requires_grad=True)
+one, seven = row_losses[:1], row_losses[1:]
+((one.mean() + seven.mean()) / 2).backward()
+counts = row_losses.grad * 8  # 1 is right: every row an eighth
+predict("times that row 0 counts", guess=7, answer=counts[0].item())
+print(f"each of the other seven: {counts[1].item():.3f}")
+
+# %% [markdown]
+# No loss is wrong by much, and no gradient by a clean factor. It is training on other weights for your data. The cure: every rank divides by the number of targets on *all* ranks. The trainer asks for it before each forward.
+#
+# ### Who reads what
+#
+# A **sampler** deals the samples out. Three ranks, ten samples, one epoch: **predict** how many samples are read in all.
+
+# %%
+from course_lib.training.sampler import DistributedSampler
+
+samplers = [DistributedSampler(10, rank=rank, world_size=3) for rank in range(3)]
+predict("samples read in one epoch", guess=10, answer=sum(len(sampler) for sampler in samplers))
+for rank, sampler in enumerate(samplers):
+    first = list(sampler)
+    sampler.set_epoch(1)
+    print(f"rank {rank}: epoch 0 {first}, epoch 1 {list(sampler)}")
+
+# %% [markdown]
+# Ten does not divide by three, so two samples come twice; PyTorch's sampler does the same. And who forgets `set_epoch` reads every epoch in the order of the first, another exhibit of the museum.
+#
+# ## 10 · In a Llama, on real text
+#
+# The block scales as it is: the same wrapper around a decoder of Llama's shape, on Shakespeare in 512 tokens made by byte-pair encoding (frequent pairs of bytes become one token). The whole ladder, in float32, sequences of unequal length:
+
+# %%
+# NBVAL_IGNORE_OUTPUT: the last digits of rounding differ between processors
+print([tokenizer.decode([token]) for token in text.batch(0)[0][0, :10]])
+report = assert_parallel_equals(decoder_alone, decoder_on_ranks, text, world_size=4, dtype=torch.float32)
+print(report)
+print("bytes of weights and gradients on each rank:", report.peak_state_bytes)
+
+# %% [markdown]
+# The last line is the price: every rank stores everything. Data parallelism divides the time. It does not divide the states; that is module 06.
+#
+# ### What does a larger batch buy?
+#
+# More ranks average over more samples, so the gradient has less noise. The theorem of **parallel SGD** (PSGD): N workers, smoothness L, noise σ², distance D to the minimum. With the stepsize
+#
+# $$\gamma = \min\left(\frac{1}{L},\ \frac{1}{\sigma}\sqrt{\frac{2DN}{LT}}\right)$$
+#
+# the mean squared gradient over T steps is, after a transient, at most $2\sqrt{2LD\sigma^2/(NT)}$: N workers need 1/N of the steps. This is the **linear speed-up**.
+#
+# One worker and 3072 steps; 64 workers and 48 steps. The same work. **Predict** the ratio of their errors.
+
+# %%
+from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
+
+problem = Quadratic()
+error_of = {n: psgd_alone(problem, n, 3072 // n) for n in (1, 4, 16, 64)}
+predict("error with 64 workers over error with one", guess=1, answer=error_of[64] / error_of[1])
+for n, error in error_of.items():
+    print(f"{n:2} workers, {3072 // n:4} steps: error {error:.3f}; transient {transient_steps(problem, n)} steps")
+viz.plot_speedup(problem)
+
+# %% [markdown]
+# Up to 16 workers the speed-up is there. But the promise holds only after the **transient**, $2LDN/\sigma^2$ steps, which grows with N; the talk's slide leaves it out. Before, $\gamma$ stands at its cap 1/L, and more workers average noise that was no longer the problem. In practice: beyond a *critical batch size* more data parallelism saves no steps.
+#
+# Note the square root: at equal T, 16 workers have a quarter of the error, not a sixteenth.
+
+# %% [markdown]
+# ### On a GPU node and on a cluster
+#
+# *On a GPU node:* the cells stay as they are. Each rank takes a GPU, the back end is NCCL, whose kernels run on a stream of their own: the overlap of section 5, in hardware.
+#
+# *Under Slurm:* put the function into a file and start one process for each GPU:
+#
+# ```bash
+# srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint $HOST:29500 \
+#     -m course_lib.ranks my_file:my_function
+# ```
+#
+# Neither was run for this page. The workshop's OLMo 1B runs this way: `distributed_strategy: ddp`, `find_unused_params: false`, which says that every backward reaches every parameter.
+
+# %% [markdown]
+# ## 11 · Takeaways
+#
+# - Data parallelism is SGD on the large batch, exactly, if every target counts alike.
+# - A step sends $2\frac{p-1}{p}M$ bytes per rank; overlap hides all but the last bucket, if there is more than one.
+# - Broadcast at the start, average in every backward, `no_sync` between.
+# - A loss curve proves nothing. Climb: SGD first.
+# - The states stay whole on every rank.
+#
+# **Next:** the exercises `03_mlp_ddp`; then module 04, which cuts the model instead of the batch.
+#
+# References: Li et al. 2020, *PyTorch Distributed*; Ghadimi and Lan 2013, *Stochastic first- and zeroth-order methods*; McCandlish et al. 2018, *An empirical model of large-batch training*; Kempner Institute 2024, workshop; K. Yuan 2024, talk.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Quiz
+#
+# <details><summary>1. All gradients are exactly a quarter of the right ones, on 4 ranks. What happened?</summary>
+# The loss was divided by the global number of targets, and averaging divided by 4 again.
+# </details>
+#
+# <details><summary>2. You train with overlap, and the timeline shows no message before backward ends. Why?</summary>
+# One bucket holds all gradients. Make buckets smaller.
+# </details>
+#
+# <details><summary>3. Twice the ranks, the same batch per rank, and no fewer steps to the goal. Is DDP broken?</summary>
+# Not if the ladder passes: you are within the transient, beyond the critical batch.
+# </details>
