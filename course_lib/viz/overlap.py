@@ -31,7 +31,7 @@ def plot_overlap(
 ) -> Picture:
     """What one rank computes, and below it what its network does, for each run; a line where the step ends on all.
 
-    Time starts at the first event of each run. A bar on the network is one call, numbered in order where it fits.
+    Time starts at the first event of each run. A bar on the network is one call, numbered where all numbers fit.
     Raises: ValueError for no runs or more than 4, a run without events, or a rank that a run does not have.
     """
     _check(timelines, rank)
@@ -47,7 +47,7 @@ def plot_overlap(
         top = _TOP + number * _PITCH + 0.42
         axes = style.chart_axes(figure, _LEFT, top, width, 2 * _LANE)
         _prepare_lanes(axes, spans[name] * scale, reach, unit if number == len(runs) - 1 else "")
-        marks.label(page, _LEFT, top - 0.16, name, bold=True, align="left")
+        _name_run(page, top - 0.16, name, bars)
         for what in sorted({bar.what for bar in bars}):
             draw_bars(axes, [bar for bar in bars if bar.what == what], 0.0, scale)
         _number_calls(axes, bars, scale, width / reach)
@@ -117,11 +117,24 @@ def _write(
     axes.annotate(text, at, xytext=place, textcoords="offset points", **look)
 
 
+def _name_run(page: Axes, y: float, name: str, bars: list[Bar]) -> None:
+    """What the run is called, and how many calls its network made."""
+    marks.label(page, _LEFT, y, name, bold=True, align="left")
+    x = _LEFT + style.text_width(name, weight=600) + 0.16
+    marks.label(page, x, y, _calls(bars), size=style.SMALL_SIZE, colour=style.SOFT, align="left")
+
+
+def _calls(bars: list[Bar]) -> str:
+    count = sum(bar.what == COMMUNICATION for bar in bars)
+    return f"{count} call{'s' * (count != 1)}"
+
+
 def _number_calls(axes: Axes, bars: list[Bar], scale: float, inches: float) -> None:
-    """From 1; a number that does not fit its bar is left out."""
+    """From 1, if every number fits its bar."""
     calls = [bar for bar in bars if bar.what == COMMUNICATION]
-    for number, bar in enumerate(calls, start=1):
-        if style.text_width(str(number), style.SMALL_SIZE) + 0.1 < (bar.end_s - bar.start_s) * scale * inches:
+    widest = style.text_width(str(len(calls)), style.SMALL_SIZE)
+    if all((bar.end_s - bar.start_s) * scale * inches > widest + 0.08 for bar in calls):
+        for number, bar in enumerate(calls, start=1):
             place = ((bar.start_s + bar.end_s) / 2 * scale, _NETWORK_LANE + 0.5)
             _write(axes, str(number), place, ha="center", color=style.PAPER, zorder=5)
 
@@ -152,7 +165,7 @@ def _in_words(runs: Mapping[str, list[Bar]], spans: Mapping[str, float], subtitl
         network = [bar for bar in bars if bar.what == COMMUNICATION]
         hidden = _covered(compute) + _covered(network) - _covered([*compute, *network])
         waiting = _covered(bar for bar in bars if bar.what == WAITING)
-        calls = f"{len(network)} call{'s' * (len(network) != 1)} {style.seconds(_covered(network))}"
+        calls = f"{_calls(bars)} {style.seconds(_covered(network))}"
         lines.append(
             f"  {name}: step {style.seconds(spans[name])}; computes {style.seconds(_covered(compute))}, waits "
             f"{style.seconds(waiting)}; {calls}, of them {style.seconds(round(hidden, _DIGITS))} while computing"

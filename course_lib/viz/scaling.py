@@ -42,8 +42,8 @@ def plot_scaling(
     _prepare(chart, counts, max(share for line in (*predicted.values(), *measured.values()) for share in line.values()))
     for name, line in predicted.items():
         chart.plot(*_points(line), color=hues[name], linewidth=3, solid_capstyle="round", zorder=2)
-    for name, line in measured.items():
-        _draw_marks(chart, line, hues[name])
+    for number, (name, line) in enumerate(measured.items()):
+        _draw_marks(chart, line, hues[name], size=12 - 1.6 * number)  # smaller ones do not hide those beneath
     labels = [("ideal", _IDEAL, charts.height_of(chart, 1.0))]
     labels += [(name, hues[name], charts.height_of(chart, line[max(line)])) for name, line in predicted.items()]
     charts.name_heights(chart, labels, least=0.085)
@@ -76,10 +76,10 @@ def _prepare(chart: Axes, counts: list[int], largest: float) -> None:
     chart.axhline(1.0, color=_IDEAL, linewidth=1.5, linestyle=(0, (4, 3)), zorder=1)
 
 
-def _draw_marks(chart: Axes, line: Efficiency, hue: str) -> None:
+def _draw_marks(chart: Axes, line: Efficiency, hue: str, size: float) -> None:
     """All but the one at 1 GPU, which is 100% by definition."""
     gpus, shares = _points({n: share for n, share in line.items() if n > 1})
-    look: dict[str, Any] = {"marker": "o", "markersize": 9, "markeredgecolor": style.PAPER, "markeredgewidth": 1.2}
+    look: dict[str, Any] = {"marker": "o", "markersize": size, "markeredgecolor": style.PAPER, "markeredgewidth": 1.2}
     chart.plot(gpus, shares, color=hue, linestyle="none", zorder=3, clip_on=False, **look)
 
 

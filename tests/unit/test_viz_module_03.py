@@ -180,6 +180,12 @@ def test_scaling_draws_lines_and_marks_of_one_hue_where_the_numbers_are():
     assert "  this machine, measured: 100.0% on 1, 50.0% on 2, 22.0% on 4" in picture.text
 
 
+def test_marks_that_lie_upon_each_other_are_all_seen():
+    chart = viz.plot_scaling(LINKS, {name: {2: 0.9} for name in LINKS}).figure.axes[1]
+    sizes = [line.get_markersize() for line in chart.lines if line.get_marker() == "o"]
+    assert len(sizes) == 3 and sizes == sorted(set(sizes), reverse=True)
+
+
 def test_the_axis_of_counts_doubles_in_equal_steps():
     chart = viz.plot_scaling(LINKS).figure.axes[1]
     places = [chart.transData.transform((n, 0.5))[0] for n in (1, 2, 4, 64)]

@@ -80,6 +80,14 @@ def test_overlap_says_how_much_of_communication_is_hidden():
     assert lines[3].endswith("step 7.5 ms; computes 6 ms, waits 1.5 ms; 2 calls 3 ms, of them 1.5 ms while computing")
 
 
+def test_calls_are_counted_and_numbered_if_all_the_numbers_fit():
+    many = data_parallel_step([5 + 1.5 * call for call in range(40)])
+    words = [text for text, _, _ in drawn_texts(viz.plot_overlap({"few": IN_TURN}).figure)]
+    assert words.index("1") < words.index("2") and "2 calls" in words
+    crowded = [text for text, _, _ in drawn_texts(viz.plot_overlap({"many": many}).figure)]
+    assert "40 calls" in crowded and "1" not in crowded
+
+
 def test_an_emulated_clock_s_rounding_errors_do_not_change_the_picture():
     moved = [
         dataclasses.replace(event, start_s=event.start_s - 7 + 1e-12, end_s=event.end_s - 7) for event in IN_TURN.events
