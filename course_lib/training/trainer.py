@@ -122,8 +122,10 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     if not trained:
         rule, way_out = "an optimizer needs something to train", "set requires_grad on at least one parameter"
         raise ValueError(four_parts("Trainer", "every parameter is frozen", rule, way_out))
-    kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[config.optimizer]
-    return kind(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
+    rate, decay = config.learning_rate, config.weight_decay
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
+    return torch.optim.SGD(trained, lr=rate, weight_decay=decay)
 
 
 def check_counts(rows: Sequence[float], targets: Sequence[float]) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -169,10 +168,7 @@ def sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
 
 
 def adamw_pairs(alone: Trace, ranks: Sequence[AdamWTrace | None]) -> Iterator[Pair]:
-    """What AdamW left behind: before the checkpoint, and after it.
-
-    Parameters whose gradient vanishes are left out: Adam divides rounding by its own size, which makes steps of it.
-    """
+    """What AdamW left behind: before the checkpoint, and after it."""
     first, want = alone
     traces = [trace for trace in ranks if trace]
     if want is None:
@@ -181,8 +177,7 @@ def adamw_pairs(alone: Trace, ranks: Sequence[AdamWTrace | None]) -> Iterator[Pa
     for rung, losses in ((RUNGS[5], slice(0, k)), (RUNGS[6], slice(k, None))):
         half = rung == RUNGS[5]
         ends = [trace.half if half else trace.end for trace in traces]
-        pairs = state_pairs(rung, ends, want.half if half else want.end, first.frozen)
-        yield from (pair for pair in pairs if pair.name not in vanishing)
+        yield from state_pairs(rung, ends, want.half if half else want.end, first.frozen, vanishing)
         for rank, trace in enumerate(traces):
             yield Pair(rung, "loss", rank, numbers(trace.losses[losses]), numbers(want.losses[losses]))
 
@@ -192,7 +187,7 @@ def state_pairs(
     ranks: Sequence[dict[str, Tensor]],
     want: dict[str, Tensor],
     frozen: Sequence[str],
-    scales: Mapping[str, float] = MappingProxyType({}),
+    scales: Mapping[str, float],
 ) -> Iterator[Pair]:
     """Parameters and buffers of each rank against one device's; frozen ones must not have changed by a bit."""
     for rank, state in enumerate(ranks):

@@ -21,6 +21,7 @@ def test_plain_sgd_by_default():
         ("learning_rate", 0, r"learning_rate=0; learning_rate > 0, and finite; give learning_rate > 0$"),
         ("learning_rate", math.nan, "learning_rate=nan; "),
         ("weight_decay", -0.1, r"weight_decay=-0.1; weight_decay >= 0, and finite; give weight_decay >= 0$"),
+        ("adam_eps", 0.0, r"adam_eps=0.0; adam_eps > 0, and finite; give adam_eps > 0$"),
         ("max_norm", 0.0, r"max_norm=0.0; max_norm > 0, and finite; give max_norm > 0$"),
         ("max_norm", math.inf, "max_norm=inf; "),
         ("accumulation", 0, r"accumulation=0; a step takes whole micro-batches, at least one; give accumulation >= 1$"),
