@@ -45,12 +45,12 @@ def parse_overrides(
         return parsed
 
 
-def compose_values(command: str, lines: Sequence[str]) -> dict[str, Any]:
-    """The values of the configuration that is stored under the command's name, with these overrides.
+def compose_values(command: str, lines: Sequence[str], *, typed: Sequence[str]) -> dict[str, Any]:
+    """The values of the configuration that is stored under the command's name; an error quotes what was typed.
 
     Raises: ValueError for what Hydra cannot compose.
     """
-    with hydra_errors(command, lines):
+    with hydra_errors(command, typed):
         with initialize_config_module("course_lib.presets", version_base=None):
             composed = compose(command, overrides=list(lines))
         values: Any = OmegaConf.to_container(composed, resolve=True)
@@ -58,14 +58,14 @@ def compose_values(command: str, lines: Sequence[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def hydra_errors(command: str, lines: Sequence[str]) -> Iterator[None]:
+def hydra_errors(command: str, typed: Sequence[str]) -> Iterator[None]:
     """Say in one line what Hydra says in several."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         rule, *more = str(error).split("\n")
         way_out = more[0] if more and more[0].startswith("To append") else "write name=value or name=[value,value]"
-        refuse(command, " ".join(shlex.join(lines).split()), rule.rstrip(". "), way_out)
+        refuse(command, " ".join(shlex.join(typed).split()), rule.rstrip(". "), way_out)
 
 
 def require_whole(command: str, name: str, value: Any) -> None:

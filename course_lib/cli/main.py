@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "overrides",
         nargs="*",
         metavar="name=value",
-        help="model=NAME, parallel=none, ddp (the course's) or torch_ddp (PyTorch's), ranks (or start it with torchrun), "
-        "steps, batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, weight_decay, max_norm, "
+        help="model=NAME, parallel=none, ddp (the course's) or torch_ddp (PyTorch's), ranks (or torchrun's), steps, "
+        "batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, weight_decay, max_norm, "
         "accumulation, dtype=float32 or float64, seed, out=FOLDER, a field of the model as in model.n_layers=8",
     )
     try:

@@ -1,7 +1,4 @@
-"""What a sweep is asked to do: name=value overrides, composed by Hydra with the presets, then checked.
-
-Hydra only composes: it moves no working directory and writes no log.
-"""
+"""What a sweep is asked to do: name=value overrides, composed by Hydra with the presets, then checked."""
 
 from __future__ import annotations
 
@@ -13,20 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from course_lib import presets
+from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
 from course_lib.config import ModelConfig, parse_model
 from course_lib.costs import CONVENTIONS, EXPLORER, Exploration, Grid
-from course_lib.errors import four_parts
 from course_lib.hardware import Device
 
+COMMAND = "sweep"
 GROUPS: tuple[presets.Kind, ...] = ("model", "device")
 AXES = tuple(field.name for field in fields(Grid))
 OPTIONS: dict[str, Any] = {
@@ -42,7 +35,7 @@ EXPLORER_FILES = {"grok_1": "grok_1_explorer"}  # what that tool reads under the
 GLOBAL_BATCH = {"grok_1_explorer": 2048}  # of that file; all others: Exploration's default
 
 _DEFAULTS = ["_self_", {"model": "???"}, {"device": "h100_sxm_80"}]
-ConfigStore.instance().store(name="sweep", node={"defaults": _DEFAULTS, **OPTIONS})
+ConfigStore.instance().store(name=COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,41 +61,25 @@ def read_sweep(overrides: Sequence[str]) -> SweepConfig:
 
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        model = _check_overrides(parsed)
-        chosen = [_chosen(override, model) for override in parsed]
-        with initialize_config_module("course_lib.presets", version_base=None):
-            composed = compose("sweep", overrides=chosen)
-        values: Any = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        rule, *more = str(error).split("\n")
-        way_out = more[0] if more and more[0].startswith("To append") else "write name=value or name=[value,value]"
-        values_in_a_line = " ".join(shlex.join(overrides).split())
-        raise ValueError(four_parts("sweep", values_in_a_line, rule.rstrip(". "), way_out)) from None
+    parsed = parse_overrides(COMMAND, "a sweep", overrides, keys=KEYS, groups=GROUPS)
+    model = _chosen_model(parsed)
+    values = compose_values(COMMAND, [_chosen(override, model) for override in parsed], typed=overrides)
     if values["global_batch"] is None:
         values["global_batch"] = GLOBAL_BATCH.get(model, Exploration.global_batch)
     return _checked(values, tuple(overrides))
 
 
-def _check_overrides(parsed: Iterable[Override]) -> str:
-    """Refuse what is not meant to be set; return the name of the preset of the model."""
+def _chosen_model(parsed: Iterable[Override]) -> str:
+    """The name of the preset of the model; each preset that is named is there."""
     chosen: dict[str, Any] = {"convention": None}
     for override in parsed:
-        key, line = override.key_or_group, str(override.input_line)
-        if key.split(".")[0] not in KEYS:
-            _refuse(line, f"a sweep has no '{key}'", f"choose from {', '.join(KEYS)}")
-        if override.is_sweep_override():
-            _refuse(line, "several values stand in brackets", f"write {key}=[value,value]")
-        if override.is_delete():
-            _refuse(line, "a sweep needs all its values", f"give {key} another value")
-        if key in GROUPS and (override.package is not None or key in chosen):
-            _refuse(line, f"a sweep has one {key}", f"give {key}=NAME once")
+        key = override.key_or_group
         chosen[key] = override.value()
         if key in GROUPS:
             presets.read(key, chosen[key])
     if "model" not in chosen:
-        _refuse("no model", "a sweep is of one model", f"give model=NAME, one of {', '.join(presets.names('model'))}")
+        way_out = f"give model=NAME, one of {', '.join(presets.names('model'))}"
+        refuse(COMMAND, "no model", "a sweep is of one model", way_out)
     name: str = chosen["model"]
     return EXPLORER_FILES.get(name, name) if chosen["convention"] == EXPLORER else name
 
@@ -115,17 +92,17 @@ def _chosen(override: Override, model: str) -> str:
 def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
     """Each value of the right kind, then in its place."""
     for name in ("sequence", "global_batch"):
-        _require_whole(name, values[name])
+        require_whole(COMMAND, name, values[name])
     for axis in AXES:
         if not isinstance(values[axis], list) and (axis, values[axis]) != ("ep", None):
             values[axis] = [values[axis]]
         for value in values[axis] or ():
-            _require_whole(axis, value)
+            require_whole(COMMAND, axis, value)
     imbalance = values["token_imbalance"]
     if type(imbalance) not in (int, float) or not isfinite(imbalance):
-        _refuse(f"token_imbalance={imbalance!r}", "token_imbalance is a number", "give token_imbalance >= 1")
+        refuse(COMMAND, f"token_imbalance={imbalance!r}", "token_imbalance is a number", "give token_imbalance >= 1")
     if values["convention"] not in (known := (EXPLORER, *CONVENTIONS)):
-        _refuse(f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}")
+        refuse(COMMAND, f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}")
     device = _device(values["device"])
     axes: dict[str, Any] = {axis: values[axis] if values[axis] is None else tuple(values[axis]) for axis in AXES}
     return SweepConfig(
@@ -149,10 +126,10 @@ def _device(values: Mapping[str, Any]) -> Device:
     names = {field.name for field in fields(Device)}
     for name in values:
         if name not in names:
-            _refuse(f"device.{name}", "not a field of Device", f"choose from {', '.join(sorted(names))}")
-    _require_whole("device.memory_gb", values["memory_gb"])
+            refuse(COMMAND, f"device.{name}", "not a field of Device", f"choose from {', '.join(sorted(names))}")
+    require_whole(COMMAND, "device.memory_gb", values["memory_gb"])
     if values["memory_gb"] < 1:
-        _refuse(f"device.memory_gb={values['memory_gb']}", "memory is positive", "give device.memory_gb >= 1")
+        refuse(COMMAND, f"device.memory_gb={values['memory_gb']}", "memory is positive", "give device.memory_gb >= 1")
     return Device(**values)
 
 
@@ -162,16 +139,9 @@ def _csv_path(out: Any) -> Path | None:
         return None
     path = Path(str(out)).expanduser()
     if path.suffix != ".csv":
-        _refuse(f"out={out!r}", "the table is CSV, with its configuration beside it in .yaml", "give out=NAME.csv")
+        refuse(
+            COMMAND, f"out={out!r}", "the table is CSV, with its configuration beside it in .yaml", "give out=NAME.csv"
+        )
     if not path.parent.is_dir():
-        _refuse(f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
+        refuse(COMMAND, f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
     return path
-
-
-def _require_whole(name: str, value: Any) -> None:
-    if type(value) is not int:
-        _refuse(f"{name}={value!r}", f"{name} is of whole numbers", "write them without quotes and units")
-
-
-def _refuse(values: str, rule: str, way_out: str) -> None:
-    raise ValueError(four_parts("sweep", values, rule, way_out))

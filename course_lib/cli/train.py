@@ -30,7 +30,7 @@ def train_command(overrides: Sequence[str]) -> int:
         return train_under_torchrun(overrides)
     run = read_train(overrides)
     choice = devices.choose(0, run.ranks)
-    train_run.check_memory(run, choice, run.ranks)
+    train_run.check_model(run, choice, run.ranks)
     batches = train_run.make_batches(run)
     with train_run.unfinished_folder(run) as folder:
         print(train_run.heading(run, batches, choice), flush=True)

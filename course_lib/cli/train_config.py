@@ -75,7 +75,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
     for override in parse_overrides(COMMAND, "a training run", overrides, keys=KEYS, groups=("model",)):
         if override.key_or_group == "model" and (name := override.value()) not in MODELS:
             refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
-    values = compose_values(COMMAND, overrides)
+    values = compose_values(COMMAND, overrides, typed=overrides)
     _check_kinds(values)
     if values["ranks"] is None:
         values["ranks"] = started or 1

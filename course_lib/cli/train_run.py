@@ -47,8 +47,13 @@ def make_batches(run: TrainRun) -> Batches:
     return Batches(text=tokens, batch_size=run.batch, sequence=run.sequence, seed=run.seed)
 
 
-def check_memory(run: TrainRun, choice: Choice, ranks_here: int) -> None:
-    """Refuse a model whose states alone are more than this machine's memory, before it takes the machine down."""
+def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
+    """Refuse a model that our decoder cannot be, or whose states alone would take the machine down.
+
+    Raises: ValueError naming the field, or the memory.
+    """
+    with torch.device("meta"):
+        Decoder(run.model)
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize

@@ -65,7 +65,7 @@ def attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
 def prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[TrainRun, Batches]:
     """Everything that can be wrong before a rank starts to work."""
     run = read_train(overrides, started=dist.get_world_size())
-    train_run.check_memory(run, choice, int(os.environ["LOCAL_WORLD_SIZE"]))
+    train_run.check_model(run, choice, int(os.environ["LOCAL_WORLD_SIZE"]))
     with nullcontext() if first else redirect_stdout(None):
         return run, train_run.make_batches(run)
 

@@ -1,0 +1,171 @@
+"""The train command on ranks: equal to one device, one line for each mistake, no process and no half file left."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib.cli import train_run
+from course_lib.cli.main import main
+from course_lib.training.text import load_text
+from course_lib.training.trainer import FILE
+from tools.paths import ROOT
+
+SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+FILES = ["config.yaml", "losses.csv", FILE]
+BAD_LOSS = "; one such loss would spoil the weights of all ranks; look at that rank's batch, or lower the learning rate"
+ENDS_S = 20.0  # an interrupted run is over within a second on an idle machine
+
+
+@pytest.fixture(autouse=True)
+def short_text(monkeypatch):
+    """Only of this process: it makes the batches for its own ranks."""
+    monkeypatch.setattr(train_run, "load_text", lambda: bytes(range(32, 127)) * 20)
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def run(*overrides):
+    return main(["train", *overrides])
+
+
+def losses(folder):
+    return [float(row["loss"]) for row in csv.DictReader((folder / "losses.csv").read_text().splitlines())]
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_run, "load_text", lambda: bytes(range(32, 127)) * 20)
+        assert run(*SMALL, f"out={folder}") == 0
+    return losses(folder)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "ranks"), [("ddp", 1), ("ddp", 2), ("ddp", 4), ("torch_ddp", 1), ("torch_ddp", 2), ("torch_ddp", 4)]
+)
+def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path, capsys, parallel, ranks):
+    assert run(*SMALL, f"parallel={parallel}", f"ranks={ranks}", f"out={tmp_path}/run") == 0
+    assert losses(tmp_path / "run") == pytest.approx(one_device, rel=1e-9)
+    out, err = capsys.readouterr()
+    heading, *lines, last, _ = out.splitlines()
+    assert f"parallel={parallel} on {ranks} rank{'s' * (ranks > 1)} (cpu)" in heading and err == ""
+    assert [line.split("  ")[1] for line in lines] == [f"loss {loss:.6f}" for loss in one_device]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
+    assert f"\nranks: {ranks}\n" in (tmp_path / "run" / "config.yaml").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "torch_ddp"])
+def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, parallel):
+    overrides = [f"parallel={parallel}", "ranks=2", "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
+    assert run(*SMALL, *overrides) == 1
+    assert capsys.readouterr().err == f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+class Died(bytes):
+    """A text that ends the rank which unpacks it."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+def test_a_rank_that_dies_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_run, "load_text", lambda: Died(bytes(range(32, 127)) * 20))
+    assert run(*SMALL, "parallel=ddp", "ranks=2", f"out={tmp_path}/run") == 1
+    err = capsys.readouterr().err
+    assert re.match(r"train: RankError: rank \d died \(its process ended\)", err) and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def started(*arguments, cwd):
+    """A process in a session of its own, so that it can be told from others, and interrupted with all its children."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def left_of(folder):
+    """Processes that still work in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.path.samefile(process / "cwd", folder) and (process / "stat").read_text().split()[-50] != "Z":
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            pass
+    return found
+
+
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "course_lib")
+
+
+def first_step_of(process):
+    for line in process.stdout:
+        if line.startswith("step "):
+            return line
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.mark.parametrize("ranks", [(), ("parallel=ddp", "ranks=2")], ids=["one device", "ranks"])
+def test_an_interrupt_ends_all_processes_with_one_line(tmp_path, ranks):
+    process = started("course_lib", "train", *SMALL, "steps=1000000", "out=run", *ranks, cwd=tmp_path)
+    assert first_step_of(process) and left_of(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=ENDS_S)
+    assert (process.returncode, err) == (130, "interrupted\n")
+    assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_path):
+    process = started(*TORCHRUN, "train", *SMALL, "steps=1000000", "out=run", "parallel=ddp", cwd=tmp_path)
+    assert first_step_of(process) and len(left_of(tmp_path)) >= 3
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=ENDS_S)
+    assert process.returncode != 0 and err.splitlines().count("interrupted") == 1
+    assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "torch_ddp"])
+def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch, capsys, parallel):
+    process = started(*TORCHRUN, "train", *SMALL, f"parallel={parallel}", "out=run", cwd=tmp_path)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    monkeypatch.setattr(train_run, "load_text", load_text)
+    assert run(*SMALL, f"out={tmp_path}/alone") == 0
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=1e-9)
+    assert len([line for line in out.splitlines() if line.startswith("step ")]) == 3  # the first rank alone speaks
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
+    assert "\nranks: 2\n" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line", "status"),
+    [
+        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, ", 2),
+        (["parallel=ddp", "batch=1"], "train: batch=1 on 2 ranks; every rank needs a sequence; give batch >= 2 ", 2),
+        (["parallel=ddp", "dtype=float32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
+    ],
+)
+def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line, status):
+    process = started(*TORCHRUN, "train", *SMALL, *overrides, "out=run", cwd=tmp_path)
+    _, err = process.communicate()
+    assert len([found for found in err.splitlines() if found.startswith(line)]) == 1
+    # What follows is torchrun's report on its own behalf: one traceback of its own process, none of ours.
+    assert f"(exitcode: {status})" in err and err.count("Traceback") == 1
+    assert process.returncode != 0 and list(tmp_path.iterdir()) == [] and left_of(tmp_path) == []

@@ -1,0 +1,259 @@
+"""`python -m course_lib train` on one device: what it composes, prints, writes and refuses."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+
+from course_lib.cli import train as command
+from course_lib.cli import train_run
+from course_lib.cli.main import main
+from course_lib.cli.train_config import MODELS, OPTIONS, read_train
+from course_lib.config import TrainConfig, load_model, model_names, parse_model
+from course_lib.models.decoder import Decoder
+from course_lib.presets import names, read
+from course_lib.ranks import devices
+from course_lib.training.batches import Batches
+from course_lib.training.loop import tokens_of, train
+from course_lib.training.trainer import FILE, Trainer
+
+SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
+TEXT = bytes(range(32, 127)) * 20
+LINE = re.compile(r"step (\d)/3  loss (\d\.\d{6})  [\d,]+ tokens/s  rank 0: peak RSS [\d.]+ [MG]iB")
+
+
+@pytest.fixture(autouse=True)
+def short_text(monkeypatch):
+    """These tests are not about the text."""
+    monkeypatch.setattr(train_run, "load_text", lambda: TEXT)
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def run(*overrides):
+    return main(["train", *overrides])
+
+
+def losses(folder):
+    return [float(row["loss"]) for row in csv.DictReader((folder / "losses.csv").read_text().splitlines())]
+
+
+def test_it_is_the_trainer_of_the_notebooks(tmp_path, capsys):
+    assert run(*SMALL, f"out={tmp_path}/run") == 0
+    torch.manual_seed(0)
+    config = parse_model(read("tiny", "tiny_llama")).config
+    trainer = Trainer(Decoder(config).double(), TrainConfig(optimizer="sgd", learning_rate=0.1))
+    expected = [step.loss for step in train(trainer, Batches(text=TEXT, batch_size=4, sequence=16), 3)]
+    assert losses(tmp_path / "run") == pytest.approx(expected, rel=1e-12)
+    assert expected[-1] < expected[0]
+    out, err = capsys.readouterr()
+    heading, *lines, last, written = out.splitlines()
+    assert heading.startswith("tiny Llama, 125 k parameters in float64; parallel=none on one device (cpu); ")
+    shown = [LINE.fullmatch(line) for line in lines]
+    assert [(match[1], match[2]) for match in shown] == [
+        (str(number), f"{loss:.6f}") for number, loss in enumerate(expected, start=1)
+    ]
+    assert last == f"loss {expected[0]:.6f} -> {expected[-1]:.6f} nats per token in 3 steps"
+    assert (written, err) == (f"written: config.yaml, losses.csv, {FILE} in {tmp_path}/run", "")
+
+
+def test_the_results_hold_the_exact_configuration_and_nothing_else_stays(tmp_path, capsys):
+    overrides = [*SMALL, "model=tiny_gpt", "model.n_layers=1", "seed=7", f"out={tmp_path}/run"]
+    assert run(*overrides) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "losses.csv", FILE]
+    text = (tmp_path / "run" / "config.yaml").read_text()
+    assert text.splitlines()[0] == f"# python -m course_lib train {shlex.join(overrides)}"
+    values = yaml.safe_load(text)
+    assert set(values) == {*OPTIONS, "model"} and (values["seed"], values["ranks"]) == (7, 1)
+    assert parse_model(values["model"]).config == replace(parse_model(read("tiny", "tiny_gpt")).config, n_layers=1)
+    rows = list(csv.DictReader((tmp_path / "run" / "losses.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["step", "loss", "tokens_per_s", "memory_bytes", "memory"]
+    assert [row["step"] for row in rows] == ["1", "2", "3"] and {row["memory"] for row in rows} == {"peak RSS"}
+    assert all(float(row["tokens_per_s"]) > 0 and int(row["memory_bytes"]) > 2**26 for row in rows)
+
+
+def test_its_checkpoint_is_the_trainer_s(tmp_path, capsys):
+    assert run(*SMALL, f"out={tmp_path}/run") == 0
+    config = parse_model(read("tiny", "tiny_llama")).config
+    fresh = Trainer(Decoder(config).double(), TrainConfig(optimizer="sgd", learning_rate=0.1))
+    fresh.load(tmp_path / "run")
+    loss = fresh.step(Batches(text=TEXT, batch_size=4, sequence=16).batch(3))
+    assert run(*SMALL, "steps=4", f"out={tmp_path}/longer") == 0
+    assert losses(tmp_path / "longer")[3] == pytest.approx(loss, rel=1e-12)
+
+
+def test_the_seed_decides_the_losses(tmp_path, capsys):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert run(*SMALL, f"seed={seed}", f"out={tmp_path}/{name}") == 0
+    a, b, c = (losses(tmp_path / name) for name in "abc")
+    assert a == b and a != c
+
+
+@pytest.mark.parametrize("name", names("tiny"))
+def test_every_tiny_model_learns(name, tmp_path, capsys):
+    assert run("steps=6", "batch=8", "sequence=32", "lr=0.01", f"model={name}", f"out={tmp_path}/run") == 0
+    found = losses(tmp_path / "run")
+    assert found[-1] < found[0] - 0.3
+
+
+def test_tiny_models_are_not_among_the_published_ones():
+    assert set(MODELS) == {*names("tiny"), *model_names()} and not set(names("tiny")) & set(model_names())
+    assert read_train(["model=llama3_1_8b"]).model == load_model("llama3_1_8b")
+
+
+def test_another_vocabulary_has_tokens_of_its_own(monkeypatch):
+    monkeypatch.setattr("course_lib.training.loop.load_tokens", lambda text, vocab_size: (None, [vocab_size]))
+    assert tokens_of(TEXT, 256) is TEXT and tokens_of(TEXT, 300) == [300]
+
+
+def test_on_a_terminal_one_line_is_overwritten_and_ended(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert run(*SMALL) == 0
+    out = capsys.readouterr().out
+    assert out.count("\r\x1b[Kstep ") == 3
+    last = out.split("\r\x1b[K")[-1].splitlines()
+    assert LINE.fullmatch(last[0]) and last[1].startswith("loss ")
+
+
+@pytest.mark.parametrize(("steps", "lines"), [(1, 1), (20, 20), (39, 39), (1000, 21)])
+def test_a_long_run_does_not_fill_the_screen(steps, lines):
+    shown = [number for number in range(1, steps + 1) if train_run.is_shown(number, steps)]
+    assert (len(shown), shown[0], shown[-1]) == (lines, 1, steps)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model=gpt4"], "train: model='gpt4'; there is no such model; choose one of tiny_gpt, tiny_llama, tiny_olmo"),
+        (["model.size=3"], "train: model.size=3; Could not override 'model.size'; "),
+        (["model.n_heads=3"], "ModelConfig 'tiny Llama': n_heads=3; n_heads divides hidden_size=64; choose n_heads"),
+        (["model=mixtral_8x7b"], "Decoder: n_experts=8; this decoder has one feed-forward block in a layer; give n_ex"),
+        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, parallel, ranks, steps"),
+        (["steps=1,2"], "train: steps=1,2; several values stand in brackets; write steps=[value,value]"),
+        (["~lr"], "train: ~lr; a training run needs all its values; give lr another value"),
+        (["lr"], "train: lr; Error parsing override 'lr'; write name=value"),
+        (["steps=0"], "train: steps=0; steps is positive; give steps >= 1"),
+        (["steps=2.5"], "train: steps=2.5; steps is of whole numbers; write them without quotes and units"),
+        (["seed=-1"], "train: seed=-1; a seed has 32 bits; give 0 <= seed < 4294967296"),
+        (["lr=fast"], "train: lr='fast'; lr is a number; write it without quotes and units"),
+        (["lr=0"], "TrainConfig: learning_rate=0.0; learning_rate > 0, and finite; give learning_rate > 0"),
+        (["lr=nan"], "TrainConfig: learning_rate=nan; learning_rate > 0, and finite; give learning_rate > 0"),
+        (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw"),
+        (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
+        (["parallel=fsdp"], "train: parallel='fsdp'; not a known kind; choose from none, ddp, torch_ddp"),
+        (["dtype=float8"], "train: dtype='float8'; not a known kind; choose from float32, float64"),
+        (["ranks=2"], "train: parallel=none on 2 ranks; one device is one rank; choose from ddp, torch_ddp, or one "),
+        (["ranks=33", "parallel=ddp"], "ranks: world_size=33; a pool has 1 to 32 ranks; choose a number in that"),
+        (["ranks=4", "parallel=ddp", "batch=3"], "train: batch=3 on 4 ranks; every rank needs a sequence; give batch "),
+        (["sequence=2000"], "Batches: 1900 tokens, sequence=2000; a window takes sequence + 1 tokens; give a longer "),
+        (["batch=500"], "Batches: batch_size=500, 29 windows; an epoch has each window once; give batch_size <= 29"),
+        (["model=tiny_gpt", "sequence=1025"], "ModelConfig 'tiny GPT': sequence=1025; its table of learned positions"),
+        (["model.vocab_size=99"], "train_tokenizer: vocab_size=99; it holds the 256 bytes, and 16 bits hold its "),
+        (["model=llama3_1_405b"], "train: Llama 3.1 405B on 1 rank keeps 5.906 TiB; this machine has "),
+        (["+model.n_experts=2"], "Decoder: n_experts=2; this decoder has one feed-forward block in a layer; give n_"),
+        (["out=no/such"], "train: out='no/such'; there is no folder 'no'; make it, or name another"),
+    ],
+)
+def test_a_mistake_is_one_line_in_four_parts(tmp_path, monkeypatch, capsys, overrides, message):
+    monkeypatch.chdir(tmp_path)
+    assert run(*overrides) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(message)
+    assert err.count("\n") == 1 and err.count("; ") >= 2
+    assert not GlobalHydra.instance().is_initialized() and list(tmp_path.iterdir()) == []
+
+
+def test_results_are_never_overwritten(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    assert run(*SMALL, f"out={tmp_path}/run") == 2
+    rule = "it is there already, and each run has its own; name another folder"
+    assert capsys.readouterr().err == f"train: out='{tmp_path}/run'; {rule}\n"
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path, monkeypatch, capsys):
+    def refused(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    assert run(*SMALL, f"out={tmp_path}/run") == 2
+    out, err = capsys.readouterr()
+    line = f"train: out='{tmp_path}/run'; cannot be written: Permission denied; name another folder\n"
+    assert (out, err) == ("", line)
+
+
+def test_a_loss_that_is_not_finite_fails_the_run_and_leaves_nothing(tmp_path, capsys):
+    assert run(*SMALL, "dtype=float32", "lr=1e38", f"out={tmp_path}/run") == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1].startswith("step 1/3")
+    line = err.splitlines()[-1]
+    assert line.startswith("Trainer: loss nan on rank 0; one such loss would spoil the weights of all ranks; look at ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("out of\nmemory")])
+def test_a_run_that_breaks_off_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, error):
+    def broken(self, folder):
+        (folder / FILE).write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(Trainer, "save", broken)
+    assert run(*SMALL, f"out={tmp_path}/run") == 1
+    text = " ".join(str(error).split())
+    assert capsys.readouterr().err == f"train: {type(error).__name__}: {text}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, capsys):
+    def interrupted(self, batch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    assert run(*SMALL, f"out={tmp_path}/run") == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "wanted", "device", "backend"),
+    [
+        (0, 1, None, "cpu", "gloo"),
+        (1, 1, None, "cuda:0", "nccl"),
+        (4, 3, None, "cuda:0", "nccl"),
+        (4, 1, "cpu", "cpu", "gloo"),
+        (1, 2, None, "cpu", "gloo"),
+        (1, 2, "cuda", "cuda:0", "gloo"),
+        (0, 2, "cuda", "cpu", "gloo"),
+    ],
+)
+def test_a_gpu_for_each_rank_or_none_at_all(monkeypatch, gpus, ranks, wanted, device, backend):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    choice = devices.choose(0, ranks, wanted)
+    assert (str(choice.device), choice.backend) == (device, backend)
+    assert ("GPU(s): running on CPU" in choice.notice) == (0 < gpus < ranks and wanted is None)
+
+
+def test_the_second_of_two_ranks_has_the_second_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert str(devices.choose(1, 2).device) == "cuda:1"
+
+
+def test_torchrun_s_variables_choose_the_ranks_that_joined(monkeypatch):
+    assert read_train(["parallel=ddp"], started=3).ranks == 3
+    assert read_train(["parallel=ddp", "ranks=3"], started=3).ranks == 3
+    message = "^train: ranks=2; torchrun started 3; leave ranks out, or give torchrun --nproc-per-node 2$"
+    with pytest.raises(ValueError, match=message):
+        read_train(["parallel=ddp", "ranks=2"], started=3)
+    monkeypatch.setitem(os.environ, "RANK", "0")
+    monkeypatch.setattr(command, "train_under_torchrun", lambda overrides: 5)
+    assert run("parallel=ddp") == 5
