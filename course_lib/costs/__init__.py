@@ -45,7 +45,7 @@ from course_lib.costs.flops import (
     utilisation,
 )
 from course_lib.costs.gaps import Gap, published_gaps
-from course_lib.costs.gpu_memory import GpuMemory, Work, gpu_memory, in_flight, layer_bytes
+from course_lib.costs.gpu_memory import GpuMemory, Work, gpu_memory, layer_bytes
 from course_lib.costs.grid import Candidate, Grid, candidates
 from course_lib.costs.memory import (
     RankParameters,
@@ -70,6 +70,7 @@ from course_lib.costs.parameters import (
     outer_weights,
     parameters_by_part,
 )
+from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight, pipeline_stashed
 from course_lib.costs.published import PARAMETER_FORMULAS, megatron_parameters, workshop_parameters
 from course_lib.costs.published_activations import (
     interleaving_memory,
@@ -152,7 +153,6 @@ __all__ = [
     "gpu_memory",
     "gpus_needed",
     "head_activations",
-    "in_flight",
     "interleaving_memory",
     "is_llama",
     "korthikanti_first_stage_bytes",
@@ -170,6 +170,9 @@ __all__ = [
     "model_state_bytes",
     "outer_weights",
     "parameters_by_part",
+    "pipeline_bubble_s",
+    "pipeline_in_flight",
+    "pipeline_stashed",
     "published_gaps",
     "rank_layer_parameters",
     "rank_outer_parameters",

@@ -15,6 +15,7 @@ from course_lib.costs.activations import (
 from course_lib.costs.conventions import Convention
 from course_lib.costs.explorer import explorer_layer_bytes
 from course_lib.costs.memory import model_state_bytes, rank_layer_parameters, rank_outer_parameters
+from course_lib.costs.pipeline import pipeline_in_flight
 from course_lib.costs.published_activations import korthikanti_layer_bytes
 from course_lib.errors import four_parts
 
@@ -80,14 +81,6 @@ def gpu_memory(
     )
 
 
-def in_flight(*, pp: int, stage: int, n_microbatches: int) -> int:
-    """Microbatches whose activations a stage holds at once under 1F1B: the first stage pp, the last one 1.
-
-    Source: Narayanan et al. 2021, section 2.2.
-    """
-    return min(n_microbatches, pp - stage)
-
-
 def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, recompute: Recompute = "none") -> int:
     """Bytes that one layer keeps of one microbatch on one GPU."""
     sequence = work.sequence // parallel.cp
@@ -116,7 +109,7 @@ def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, rec
 def _stage_activations(model: ModelConfig, parallel: ParallelConfig, work: Work, stage: int) -> int:
     """Layers of all microbatches in flight; under full recompute also the one layer that backward is in."""
     layers = model.n_layers // parallel.pp
-    layers *= in_flight(pp=parallel.pp, stage=stage, n_microbatches=work.n_microbatches)
+    layers *= pipeline_in_flight("1f1b", n_ranks=parallel.pp, rank=stage, n_microbatches=work.n_microbatches)
     again = layer_bytes(model, parallel, work) if work.recompute == "full" else 0
     return layers * layer_bytes(model, parallel, work, recompute=work.recompute) + again
 

@@ -13,9 +13,9 @@ from course_lib.costs import (
     explorer_layer_bytes,
     find_convention,
     gpu_memory,
-    in_flight,
     korthikanti_layer_bytes,
     layer_bytes,
+    pipeline_in_flight,
 )
 from course_lib.units import GiB
 
@@ -73,8 +73,8 @@ def test_only_zero_3_gathers():
 
 
 def test_stages_hold_what_is_in_flight():
-    assert [in_flight(pp=4, stage=stage, n_microbatches=8) for stage in range(4)] == [4, 3, 2, 1]
-    assert in_flight(pp=4, stage=0, n_microbatches=2) == 2
+    assert [pipeline_in_flight("1f1b", n_ranks=4, rank=stage, n_microbatches=8) for stage in range(4)] == [4, 3, 2, 1]
+    assert pipeline_in_flight("1f1b", n_ranks=4, rank=0, n_microbatches=2) == 2
     work = Work(sequence=512, microbatch=2, n_microbatches=8)
     staged = ParallelConfig(pp=4)
     stages = [gpu_memory(LLAMA_3_1_8B, staged, work, FP32, stage=stage) for stage in range(4)]

@@ -1,0 +1,69 @@
+"""Bubble and activations of pipeline schedules, in closed form: p ranks, m micro-batches, v stages on each rank.
+
+F, B and W are the seconds that one *rank* takes for one micro-batch: forward, gradient of the input, gradient of the
+weights. They are the same on all ranks, and messages are free.
+"""
+
+from __future__ import annotations
+
+from course_lib.errors import four_parts
+
+_NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1")
+
+
+def pipeline_bubble_s(
+    schedule: str,
+    *,
+    n_ranks: int,
+    n_microbatches: int,
+    forward_s: float,
+    backward_input_s: float,
+    backward_weight_s: float,
+    stages_per_rank: int = 1,
+) -> float:
+    """The idle time of each rank's step.
+
+    GPipe and 1F1B: (p - 1)(F + B + W). Interleaved: the same over v. ZB-H1 with W <= F and m >= p:
+    (p - 1)(F + B - W), since all but one of the ranks' waits are filled with W; with fewer micro-batches there are
+    only m - 1 to fill them with, and each fills min(F, W) of its gap.
+    Source: Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 2.
+    Raises: ValueError for an unknown schedule.
+    """
+    _check(schedule)
+    whole = (n_ranks - 1) * (forward_s + backward_input_s + backward_weight_s)
+    if schedule == "zb-h1":
+        filled = min(n_microbatches, n_ranks) - 1
+        return (n_ranks - 1) * (forward_s + backward_input_s) - filled * min(forward_s, backward_weight_s)
+    return whole / stages_per_rank if schedule == "interleaved" else whole
+
+
+def pipeline_in_flight(schedule: str, *, n_ranks: int, n_microbatches: int, rank: int, stages_per_rank: int = 1) -> int:
+    """The most activations that a rank holds at once, each of one micro-batch at one stage.
+
+    GPipe: m. 1F1B and ZB-H1: min(p - i, m). Interleaved: min(2(p - i - 1) + (v - 1)p + 1, v m), each of a v-th of
+    the rank's layers.
+    Source: Narayanan et al. 2021, section 2.2.
+    Raises: ValueError for an unknown schedule.
+    """
+    _check(schedule)
+    p, m, v = n_ranks, n_microbatches, stages_per_rank
+    if schedule == "gpipe":
+        return m
+    if schedule == "interleaved":
+        return min(2 * (p - rank - 1) + (v - 1) * p + 1, v * m)
+    return min(p - rank, m)
+
+
+def pipeline_stashed(schedule: str, *, n_microbatches: int, rank: int) -> int:
+    """The most micro-batches whose weights' gradients a rank owes: i + 1 of ZB-H1's rank i, none otherwise.
+
+    Raises: ValueError for an unknown schedule.
+    """
+    _check(schedule)
+    return min(rank + 1, n_microbatches) if schedule == "zb-h1" else 0
+
+
+def _check(schedule: str) -> None:
+    if schedule not in _NAMES:
+        way_out = f"choose one of {', '.join(_NAMES)}"
+        raise ValueError(four_parts("pipeline costs", f"schedule={schedule!r}", "no formula for it", way_out))

@@ -1,0 +1,47 @@
+"""Pipeline schedules as data: one list of instructions per rank, to be run, timed, checked and drawn. No torch."""
+
+from __future__ import annotations
+
+from course_lib.schedules.build import SCHEDULES, make_schedule
+from course_lib.schedules.check import problems
+from course_lib.schedules.instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Compute,
+    Forward,
+    Instruction,
+    Message,
+    RecvActivation,
+    RecvGradient,
+    Schedule,
+    SendActivation,
+    SendGradient,
+)
+from course_lib.schedules.memory import Held, held
+from course_lib.schedules.timing import Durations, Slot, bubble_s, idle_s, time_schedule
+
+__all__ = [
+    "SCHEDULES",
+    "Backward",
+    "BackwardInput",
+    "BackwardWeight",
+    "Compute",
+    "Durations",
+    "Forward",
+    "Held",
+    "Instruction",
+    "Message",
+    "RecvActivation",
+    "RecvGradient",
+    "Schedule",
+    "SendActivation",
+    "SendGradient",
+    "Slot",
+    "bubble_s",
+    "held",
+    "idle_s",
+    "make_schedule",
+    "problems",
+    "time_schedule",
+]

@@ -1,0 +1,109 @@
+"""What is wrong with a schedule, found on its lists alone; a learner's list is looked at in the same way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from course_lib.schedules.instructions import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Compute,
+    Forward,
+    Instruction,
+    Message,
+    RecvActivation,
+    RecvGradient,
+    Schedule,
+    SendActivation,
+    SendGradient,
+    needs,
+    partner,
+)
+
+
+def problems(schedule: Schedule) -> list[str]:
+    """Sentences, none if the schedule is good.
+
+    Good means: every stage computes each micro-batch once, on its own rank, each after what it needs and with its
+    message received; and the ranks never block each other, even if every send waits for its receive.
+    """
+    return [*_counts(schedule), *_orders(schedule)] or _deadlock(schedule)
+
+
+def _counts(schedule: Schedule) -> Iterator[str]:
+    """Instructions on a foreign rank, twice, or not at all."""
+    found: Counter[Instruction] = Counter()
+    for rank, instructions in enumerate(schedule.lists):
+        for instruction in instructions:
+            found[instruction] += 1
+            inside = (
+                0 <= instruction.stage < schedule.n_stages and 0 <= instruction.microbatch < schedule.n_microbatches
+            )
+            if not inside or schedule.rank_of(instruction.stage) != rank:
+                yield f"rank {rank} has {instruction}, which is not its own"
+    yield from (f"{instruction} stands {times} times" for instruction, times in found.items() if times > 1)
+    for stage in range(schedule.n_stages):
+        for microbatch in range(schedule.n_microbatches):
+            yield from _missing(found, stage, microbatch)
+
+
+def _missing(found: Counter[Instruction], stage: int, microbatch: int) -> Iterator[str]:
+    if Forward(stage, microbatch) not in found:
+        yield f"no {Forward(stage, microbatch)}"
+    split = [part for part in (BackwardInput(stage, microbatch), BackwardWeight(stage, microbatch)) if part in found]
+    if Backward(stage, microbatch) in found and split:
+        yield f"{Backward(stage, microbatch)} and its parts too"
+    if Backward(stage, microbatch) not in found and len(split) < 2:
+        yield f"no {Backward(stage, microbatch)}"
+
+
+def _orders(schedule: Schedule) -> Iterator[str]:
+    """What comes before something that it needs from its own rank, its messages among them."""
+    for rank, instructions in enumerate(schedule.lists):
+        done: set[Instruction] = set()
+        for instruction in instructions:
+            for choices in _needed_here(instruction, schedule):
+                if done.isdisjoint(choices):
+                    yield f"rank {rank} does {instruction} before {choices[0]}"
+            done.add(instruction)
+
+
+def _needed_here(instruction: Instruction, schedule: Schedule) -> list[tuple[Instruction, ...]]:
+    """What a rank's own list must hold before an instruction: one of each tuple."""
+    stage, microbatch = instruction.stage, instruction.microbatch
+    if isinstance(instruction, Compute):
+        receive = RecvActivation if isinstance(instruction, Forward) else RecvGradient
+        here = schedule.rank_of(stage)
+        computed = needs(instruction, schedule.n_stages)
+        return [(one if schedule.rank_of(one.stage) == here else receive(stage, microbatch),) for one in computed]
+    if isinstance(instruction, SendActivation):
+        return [(Forward(stage, microbatch),)]
+    if isinstance(instruction, SendGradient):
+        return [(Backward(stage, microbatch), BackwardInput(stage, microbatch))]
+    return []
+
+
+def _deadlock(schedule: Schedule) -> list[str]:
+    """Let ranks run with sends that wait for their receives; say who is stuck."""
+    at = [0] * schedule.n_ranks
+
+    def current(rank: int) -> Instruction | None:
+        instructions = schedule.lists[rank]
+        return instructions[at[rank]] if at[rank] < len(instructions) else None
+
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(schedule.n_ranks):
+            while (instruction := current(rank)) is not None:
+                if isinstance(instruction, Message):
+                    other = schedule.rank_of(partner(instruction).stage)
+                    if current(other) != partner(instruction):
+                        break
+                    at[other] += 1
+                at[rank] += 1
+                moved = True
+    stuck = [f"rank {rank} waits at {current(rank)}" for rank in range(schedule.n_ranks) if current(rank)]
+    return [f"deadlock: {', '.join(stuck)}"] if stuck else []

@@ -1,0 +1,28 @@
+"""How many activations a rank holds at once, counted along its list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.schedules.instructions import Backward, BackwardInput, BackwardWeight, Forward, Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The most that a rank holds at one time, each in activations of one micro-batch at one stage."""
+
+    in_flight: int  # forward done, no backward yet
+    stashed: int  # what the weights' gradients still need, after the input's gradient
+
+
+def held(schedule: Schedule, rank: int) -> Held:
+    """Walk through a rank's list and keep the peaks."""
+    in_flight = stashed = most_in_flight = most_stashed = 0
+    for compute in schedule.computes(rank):
+        if isinstance(compute, Forward):
+            in_flight += 1
+        elif isinstance(compute, Backward | BackwardInput):
+            in_flight -= 1
+        stashed += isinstance(compute, BackwardInput) - isinstance(compute, BackwardWeight)
+        most_in_flight, most_stashed = max(most_in_flight, in_flight), max(most_stashed, stashed)
+    return Held(in_flight=most_in_flight, stashed=most_stashed)

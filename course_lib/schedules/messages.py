@@ -1,0 +1,57 @@
+"""Add sends and receives to an order of computing, so that ranks never block each other.
+
+Every message gets a place in one order of all events, by time in an ideal run: a computation stands where it starts,
+a message where its producer ends. Each rank's list is its part of that order, and both ends of a message stand at the
+same place of it. So the earliest event that is still to come can always go on: no deadlock, even if every send waits
+for its receive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from course_lib.schedules.instructions import (
+    Backward,
+    BackwardInput,
+    Compute,
+    Forward,
+    Instruction,
+    Message,
+    Schedule,
+    SendActivation,
+    SendGradient,
+    partner,
+)
+from course_lib.schedules.timing import Durations, time_schedule
+
+Event = tuple[float, int, int, int]  # time, then messages before computations, then stage and micro-batch
+
+
+def add_messages(schedule: Schedule) -> Schedule:
+    """The same computations, with every message between stages on different ranks."""
+    lists: list[list[tuple[Event, Instruction]]] = [[] for _ in schedule.lists]
+    for slot in time_schedule(schedule, Durations()):
+        compute = slot.instruction
+        lists[slot.rank].append(((slot.start_s, 1, compute.stage, compute.microbatch), compute))
+        for send in _sends(compute, schedule):
+            place = (slot.end_s, 0, send.stage, send.microbatch)
+            receive = partner(send)
+            lists[slot.rank].append((place, send))
+            lists[schedule.rank_of(receive.stage)].append((place, receive))
+    return replace(schedule, lists=tuple(_in_order(events) for events in lists))
+
+
+def _in_order(events: Sequence[tuple[Event, Instruction]]) -> tuple[Instruction, ...]:
+    return tuple(instruction for _, instruction in sorted(events, key=lambda event: event[0]))
+
+
+def _sends(compute: Instruction, schedule: Schedule) -> list[Message]:
+    """What must leave the rank once this is computed."""
+    if not isinstance(compute, Compute) or schedule.n_ranks == 1:
+        return []
+    if isinstance(compute, Forward) and compute.stage < schedule.n_stages - 1:
+        return [SendActivation(compute.stage, compute.microbatch)]
+    if isinstance(compute, Backward | BackwardInput) and compute.stage:
+        return [SendGradient(compute.stage, compute.microbatch)]
+    return []

@@ -1,0 +1,147 @@
+"""When each instruction runs, if every rank follows its list: idle time is a fact of the lists and the durations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_lib.errors import four_parts
+from course_lib.schedules.instructions import (
+    Backward,
+    BackwardInput,
+    Compute,
+    Forward,
+    Instruction,
+    RecvActivation,
+    RecvGradient,
+    Schedule,
+    needs,
+    partner,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """Seconds that one stage takes for one micro-batch; a whole backward pass takes both of its parts."""
+
+    forward_s: float = 1.0
+    backward_input_s: float = 1.0
+    backward_weight_s: float = 1.0
+
+    def of(self, compute: Compute) -> float:
+        """How long an instruction takes."""
+        if isinstance(compute, Forward):
+            return self.forward_s
+        if isinstance(compute, Backward):
+            return self.backward_input_s + self.backward_weight_s
+        return self.backward_input_s if isinstance(compute, BackwardInput) else self.backward_weight_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One instruction in time. Messages take no time of their ranks; who needs what one brings waits for it."""
+
+    rank: int
+    instruction: Instruction
+    start_s: float
+    end_s: float
+
+
+def time_schedule(
+    schedule: Schedule, durations: Durations | Sequence[Durations], *, message_s: float = 0.0
+) -> list[Slot]:
+    """The slots of all ranks, in the order of their starts.
+
+    `durations` holds for all stages, or is one for each. Every message takes `message_s`; a rank sends, and
+    receives, one at a time. Sends and receives are started where they stand in the list; who computes waits.
+    Raises: ValueError if the ranks block each other.
+    """
+    run = _Run(schedule, durations, message_s)
+    while run.advance():
+        pass
+    waiting = [f"rank {rank} at {run.next(rank)}" for rank in range(schedule.n_ranks) if run.next(rank)]
+    if waiting:
+        rule, way_out = "some rank can always go on", "let `problems` look at the lists"
+        raise ValueError(four_parts("time_schedule", "; ".join(waiting), rule, way_out))
+    return sorted(run.slots, key=lambda slot: (slot.start_s, slot.end_s, slot.rank))
+
+
+def idle_s(slots: Sequence[Slot], n_ranks: int) -> list[float]:
+    """By rank, the seconds of the whole run in which it computes nothing."""
+    length = max(slot.end_s for slot in slots)
+    busy = [0.0] * n_ranks
+    for slot in slots:
+        if isinstance(slot.instruction, Compute):
+            busy[slot.rank] += slot.end_s - slot.start_s
+    return [length - one for one in busy]
+
+
+def bubble_s(slots: Sequence[Slot], n_ranks: int) -> float:
+    """The idle time of the busiest rank: what the pipeline costs over perfect division of the work."""
+    return min(idle_s(slots, n_ranks))
+
+
+class _Run:
+    """Ranks that go through their lists."""
+
+    def __init__(self, schedule: Schedule, durations: Durations | Sequence[Durations], message_s: float) -> None:
+        self.durations = [durations] * schedule.n_stages if isinstance(durations, Durations) else list(durations)
+        if len(self.durations) != schedule.n_stages:
+            values, rule = f"{len(self.durations)} durations, {schedule.n_stages} stages", "each stage has its own"
+            raise ValueError(four_parts("time_schedule", values, rule, "give one for each stage, or one for all"))
+        self.schedule, self.message_s = schedule, message_s
+        self.slots: list[Slot] = []
+        self.ends: dict[Instruction, float] = {}  # of computations; of sends: when the message left
+        self.awaited: set[Instruction] = set()  # receives that have been posted
+        ranks = range(schedule.n_ranks)
+        self.at = [0 for _ in ranks]
+        self.now, self.out_free, self.in_free = ([0.0 for _ in ranks] for _ in range(3))
+
+    def next(self, rank: int) -> Instruction | None:
+        """What a rank does next."""
+        instructions = self.schedule.lists[rank]
+        return instructions[self.at[rank]] if self.at[rank] < len(instructions) else None
+
+    def advance(self) -> bool:
+        """Let every rank go as far as it can; say whether any could."""
+        before = sum(self.at)
+        for rank in range(self.schedule.n_ranks):
+            while (instruction := self.next(rank)) is not None and self.do(rank, instruction):
+                self.at[rank] += 1
+        return sum(self.at) > before
+
+    def do(self, rank: int, instruction: Instruction) -> bool:
+        """Run one instruction if what it needs is there."""
+        if isinstance(instruction, Compute):
+            return self.compute(rank, instruction)
+        if isinstance(instruction, RecvActivation | RecvGradient):
+            self.awaited.add(instruction)
+            return True
+        left = max(self.now[rank], self.out_free[rank])
+        self.out_free[rank] = left + self.message_s
+        self.ends[instruction] = left
+        self.note(rank, instruction, left, self.out_free[rank])
+        return True
+
+    def compute(self, rank: int, compute: Compute) -> bool:
+        """Wait for the message, then compute, if everything before it has been computed."""
+        needed: list[Instruction] = [*needs(compute, self.schedule.n_stages)]
+        receive = RecvActivation if isinstance(compute, Forward) else RecvGradient
+        message = receive(compute.stage, compute.microbatch)
+        if message in self.awaited:
+            needed.append(partner(message))
+        if any(one not in self.ends for one in needed):
+            return False
+        start = max([self.now[rank], *(self.ends[one] for one in needed)])
+        if message in self.awaited:
+            sent = self.ends[partner(message)]
+            self.in_free[rank] = max(sent, self.in_free[rank]) + self.message_s
+            self.note(rank, message, sent, self.in_free[rank])
+            start = max(start, self.in_free[rank])
+        self.now[rank] = self.ends[compute] = start + self.durations[compute.stage].of(compute)
+        self.note(rank, compute, start, self.now[rank])
+        return True
+
+    def note(self, rank: int, instruction: Instruction, start: float, end: float) -> None:
+        """Keep a slot."""
+        self.slots.append(Slot(rank=rank, instruction=instruction, start_s=start, end_s=end))
