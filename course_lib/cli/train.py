@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import cloudpickle
@@ -26,8 +28,22 @@ def train_command(overrides: Sequence[str]) -> int:
 
     Raises: ValueError for an illegal value, before anything runs.
     """
-    if "RANK" in os.environ:
-        return train_under_torchrun(overrides)
+    with ended_by_signal():
+        return train_under_torchrun(overrides) if "RANK" in os.environ else train_here(overrides)
+
+
+@contextmanager
+def ended_by_signal() -> Iterator[None]:
+    """Let SIGTERM, by which torchrun and Slurm end a process, clean up as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def train_here(overrides: Sequence[str]) -> int:
+    """Train in this process, or on ranks that it starts and ends."""
     run = read_train(overrides)
     choice = devices.choose(0, run.ranks)
     train_run.check_model(run, choice, run.ranks)

@@ -6,7 +6,6 @@ torchrun ends all ranks as soon as one has left, so the others wait until the fi
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, redirect_stdout
@@ -27,7 +26,6 @@ T = TypeVar("T")
 
 def train_under_torchrun(overrides: Sequence[str]) -> int:
     """Train as one of torchrun's ranks; return 0, or end the process with 1 or 2 after a line of the first rank."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what torchrun sends to end its ranks
     choice = devices.join_torchrun()
     try:
         status, line = attempt(overrides, choice)
@@ -53,7 +51,7 @@ def attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
             return 2, str(error)
         try:
             if first:
-                print(train_run.heading(run, batches, choice), flush=True)
+                print(choice.notice + train_run.heading(run, batches, choice), flush=True)
             steps = train_run.work(run, batches, choice, folder, sys.stdout.isatty())
             if first:
                 print(train_run.finish(run, steps, choice, folder), flush=True)

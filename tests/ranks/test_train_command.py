@@ -14,14 +14,20 @@ import pytest
 
 from course_lib.cli import train_run
 from course_lib.cli.main import main
+from course_lib.config import parse_model
+from course_lib.models.decoder import Decoder
+from course_lib.presets import read
+from course_lib.training.batches import Batches
 from course_lib.training.text import load_text
-from course_lib.training.trainer import FILE
+from course_lib.training.torch_data_parallel import TorchDataParallelTrainer
+from course_lib.training.trainer import FILE, Trainer
+from course_lib.verify import assert_parallel_equals
 from tools.paths import ROOT
 
 SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 FILES = ["config.yaml", "losses.csv", FILE]
 BAD_LOSS = "; one such loss would spoil the weights of all ranks; look at that rank's batch, or lower the learning rate"
-ENDS_S = 20.0  # an interrupted run is over within a second on an idle machine
+ENDS_S = 60.0  # an interrupted run is over within a second on an idle machine
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +67,21 @@ def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path,
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
     assert f"\nranks: {ranks}\n" in (tmp_path / "run" / "config.yaml").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def on_one_device(config):
+    return Trainer(Decoder(parse_model(read("tiny", "tiny_gpt")).config), config)
+
+
+def by_pytorch(config):
+    return TorchDataParallelTrainer(Decoder(parse_model(read("tiny", "tiny_gpt")).config), config)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_trainer_by_pytorch_climbs_the_ladder(ranks):
+    batches = Batches(text=bytes(range(32, 127)) * 20, batch_size=5, sequence=16, ragged=True)
+    report = assert_parallel_equals(on_one_device, by_pytorch, batches, world_size=ranks, steps=2)
+    assert report.world_size == ranks and len(report.losses) >= 2
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "torch_ddp"])
@@ -127,6 +148,17 @@ def test_an_interrupt_ends_all_processes_with_one_line(tmp_path, ranks):
     process = started("course_lib", "train", *SMALL, "steps=1000000", "out=run", *ranks, cwd=tmp_path)
     assert first_step_of(process) and left_of(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=ENDS_S)
+    assert (process.returncode, err) == (130, "interrupted\n")
+    assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_told_to_end_takes_its_ranks_along(tmp_path):
+    process = started(
+        "course_lib", "train", *SMALL, "steps=1000000", "out=run", "parallel=ddp", "ranks=2", cwd=tmp_path
+    )
+    assert first_step_of(process)
+    process.terminate()
     _, err = process.communicate(timeout=ENDS_S)
     assert (process.returncode, err) == (130, "interrupted\n")
     assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
