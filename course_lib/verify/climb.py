@@ -23,9 +23,8 @@ from course_lib.training.trainer import Trainer
 Make = Callable[[TrainConfig], Trainer]
 
 SGD = TrainConfig(optimizer="sgd", learning_rate=0.1)
-# Where a gradient crosses 0, its rounding turns Adam's step round, unless eps is above that rounding: float32 has 1e-7
-# of gradients that are 0.1 at most.
-ADAMW = TrainConfig(optimizer="adamw", learning_rate=1e-4, weight_decay=0.1, adam_eps=1e-4)
+# Where a gradient crosses 0, its rounding turns Adam's step round, unless eps is far above: float32 rounds 0.1 by 1e-8.
+ADAMW = TrainConfig(optimizer="adamw", learning_rate=1e-3, weight_decay=0.1, adam_eps=1e-3)
 OTHER_SEEDS = 1000  # the trainer that loads a checkpoint is born with other weights than the one that saved it
 
 
