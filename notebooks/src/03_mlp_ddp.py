@@ -48,13 +48,13 @@ from course_lib.verify import NotEqual, assert_parallel_equals
 # %% [markdown]
 # ## 2 · The reference: one device, 38 parameters
 #
-# Six inputs, four hidden numbers, two outputs: the perceptron of the Kempner Institute's workshop. It is small enough to see every number, and it trains like the large ones.
+# Six inputs, four hidden numbers, two outputs: the perceptron of the Kempner Institute's workshop. Its 6 × 4 + 4 + 4 × 2 + 2 = 38 parameters are few enough to see each.
 #
 # $$y = W_2\, f(W_1 x + b_1) + b_2$$
 #
 # **One legend for the whole course.** $x$ is a column, so each *row* of $W$ makes one output: $W$ has the shape (out, in). PyTorch stores `weight` just so. The workshop writes $xW$, with the transpose.
 #
-# For now $f$ does nothing, as in the workshop. The task: is the first input larger than the second? One backward pass over the whole batch of eight rows gives 38 gradients, the truth for all that follows.
+# For now $f$ does nothing, as in the workshop. The task: is the first input larger than the second? One backward pass over all eight rows gives 38 gradients, our truth.
 
 # %%
 torch.manual_seed(0)
@@ -67,8 +67,6 @@ whole = {name: p.grad.clone() for name, p in model.named_parameters()}
 viz.plot_mlp(dict(model.named_parameters()))
 
 # %% [markdown]
-# Count: 6 × 4 + 4 + 4 × 2 + 2 = 38.
-#
 # ## 3 · By hand: half of the batch each
 #
 # Two ranks, the same weights, four rows each. No communication yet. **Before you run it:** will each rank's gradient be half of the whole one?
@@ -86,7 +84,7 @@ print(f"rank {rank}: gradient norm {torch.cat([g.flatten() for g in halves.value
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Look at one cell. The ranks disagree, some cells even in sign, because they read different rows. But the **average** is the whole batch's gradient, in all 38 cells. The reason is one line: the gradient of a sum is the sum
+# No. Each is the gradient of that rank's own mean, and they disagree, some cells even in sign, because the rows differ. But their **average** is the whole batch's gradient, in all 38 cells. The reason is one line: the gradient of a sum is the sum
 # of the gradients. With $B$ rows of loss $\ell_i$ on $p$ ranks:
 #
 # $$\nabla\,\frac{1}{B}\sum_{i=1}^{B}\ell_i \;=\; \frac{1}{p}\sum_{r=1}^{p}\;\nabla\,\underbrace{\frac{p}{B}\sum_{i\ \text{on rank}\ r}\ell_i}_{\text{the mean loss of rank } r}$$
@@ -192,7 +190,7 @@ on_each = run_ranks(overlapped_gradients, 4, model, inputs, targets)
 # ### See it
 #
 # A laptop cannot show overlap: its cores are busy with everybody's computing. So we use the **emulated clock** of notebook 02. Six layers of 1 MiB<!-- =MiB / MiB --> gradients each; we say that a layer's forward takes
-# 0.5 ms<!-- =0.5 --> and its backward 1 ms<!-- =1 -->; messages take the time of 25 Gb/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 1e9 --> Ethernet. All is slept through, 100 times slower than shown.
+# 0.5 ms<!-- =0.5 --> and its backward 1 ms<!-- =1 -->; messages take the time of 25 Gb/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 1e9 --> Ethernet. All is slept through, 50 times slower than shown.
 #
 # **Predict.** In turn, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 of computing, and the rest for six buckets. How long with overlap? The guess: all of the communication disappears.
 
@@ -205,7 +203,7 @@ def timed_step(link, bucket_bytes=0, overlap=True):
     model = torch.nn.Sequential(*layers)
     with comm.settings(ledger=False):
         ddp = DistributedDataParallel(model, bucket_bytes=bucket_bytes, overlap=overlap) if bucket_bytes else model
-    clock = comm.EmulatedClock(inside=link, slowdown=100)
+    clock = comm.EmulatedClock(inside=link, slowdown=50)
     with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
         ddp(torch.ones(1, 512)).sum().backward()
         if not bucket_bytes:
@@ -322,13 +320,14 @@ def first_fall(reference, bug, parallel, batches, rungs, world_size=4):
         assert_parallel_equals(reference, bug.planted(parallel), batches, world_size=world_size, rungs=rungs)
     except NotEqual as error:
         what, _, way_out = str(error).split("; ", 2)
-        print(f"{what.partition(': ')[2]}\n  {way_out}")
+        return what.partition(": ")[2], way_out
+    return "equal", ""
 
 
 bug = museum.BUGS["summed"]
 print("It happened here:", bug.where.link)
 for rungs in (["AdamW"], RUNGS[:5]):
-    first_fall(mlp_alone, bug, mlp_on_ranks, task, rungs, world_size=3)
+    print(*first_fall(mlp_alone, bug, mlp_on_ranks, task, rungs, world_size=3), sep="\n    ")
 
 # %% [markdown]
 # Under AdamW the weights are wrong in the fifth digit. Nobody guesses a factor of three from that; a looser tolerance would let it pass, and the advice goes astray. Adam divides each gradient by its own typical size, and clipping cuts any length down to the same one. Under SGD the first gradient says it: 3.0 times one device's, on three ranks.
@@ -429,7 +428,7 @@ def real_steps(steps=12):
 
 seconds = {p: max(run_ranks(real_steps, p)) for p in (1, 2, 4)}
 for p, median_s in seconds.items():
-    print(f"{p} ranks: efficiency {seconds[1] / median_s:4.0%}, cores allow {min(1, os.cpu_count() / p):4.0%}")
+    print(f"ranks {p}: efficiency {seconds[1] / median_s:4.0%}, cores allow {min(1, os.cpu_count() / p):4.0%}")
 viz.plot_timeline(ledger(), title="One DDP step on four ranks, as it just ran")
 
 # %% [markdown]
@@ -491,8 +490,8 @@ viz.plot_loss_curves(losses, norms, title="Which of these runs is sound?")
 
 # %%
 for run, name in exhibits.items():
-    print(f"run {run}: ", end="")
-    first_fall(decoder_alone, museum.BUGS[name], decoder_on_ranks, text, RUNGS[:5])
+    what, way_out = first_fall(decoder_alone, museum.BUGS[name], decoder_on_ranks, text, RUNGS[:5])
+    print(f"run {run}: {what.partition(', deviation')[0]}\n    {way_out}")
 
 # %% [markdown]
 # Run A divided twice: by all targets, and by the ranks. B sent its gradients in bfloat16: half of the bytes, and an error that grows with the number of ranks.
@@ -510,7 +509,7 @@ predict("times that row 0 counts", guess=7, answer=counts[0].item())
 print(f"each of the other seven: {counts[1].item():.3f}")
 
 # %% [markdown]
-# No loss is wrong by much, and no gradient by a clean factor. It is training on other weights for your data. The cure: every rank divides by the number of targets on *all* ranks. The trainer asks for it before each forward.
+# No loss is wrong by much, and no gradient by a clean factor. The run trains on a text in which some words count several times. The cure: every rank divides by the number of targets on *all* ranks. The trainer asks for it before each forward.
 #
 # ### Who reads what
 #
@@ -545,7 +544,7 @@ print("bytes of weights and gradients on each rank:", report.peak_state_bytes)
 #
 # ### What does a larger batch buy?
 #
-# More ranks average over more samples, so the gradient has less noise. The theorem of **parallel SGD** (PSGD): N workers, smoothness L, noise σ², distance D to the minimum. With the stepsize
+# More ranks average over more samples, so the gradient has less noise. The theorem of **parallel SGD** (PSGD): N workers, a loss of smoothness L that starts D above its minimum, gradients with noise σ². With the stepsize
 #
 # $$\gamma = \min\left(\frac{1}{L},\ \frac{1}{\sigma}\sqrt{\frac{2DN}{LT}}\right)$$
 #
@@ -554,13 +553,14 @@ print("bytes of weights and gradients on each rank:", report.peak_state_bytes)
 # One worker and 3072 steps; 64 workers and 48 steps. The same work. **Predict** the ratio of their errors.
 
 # %%
-from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
+from course_lib.training.psgd import Quadratic, psgd_alone, psgd_rank, transient_steps
 
 problem = Quadratic()
 error_of = {n: psgd_alone(problem, n, 3072 // n) for n in (1, 4, 16, 64)}
 predict("error with 64 workers over error with one", guess=1, answer=error_of[64] / error_of[1])
 for n, error in error_of.items():
     print(f"{n:2} workers, {3072 // n:4} steps: error {error:.3f}; transient {transient_steps(problem, n)} steps")
+print(f" 4 real ranks,  768 steps: error {run_ranks(psgd_rank, 4, problem, 768)[0]:.3f}")
 viz.plot_speedup(problem)
 
 # %% [markdown]
@@ -571,16 +571,18 @@ viz.plot_speedup(problem)
 # %% [markdown]
 # ### On a GPU node and on a cluster
 #
-# *On a GPU node:* the cells stay as they are. Each rank takes a GPU, the back end is NCCL, whose kernels run on a stream of their own: the overlap of section 5, in hardware.
+# *On a GPU node:* the cells stay as they are. Each rank takes a GPU, and NCCL runs on a stream of its own: section 5's overlap, in hardware.
 #
-# *Under Slurm:* put the function into a file and start one process for each GPU:
+# *Under Slurm or torchrun:* the library's trainer is also a command. It was run here on two ranks, with CPUs:
 #
 # ```bash
-# srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint $HOST:29500 \
-#     -m course_lib.ranks my_file:my_function
+# python -m course_lib train parallel=ddp ranks=2                            # own ranks
+# torchrun --nproc-per-node 2 -m course_lib train parallel=ddp               # torchrun's
+# srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d \
+#     --rdzv-endpoint $HOST:29500 -m course_lib train parallel=torch_ddp     # two nodes; not run here
 # ```
 #
-# Neither was run for this page. The workshop's OLMo 1B runs this way: `distributed_strategy: ddp`, `find_unused_params: false`, which says that every backward reaches every parameter.
+# The workshop's OLMo 1B: `distributed_strategy: ddp`, `find_unused_params: false` (every backward reaches every parameter).
 
 # %% [markdown]
 # ## 11 · Takeaways
