@@ -6,6 +6,8 @@ Not for learners: it comes close to the solutions.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -13,6 +15,9 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.hardware import INFINIBAND
+from course_lib.parallel.replicate import broadcast_state
+from course_lib.training.data_parallel import DataParallelTrainer, share
+from course_lib.training.step import count_targets, micro_batches, summed_loss
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
 
@@ -676,3 +681,338 @@ def needs_two_parts(model, parts):
 @mutant("03.7", "values", "exactly 1/2 of the reference")
 def divides_by_ranks_too(model, parts):
     step_by(model, parts, lambda part, parts: by_rows(part, parts) / dist.get_world_size())
+
+
+# 03.8 ------------------------------------------------------------------------------------------------------------
+
+
+class Suspect(DataParallelTrainer):
+    """The exercise's own: a sum in place of an average, and a mean of means."""
+
+    found = ("gradients", 4.0)
+    op = dist.ReduceOp.SUM
+
+    def wrap(self, model):
+        broadcast_state(model, self.group)
+        return model
+
+    def diagnosis(self):
+        return self.found
+
+    def compute_gradients(self, batch):
+        inputs, targets = share(batch, self.rank, self.world_size)
+        loss = F.cross_entropy(self.model(inputs), targets, ignore_index=-100)
+        loss.backward()
+        self.reduce()
+        return comm.all_reduce(loss.detach(), op=dist.ReduceOp.AVG).item()
+
+    def reduce(self):
+        for p in trained(self.model):
+            comm.all_reduce_(p.grad, op=self.op)
+
+
+class RightBut(Suspect):
+    """Right: a part that some mutants are made of."""
+
+    def compute_gradients(self, batch):
+        loss = summed_loss(self.model, share(batch, self.rank, self.world_size)) / count_targets(batch)
+        loss.backward()
+        self.reduce()
+        return comm.all_reduce(loss.detach()).item()
+
+
+@mutant("03.8", "diagnosis", "rung 'AdamW': an earlier one fails; climb again")
+class LooksAtAdamW(RightBut):
+    found = ("AdamW", 4.0)
+
+
+@mutant("03.8", "diagnosis", "rung 'output': that one passes")
+class LooksAtTheOutput(RightBut):
+    found = ("output", 4.0)
+
+
+@mutant("03.8", "diagnosis", "the rung is right, but the ratio on 4 ranks is not 0.25")
+class TheRatioUpsideDown(RightBut):
+    found = ("gradients", 0.25)
+
+
+@mutant("03.8", "diagnosis", "'gradient' is no rung: they are output, gradients")
+class MisspellsTheRung(RightBut):
+    found = ("gradient", 4.0)
+
+
+@mutant("03.8", "diagnosis", "returned 'gradients': give two things")
+class OnlyTheRung(RightBut):
+    found = "gradients"
+
+
+@mutant("03.8", "gradients", "step 1: your gradient is exactly 4.0 x the reference: was the sum divided by world_size?")
+class NotRepaired(Suspect):
+    pass
+
+
+@mutant("03.8", "gradients", "your gradient is exactly 2.0 x the reference")
+class DividesByTwo(Suspect):
+    def reduce(self):
+        super().reduce()
+        for p in trained(self.model):
+            p.grad /= 2
+
+
+@mutant("03.8", "gradients", "your gradient is exactly 1/4 of the reference: was it divided by world_size twice?")
+class DividesTwice(RightBut):
+    op = dist.ReduceOp.AVG
+
+
+@mutant("03.8", "uneven", "these are the gradients of the mean of the ranks' means; the ranks have 4, 3 targets")
+class OnlyTheFirstBug(Suspect):
+    op = dist.ReduceOp.AVG
+
+
+@mutant("03.8", "gradients", "every rank has the gradient of its own share: nothing was averaged")
+class AveragesTheWeights(RightBut):
+    def compute_gradients(self, batch):
+        loss = super().compute_gradients(batch)
+        with torch.no_grad():
+            for p in trained(self.model):
+                comm.all_reduce_(p, op=dist.ReduceOp.AVG)
+        return loss
+
+    def reduce(self):
+        for p in trained(self.model):
+            p.grad *= self.world_size
+
+
+@mutant("03.8", "gradients", "right gradients, but the loss on rank 0 is")
+class ReportsItsOwnLoss(RightBut):
+    def compute_gradients(self, batch):
+        super().compute_gradients(batch)
+        with torch.no_grad():
+            return F.cross_entropy(self.model(batch[0][:2]), batch[1][:2]).item()
+
+
+@mutant("03.8", "uneven", "no multiple of the reference, and all ranks hold the same")
+class DividesByRows(Suspect):
+    op = dist.ReduceOp.AVG
+
+    def compute_gradients(self, batch):
+        rows = len(batch[0]) if len(batch[0]) % self.world_size else count_targets(batch)
+        part = share(batch, self.rank, self.world_size)
+        weight = len(part[0]) / rows * self.world_size
+        loss = F.cross_entropy(self.model(part[0]), part[1], ignore_index=-100)
+        (loss * weight).backward()
+        self.reduce()
+        summed = comm.all_reduce(summed_loss(self.model, part).detach())
+        return summed.item() / count_targets(batch)
+
+
+# 03.9 ------------------------------------------------------------------------------------------------------------
+
+
+class Counting(DataParallelTrainer):
+    """The exercise's own; `averages` says whether a micro-batch does."""
+
+    found = ("parameters", 2)
+    seen = 0
+
+    def diagnosis(self):
+        return self.found
+
+    def averages(self, number, parts):
+        return self.seen % self.config.accumulation == 0
+
+    def weight(self, batch, parts, part):
+        return self.world_size / count_targets(batch)
+
+    def compute_gradients(self, batch):
+        parts = micro_batches(share(batch, self.rank, self.world_size), self.config.accumulation)
+        summed = torch.zeros((), dtype=torch.float64)
+        for number, part in enumerate(parts, start=1):
+            self.seen += 1
+            with nullcontext() if self.averages(number, parts) else self.model.no_sync():
+                loss = summed_loss(self.model, part)
+                (loss * self.weight(batch, parts, part)).backward()
+            summed += loss.detach()
+        return comm.all_reduce(summed).item() / count_targets(batch)
+
+
+class Counted(Counting):
+    """Right: a part that some mutants are made of."""
+
+    def averages(self, number, parts):
+        return number == len(parts)
+
+
+@mutant("03.9", "diagnosis", "rung 'gradients': that one passes")
+class LooksAtTheFirstStep(Counted):
+    found = ("gradients", 2)
+
+
+@mutant("03.9", "diagnosis", "rung 'loss curve': an earlier one fails")
+class LooksAtTheLosses(Counted):
+    found = ("loss curve", 2)
+
+
+@mutant("03.9", "diagnosis", "the rung is right, but the step is not 3: climb with steps=1, then steps=2")
+class OneStepLate(Counted):
+    found = ("parameters", 3)
+
+
+@mutant("03.9", "steps", "step 2: every rank has the gradient of its own share: nothing was averaged")
+class NotCounted(Counting):
+    pass
+
+
+@mutant("03.9", "steps", "step 1: every rank has the gradient of its own share: nothing was averaged")
+class NeverAverages(Counted):
+    def averages(self, number, parts):
+        return False
+
+
+@mutant("03.9", "calls", "3 all-reduces of gradients in step 1, target 1: only the last micro-batch's backward")
+class AlwaysAverages(Counted):
+    def averages(self, number, parts):
+        return True
+
+
+@mutant(
+    "03.9",
+    "steps",
+    "step 1: layer1.weight on rank 0 is no multiple of the reference, and the ranks hold different ones",
+)
+class AveragesTheFirst(Counted):
+    def averages(self, number, parts):
+        return number == 1
+
+
+@mutant("03.9", "steps", "step 2: every rank has the gradient of its own share")
+class StartsAgainWithEachStep(Counted):
+    def averages(self, number, parts):
+        return number == self.config.accumulation
+
+
+@mutant("03.9", "steps", "step 1: your gradient is exactly 1/3 of the reference")
+class DividesByParts(Counted):
+    def weight(self, batch, parts, part):
+        return super().weight(batch, parts, part) / len(parts)
+
+
+@mutant("03.9", "steps", "step 1: your gradient is exactly 1/2 of the reference: was it divided by world_size twice?")
+class ForgetsTheRanks(Counted):
+    def weight(self, batch, parts, part):
+        return 1 / count_targets(batch)
+
+
+@mutant(
+    "03.9",
+    "edges",
+    "3 ranks, the 6-4-2 MLP with GELU, batches of 8, 4, 7 rows, some without a target, 3 micro-batches: an error: ",
+)
+class CountsThePartsOfRank0(Counted):
+    def compute_gradients(self, batch):
+        self.parts = len(micro_batches(share(batch, 0, self.world_size), self.config.accumulation))
+        return super().compute_gradients(batch)
+
+    def averages(self, number, parts):
+        return number == self.parts
+
+
+# 03.10 -----------------------------------------------------------------------------------------------------------
+
+
+def overlapped(model, loss, buckets, *, op=dist.ReduceOp.AVG, in_hook=False, wait=True, put_back=True, remove=True):
+    """Right, unless a part is chosen otherwise."""
+    missing, under_way = [set(bucket) for bucket in buckets], []
+
+    def ready(p):
+        number = next(i for i, bucket in enumerate(missing) if p in bucket)
+        missing[number].remove(p)
+        if not missing[number]:
+            flat = torch.cat([q.grad.flatten() for q in buckets[number]])
+            handle = comm.iall_reduce_(flat, op=op)
+            if in_hook:
+                handle.wait()
+            under_way.append((buckets[number], flat, handle))
+
+    hooks = [p.register_post_accumulate_grad_hook(ready) for bucket in buckets for p in bucket]
+    loss.backward()
+    for bucket, flat, handle in under_way:
+        if wait:
+            handle.wait()
+        if put_back:
+            put(flat, bucket)
+    for hook in hooks if remove else []:
+        hook.remove()
+
+
+def put(flat, bucket):
+    """Parts of a flat tensor as gradients."""
+    for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+        p.grad = part.view_as(p)
+
+
+@mutant("03.10", "overlap", "the first all-reduce started when backward was over; launch it in a hook")
+def after_backward(model, loss, buckets):
+    loss.backward()
+    for bucket in buckets:
+        flat = torch.cat([p.grad.flatten() for p in bucket])
+        comm.all_reduce_(flat, op=dist.ReduceOp.AVG)
+        put(flat, bucket)
+
+
+@mutant("03.10", "overlap", "backward stood still during each all-reduce; launch in the hook, wait after backward")
+def waits_in_the_hook(model, loss, buckets):
+    overlapped(model, loss, buckets, in_hook=True)
+
+
+@mutant("03.10", "values", "and never waited: each handle needs its wait()")
+def never_waits(model, loss, buckets):
+    overlapped(model, loss, buckets, wait=False)
+
+
+@mutant("03.10", "values", "your gradient is exactly 2.0 x the reference: was the sum divided by world_size?")
+def sums_in_the_background(model, loss, buckets):
+    overlapped(model, loss, buckets, op=dist.ReduceOp.SUM)
+
+
+@mutant("03.10", "values", "every rank still has the gradient of its own share: nothing was averaged")
+def leaves_it_in_the_bucket(model, loss, buckets):
+    overlapped(model, loss, buckets, put_back=False)
+
+
+@mutant("03.10", "values", "a hook is left on the model")
+def leaves_its_hooks(model, loss, buckets):
+    overlapped(model, loss, buckets, remove=False)
+
+
+@mutant("03.10", "overlap", "one for each bucket, in their order")
+def one_for_each_parameter(model, loss, buckets):
+    overlapped(model, loss, [[p] for bucket in buckets for p in bucket])
+
+
+@mutant("03.10", "overlap", "all-reduces of 148992 bytes, target 37248, 37248, 37248, 37248")
+def everything_at_the_end(model, loss, buckets):
+    overlapped(model, loss, [[p for bucket in buckets for p in bucket]])
+
+
+@mutant("03.10", "values", "an error: ")
+def launches_with_the_first_gradient(model, loss, buckets):
+    under_way = []
+
+    def ready(bucket, p):
+        if p is bucket[0]:
+            flat = torch.cat([q.grad.flatten() for q in bucket])
+            under_way.append((bucket, flat, comm.iall_reduce_(flat, op=dist.ReduceOp.AVG)))
+
+    for bucket in buckets:
+        for p in bucket:
+            p.register_post_accumulate_grad_hook(partial(ready, bucket))
+    loss.backward()
+
+
+@mutant("03.10", "values", "layer1.bias on rank 0 is still the gradient of its own share")
+def forgets_the_last_bucket(model, loss, buckets):
+    overlapped(model, loss, buckets[:-1])
+    for p in buckets[-1]:
+        if p.dim() > 1:
+            comm.all_reduce_(p.grad, op=dist.ReduceOp.AVG)

@@ -463,3 +463,313 @@ assert check("03.7", accumulate, part="edges").passed
 ### BEGIN HIDDEN TESTS
 assert check("03.7", accumulate, part="edges", seed=GRADE_SEED + 1).passed
 ### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 03.8 Find the bug: a loss curve that looks right
+#
+# *Find the bug · medium · 15 minutes · 5 points.* **You learn** why nobody sees a gradient that is several times too large, and where to look.
+#
+# A *trainer* is one step of training as an object; on ranks, each gets the whole batch and takes its share. `Suspect` is the data parallel
+# training of many a tutorial. It keeps the course's trainer, except for how gradients are made:
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from contextlib import nullcontext
+from dataclasses import replace
+
+from course_lib.config import TrainConfig
+from course_lib.models.mlp import MLP
+from course_lib.parallel.replicate import broadcast_state
+from course_lib.training.data_parallel import DataParallelTrainer, share
+from course_lib.training.step import count_targets, micro_batches, summed_loss
+from course_lib.training.trainer import Trainer
+
+
+class Suspect(DataParallelTrainer):
+    def wrap(self, model):
+        broadcast_state(model, self.group)
+        return model
+
+    def compute_gradients(self, batch):
+        inputs, targets = share(batch, self.rank, self.world_size)
+        loss = F.cross_entropy(self.model(inputs), targets, ignore_index=-100)
+        loss.backward()
+        for p in self.model.parameters():
+            if p.requires_grad:
+                comm.all_reduce_(p.grad)
+        return comm.all_reduce(loss.detach(), op=dist.ReduceOp.AVG).item()
+
+
+# %% [markdown]
+# Train with AdamW, as everybody does, on 4 ranks and on one device:
+
+
+# %%
+from course_lib.ranks import run_ranks
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+
+
+def task(step, rows=8):
+    inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def adamw_losses(trainer_class):
+    torch.manual_seed(0)
+    trainer = trainer_class(MLP(gelu=True), TrainConfig(optimizer="adamw", learning_rate=0.02))
+    return [trainer.step(task(step)) for step in range(60)]
+
+
+one_device, on_ranks = adamw_losses(Trainer), run_ranks(adamw_losses, 4, Suspect)[0]
+for step in (0, 19, 39, 59):
+    print(f"step {step:2}   one device {one_device[step]:.3f}   suspect {on_ranks[step]:.3f}")
+
+# %% [markdown]
+# Both fall, and nobody could tell them apart. Climb the **ladder** of the lesson instead: `climb(Suspect)`.
+
+
+# %%
+def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, rungs=RUNGS, steps=3):
+    def make(kind):
+        return lambda config: kind(MLP(gelu=True), replace(config, accumulation=accumulation))
+
+    batches = batches or (lambda step: task(step, rows))
+    try:
+        one, several = make(Trainer), make(trainer_class)
+        print(assert_parallel_equals(one, several, batches, world_size=world_size, rungs=rungs, steps=steps))
+    except NotEqual as error:
+        print(error)
+
+
+# %% [markdown]
+# Write down what it finds, and write `compute_gradients` again without the bug. When `climb(Repaired)` reaches the top, try
+# `climb(Repaired, rows=7)`.
+#
+# **Target:** the gradient and the loss of one device in every step, for any number of rows and targets on each rank.
+
+
+# %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Suspect):
+    def diagnosis(self):
+        """Return two things: the name of the first rung that fails for Suspect on 4 ranks, and the ratio there."""
+        ### BEGIN SOLUTION
+        return "gradients", 4.0
+        ### END SOLUTION
+
+    def compute_gradients(self, batch):
+        """Leave the whole batch's gradient on every rank, and return the whole batch's loss."""
+        ### BEGIN SOLUTION
+        part, total = share(batch, self.rank, self.world_size), count_targets(batch)
+        loss = summed_loss(self.model, part) / total
+        loss.backward()
+        for p in self.model.parameters():
+            if p.requires_grad:
+                comm.all_reduce_(p.grad)
+        return comm.all_reduce(loss.detach()).item()
+        ### END SOLUTION
+
+
+check("03.8", Repaired)
+
+# %% nbgrader={"grade": true, "grade_id": "03-8-diagnosis", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.8", Repaired, part="diagnosis").passed
+
+# %% nbgrader={"grade": true, "grade_id": "03-8-gradients", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.8", Repaired, part="gradients").passed
+
+# %% nbgrader={"grade": true, "grade_id": "03-8-uneven", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.8", Repaired, part="uneven").passed
+### BEGIN HIDDEN TESTS
+assert check("03.8", Repaired, part="uneven", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+
+# %% [markdown]
+# ## 03.9 Find the bug: right in the first step
+#
+# *Find the bug · hard · 20 minutes · 5 points.* **You learn** to find a bug that waits for its moment.
+#
+# `Counting` accumulates: a share is cut into `accumulation` micro-batches, and only every `accumulation`-th backward averages. It is a
+# pattern that widely used libraries shipped.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-counting", "locked": true, "schema_version": 3, "solution": false, "task": false}
+class Counting(DataParallelTrainer):
+    seen = 0
+
+    def compute_gradients(self, batch):
+        parts = micro_batches(share(batch, self.rank, self.world_size), self.config.accumulation)
+        total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
+        for part in parts:
+            self.seen += 1
+            averages = self.seen % self.config.accumulation == 0
+            with nullcontext() if averages else self.model.no_sync():
+                loss = summed_loss(self.model, part)
+                (loss * self.world_size / total).backward()
+            summed += loss.detach()
+        return comm.all_reduce(summed).item() / total
+
+
+# %% [markdown]
+# Batches of 8 rows, but the second one has 4: the last of an epoch, say. 8 rows on 2 ranks are 4 each, in 3 micro-batches of 2, 1 and 1 rows.
+
+
+# %%
+def short_second(step):
+    return task(step, rows=4 if step == 1 else 8)
+
+
+def losses(trainer_class):
+    torch.manual_seed(0)
+    trainer = trainer_class(MLP(gelu=True), TrainConfig(learning_rate=0.1, accumulation=3))
+    return [trainer.step(short_second(step)) for step in range(6)]
+
+
+one_device, on_ranks = losses(Trainer), run_ranks(losses, 2, Counting)[0]
+for step, (right, found) in enumerate(zip(one_device, on_ranks, strict=True), start=1):
+    print(f"step {step}   one device {right:.3f}   suspect {found:.3f}")
+
+# %% [markdown]
+# Climb with `climb(Counting, world_size=2, batches=short_second, accumulation=3)`: which rung fails first? The ladder trains
+# three steps. Climb as far as that rung only, with fewer: `rungs=RUNGS[:4], steps=1`, then `steps=2`. Which step is the first wrong one?
+#
+# **Target:** the gradient of one device in every step, with one average in each.
+
+
+# %% nbgrader={"grade": false, "grade_id": "03-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Counted(Counting):
+    def diagnosis(self):
+        """Return two things: the name of the first rung that fails, and the first step (from 1) that trains wrongly."""
+        ### BEGIN SOLUTION
+        return "parameters", 2
+        ### END SOLUTION
+
+    def compute_gradients(self, batch):
+        """Leave the whole batch's gradient on every rank, and return the whole batch's loss."""
+        ### BEGIN SOLUTION
+        parts = micro_batches(share(batch, self.rank, self.world_size), self.config.accumulation)
+        total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
+        for number, part in enumerate(parts, start=1):
+            with nullcontext() if number == len(parts) else self.model.no_sync():
+                loss = summed_loss(self.model, part)
+                (loss * self.world_size / total).backward()
+            summed += loss.detach()
+        return comm.all_reduce(summed).item() / total
+        ### END SOLUTION
+
+
+check("03.9", Counted)
+
+# %% nbgrader={"grade": true, "grade_id": "03-9-diagnosis", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.9", Counted, part="diagnosis").passed
+
+# %% nbgrader={"grade": true, "grade_id": "03-9-steps", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.9", Counted, part="steps").passed
+### BEGIN HIDDEN TESTS
+assert check("03.9", Counted, part="steps", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "03-9-calls", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.9", Counted, part="calls").passed
+
+# %% nbgrader={"grade": true, "grade_id": "03-9-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.9", Counted, part="edges").passed
+
+
+# %% [markdown]
+# ## 03.10 Communication behind backward
+#
+# *Write · hard · 25 minutes · 6 points.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
+# first layers' are still being computed.
+#
+# ```text
+# computing        forward │ backward 4 │ backward 3 │ backward 2 │ backward 1 │ wait
+# communication                         │ bucket 4   │ bucket 3   │ bucket 2   │ bucket 1
+# ```
+#
+# Two calls make it possible:
+#
+# | call | meaning |
+# | --- | --- |
+# | `p.register_post_accumulate_grad_hook(f)` | `f(p)` runs in backward as soon as `p.grad` is complete; what it returns has `.remove()` |
+# | `comm.iall_reduce_(flat, op=...)` | start `all_reduce_` in the background; `.wait()` on what it returns waits for its end |
+#
+# Leave `flat` alone until its `.wait()` is over.
+
+# %% [markdown]
+# The check takes the time of a step on the **emulated clock** of the lesson: four layers of
+# 400 us<!-- =1e6 * checks.module_03.overlap.BACKWARD_S --> backward each, over Ethernet. The clock is exact, so the target is exact as well.
+#
+# **Target:** averages when your function returns; one all-reduce for each bucket, in their order; on 4 ranks
+# 2.598 ms<!-- =1e3 * checks.module_03.overlap.target(4).overlapped_s --> for forward and backward, where computing and communicating in turn takes
+# 3.192 ms<!-- =1e3 * checks.module_03.overlap.target(4).in_turn_s -->. No hook stays on the model.
+
+
+# %% nbgrader={"grade": false, "grade_id": "03-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def overlapped_backward(model, loss, buckets):
+    """Run loss.backward(), and leave the average over all ranks in p.grad of every parameter in `buckets`.
+
+    buckets: lists of parameters, in the order in which backward completes them.
+    """
+    ### BEGIN SOLUTION
+    missing = [set(bucket) for bucket in buckets]
+    under_way = []
+
+    def ready(p):
+        number = next(i for i, bucket in enumerate(missing) if p in bucket)
+        missing[number].remove(p)
+        if not missing[number]:
+            flat = torch.cat([q.grad.flatten() for q in buckets[number]])
+            under_way.append((buckets[number], flat, comm.iall_reduce_(flat, op=dist.ReduceOp.AVG)))
+
+    hooks = [p.register_post_accumulate_grad_hook(ready) for bucket in buckets for p in bucket]
+    loss.backward()
+    for bucket, flat, handle in under_way:
+        handle.wait()
+        for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            p.grad = part.view_as(p)
+    for hook in hooks:
+        hook.remove()
+    ### END SOLUTION
+
+
+check("03.10", overlapped_backward)
+
+# %% nbgrader={"grade": true, "grade_id": "03-10-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.10", overlapped_backward, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "03-10-overlap", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.10", overlapped_backward, part="overlap").passed
+### BEGIN HIDDEN TESTS
+assert check("03.10", overlapped_backward, part="overlap", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "03-10-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.10", overlapped_backward, part="edges").passed
+
+
+# %% [markdown]
+# ## Where this leads
+#
+# That is all that `DistributedDataParallel` does, and you have written each part of it. It keeps everything on every rank; module 06 divides
+# that. Modules 04 and 05 divide the model.

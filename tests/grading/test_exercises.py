@@ -43,6 +43,9 @@ ANSWERS = {
     "03.5": "samples_of",
     "03.6": "average_in_buckets",
     "03.7": "accumulate",
+    "03.8": "Repaired",
+    "03.9": "Counted",
+    "03.10": "overlapped_backward",
 }
 
 
