@@ -215,7 +215,7 @@ for name, options in {"naive": (), "buckets": (MiB, False), "buckets, overlapped
     run_ranks(timed_step, 4, ETHERNET, *options)
     runs[name] = ledger()
 predict("ms of an overlapped step", guess=9, answer=1e3 * runs["buckets, overlapped"].span_s, unit="ms")
-viz.plot_overlap(runs)
+viz.plot_overlap(runs, subtitle="emulated clock, no real network; rank 0; the line is the end of the step")
 
 # %% [markdown]
 # Only the **last** bucket is seen: its gradients come at the very end, and nothing is left to hide it behind. Everything before is free, as long as a bucket is sent faster than the next one fills.
@@ -490,6 +490,7 @@ viz.plot_loss_curves(losses, norms, title="Which of these runs is sound?")
 for run, name in exhibits.items():
     what, way_out = first_fall(decoder_alone, museum.BUGS[name], decoder_on_ranks, text, RUNGS[:5])
     print(f"run {run}: {what.partition(', deviation')[0]}\n    {way_out}")
+    print(f"    met in public: {museum.BUGS[name].where.link}")
     rung = RUNGS.index(what.partition(",")[0]) + 1
     predict(f"number of the rung at which run {run} falls", guess={"A": 3, "B": 6, "C": 2}[run], answer=rung)
 
