@@ -1,4 +1,4 @@
-"""Bubble and activations of pipeline schedules, in closed form: p ranks, m micro-batches, v stages on each rank.
+"""Bubble, activations and messages of pipeline schedules, in closed form: p ranks, m micro-batches, v stages on each rank.
 
 F, B and W are the seconds that one *rank* takes for one micro-batch: forward, gradient of the input, gradient of the
 weights. They are the same on all ranks, and messages are free.
@@ -6,6 +6,9 @@ weights. They are the same on all ranks, and messages are free.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from course_lib.costs.traffic import CommTime
 from course_lib.errors import four_parts
 
 _NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1")
@@ -61,6 +64,32 @@ def pipeline_stashed(schedule: str, *, n_microbatches: int, rank: int) -> int:
     """
     _check(schedule)
     return min(rank + 1, n_microbatches) if schedule == "zb-h1" else 0
+
+
+def pipeline_step(cut_bytes: Sequence[int], *, n_ranks: int, n_microbatches: int, tied_bytes: int = 0) -> CommTime:
+    """What a step sends at the cuts, the same under every schedule; stage s lies on rank s mod p.
+
+    `cut_bytes[s]` are the bytes of one micro-batch that stage s hands to the next. Each micro-batch passes every cut
+    once as activations and once, backwards, as gradients of the same size. `tied_bytes` are those of the parameter
+    that the first and the last rank share: they send each other its gradient, once a step. When a message can leave is
+    the schedule's affair, so there is no path: `schedules.time_schedule` has the time.
+    """
+    sent, received, messages = ([0] * n_ranks for _ in range(3))
+
+    def send(source: int, to: int, nbytes: int, times: int) -> None:
+        if source != to:
+            sent[source] += nbytes * times
+            received[to] += nbytes * times
+            messages[source] += times
+
+    for stage, nbytes in enumerate(cut_bytes):
+        here, there = stage % n_ranks, (stage + 1) % n_ranks
+        send(here, there, nbytes, n_microbatches)
+        send(there, here, nbytes, n_microbatches)
+    if tied_bytes:
+        send(0, n_ranks - 1, tied_bytes, 1)
+        send(n_ranks - 1, 0, tied_bytes, 1)
+    return CommTime(sent_bytes=tuple(sent), received_bytes=tuple(received), messages=tuple(messages), path=())
 
 
 def _check(schedule: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -86,15 +86,7 @@ class DataParallelTrainer(Trainer):
 
     def save(self, folder: str | Path) -> None:
         """The first rank writes; if it cannot, all ranks raise its error."""
-        problem = [""]
-        if self.rank == 0:
-            try:
-                super().save(folder)
-            except OSError as error:
-                problem = [str(error)]
-        dist.broadcast_object_list(problem, group_src=0, group=self.group)  # nobody goes on before the file is there
-        if problem[0]:
-            raise OSError(f"{problem[0]} (on the rank that writes)")
+        on_first_rank(lambda: super(DataParallelTrainer, self).save(folder), self.group)
 
 
 def share(batch: Batch, rank: int, world_size: int) -> Batch:
@@ -118,3 +110,16 @@ def gathered(numbers: Sequence[float], model: nn.Module, group: ProcessGroup) ->
     device = next(model.parameters()).device
     mine = torch.tensor([numbers], dtype=torch.float64, device=device)
     return comm.all_gather(mine, group=group).T.tolist()
+
+
+def on_first_rank(write: Callable[[], None], group: ProcessGroup) -> None:
+    """Let the group's first rank write; if it cannot, all ranks raise its error."""
+    problem = [""]
+    if group.rank() == 0:
+        try:
+            write()
+        except OSError as error:
+            problem = [str(error)]
+    dist.broadcast_object_list(problem, group_src=0, group=group)  # nobody goes on before the file is there
+    if problem[0]:
+        raise OSError(f"{problem[0]} (on the rank that writes)")

@@ -40,7 +40,7 @@ def train(trainer: Trainer, batches: Batches, steps: int) -> Iterator[Step]:
 
     Raises: ValueError, on all ranks, for a loss that is not finite.
     """
-    device = next(trainer.module.parameters()).device
+    device = next(trainer.model.parameters()).device
     for number in range(steps):
         started = time.perf_counter()
         inputs, targets = batches.batch(number)

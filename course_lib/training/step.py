@@ -17,7 +17,12 @@ def summed_loss(model: nn.Module, batch: Batch) -> Tensor:
     Shapes: the model gives (..., V) for targets (...); they are (B, S), or (B) where each row has one target.
     """
     inputs, targets = batch
-    return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return loss_of(model(inputs), targets)
+
+
+def loss_of(output: Tensor, targets: Tensor) -> Tensor:
+    """The same of what the model gave."""
+    return F.cross_entropy(output.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def count_targets(batch: Batch) -> int:

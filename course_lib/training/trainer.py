@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ class Trainer:
         self.config = config
         self.module = model
         self.model = self.wrap(model)
+        check_trained(self.module)
         self.optimizer = make_optimizer(self.model, config)
 
     def wrap(self, model: nn.Module) -> nn.Module:
@@ -88,16 +90,18 @@ class Trainer:
         self.update()
         return loss
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds: weights and buffers by the model's own names, and the optimizer's state."""
+        return {"model": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.module.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+
     def save(self, folder: str | Path) -> None:
-        """Write weights, buffers and the optimizer's state; an interrupted write leaves the file that was there."""
-        path = Path(folder) / FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
-        try:
-            torch.save({"model": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}, unfinished)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        """Write `state`; an interrupted write leaves the file that was there."""
+        write(self.state(), folder)
 
     def load(self, folder: str | Path) -> None:
         """Go on from what `save` wrote.
@@ -108,24 +112,35 @@ class Trainer:
         if not path.exists():
             rule, way_out = f"a checkpoint is a file {FILE}", "give the folder that was given to save"
             raise ValueError(four_parts("Trainer.load", f"no {path}", rule, way_out))
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        self.module.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        self.restore(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def write(content: dict[str, Any], folder: str | Path) -> None:
+    """Write a checkpoint in one go: what is unfinished has another name."""
+    path = Path(folder) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+    try:
+        torch.save(content, unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The configured optimizer over what is not frozen.
-
-    Raises: ValueError if everything is frozen.
-    """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        rule, way_out = "an optimizer needs something to train", "set requires_grad on at least one parameter"
-        raise ValueError(four_parts("Trainer", "every parameter is frozen", rule, way_out))
+    """The configured optimizer over what is not frozen; there may be nothing, on a rank with a frozen part."""
+    trained = [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad]}]
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adamw":
         return torch.optim.AdamW(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
     return torch.optim.SGD(trained, lr=rate, weight_decay=decay)
+
+
+def check_trained(model: nn.Module) -> None:
+    """Raise the four-part error if everything is frozen."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        rule, way_out = "an optimizer needs something to train", "set requires_grad on at least one parameter"
+        raise ValueError(four_parts("Trainer", "every parameter is frozen", rule, way_out))
 
 
 def check_counts(rows: Sequence[float], targets: Sequence[float]) -> None:

@@ -1,0 +1,39 @@
+"""Which layers make a pipeline's stages: as many layers on each, or as equal costs as there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+
+from course_lib.errors import four_parts
+
+
+def balanced_sizes(costs: Sequence[float], n_stages: int) -> tuple[int, ...]:
+    """How many layers each stage gets if the most expensive stage is to be as cheap as possible.
+
+    `costs` has one number for each layer, say its parameters or its seconds; layers keep their order. For as many
+    layers on each stage there is `split_sizes`.
+
+    >>> balanced_sizes([8, 1, 1, 1, 5], 2)
+    (1, 4)
+
+    Raises: ValueError for more stages than layers.
+    """
+    if not 1 <= n_stages <= len(costs):
+        values, rule = f"{n_stages} stages, {len(costs)} layers", "each stage has a layer"
+        raise ValueError(four_parts("balanced_sizes", values, rule, f"choose n_stages in 1..{len(costs)}"))
+    before = [0.0, *accumulate(costs)]
+
+    @cache
+    def best(first: int, stages: int) -> tuple[float, tuple[int, ...]]:
+        """The cost of the most expensive stage, and the sizes, for the layers from `first` on."""
+        if stages == 1:
+            return before[-1] - before[first], (len(costs) - first,)
+        choices = []
+        for end in range(first + 1, len(costs) - stages + 2):
+            rest, sizes = best(end, stages - 1)
+            choices.append((max(before[end] - before[first], rest), (end - first, *sizes)))
+        return min(choices)
+
+    return best(0, n_stages)[1]
