@@ -88,6 +88,13 @@ def weights_only(model):
             p.grad = comm.all_reduce(p.grad, op=dist.ReduceOp.AVG)
 
 
+@mutant("03.1", "values", "layer1.weight has no gradient on rank 0")
+def averages_what_is_gone(model):
+    for p in trained(model):
+        comm.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        p.grad = None
+
+
 @mutant("03.1", "values", "right values, but nothing is in the ledger")
 def native(model):
     for p in trained(model):
@@ -493,6 +500,11 @@ def pads_once(n, rank, world_size, seed, epoch):
     return (order + order[: -n % world_size])[rank::world_size]
 
 
+@mutant("03.5", "shares", "sample 12 does not exist: they are 0 to 11")
+def counts_from_one(n, rank, world_size, seed, epoch):
+    return [1 + number for number in padded(shuffled(n, seed + epoch), world_size)][rank::world_size]
+
+
 @mutant("03.5", "shares", "returned NoneType, not a list of whole numbers")
 def returns_nothing(n, rank, world_size, seed, epoch):
     padded(shuffled(n, seed + epoch), world_size)
@@ -551,6 +563,14 @@ def counts_numbers_for_bytes(model, bucket_bytes):
 @mutant("03.6", "calls", "values right, but 1 all-reduces, target 2: everything in one")
 def full_when_more(model, bucket_bytes):
     in_buckets(model, bucket_bytes, full=lambda held, limit: held > 4 * limit)
+
+
+@mutant("03.6", "values", "an endless loop?", hangs=True)
+def never_full(model, bucket_bytes):
+    bucket, left = [], trained(model)
+    while sum(p.nbytes for p in bucket) < bucket_bytes:
+        bucket.append(left[-1])
+        bucket.clear()
 
 
 @mutant("03.6", "values", "every rank still has the gradient of its own share")
@@ -626,6 +646,13 @@ def all_in_no_sync(model, parts):
     with model.no_sync():
         for part in parts:
             backward(model, part, by_rows(part, parts))
+
+
+@mutant("03.7", "values", "nothing was averaged, and no loss was divided")
+def all_in_no_sync_undivided(model, parts):
+    with model.no_sync():
+        for part in parts:
+            backward(model, part, 1)
 
 
 @mutant("03.7", "values", "only the last micro-batch counts: were the gradients set to zero in between?")

@@ -63,7 +63,7 @@ hint("03.1")
 # Each parameter has its turn: `layer1.weight` (24 numbers), `layer1.bias` (4), `layer2.weight` (8), `layer2.bias` (2).
 #
 # `comm.all_reduce(x)` returns the sum of all ranks' `x`. All ranks must make the same calls in the same order. So a trained
-# parameter that *this* rank's share did not reach (`p.grad` is `None`) takes part with zeros: another rank's share may have reached it.
+# parameter that *this* rank's share did not reach (`p.grad` is `None`) takes part with zeros.
 #
 # **Target:** the average on every rank, one all-reduce for each trained parameter, none for a frozen one.
 
@@ -107,15 +107,16 @@ assert check("03.1", average_gradients, part="calls").passed
 #
 # *Write · easy · 10 minutes · 4 points.* **You learn** what averaging gradients silently takes for granted.
 #
-# Equal gradients keep models equal that *were* equal. Here every rank has made its model with a seed of its own, as scripts do
-# that seed by rank for their dropout. Before the first step, rank 0's model must be everywhere:
+# Equal gradients keep models equal that *were* equal. Here every rank has made its model with a seed of its own. Before the
+# first step, rank 0's model must be everywhere:
 #
 # ```text
 #             rank 0     rank 1     rank 2
 # made         W0         W1         W2
 # after        W0         W0         W0
 # ```
-#
+
+# %% [markdown]
 # `comm.broadcast(x, src=0)` returns rank 0's `x`, as a new tensor. An optimizer may hold the model's tensors already: write
 # into them, do not put others in their place. A model has more than trained weights: frozen ones, and buffers, such as
 # the running mean of a batch normalisation.
@@ -156,8 +157,8 @@ assert check("03.2", same_start, part="bytes").passed
 # %% [markdown]
 # ## 03.3 Unequal shares
 #
-# *Write · medium · 15 minutes · 5 points.* **You learn** why the average of averages is the wrong number, and how large
-# frameworks got it wrong for years.
+# *Write · medium · 15 minutes · 5 points.* **You learn** why the average of averages is the wrong number:
+# a bug that [transformers had](https://github.com/huggingface/transformers/issues/24725), too.
 #
 # A target of -100 does not count: padding, or the prompt of a chat. So equal numbers of rows are unequal numbers of targets:
 #
@@ -169,7 +170,8 @@ assert check("03.2", same_start, part="bytes").passed
 # ```
 #
 # Take the mean of each rank's own targets and average the gradients, and the one target on rank 1 weighs as much as six on rank 0.
-#
+
+# %% [markdown]
 # Your function computes its share's loss, runs backward, averages the gradients and returns the whole batch's mean loss. For the
 # averaging, call your `average_gradients` of 03.1; if it is not ready, `from course_lib.parallel.ddp import average_gradients`.
 #
@@ -469,8 +471,8 @@ assert check("03.7", accumulate, part="edges", seed=GRADE_SEED + 1).passed
 #
 # *Find the bug · medium · 15 minutes · 5 points.* **You learn** why nobody sees a gradient that is several times too large, and where to look.
 #
-# A *trainer* is one step of training as an object; on ranks, each gets the whole batch and takes its share. `Suspect` is the data parallel
-# training of many a tutorial. It keeps the course's trainer, except for how gradients are made:
+# A *trainer* is one step of training as an object; on ranks, each gets the whole batch and takes its share. `Suspect` is data
+# parallel training as one writes it from memory. It keeps the course's trainer, except for how gradients are made:
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -595,8 +597,8 @@ assert check("03.8", Repaired, part="uneven", seed=GRADE_SEED + 1).passed
 #
 # *Find the bug · hard · 20 minutes · 5 points.* **You learn** to find a bug that waits for its moment.
 #
-# `Counting` accumulates: a share is cut into `accumulation` micro-batches, and only every `accumulation`-th backward averages. It is a
-# pattern that widely used libraries shipped.
+# `Counting` accumulates: a share is cut into `accumulation` micro-batches, and only every `accumulation`-th backward averages. Its
+# bug is a real one: it [shipped in transformers](https://github.com/huggingface/transformers/issues/33671).
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-counting", "locked": true, "schema_version": 3, "solution": false, "task": false}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.checks.module_03 import accumulate, average, hunts, overlap, predictions, replicate, sampling, uneven
+from course_lib.checks.module_03 import accumulate, average, bugs, overlap, predictions, replicate, sampling, uneven
 from course_lib.checks.numbers import NumberExercise
 from course_lib.checks.probe import ProbeExercise
 
@@ -14,7 +14,7 @@ EXERCISES: tuple[NumberExercise | ProbeExercise, ...] = (
     sampling.SAMPLES,
     average.IN_BUCKETS,
     accumulate.ACCUMULATE,
-    hunts.LOOKS_RIGHT,
-    hunts.FIRST_STEP,
+    bugs.LOOKS_RIGHT,
+    bugs.FIRST_STEP,
     overlap.OVERLAP,
 )

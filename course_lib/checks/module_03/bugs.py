@@ -1,0 +1,112 @@
+"""03.8 and 03.9: trainers with a planted bug: the learner names what the ladder finds, and mends it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from course_lib.checks.module_03.hunts import Answer, Hunt, attempt, draw, verdict, warm_up
+from course_lib.checks.probe import ProbeExercise
+from course_lib.checks.spec import Level
+
+LOOKS_RIGHT = ProbeExercise(
+    key="03.8",
+    title="find the bug: a loss curve that looks right",
+    inputs=draw,
+    probe=attempt,
+    verdict=partial(
+        verdict,
+        Answer(
+            rung="gradients",
+            number=4.0,
+            name="the ratio on 4 ranks",
+            way_out="the error says how many times one device's gradient it is",
+        ),
+    ),
+    warm_up=warm_up,
+    levels={
+        "diagnosis": Level(
+            points=1,
+            cases=(Hunt(world_size=1, look="diagnosis"),),
+            praise="the ladder's second rung says it in one number, which AdamW divides away",
+        ),
+        "gradients": Level(
+            points=2,
+            cases=(Hunt(world_size=4, rows=(8, 8)), Hunt(world_size=2, rows=(8, 8), model="tied")),
+            praise="the gradient and the loss of one device, step for step",
+        ),
+        "uneven": Level(
+            points=2,
+            cases=(
+                Hunt(world_size=2, rows=(7, 8)),
+                Hunt(world_size=3, rows=(8, 7), ragged=True),
+                Hunt(world_size=4, rows=(9,), ragged=True, model="frozen"),
+                Hunt(world_size=1, rows=(5,), ragged=True),
+            ),
+            praise="also where shares have different numbers of rows and targets: there was a second bug",
+        ),
+    },
+    hints=(
+        "climb(Suspect) stops at the first rung that fails, and its error names rung, ratio and likely cause.",
+        "comm.all_reduce_(x) is a sum unless you say op=dist.ReduceOp.AVG.",
+        "climb(Repaired) may pass now. Then climb(Repaired, rows=7): 2, 2, 2 and 1 rows on 4 ranks. "
+        "You have solved that in 03.3.",
+        "The trainer gets the whole batch on every rank: count_targets(batch) is the number of all targets, "
+        "summed_loss(model, part) the sum over a part.",
+    ),
+)
+
+FIRST_STEP = ProbeExercise(
+    key="03.9",
+    title="find the bug: right in the first step",
+    inputs=draw,
+    probe=attempt,
+    verdict=partial(
+        verdict,
+        Answer(
+            rung="parameters",
+            number=2,
+            name="the step",
+            way_out="climb with steps=1, then steps=2, and so on; the first step is number 1",
+        ),
+    ),
+    warm_up=warm_up,
+    levels={
+        "diagnosis": Level(
+            points=1,
+            cases=(Hunt(world_size=1, look="diagnosis"),),
+            praise="gradients are looked at in the first step; a bug of a later one shows in the weights",
+        ),
+        "steps": Level(
+            points=2,
+            cases=(
+                Hunt(world_size=2, rows=(8, 4, 8, 8), accumulation=3),
+                Hunt(world_size=4, rows=(16, 8, 16), accumulation=4, model="tied"),
+            ),
+            praise="every step's gradient is one device's, after a short batch too",
+        ),
+        "calls": Level(
+            points=1,
+            cases=(
+                Hunt(world_size=2, rows=(8, 4, 8), accumulation=3, look="calls"),
+                Hunt(world_size=3, rows=(9, 9), accumulation=3, model="deep", look="calls"),
+            ),
+            praise="and each step averages once",
+        ),
+        "edges": Level(
+            points=1,
+            cases=(
+                Hunt(world_size=3, rows=(8, 4, 7), accumulation=3, ragged=True, look="calls"),
+                Hunt(world_size=2, rows=(6, 2, 6), accumulation=1, model="frozen", look="calls"),
+                Hunt(world_size=1, rows=(5, 2), accumulation=3),
+            ),
+            praise="right if the ranks have different numbers of micro-batches, and without accumulation",
+        ),
+    },
+    hints=(
+        "climb(Counting, accumulation=3) names the rung. climb(..., steps=1) passes: so the first step is right.",
+        "The second batch is short: 4 rows on 2 ranks are 2 each, which make 2 micro-batches, not 3. "
+        "What does self.seen count, and when is it a multiple of 3 again?",
+        "A step averages in *its* last micro-batch. Nothing that is counted from step to step should decide that: "
+        "compare a micro-batch's number with len(parts).",
+    ),
+)
