@@ -62,7 +62,7 @@ _ALL = (
         weights=4,
         gradients=4,
         optimizer=8,
-        assumes="fp32 throughout; also FSDP2 with bf16 compute, whose bf16 weights live for one unit at a time",
+        assumes="fp32 throughout; also FSDP2, whose bf16 weights live but for a moment",
         source="PyTorch, torch.distributed.fsdp.fully_shard with MixedPrecisionPolicy(param_dtype=torch.bfloat16)",
     ),
     Convention(

@@ -62,9 +62,9 @@ def published_gaps(model: ModelConfig, *, batch: int, sequence: int) -> tuple[Ga
 
 def _parameter_gaps(model: ModelConfig) -> Iterator[Gap]:
     gap = partial(Gap, counts="parameters", unit="parameters", exact=model_parameters(model))
-    gpt = "it counts a GPT: blocks of 8H² instead of 3HF, keys and values as wide as H, biases, a table of positions"
+    gpt = "a GPT: blocks of 8H² instead of 3HF, keys and values as wide as H, biases, a table of positions"
     yield gap(name="workshop, N(12D² + 10D) + ...", formula=workshop_parameters(model), because=gpt)
-    tied = f"{gpt}; and always one table for embedding and head"
+    tied = "the same, and always one table for embedding and head"
     yield gap(name="Megatron, 12Lh²(1 + ...)", formula=megatron_parameters(model), because=tied)
     yield gap(name="Explorer", formula=explorer_parameters(model), because="it leaves out the norms")
 

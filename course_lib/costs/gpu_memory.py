@@ -108,10 +108,12 @@ def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, rec
 
 def _stage_activations(model: ModelConfig, parallel: ParallelConfig, work: Work, stage: int) -> int:
     """Layers of all microbatches in flight; under full recompute also the one layer that backward is in."""
+    kept = layer_bytes(model, parallel, work, recompute=work.recompute)
     layers = model.n_layers // parallel.pp
     layers *= pipeline_in_flight("1f1b", n_ranks=parallel.pp, rank=stage, n_microbatches=work.n_microbatches)
-    again = layer_bytes(model, parallel, work) if work.recompute == "full" else 0
-    return layers * layer_bytes(model, parallel, work, recompute=work.recompute) + again
+    if work.recompute == "none":
+        return layers * kept
+    return (layers - 1) * kept + layer_bytes(model, parallel, work)  # whose first norm's input is the one it kept
 
 
 def _head_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work) -> int:

@@ -1,4 +1,4 @@
-"""Bubble, activations and messages of pipeline schedules, in closed form: p ranks, m micro-batches, v stages on each rank.
+"""Bubble, activations and messages of pipeline schedules by formula: p ranks, m micro-batches, v stages on each rank.
 
 F, B and W are the seconds that one *rank* takes for one micro-batch: forward, gradient of the input, gradient of the
 weights. They are the same on all ranks, and messages are free.

@@ -50,7 +50,7 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
 # Three things differ. The feed-forward block has **three** matrices, of inner size F: 1.34 billion parameters more. Keys and values are **narrower** than H, since 8 kv heads serve 32 query
-# heads (**grouped-query attention**): 0.81 billion fewer. And the vocabulary's table exists twice, as embedding and as head: 1.05 billion. Two of them nearly cancel: a wrong formula can come close.
+# heads (**grouped-query attention**): 0.81 billion fewer. And the vocabulary's table exists twice, as embedding and as head: 1.05 billion. The last two nearly cancel, so a formula without either would come close, by luck.
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
@@ -144,7 +144,9 @@ P = costs.model_parameters(load_model("llama3_1_70b"))
 print("               weights + gradients + optimizer, bytes per parameter; Llama 3.1 70B")
 for c in costs.CONVENTIONS.values():
     total = c.bytes_per_parameter
-    print(f"{c.name:14} {c.weights} + {c.gradients} + {c.optimizer:2} = {total:2} {total * P / GB:6,.0f} GB  {c.assumes}")
+    print(
+        f"{c.name:14} {c.weights} + {c.gradients} + {c.optimizer:2} = {total:2} {total * P / GB:6,.0f} GB  {c.assumes}"
+    )
 
 # %% [markdown]
 # The same model, and more than a factor of three between the lines. The sums are right. What they count differs: other formats, and `workshop` leaves out the gradients. A
@@ -229,7 +231,7 @@ predict("ranks that agree, without the division", guess=0, answer=ranks_that_agr
 print("and under SGD:", ranks_that_agree(torch.optim.SGD, divide=False))
 
 # %% [markdown]
-# Adam divides by the gradient's own size, so it forgives the factor: nobody sees the bug until somebody clips gradients, adds weight decay, or changes p. **Verify with SGD.** Module 03 makes an
+# Adam divides by the gradient's own size, so it forgives the factor: nobody sees the bug until somebody clips gradients, uses Adam's old L2 decay, or changes p in the middle of a run. **Verify with SGD.** Module 03 makes an
 # instrument of this.
 #
 # The moments are a third of 104 bytes<!-- =2 * 13 * 4 -->. Rank 0 has one number more, because somebody must take the remainder.
@@ -248,12 +250,12 @@ model = Decoder(small)
 tokens, targets = torch.randint(1000, (2, 2, 64)).unbind()
 
 
-def loss_of(model):
+def next_token_loss(model):
     return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
 
 optimizer = torch.optim.AdamW(model.parameters())
-loss_of(model).backward()
+next_token_loss(model).backward()
 optimizer.step()
 
 expected = costs.state_bytes(costs.model_parameters(small), costs.find_convention("fp32"))
@@ -283,7 +285,9 @@ viz.show_source(saved_bytes)
 shape = {"batch": 2, "sequence": 64, "itemsize": 4}
 layer = sum(saved.nbytes for saved in costs.layer_activations(small, **shape))
 head = sum(saved.nbytes for saved in costs.head_activations(small, **shape))
-print(f"saved by autograd {saved_bytes(model, lambda: loss_of(model)):,}\nformula           {small.n_layers * layer + head:,}")
+print(
+    f"saved by autograd {saved_bytes(model, lambda: next_token_loss(model)):,}\nformula           {small.n_layers * layer + head:,}"
+)
 
 # %% [markdown]
 # The difference is one number of 4 bytes<!-- =4 -->, by which cross-entropy divides. The formula adds up these tensors:
@@ -303,7 +307,7 @@ for saved in sorted(costs.layer_activations(small, **shape), key=lambda saved: -
 again = copy.deepcopy(model)
 recompute_layers(again)
 inputs = sum(saved.nbytes for saved in costs.checkpointed_activations(small, **shape))
-print(f"saved with recompute {saved_bytes(again, lambda: loss_of(again)):,}")
+print(f"saved with recompute {saved_bytes(again, lambda: next_token_loss(again)):,}")
 print(f"formula              {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
@@ -323,30 +327,31 @@ predict("GB of activations, all layers", guess=80 * 8192 * 8192 * 2 / GB, answer
 #
 # ### The printed formulas, measured
 #
-# Now that we have an exact count, hold the published formulas against it.
+# Now that we have an exact count, hold the published formulas against it, for our small model in bf16. They use their own letters: D, d or h for H, N for L, s or T for S, b or B for sequences, a for heads. *Selective* and *full* say what is
+# recomputed; the Explorer is a public memory calculator, and NO_OP its name for "no ZeRO".
 
 # %%
 for gap in costs.published_gaps(small, batch=2, sequence=64):
     print(f"{gap.off:+7.1%}  {gap.counts}: {gap.name}\n         {gap.because}")
 
 # %% [markdown]
-# None is a slip; each counts another shape or another attention.
+# Few are slips; most count another shape or another attention.
 #
 # ## 8 · Why 70B does not fit
 #
 # **dp**: copies of the model, with different data. **tp**: GPUs that split every matrix. **pp**: GPUs that each hold some layers.
-# **Micro-batch**: the sequences that one copy reads at a time. **Gathered**: the largest piece that ZeRO-3 has just put together. **GiB**: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB; tools report it.
+# **Micro-batch**: the sequences that one copy reads at a time. **Gathered**: the largest piece that ZeRO-3 has just put together, here embedding and head. **GiB**: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB; tools report it.
 #
 # The dashed line is what the GPU has. We read the printed number as GB, which is careful: `nvidia-smi` shows some 5 GiB<!-- =load_device("h100_sxm_80").memory_bytes(binary=True) / GiB - load_device("h100_sxm_80").memory_bytes() / GiB --> more, but CUDA, NCCL and fragmentation take their part.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
-again = costs.Work(sequence=4096, microbatch=1, recompute="full")
+redone = costs.Work(sequence=4096, microbatch=1, recompute="full")
 zero_3 = ParallelConfig(dp=64, zero_stage=3)
 with_tp = ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)
 rows = {
     "64 GPUs, ZeRO-3": costs.gpu_memory(llama, zero_3, work, zero),
-    "64 GPUs, ZeRO-3, recompute": costs.gpu_memory(llama, zero_3, again, zero),
+    "64 GPUs, ZeRO-3, recompute": costs.gpu_memory(llama, zero_3, redone, zero),
     "64 GPUs, tp 8, ZeRO-3": costs.gpu_memory(llama, with_tp, work, zero),
 }
 print(f"one GPU alone: {costs.gpu_memory(llama, ParallelConfig(), work, zero).total / GiB:,.0f} GiB")
@@ -385,7 +390,7 @@ predict("operations", guess=6 * in_matrices * 64, answer=counter.get_total_flops
 #
 # ### The bug museum: printed numbers
 #
-# ### First exhibit
+# #### First exhibit
 #
 # LLaMA 65B: 65.2 billion parameters, 1.4 trillion tokens, 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each, 21 days. A talk on distributed training (K. Yuan, 2024) prints its utilisation as 0.3. That is the guess.
 
@@ -403,20 +408,20 @@ for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
 #
 # LLaMA's paper says that it recomputed only a part, so its hardware's share lies between the two.
 #
-# ### Second exhibit
+# #### Second exhibit
 #
 # A cluster of 384 H100s is said to do 759 PFLOP/s<!-- =int(load_cluster("kempner_h100").peak_flops_per_s(sparse=True) / 1e15) --> in bf16. **Predict** what dense training can use at most.
 
 # %%
 cluster = load_cluster("kempner_h100")
-dense, sparse = (cluster.peak_flops_per_s(sparse=sparse) / 1e15 for sparse in (False, True))
+dense, sparse = (cluster.peak_flops_per_s(sparse=with_zeros) / 1e15 for with_zeros in (False, True))
 predict("dense peak in PFLOP/s", guess=759, answer=dense, unit="PFLOP/s")
 print(f"{cluster.n_gpus} GPUs: {dense:.1f} dense, {sparse:.1f} if two of four weights are zero")
 
 # %% [markdown]
 # The data sheet prints the larger peak, "with sparsity": products with two zeros among four weights, which are skipped. Training a dense model never reaches it.
 #
-# ### Third exhibit
+# #### Third exhibit
 #
 # The workshop's 70B formula (a GPT shape of 65 billion) times 14 bytes<!-- =find_convention("workshop").bytes_per_parameter -->, "needs 23 A100s". **Say what is missing** before you run: there are two things.
 
@@ -452,8 +457,8 @@ for gpus in (1, 384, 16384):
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:9,.0f} days, {hours:,.0f} GPU-hours")
 
 # %% [markdown]
-# A run on one GPU ends in the year 2500. Meta's model card reports 7.0 million GPU-hours for the 70B, over half as many again as ours: restarts, evaluation, longer
-# sequences, and a smaller utilisation than the best. A rule of thumb gives the floor.
+# A run on one GPU ends after the year 2500. Meta's model card reports 7.0 million GPU-hours for the 70B, half as many again as ours: restarts, longer
+# sequences, a smaller utilisation than the best. A rule of thumb gives a floor. (P counts the embedding too, 1.5 %<!-- =100 * load_model("llama3_1_70b").vocab_size * load_model("llama3_1_70b").hidden_size / model_parameters(load_model("llama3_1_70b")) --> too much.)
 #
 # Chinchilla's rule, 20 tokens for each parameter, makes best use of compute **spent on training**. Llama trains ten times longer, because a small model is
 # cheap to use afterwards.

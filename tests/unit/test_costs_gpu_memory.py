@@ -86,7 +86,7 @@ def test_stages_hold_what_is_in_flight():
 def test_recompute_keeps_the_inputs_and_one_layer():
     kept, again = (Work(sequence=512, microbatch=2, recompute=way) for way in ("none", "full"))
     memory = gpu_memory(LLAMA_3_1_8B, ParallelConfig(), again, FP32)
-    inputs = 32 * 2 * 512 * 4096 * 2
+    inputs = 31 * 2 * 512 * 4096 * 2  # that of the layer which is redone is its first norm's
     assert memory.activations == inputs + layer_bytes(LLAMA_3_1_8B, ParallelConfig(), kept)
 
 
