@@ -250,12 +250,12 @@ model = Decoder(small)
 tokens, targets = torch.randint(1000, (2, 2, 64)).unbind()
 
 
-def next_token_loss(model):
+def small_loss(model):
     return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
 
 optimizer = torch.optim.AdamW(model.parameters())
-next_token_loss(model).backward()
+small_loss(model).backward()
 optimizer.step()
 
 expected = costs.state_bytes(costs.model_parameters(small), costs.find_convention("fp32"))
@@ -286,7 +286,7 @@ shape = {"batch": 2, "sequence": 64, "itemsize": 4}
 layer = sum(saved.nbytes for saved in costs.layer_activations(small, **shape))
 head = sum(saved.nbytes for saved in costs.head_activations(small, **shape))
 print(
-    f"saved by autograd {saved_bytes(model, lambda: next_token_loss(model)):,}\nformula           {small.n_layers * layer + head:,}"
+    f"saved by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nformula           {small.n_layers * layer + head:,}"
 )
 
 # %% [markdown]
@@ -307,7 +307,7 @@ for saved in sorted(costs.layer_activations(small, **shape), key=lambda saved: -
 again = copy.deepcopy(model)
 recompute_layers(again)
 inputs = sum(saved.nbytes for saved in costs.checkpointed_activations(small, **shape))
-print(f"saved with recompute {saved_bytes(again, lambda: next_token_loss(again)):,}")
+print(f"saved with recompute {saved_bytes(again, lambda: small_loss(again)):,}")
 print(f"formula              {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
@@ -457,7 +457,7 @@ for gpus in (1, 384, 16384):
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:9,.0f} days, {hours:,.0f} GPU-hours")
 
 # %% [markdown]
-# A run on one GPU ends after the year 2500. Meta's model card reports 7.0 million GPU-hours for the 70B, half as many again as ours: restarts, longer
+# A run on one GPU ends after the year 2500. Meta's model card reports 7.0 million GPU-hours for the 70B, over half as many again: restarts, longer
 # sequences, a smaller utilisation than the best. A rule of thumb gives a floor. (P counts the embedding too, 1.5 %<!-- =100 * load_model("llama3_1_70b").vocab_size * load_model("llama3_1_70b").hidden_size / model_parameters(load_model("llama3_1_70b")) --> too much.)
 #
 # Chinchilla's rule, 20 tokens for each parameter, makes best use of compute **spent on training**. Llama trains ten times longer, because a small model is
