@@ -43,9 +43,9 @@ class Deferred(TorchFunctionMode):
 
     @property
     def retained_bytes(self) -> int:
-        """Memory of what is kept; layers that share an input keep it once."""
-        storages = [tensor.untyped_storage() for _, _, *kept in self._owed for tensor in kept]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        """Bytes of the tensors that are kept; layers that share an input keep it once."""
+        tensors = [tensor for _, _, x, gradient in self._owed for tensor in (x, gradient)]
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
     @torch.no_grad()
     def finish(self) -> None:
