@@ -1,7 +1,7 @@
 """No typed numbers: a number with a unit in prose is followed by `<!-- =expression -->`, evaluated and compared.
 
-Bare counts ("4 ranks"), module numbers, model names ("Llama 3.1 8B"), minutes, code and formulas are exempt. A slide
-computes its numbers between {{ }} when it is built; whatever else has a unit there, in speaker notes too, is typed.
+Bare counts ("4 ranks"), module numbers, model names ("Llama 3.1 8B"), minutes, code and formulas are exempt.
+Slides compute theirs when they are built: slides/template.py looks for typed ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import jupytext
 from tools import downloads
 from tools.paths import ROOT
 
-PROSE = ("README.md", "CONTRIBUTING.md", "notebooks/src/*.py", "exercises/src/*.py", "slides/*.md")
+PROSE = ("README.md", "CONTRIBUTING.md", "notebooks/src/*.py", "exercises/src/*.py")
 SHARED_NAMES = ("units", "hardware", "config", "costs")  # an expression may use what these define
 
 NUMBER = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
@@ -28,7 +28,6 @@ WORD_UNITS = r"(?:(?:kilo|mega|giga|tera)?bytes?|bits?|(?:nano|micro|milli)?seco
 UNIT = rf"(?:[ \u00a0\u202f](?:{SPACED_UNITS}|{WORD_UNITS})|[kKMGTP]i?B(?:/s)?|[nuµμm]s|[ \u00a0\u202f]?%)(?![\w/])"
 CLAIM = re.compile(rf"(?P<number>{NUMBER})(?P<unit>{UNIT})?(?P<closing>[*_)\]]*\s*<!--\s*=(?P<expression>.*?)-->)?")
 FROM_IMPORT = re.compile(r"^from (course_lib[\w.]*) import (\([^)]*\)|[^\n(#]+)", re.MULTILINE)
-COMPUTED = re.compile(r"\{\{.*?\}\}", re.DOTALL)  # on a slide
 ANNOTATION = re.compile(r"<!--\s*=")
 EXEMPT = re.compile(
     r"^(```|~~~).*?^\1|(`+)(?!`).*?(?<!`)\2(?!`)|\$\$.*?\$\$|\$(?! )[^$\n]*(?<! )\$|<!--(?!\s*=).*?-->|\]\([^)\s]*\)",
@@ -112,9 +111,6 @@ def agrees(printed: str, number: str, value: Any) -> bool:
 
 def problems_of(path: Path) -> list[str]:
     """Return one line per problem in a Markdown file or in the text cells of a notebook's source."""
-    if path.parent.name == "slides":
-        spoken = COMPUTED.sub(" ", path.read_text()).replace("<!--", " ").replace("-->", " ")
-        return [f"{path.name}: {line.partition(';')[0]}; compute it" for line in problems_in(spoken, names())]
     if path.suffix == ".md":
         return [f"{path.name}: {line}" for line in problems_in(path.read_text(), names())]
     cells = list(enumerate(jupytext.read(path, fmt="py:percent").cells))

@@ -62,17 +62,5 @@ def test_prose_computes_with_what_its_notebook_imports(tmp_path):
     assert problems_of(source) == ["90_probe.py cell 1: '5 KiB': sum(units.KiB for _ in 'abc') / KiB gives 3.0"]
 
 
-def test_slides_compute_their_numbers_notes_too(tmp_path):
-    deck = tmp_path / "slides" / "90_probe.md"
-    deck.parent.mkdir()
-    deck.write_text(
-        "```python setup\nx = '7 GB'\n```\n\n# {{ x }} of 80 GB\n\n<!--\nMinutes: 3\nSay: {{ x }}, not 9 GB.\n-->\n"
-    )
-    assert problems_of(deck) == [
-        "90_probe.md: '80 GB' is typed; compute it",
-        "90_probe.md: '9 GB' is typed; compute it",
-    ]
-
-
 def test_the_course_has_no_typed_numbers():
     assert all_problems() == []
