@@ -72,7 +72,7 @@ def _suggestion(exercise: NumberExercise, question: Question, guess: float, righ
             return meaning
     if right == 0 or guess / right <= 0:
         return "not right"
-    return suggest(guess / right, exercise.world_size(*given))
+    return ratios.in_billions(guess / right) or suggest(guess / right, exercise.world_size(*given))
 
 
 def suggest(ratio: float, world_size: int) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from course_lib.checks import ratios
 from course_lib.checks.numbers import suggest
 from course_lib.units import format_bytes, format_seconds
 
@@ -48,8 +49,7 @@ def predict(
     _answered[question] = Prediction(question=question, points=points)
     print(f"  your guess  {_with_unit(guess, unit)}")
     print(f"  the answer  {_with_unit(right, unit)}")
-    ratio = guess / right if right else math.inf
-    remark = "right" if points == FULL else _remark(ratio, world_size)
+    remark = "right" if points == FULL else _remark(guess, right, world_size)
     print(f"  {points} of {FULL} points: {remark}")
 
 
@@ -73,10 +73,13 @@ def score_of(guess: float, right: float, tolerance: float) -> int:
     return CLOSE if factor <= 2 * (1 + 1e-9) else ROUGH if factor <= 10 * (1 + 1e-9) else 0
 
 
-def _remark(ratio: float, world_size: int) -> str:
-    if not 0 < ratio < math.inf:
-        return "not of the same sign, or zero"
-    return f"the guess is {suggest(ratio, world_size)}"
+def _remark(guess: float, right: float, world_size: int) -> str:
+    if 0 in (guess, right):
+        return "zero has no ratio to it"
+    if not 0 < guess / right < math.inf:
+        return "not of the same sign, or not a number"
+    ratio = guess / right
+    return ratios.in_billions(ratio) or f"the guess is {suggest(ratio, world_size)}"
 
 
 def _with_unit(number: float, unit: str) -> str:

@@ -61,6 +61,15 @@ def explain(ratio: float, world_size: int, meanings: tuple[Meaning, ...], most: 
     return "; or ".join(fitting[:most]).format(p=world_size) or None
 
 
+def in_billions(ratio: float) -> str:
+    """What is said of an answer that is the right one in billions, if it is; rounded as one says it.
+
+    >>> in_billions(8.03e9 / 8_030_261_248 / 1e9)
+    'in billions? The number itself is asked'
+    """
+    return "in billions? The number itself is asked" if math.isclose(ratio, 1e-9, rel_tol=0.01) else ""
+
+
 def times(ratio: float) -> str:
     """A ratio in words: `4.0 x`, `0.25 x`."""
     short = ratio >= 1 and math.isclose(ratio, round(ratio, 1), rel_tol=1e-4)

@@ -216,6 +216,16 @@ def twelve_h_squared(c):
     return c.n_layers * 12 * c.hidden_size**2 + (2 - c.tied) * c.vocab_size * c.hidden_size
 
 
+@mutant("01.3", "grouped", "a norm too many in each layer, or a router, where there is only one block")
+def router_of_one_block(c):
+    return parameters(c) + (c.n_layers * c.hidden_size if c.n_experts == 1 else 0)
+
+
+@mutant("01.3", "grouped", "in billions? The number itself is asked")
+def billions(c):
+    return parameters(c) / 1e9
+
+
 @mutant("01.3", "shapes", "too many, exactly V x H, one table of the vocabulary")
 def tie_not_looked_at(c):
     return parameters(c, tables=2)
@@ -486,7 +496,7 @@ def layer_bytes(c, batch, sequence, *, wide=4, kv=None, scale=4, inputs=2, rotat
 
 def kept(c, batch, sequence, recompute, **wrong):
     layer = layer_bytes(c, batch, sequence, **wrong)
-    return c.n_layers * 2 * batch * sequence * c.hidden_size + layer if recompute else c.n_layers * layer
+    return (c.n_layers - 1) * 2 * batch * sequence * c.hidden_size + layer if recompute else c.n_layers * layer
 
 
 @mutant("01.7", "kept", "too few, exactly a tensor as wide as the block (T x F)")
@@ -504,7 +514,7 @@ def forgets_the_inputs_of_matrices(c, batch, sequence, recompute):
     return kept(c, batch, sequence, recompute, inputs=0)
 
 
-@mutant("01.7", "kept", "too few, exactly one fp32 number per token")
+@mutant("01.7", "kept", "too few, exactly one fp32 number per token, or half of the bytes of two")
 def bf16_scales(c, batch, sequence, recompute):
     return kept(c, batch, sequence, recompute, scale=2)
 
@@ -512,6 +522,28 @@ def bf16_scales(c, batch, sequence, recompute):
 @mutant("01.7", "kept", "too few, exactly one fp32 number per token and head")
 def forgets_attention_s_sums(c, batch, sequence, recompute):
     return kept(c, batch, sequence, recompute, scores=False)
+
+
+@mutant("01.7", "kept", "2 bytes for the fp32 numbers? They have 4")
+def all_in_bf16(c, batch, sequence, recompute):
+    fp32_numbers = batch * sequence * (2 + c.n_heads)
+    return kept(c, batch, sequence, recompute) - 2 * fp32_numbers * (1 if recompute else c.n_layers)
+
+
+@mutant("01.7", "kept", "too few, exactly half of the bytes of one fp32 number per token and head")
+def bf16_sums(c, batch, sequence, recompute):
+    short = 2 * batch * sequence * c.n_heads
+    return kept(c, batch, sequence, recompute) - short * (1 if recompute else c.n_layers)
+
+
+@mutant("01.7", "kept", "too few, exactly the four tables of rotations")
+def forgets_rotations(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, rotations=0)
+
+
+@mutant("01.7", "kept", "too few, exactly 2 x a tensor as wide as the keys")
+def forgets_keys_and_values(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute, kv=0)
 
 
 @mutant("01.7", "kept", "rotations once for each sequence of the batch")
@@ -529,15 +561,15 @@ def recompute_ignored(c, batch, sequence, recompute):
     return kept(c, batch, sequence, False)
 
 
-@mutant("01.7", "recompute", "too few, exactly the layer that is worked on again")
+@mutant("01.7", "recompute", "the layer that is worked on again keeps the rest too")
 def inputs_alone(c, batch, sequence, recompute):
     layer = 0 if recompute else (c.n_layers * layer_bytes(c, batch, sequence))
     return layer + (c.n_layers * 2 * batch * sequence * c.hidden_size if recompute else 0)
 
 
-@mutant("01.7", "recompute", "too few, exactly a tensor as wide as the model (T x H)")
-def last_layer_without_its_input(c, batch, sequence, recompute):
-    return kept(c, batch, sequence, recompute) - (2 * batch * sequence * c.hidden_size if recompute else 0)
+@mutant("01.7", "recompute", "is counted twice: its first norm's input is the kept one")
+def counts_an_input_twice(c, batch, sequence, recompute):
+    return kept(c, batch, sequence, recompute) + (2 * batch * sequence * c.hidden_size if recompute else 0)
 
 
 # 01.8 ------------------------------------------------------------------------------------------------------------

@@ -9,20 +9,20 @@
 # %% [markdown]
 # # Exercises 01: where the memory and the time go
 #
-# Ten exercises, 58 points, about three hours. Do notebook `01_why_distributed` first. Only 01.6 needs several ranks.
+# Ten exercises, 58 points, about three hours and twenty minutes. Do notebook `01_why_distributed` first. Only 01.6 needs several ranks.
 #
 # | | kind | exercise | difficulty | minutes | points |
 # | --- | --- | --- | --- | --- | --- |
 # | 01.1 | write | a number from its bits | medium | 20 | 5 |
-# | 01.2 | find the bug | weights that stand still | medium | 15 | 4 |
-# | 01.3 | write | count the parameters | easy | 15 | 5 |
-# | 01.4 | predict | assess memory needs | easy | 20 | 8 |
-# | 01.5 | write | memory of the ZeRO stages | easy | 15 | 5 |
+# | 01.2 | find the bug | weights that stand still | medium | 10 | 4 |
+# | 01.3 | write | count the parameters | easy | 10 | 5 |
+# | 01.4 | compute | assess memory needs | easy | 20 | 8 |
+# | 01.5 | write | memory of the ZeRO stages | easy | 10 | 5 |
 # | 01.6 | write | ZeRO-1 in mixed precision, on real ranks | medium | 25 | 6 |
-# | 01.7 | write | activations, kept or recomputed | hard | 25 | 5 |
-# | 01.8 | write | how many GPUs | medium | 15 | 5 |
+# | 01.7 | write | activations, kept or recomputed | hard | 35 | 5 |
+# | 01.8 | write | how many GPUs | medium | 20 | 5 |
 # | 01.9 | write | days of training, by two utilisations | easy | 10 | 4 |
-# | 01.10 | find the wrong number | four printed slips | medium | 25 | 11 |
+# | 01.10 | find the wrong number | four printed slips | medium | 40 | 11 |
 
 # %% [markdown]
 # ## How to work
@@ -117,7 +117,7 @@ assert check("01.1", value_of, part="special").passed
 # %% [markdown]
 # ## 01.2 Find the bug: weights that stand still
 #
-# *Find the bug · medium · 15 minutes · 4 points.* **You learn** why mixed precision takes more memory than its name says.
+# *Find the bug · medium · 10 minutes · 4 points.* **You learn** why mixed precision takes more memory than its name says.
 #
 # `suspect_train` trains by plain SGD. No step fails, the loss is a number, and the model learns nothing.
 
@@ -171,7 +171,7 @@ assert check("01.2", train, part="edges").passed
 # %% [markdown]
 # ## 01.3 Count the parameters
 #
-# *Write · easy · 15 minutes · 5 points.* **You learn** to read a model's configuration as a number of bytes.
+# *Write · easy · 10 minutes · 5 points.* **You learn** to read a model's configuration as a number of parameters.
 #
 # The models here have Llama's shape: RMSNorm (one weight for each number), attention in which several query heads share one head
 # of keys and values, a SwiGLU feed-forward block, rotary positions (no parameters), no biases. Their configuration `c` has:
@@ -233,7 +233,7 @@ assert check("01.3", count_parameters, part="experts").passed
 # %% [markdown]
 # ## 01.4 Assess memory needs
 #
-# *Predict · easy · 20 minutes · 8 points.* **You learn** to say what a training needs before you ask for GPUs.
+# *Compute · easy · 20 minutes · 8 points.* **You learn** to say what a training needs before you ask for GPUs.
 #
 # This is the exercise of the Kempner Institute's workshop, for a GPT of L layers of width H, A heads, a vocabulary V and S
 # positions. Its formulas, in our letters, for the parameters and for the *numbers* (not bytes) that a batch of B sequences keeps
@@ -307,7 +307,7 @@ assert check("01.4", needs, part="batch", seed=GRADE_SEED).passed
 # %% [markdown]
 # ## 01.5 Memory of the ZeRO stages
 #
-# *Write · easy · 15 minutes · 5 points.* **You learn** what each stage saves, to the byte.
+# *Write · easy · 10 minutes · 5 points.* **You learn** what each stage saves, to the byte.
 #
 # | stage | each rank holds a shard of | and whole |
 # | --- | --- | --- |
@@ -425,7 +425,7 @@ assert check("01.6", train_zero_1, part="bytes").passed
 # %% [markdown]
 # ## 01.7 Activations, kept or recomputed
 #
-# *Write · hard · 25 minutes · 5 points.* **You learn** to find in a layer's code what it costs in memory.
+# *Write · hard · 35 minutes · 5 points.* **You learn** to find in a layer's code what it costs in memory.
 #
 # What backward must read is kept. On a GPU, a layer of Llama in bf16 does this, with T = batch × sequence tokens:
 #
@@ -444,7 +444,7 @@ assert check("01.6", train_zero_1, part="bytes").passed
 # Additions keep nothing. The sizes are those of 01.3; a head is H / `n_heads` wide.
 #
 # With **recompute**, a layer keeps its input alone. Backward then runs one layer's forward pass again, and while it is in that layer,
-# all that the layer keeps is there too, beside the inputs of all layers.
+# all that the layer keeps is there too, beside the inputs of all layers. Its first norm's input is the kept one: count it once.
 #
 # **Target:** bytes of all layers, exact. (Embedding, head and loss are not asked.)
 
@@ -459,7 +459,7 @@ def activation_bytes(c, batch, sequence, recompute):
     attention = 2 * (3 * T * H + 2 * T * kv + 4 * sequence * head_size) + 4 * T * c.n_heads
     ffn = 2 * (T * H + 4 * T * c.ffn_size)
     layer = norms + attention + ffn
-    return c.n_layers * 2 * T * H + layer if recompute else c.n_layers * layer
+    return (c.n_layers - 1) * 2 * T * H + layer if recompute else c.n_layers * layer
     ### END SOLUTION
 
 
@@ -481,7 +481,7 @@ assert check("01.7", activation_bytes, part="recompute").passed
 # %% [markdown]
 # ## 01.8 How many GPUs
 #
-# *Write · medium · 15 minutes · 5 points.* **You learn** to find the smallest job that runs, and to see when no job does.
+# *Write · medium · 20 minutes · 5 points.* **You learn** to find the smallest job that runs, and to see when no job does.
 #
 # Each GPU has `memory` bytes, computes its own sequences and therefore keeps `activations` bytes of its own. With the states of
 # ZeRO's paper (2 bytes <!-- =find_convention("zero").weights --> of weights, 2 bytes <!-- =find_convention("zero").gradients --> of gradients,
@@ -568,7 +568,7 @@ assert check("01.9", training_days, part="hardware", seed=GRADE_SEED + 1).passed
 # %% [markdown]
 # ## 01.10 Find the wrong number
 #
-# *Find the wrong number · medium · 25 minutes · 11 points.* **You learn** to compute a printed table again before you build on it.
+# *Find the wrong number · medium · 40 minutes · 11 points.* **You learn** to compute a printed table again before you build on it.
 #
 # **A, a table that talks copy from its paper:** the sizes of GPT-3. In every row the width is heads × head size.
 #

@@ -195,6 +195,15 @@ def test_a_typical_guess_is_recognised(ratio, text):
     assert text in suggest(ratio, 4)
 
 
+@pytest.mark.parametrize(
+    ("guess", "text"),
+    [(0, "zero has no ratio to it"), (-3, "not of the same sign"), (5e-9, "in billions? The number itself is asked")],
+)
+def test_a_guess_without_a_ratio_is_told_why(guess, text, capsys):
+    predict("how many?", guess=guess, answer=5)
+    assert f"  0 of 10 points: {text}" in capsys.readouterr().out
+
+
 def test_a_guess_gets_one_explanation_the_more_specific():
     assert suggest(2, 4) == "2.0 x the answer; p/2 times too much: the whole tensor in each of p-1 steps"
     assert suggest(0.5, 0) == "1/2.0 of the answer"

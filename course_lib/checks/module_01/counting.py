@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from course_lib.checks.formula import Amounts, Call, Formula, formula_exercise
@@ -38,10 +39,21 @@ def _terms(c: ModelConfig) -> Amounts:
     }
 
 
+def _norm_or_router(c: ModelConfig) -> float:
+    """A norm too many in each layer has as many numbers as the router of a single block."""
+    return model_parameters(c) + c.n_layers * c.hidden_size if c.n_experts == 1 else math.nan
+
+
 COUNT = formula_exercise(
     key="01.3",
     title="count the parameters",
-    formula=Formula(name="count", answer=model_parameters, show=draw.words, amounts=_terms),
+    formula=Formula(
+        name="count",
+        answer=model_parameters,
+        show=draw.words,
+        amounts=_terms,
+        typical=((_norm_or_router, "a norm too many in each layer, or a router, where there is only one block"),),
+    ),
     levels={
         "grouped": Level(
             points=2,
@@ -78,8 +90,12 @@ def activation_bytes(c: ModelConfig, batch: int, sequence: int, recompute: bool)
     whole = _layer_bytes(c, batch, sequence)
     if not recompute:
         return c.n_layers * whole
+    return (c.n_layers - 1) * _input_bytes(c, batch, sequence) + whole
+
+
+def _input_bytes(c: ModelConfig, batch: int, sequence: int) -> int:
     kept = checkpointed_activations(c, batch=batch, sequence=sequence, itemsize=BF16)
-    return c.n_layers * sum(saved.nbytes for saved in kept) + whole
+    return sum(saved.nbytes for saved in kept)
 
 
 def _layer_bytes(c: ModelConfig, batch: int, sequence: int) -> int:
@@ -88,7 +104,7 @@ def _layer_bytes(c: ModelConfig, batch: int, sequence: int) -> int:
 
 
 def _tensors(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> Amounts:
-    """Bytes that may be missing or too much, in all layers that keep everything."""
+    """Bytes that may be missing or too much, in all layers that keep everything. In the first shape no two coincide."""
     tokens, layers = batch * sequence, 1 if recompute else c.n_layers
     each = layers * tokens * BF16
     return {
@@ -96,20 +112,25 @@ def _tensors(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> Amou
         "a tensor as wide as the block (T x F)": each * c.ffn_size,
         "a tensor as wide as the keys (T x K)": each * c.kv_size,
         "keys and values as wide as the queries": 2 * each * (c.hidden_size - c.kv_size),
-        "one fp32 number per token": 2 * each,
+        "one fp32 number per token, or half of the bytes of two": 2 * each,
         "one fp32 number per token and head": 2 * each * c.n_heads,
+        "half of the bytes of one fp32 number per token and head": each * c.n_heads,
         "rotations once for each sequence of the batch": layers * 4 * (tokens - sequence) * c.head_size * BF16,
         "the four tables of rotations": layers * 4 * sequence * c.head_size * BF16,
-        "the layer that is worked on again": _layer_bytes(c, batch, sequence) if recompute else 0,
     }
 
 
-def _typical(c: ModelConfig, batch: int, sequence: int, recompute: bool, *, wrong: str) -> int:
-    whole = _layer_bytes(c, batch, sequence)
+def _typical(c: ModelConfig, batch: int, sequence: int, recompute: bool, *, wrong: str) -> float:
+    whole, right = _layer_bytes(c, batch, sequence), activation_bytes(c, batch, sequence, recompute)
+    inputs = c.n_layers * _input_bytes(c, batch, sequence)
+    half_fp32 = (1 if recompute else c.n_layers) * batch * sequence * (4 + 2 * c.n_heads)
     return {
         "ignored": c.n_layers * whole,
         "one layer": whole,
-        "fp32": 2 * activation_bytes(c, batch, sequence, recompute),
+        "input twice": inputs + whole if recompute else math.nan,
+        "inputs alone": inputs if recompute else math.nan,
+        "all fp32": 2 * right,
+        "all bf16": right - half_fp32,
     }[wrong]
 
 
@@ -135,7 +156,16 @@ ACTIVATIONS = formula_exercise(
         typical=(
             (partial(_typical, wrong="ignored"), "recompute is not looked at: a layer keeps its input alone"),
             (partial(_typical, wrong="one layer"), "that is one layer; they all wait for backward"),
-            (partial(_typical, wrong="fp32"), "4 bytes a number? In bf16 it has 2"),
+            (
+                partial(_typical, wrong="input twice"),
+                "the input of the layer worked on again is counted twice: its first norm's input is the kept one",
+            ),
+            (
+                partial(_typical, wrong="inputs alone"),
+                "the layer that is worked on again keeps the rest too, meanwhile",
+            ),
+            (partial(_typical, wrong="all fp32"), "4 bytes a number? In bf16 it has 2"),
+            (partial(_typical, wrong="all bf16"), "2 bytes for the fp32 numbers? They have 4"),
         ),
         amounts=_tensors,
     ),
@@ -143,7 +173,7 @@ ACTIVATIONS = formula_exercise(
         "kept": Level(
             points=3,
             cases=(
-                _run("grouped", recompute=False, batch=1),
+                _run("odd", recompute=False, batch=3),
                 _run("as many kv heads", recompute=False),
                 _run("one kv head", recompute=False),
             ),
@@ -151,8 +181,8 @@ ACTIVATIONS = formula_exercise(
         ),
         "recompute": Level(
             points=2,
-            cases=(_run("grouped", recompute=True), _run("as many kv heads", recompute=True)),
-            praise="inputs of all layers, and one layer that is worked on again",
+            cases=(_run("odd", recompute=True, batch=3), _run("as many kv heads", recompute=True)),
+            praise="inputs of all layers, and all that one layer keeps, whose input is counted once",
         ),
     },
     hints=(
@@ -163,6 +193,6 @@ ACTIVATIONS = formula_exercise(
         "In silu(gate) * up there are four tensors of (T, F): what silu reads, the two factors, and their product, "
         "which the last matrix reads.",
         "Recompute: every layer keeps (T, H) in bf16. While backward is in one layer, "
-        "that layer keeps all of it as well.",
+        "that layer keeps all of it as well; its first norm reads the very input that was kept: count it once.",
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from course_lib.config import ModelConfig
 
-Shape = Literal["grouped", "one kv head", "as many kv heads", "tied", "experts"]
+Shape = Literal["grouped", "odd", "one kv head", "as many kv heads", "tied", "experts"]
 
 
 def shape(kind: Shape) -> Callable[[int], ModelConfig]:
@@ -17,7 +17,8 @@ def shape(kind: Shape) -> Callable[[int], ModelConfig]:
     def of(seed: int) -> ModelConfig:
         draw = random.Random(f"{kind}{seed}")
         head_size, groups, kv_heads = draw.choice((8, 16)), draw.choice((3, 5)), draw.choice((2, 4))
-        kv_heads, groups = {"one kv head": (1, 6), "as many kv heads": (6, 1)}.get(kind, (kv_heads, groups))
+        fixed = {"odd": (3, 5), "one kv head": (1, 6), "as many kv heads": (6, 1)}
+        kv_heads, groups = fixed.get(kind, (kv_heads, groups))
         hidden = head_size * groups * kv_heads
         return ModelConfig(
             name=kind,
