@@ -31,7 +31,9 @@ def join(backend: str, store: str, rank: int, world_size: int) -> None:
     twin = dist.new_group()
     call.set_default_group(twin)
     for name in POINT_TO_POINT:
-        setattr(dist, name, _on_twin(getattr(dist, name), twin))
+        function = _on_twin(getattr(dist, name), twin)
+        setattr(dist, name, function)
+        setattr(dist.distributed_c10d, name, function)  # where dist.P2POp compares with what it knows
 
 
 def _on_twin(function: Callable[..., Any], twin: ProcessGroup) -> Callable[..., Any]:
