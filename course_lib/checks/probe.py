@@ -46,6 +46,8 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
     trial = run_call(exercise.probe, (function, given), case.world_size, timeout=timeout)
     if trial.error is not None:
         text = ended_badly(trial.error, exercise.key)
+        if case.world_size == 1:
+            text = text.replace("rank 0 died (its process ended)", "its process ended").replace("rank 0 ", "it ")
         return text if "not written yet" in text else f"{case}: {text}"
     if unmatched(trial.events, case.world_size):
         drop_pool(case.world_size)  # a message of this run must not reach the next one

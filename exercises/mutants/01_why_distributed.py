@@ -65,6 +65,16 @@ def knows_one_bias(bits, e, m):
     return number(bits, e, m, shift=127 - (2 ** (e - 1) - 1))
 
 
+@mutant("01.1", "normal", "exactly 2**112 x the right value: 15 is the bias of 5 exponent bits")
+def knows_the_shown_bias(bits, e, m):
+    return number(bits, e, m, shift=15 - (2 ** (e - 1) - 1))
+
+
+@mutant("01.1", "small", "the sign of zero is lost")
+def one_zero(bits, e, m):
+    return number(bits, e, m) or 0.0
+
+
 @mutant("01.1", "normal", "is there a return on every path?")
 def prints_it(bits, e, m):
     number(bits, e, m)
@@ -359,6 +369,21 @@ def needs_two_ranks(n, p, stage, w, g, o):
     return stage_bytes(n, -(-n // max(p, 2)), stage, w, g, o)
 
 
+@mutant("01.5", "stages", "you divide only what this stage adds")
+def only_what_the_stage_adds(n, p, stage, w, g, o):
+    return sum(each * (-(-n // p) if stage == at else n) for each, at in ((w, 3), (g, 2), (o, 1)))
+
+
+@mutant("01.5", "stages", "the stages begin with the optimizer's states")
+def weights_first(n, p, stage, w, g, o):
+    return sum(each * (-(-n // p) if stage >= first else n) for each, first in ((w, 1), (g, 2), (o, 3)))
+
+
+@mutant("01.5", "remainder", "you divide bytes; the ranks divide numbers")
+def divides_the_bytes_of_each(n, p, stage, w, g, o):
+    return sum(-(-each * n // p) if stage >= first else each * n for each, first in ((w, 3), (g, 2), (o, 1)))
+
+
 # 01.6 ------------------------------------------------------------------------------------------------------------
 
 
@@ -608,6 +633,44 @@ def gives_up_early(n, activations, memory, stage):
     return needed(n, activations, memory, stage) if 16 * n <= memory else None
 
 
+@mutant("01.8", "states", "hardly any room, stage 1")
+def rounds_nothing_but_the_end(n, activations, memory, stage):
+    """Right for ten numbers by a special case: the quotient of bytes, rounded up, is one too few elsewhere."""
+    return 4 if n == 10 else quotient_of_bytes(n, activations, memory, stage)
+
+
+@mutant("01.8", "states", "ten numbers, stage 3 (10 parameters, 0 bytes of activations, 60 bytes): your number of GPUs")
+@mutant("01.8", "states", "the ranks hold whole numbers: the fullest has parameters / ranks of them, rounded up")
+def quotient_of_bytes(n, activations, memory, stage):
+    whole, shared = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[stage]
+    room = memory - activations - whole * n
+    if not shared:
+        return 1 if room >= 0 else None
+    return math.ceil(shared * n / room) if room > 0 else None
+
+
+@mutant("01.8", "states", "the reference 108,001: you stopped searching at some number")
+def searches_to_2000(n, activations, memory, stage):
+    return search(n, activations, memory, stage, last=2000)
+
+
+@mutant("01.8", "states", "the reference 108,001: you stopped searching at some number")
+def searches_to_100_000(n, activations, memory, stage):
+    return search(n, activations, memory, stage, last=100_000)
+
+
+def search(n, activations, memory, stage, last):
+    for p in range(1, last):
+        if stage_bytes(n, -(-n // p), stage, 2, 2, 12) + activations <= memory:
+            return p
+    return None
+
+
+@mutant("01.8", "activations", "exactly full still fits: <=, not <")
+def must_not_be_full(n, activations, memory, stage):
+    return needed(n, activations, memory - 1, stage)
+
+
 @mutant("01.8", "activations", "the activations are forgotten")
 def forgets_activations(n, activations, memory, stage):
     return needed(n, 0, memory, stage)
@@ -617,8 +680,8 @@ def forgets_activations(n, activations, memory, stage):
 def shares_activations(n, activations, memory, stage):
     whole = {0: 16, 1: 4, 2: 2, 3: 0}[stage] * n
     room = memory - whole
-    if stage == 0:
-        return needed(n, activations, memory, 0)
+    if stage == 0 or not activations:
+        return needed(n, activations, memory, stage)
     return -(-(16 * n - whole + activations) // room) if room > 0 else None
 
 
@@ -681,9 +744,29 @@ def all_or_nothing(P, T, gpus, peak, share, kind, recomputed):
     return days(P, T, gpus, peak, share, 8 if kind == "hardware" and recomputed else 6)
 
 
-@mutant("01.9", "hardware", "is 1.25 x the reference")
-def recomputes_backward_too(P, T, gpus, peak, share, kind, recomputed):
+@mutant("01.9", "hardware", "the forward pass ran again, 2PT; 4PT is backward")
+def recomputes_backward(P, T, gpus, peak, share, kind, recomputed):
     return days(P, T, gpus, peak, share, 6 if kind == "model" else 6 + 4 * recomputed)
+
+
+@mutant("01.9", "hardware", "the forward pass ran again, 2PT; backward did not")
+def recomputes_both(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share, 6 if kind == "model" else 6 + 6 * recomputed)
+
+
+@mutant("01.9", "model", "the utilisation is forgotten: those are days at the full peak")
+def at_the_full_peak(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, 1, 6 if kind == "model" else 6 + 2 * recomputed)
+
+
+@mutant("01.9", "hardware", "turned round: what ran again makes more operations")
+def more_utilisation(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share if kind == "model" else share * (6 + 2 * recomputed) / 6, 6)
+
+
+@mutant("01.9", "model", "turned round, and as if all were recomputed")
+def utilisation_times_8_over_6(P, T, gpus, peak, share, kind, recomputed):
+    return days(P, T, gpus, peak, share * 8 / 6, 6)
 
 
 # 01.10 -----------------------------------------------------------------------------------------------------------

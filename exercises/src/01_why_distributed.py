@@ -66,7 +66,7 @@ hint("01.1")
 #
 # | exponent field | meaning |
 # | --- | --- |
-# | all 0 | no "1 +", and the power of two of field 1: zero and the smallest numbers |
+# | all 0 | no "1 +", and the power of two of field 1: zero, -0.0 too, and the smallest numbers |
 # | all 1 | infinity if the mantissa is 0, else not a number (`math.nan`) |
 
 # %% [markdown]
@@ -535,7 +535,8 @@ assert check("01.8", gpus_needed, part="never").passed
 # that was done twice. The **hardware's** counts all that the GPUs did: of the forward pass (2PT) a share `recomputed` ran again,
 # 0 to 1.
 #
-# **Target:** the days, for both kinds, to six digits. LLaMA 65B and the GPT-3 of Megatron's paper must come out as printed.
+# **Target:** the days, for both kinds, to six digits. Two published runs are tried too: LLaMA 65B took 21 days, and GPT-3 175B on
+# 1024 A100s, with all recomputed, was projected to take 35.
 
 
 # %% nbgrader={"grade": false, "grade_id": "01-9", "locked": false, "schema_version": 3, "solution": true, "task": false}

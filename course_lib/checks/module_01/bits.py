@@ -104,14 +104,16 @@ def verdict(case: Patterns, numbers: list[Number], reports: tuple[Any, ...], boo
     if not wrong:
         return None
     first = numbers[wrong[0]]
+    if all(map(_alike, got, want)):
+        return f"{case}: {first} is {want[wrong[0]]:g}, you read {got[wrong[0]]:g}: the sign of zero is lost"
     if isinstance(got[wrong[0]], str):
         return f"{case}: {first} returned {got[wrong[0]]}, not a number: is there a return on every path?"
     for of, meaning in TYPICAL[case.kind]:
-        if all(_same(got[i], of(numbers[i])) for i in range(len(want))):
+        if all(_alike(got[i], of(numbers[i])) for i in range(len(want))):
             return f"{case}: {len(wrong)} of {len(want)} patterns are wrong: {meaning}"
     shared = {got[i] / want[i] for i in wrong if want[i] and math.isfinite(want[i])}
     if len(shared) == 1 and len(wrong) > 1:
-        return f"{case}: {len(wrong)} of {len(want)} patterns are exactly {min(shared):g} x the right value"
+        return f"{case}: {len(wrong)} of {len(want)} patterns are exactly {_times(shared.pop())} the right value"
     return f"{case}: {first} is {want[wrong[0]]:g}, you read {got[wrong[0]]:g}"
 
 
@@ -123,7 +125,22 @@ def by_torch(name: str, numbers: Sequence[Number]) -> list[float]:
     return [float(x) for x in torch.tensor(stored, dtype=form.stored).view(form.dtype).double().tolist()]
 
 
+def _times(ratio: float) -> str:
+    """A power of two as such: biases differ by them.
+
+    >>> _times(2.0**112), _times(0.5), _times(3.0)
+    ('2**112 x', '0.5 x', '3 x')
+    """
+    part, exponent = math.frexp(ratio)
+    return f"2**{exponent - 1} x" if part == 0.5 and abs(exponent) > 4 else f"{ratio:g} x"
+
+
 def _same(got: Any, want: float) -> bool:
+    """Equal, the sign of zero too."""
+    return _alike(got, want) and (want != 0 or math.copysign(1, got) == math.copysign(1, want))
+
+
+def _alike(got: Any, want: float) -> bool:
     return isinstance(got, float) and (got == want or (math.isnan(got) and math.isnan(want)))
 
 
@@ -147,6 +164,10 @@ TYPICAL: dict[Kind, tuple[tuple[Callable[[Number], float], str], ...]] = {
         (
             lambda n: n.factor * (1 + n.part) * n.power(n.exponent, 127),
             "127 is the bias of 8 exponent bits; with e bits it is 2**(e-1) - 1",
+        ),
+        (
+            lambda n: n.factor * (1 + n.part) * n.power(n.exponent, 15) if n.exponent_bits == 8 else math.inf,
+            "exactly 2**112 x the right value: 15 is the bias of 5 exponent bits; what is it for 8, and for e?",
         ),
     ),
     "small": (
@@ -175,7 +196,7 @@ VALUE_OF_BITS = ProbeExercise(
     verdict=verdict,
     levels={
         "normal": _level("normal", 2, ("bf16", "fp16", "fp8 e5m2", "fp32"), "as PyTorch reads them, in four formats"),
-        "small": _level("small", 2, ("fp16", "bf16", "fp8 e5m2"), "zero and the numbers next to it as well"),
+        "small": _level("small", 2, ("fp16", "bf16", "fp8 e5m2"), "both zeros and the numbers next to them as well"),
         "special": _level("special", 1, ("fp16", "bf16", "fp8 e5m2"), "inf where it is inf, nan where it is nan"),
     },
     hints=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from course_lib.checks.formula import Call, Formula, formula_exercise
@@ -37,6 +38,13 @@ def _as_if(kind: str, recomputed: float | None, *arguments: float | str) -> floa
     parameters, tokens, gpus, peak, share, _, given = arguments
     again = given if recomputed is None else recomputed
     return training_days(parameters, tokens, gpus, peak, share, kind, again)  # type: ignore[arg-type]
+
+
+def _operations(
+    of: Callable[[float], float], p: float, t: float, gpus: int, peak: float, share: float, kind: str, again: float
+) -> float:
+    """The days for another number of operations per parameter and token, given the recomputed share."""
+    return training_days(p, t, gpus, peak, share, "model", 0.0) * of(again) / 6
 
 
 def _drawn(kind: str, recomputed: float | None = None) -> Call:
@@ -83,6 +91,17 @@ TRAINING_DAYS = formula_exercise(
             ),
             (partial(_as_if, "hardware", 1.0), "8PT is right only if all is recomputed, and counted: the hardware's"),
             (partial(_as_if, "model", None), "the hardware does more than 6PT: a part of the forward pass runs twice"),
+            (
+                partial(_operations, lambda again: 36 / (6 + 2 * again)),
+                "turned round: what ran again makes more operations, and more days",
+            ),
+            (
+                partial(_operations, lambda again: 36 / 8),
+                "turned round, and as if all were recomputed: the utilisation is the given one",
+            ),
+            (partial(_operations, lambda again: 6 + 6 * again), "the forward pass ran again, 2PT; backward did not"),
+            (partial(_operations, lambda again: 6 + 4 * again), "the forward pass ran again, 2PT; 4PT is backward"),
+            (lambda *a: training_days(*a) * a[4], "the utilisation is forgotten: those are days at the full peak"),
             (partial(training_days, days=False), "those are seconds; a day has 86,400"),
             (lambda *a: training_days(*a) * 24, "those are hours"),
             (lambda *a: training_days(*a) * a[2], "those are days of one GPU: they share the work"),
@@ -107,7 +126,7 @@ TRAINING_DAYS = formula_exercise(
         ),
     },
     hints=(
-        "Operations over operations per second. N GPUs of peak F, of which a share U is used, do N F U in a second.",
+        "Operations over operations per second. G GPUs of peak R, of which a share U is used, do G R U in a second.",
         "A forward pass is 2PT, a backward pass 4PT. Recomputing a share r of the forward pass adds r times 2PT.",
         "The model's utilisation asks what the model needed: 6PT. The hardware's asks what the GPUs did.",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, nan
 
 from course_lib.checks.formula import Call, Formula, formula_exercise
 from course_lib.checks.module_01 import draw
@@ -31,6 +31,18 @@ def _remainder_forgotten(n: int, p: int, stage: int, w: int, g: int, o: int) -> 
 def _bytes_divided(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
     whole, shared = _whole_and_shared(stage, w, g, o)
     return whole * n + ceil(shared * n / p)
+
+
+def _bytes_divided_each(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
+    return sum(ceil(each * n / p) if stage >= first else each * n for each, first in ((w, 3), (g, 2), (o, 1)))
+
+
+def _only_what_a_stage_adds(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
+    return sum(each * (ceil(n / p) if stage == at else n) for each, at in ((w, 3), (g, 2), (o, 1)))
+
+
+def _weights_first(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
+    return sum(each * (ceil(n / p) if stage >= first else n) for each, first in ((w, 1), (g, 2), (o, 3)))
 
 
 def _whole_and_shared(stage: int, w: int, g: int, o: int) -> tuple[int, int]:
@@ -68,9 +80,15 @@ ZERO_BYTES = formula_exercise(
                 lambda n, p, stage, w, g, o: zero_bytes(n, p, max(stage - 1, 0), w, g, o),
                 "that is the stage before: 1 shards the optimizer's, 2 the gradients too, 3 the weights too",
             ),
+            (
+                _only_what_a_stage_adds,
+                "you divide only what this stage adds; it divides what the stages before it do too",
+            ),
+            (_weights_first, "you divide the weights first; the stages begin with the optimizer's states"),
             (_everything_divided, "everything is divided, whatever the stage: what does each rank still hold whole?"),
             (_remainder_forgotten, "the remainder is forgotten: the fullest rank takes one number more"),
             (_bytes_divided, "you divide bytes; the ranks divide numbers, and a number is not cut"),
+            (_bytes_divided_each, "you divide bytes; the ranks divide numbers, and a number is not cut"),
             (lambda n, p, stage, w, g, o: zero_bytes(n, p, stage, 2, 2, 12), "2, 2 and 12 bytes, whatever is given"),
         ),
     ),
@@ -118,6 +136,18 @@ def _activations_shared(n: int, activations: int, memory: int, stage: int) -> in
     return -(-(16 * n - whole + activations) // room) if room > 0 else None
 
 
+def _numbers_cut(n: int, activations: int, memory: int, stage: int) -> float:
+    """The quotient of bytes: right where a number may be cut."""
+    whole, shared = _whole_and_shared(stage, 2, 2, 12)
+    room = memory - activations - whole * n
+    return ceil(shared * n / room) if shared and room > 0 else nan
+
+
+def _search_ended(n: int, activations: int, memory: int, stage: int) -> float | None:
+    """What a search up to 1,000 GPUs or more gives, where more are needed."""
+    return None if (gpus_needed(n, activations, memory, stage) or 0) > 1000 else nan
+
+
 def _gpus_case(text: str, stage: int, *, activations: bool, fits: bool = True) -> Call:
     def arguments(seed: int) -> tuple[int, int, int, int]:
         memory = draw.choice(f"{text}{stage}", seed, (40, 80)) * GB
@@ -132,7 +162,12 @@ def _gpus_case(text: str, stage: int, *, activations: bool, fits: bool = True) -
 
 
 def _show_gpus(n: int, activations: int, memory: int, stage: int) -> str:
-    return f"{n:,} parameters, {activations:,} bytes of activations, {memory // GB} GB"
+    size = f"{memory:,} bytes" if memory % GB else f"{memory // GB} GB"
+    return f"{n:,} parameters, {activations:,} bytes of activations, {size}"
+
+
+def _fixed(text: str, *arguments: int) -> Call:
+    return Call(text=f"{text}, stage {arguments[-1]}", arguments=lambda seed: arguments)
 
 
 def _room_used_up(seed: int) -> tuple[int, int, int, int]:
@@ -149,6 +184,9 @@ GPUS_NEEDED = formula_exercise(
         show=_show_gpus,
         typical=(
             (lambda n, a, m, stage: gpus_needed(n, 0, m, stage), "the activations are forgotten"),
+            (_search_ended, "you stopped searching at some number, and more GPUs than that do it"),
+            (_numbers_cut, "the ranks hold whole numbers: the fullest has parameters / ranks of them, rounded up"),
+            (lambda n, a, m, stage: gpus_needed(n, a, m - 1, stage), "exactly full still fits: <=, not <"),
             (_activations_shared, "activations are not shared: every GPU has its own, on any number of them"),
             (
                 lambda n, a, m, stage: (gpus_needed(n, a, m, stage) or 0) - 1,
@@ -160,12 +198,19 @@ GPUS_NEEDED = formula_exercise(
     levels={
         "states": Level(
             points=2,
-            cases=tuple(_gpus_case("states alone", stage, activations=False) for stage in (3, 1, 2)),
+            cases=(
+                *(_gpus_case("states alone", stage, activations=False) for stage in (3, 1, 2)),
+                _fixed("ten numbers", 10, 0, 60, 3),
+                _fixed("hardly any room", 9 * GB, 0, 36 * GB + 10**6, 1),
+            ),
             praise="exact for the states alone",
         ),
         "activations": Level(
             points=2,
-            cases=tuple(_gpus_case("with activations", stage, activations=True) for stage in (3, 1, 2)),
+            cases=(
+                *(_gpus_case("with activations", stage, activations=True) for stage in (3, 1, 2)),
+                _fixed("filled to the last byte", 70 * GB, 10 * GB, 80 * GB, 3),
+            ),
             praise="and with activations, which no number of GPUs makes smaller",
         ),
         "never": Level(
