@@ -65,6 +65,8 @@ class Pipeline:
     ) -> None:
         """Forward and backward of all micro-batches: gradients are added to `.grad` of this rank's weights.
 
+        An output that was sent is let go when its gradient has come back; gradients that were sent stay to the end.
+
         `shapes` are like what each stage takes. `loss` makes of the last stage's output, and a micro-batch's number,
         what is to be differentiated; the gradients are those of the sum over micro-batches.
 
@@ -116,7 +118,6 @@ class _Run:
         self.split = {(one.stage, one.microbatch) for one in lists if isinstance(one, BackwardInput)}
         self.saved: dict[Place, tuple[Tensor, Tensor]] = {}  # input and output of a stage, until its backward
         self.owed: dict[Place, Deferred] = {}  # weights' gradients, until BackwardWeight
-        self.stashed: set[Place] = set()
         self.ready: dict[Message, Tensor] = {}  # gradients to be sent; what a stage hands to one on its own rank
         self.arriving: dict[Message, tuple[Tensor, Handle]] = {}
         self.leaving: dict[Message, Handle] = {}
@@ -172,19 +173,16 @@ class _Run:
     def work(self, compute: Compute, place: Place, needed: Tensor | None) -> None:
         """The computation itself; `needed` is the stage's input, or the gradient of its output if others sent one."""
         if isinstance(compute, BackwardWeight):
-            self.stashed.remove(place)
             self.owed.pop(place).finish()
         elif isinstance(compute, Forward):
             assert needed is not None
             self.forward(place, needed)
+            self.most_in_flight = max(self.most_in_flight, len(self.saved))
         else:
             self.backward(place, needed)
-        if isinstance(compute, BackwardInput):
-            self.stashed.add(place)
-        self.most_in_flight = max(self.most_in_flight, len(self.saved))
-        self.most_stashed = max(self.most_stashed, len(self.stashed))
-        waiting = sum(self.owed[one].retained_bytes for one in self.stashed)
-        self.most_stashed_bytes = max(self.most_stashed_bytes, waiting)
+            stashed = [later.retained_bytes for one, later in self.owed.items() if one not in self.saved]
+            self.most_stashed = max(self.most_stashed, len(stashed))
+            self.most_stashed_bytes = max(self.most_stashed_bytes, sum(stashed))
 
     def forward(self, place: Place, x: Tensor) -> None:
         """A stage's output, or on the last stage its loss; both ends of it are kept for backward."""

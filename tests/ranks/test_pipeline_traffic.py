@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from pipeline_models import GPT, LLAMA, ROWS, numbers, pipeline, tokens
@@ -166,3 +168,17 @@ def test_activations_are_held_as_the_list_says(name, p, m, v):
         assert left == 0
         if rank < p - 1 and p > 1:  # all its stages save alike; the last one has a loss too
             assert most * m * v == want.in_flight * every
+
+
+def test_in_real_time_the_ledger_has_every_computation():
+    def work():
+        trainer = PipelineTrainer(wide(2), TrainConfig(), schedule=make_schedule("zb-h1", 2, 3))
+        comm.ledger.clear()
+        trainer.compute_gradients(numbers(0))
+
+    run_ranks(work, 2)
+    letters = {"forward": "F", "backward input": "B", "backward weight": "W"}
+    for rank, order in enumerate(["FFBWFBWBW", "FBFBWFBWW"]):
+        events = [event for event in ledger().events if event.rank == rank and event.kind == "compute"]
+        assert "".join(letters[event.operation] for event in events) == order
+        assert all(before.end_s <= after.start_s for before, after in pairwise(events))
