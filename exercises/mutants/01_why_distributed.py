@@ -182,6 +182,14 @@ def at_least_one_step(weights, gradients, lr):
     return (weights.float() - lr * torch.stack(gradients).float().sum(0)).bfloat16()
 
 
+@mutant("01.2", "edges", "lr x gradient is still rounded to 16 bits: make the gradient fp32 first")
+def product_in_bf16(weights, gradients, lr):
+    copy = weights.float()
+    for gradient in gradients:
+        copy -= lr * gradient
+    return copy.bfloat16()
+
+
 # 01.3 ------------------------------------------------------------------------------------------------------------
 
 
@@ -503,9 +511,39 @@ def all_reduce_and_cut(weights, gradients, make_optimizer):
     return zero_1(weights, gradients, make_optimizer, whole_sum=True)
 
 
-@mutant("01.6", "bytes", "target 3840; what travels should have 2 bytes a number")
+@mutant("01.6", "bytes", "target 3840; do gradients and weights travel as bf16, with 2 bytes a number?")
 def travels_in_fp32(weights, gradients, make_optimizer):
     return zero_1(weights, gradients, make_optimizer, fp32=True)
+
+
+@mutant("01.6", "bytes", "0.525 x the target: 8064 B sent by all ranks, target 15360; when does the next forward pass")
+def gathers_once(weights, gradients, make_optimizer):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine = torch.nn.Parameter(weights.tensor_split(p)[rank].float())
+    optimizer = make_optimizer([mine])
+    for gradient in gradients:
+        mine.grad = comm.reduce_scatter(gradient).float() / p
+        optimizer.step()
+    return comm.all_gather(mine.detach().bfloat16(), length=len(weights))
+
+
+@mutant("01.6", "bytes", "one reduce-scatter and one all-gather are enough in each step")
+def gathers_the_gradient_too(weights, gradients, make_optimizer):
+    for gradient in gradients:
+        comm.all_gather(comm.reduce_scatter(gradient), length=len(gradient))
+    return zero_1(weights, gradients, make_optimizer)
+
+
+@mutant("01.6", "memory", "keeps 144 bytes, target 72, 2.0 x the target: your part is a view")
+def part_of_an_fp32_copy(weights, gradients, make_optimizer):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine = torch.nn.Parameter(weights.float().tensor_split(p)[rank])
+    optimizer = make_optimizer([mine])
+    for gradient in gradients:
+        mine.grad = comm.reduce_scatter(gradient).float() / p
+        optimizer.step()
+        weights = comm.all_gather(mine.detach().bfloat16(), length=len(weights))
+    return weights
 
 
 # 01.7 ------------------------------------------------------------------------------------------------------------

@@ -376,9 +376,11 @@ assert check("01.5", zero_bytes, part="formats").passed
 # ranks together, n numbers in all.
 
 # %% [markdown]
-# `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings. Use it in place of your own: the check
-# counts the bytes of what you give it, and of its moments. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own
+# `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings; it sets the learning rate itself. Use it in
+# place of your own: the check counts the bytes of what you give it, all that a view hides behind it, and its moments. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own
 # would hide it.)
+#
+# As module 02 shows, each of the two collectives sends (p-1)/p of the tensor from every rank.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
 # each weight of a rank's own shard, and none for others; 2(p-1)/p of the bf16 weights sent per rank and step.

@@ -21,14 +21,15 @@ class Training:
     shape: tuple[int, ...]
     steps: int
     largest: int = 1  # gradients are whole numbers up to this
+    lr: float = 2.0**-12  # with a larger one the weights end near 1/4, after a long way
     world_size: int = 1
 
     def __str__(self) -> str:
-        return f"weights of shape {self.shape}, {self.steps} steps"
+        return f"weights of shape {self.shape}, {self.steps} steps" + f", lr {self.lr}" * (self.lr > 0.01)
 
 
 class Run(NamedTuple):
-    """What the answer gets. All numbers are such that fp32 does not round in any order of adding."""
+    """What the answer gets. fp32 does not round, or, with an lr of 0.1, by too little to change the bf16 result."""
 
     weights: Tensor  # bf16
     gradients: list[Tensor]  # bf16, one per step
@@ -48,7 +49,9 @@ def draw(case: Training, seed: int) -> Run:
     weights = 1 + torch.randint(16, 112, case.shape, generator=generator) / 128
     signs = torch.randint(0, 2, case.shape, generator=generator) * 2 - 1
     sizes = [torch.randint(1, case.largest + 1, case.shape, generator=generator) for _ in range(case.steps)]
-    return Run(weights.bfloat16(), [(signs * size).bfloat16() for size in sizes], 2.0**-12)
+    if case.lr > 0.01:
+        weights = signs * (0.25 + case.lr * sum(sizes))
+    return Run(weights.bfloat16(), [(signs * size).bfloat16() for size in sizes], case.lr)
 
 
 def train(function: Callable[..., Any], run: Run) -> Report:
@@ -69,6 +72,9 @@ def verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) ->
         return f"{case}: returned {kind}, expected bfloat16 as the weights: only the copy has 32 bits"
     path = run.lr * sum((g.double() for g in run.gradients), torch.zeros(case.shape, dtype=torch.float64))
     if not torch.equal(got, (run.weights.double() - path).bfloat16()):
+        rounded = sum((run.lr * g for g in run.gradients), torch.zeros(case.shape, dtype=torch.float64))
+        if torch.equal(got, (run.weights.double() - rounded).bfloat16()):
+            return f"{case}: lr x gradient is still rounded to 16 bits: make the gradient fp32 first"
         return f"{case}: {_how_far(got.double() - run.weights.double(), path, run)}"
     if input_changed:
         return f"{case}: right weights, but the input was overwritten: start from a copy"
@@ -105,13 +111,14 @@ STAND_STILL = ProbeExercise(
             cases=(
                 Training(shape=(3, 5), steps=300, largest=3),
                 Training(shape=(7,), steps=1, largest=3),
+                Training(shape=(6,), steps=20, largest=5, lr=0.1),
                 Training(shape=(4,), steps=0),
             ),
             praise="right for any shape, gradient and number of steps; the input is as it was",
         ),
     },
     hints=(
-        "Print the weights after 1, 10 and 500 steps. They are not nearly right: what is 1.5 - 0.00024 in bf16?",
+        "Print the weights after 1, 10 and 500 steps. They are exactly the first ones: what is 1.5 - 0.00024 in bf16?",
         "The gradients are right and the learning rate is right. The sum is rounded, and what is rounded away is gone.",
         "Keep what must not be rounded in fp32, outside the loop, and turn it into bf16 only for the result.",
     ),

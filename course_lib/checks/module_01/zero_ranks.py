@@ -50,6 +50,7 @@ class Report(NamedTuple):
 
     result: Any
     kept_bytes: int
+    holds_a_view: bool  # of more than it needs
     input_changed: bool
 
 
@@ -84,14 +85,17 @@ def train(function: Callable[..., Any], run: Run) -> Report:
     ledger.clear()
     result = function(mine, [step[rank].clone() for step in run.gradients], make_optimizer)
     kept = result.detach().clone() if isinstance(result, Tensor) else type(result).__name__
-    return Report(kept, sum(map(_held, made)), not torch.equal(mine, run.weights))
+    held = [tensor for optimizer in made for tensor in _held(optimizer)]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in held)}
+    holds_a_view = any(tensor.untyped_storage().nbytes() > tensor.nbytes for tensor in held)
+    return Report(kept, sum(storages.values()), holds_a_view, not torch.equal(mine, run.weights))
 
 
-def _held(optimizer: torch.optim.AdamW) -> int:
-    """Bytes of an optimizer's parameters and moments; its count of the steps is no tensor of numbers."""
+def _held(optimizer: torch.optim.AdamW) -> list[Tensor]:
+    """An optimizer's parameters and moments; its count of the steps is no tensor of numbers."""
     own = [p for group in optimizer.param_groups for p in group["params"]]
     moments = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor) and x.dim()]
-    return sum(tensor.nbytes for tensor in own + moments)
+    return own + moments
 
 
 def verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
@@ -102,9 +106,9 @@ def verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) ->
     if reason is None:
         reason = unmatched(book.events, case.world_size) or _wrong_means(book)
     if reason is None and case.look == "memory":
-        reason = _kept_too_much(case, [report.kept_bytes for report in reports])
+        reason = _kept_too_much(case, reports)
     if reason is None and case.look == "bytes":
-        reason = _sent_too_much(case, book)
+        reason = _wrong_traffic(case, book)
     return f"{case}: {reason}" if reason else None
 
 
@@ -174,13 +178,15 @@ def _wrong_means(book: Ledger) -> str | None:
     return None
 
 
-def _kept_too_much(case: Training, kept: list[int]) -> str | None:
+def _kept_too_much(case: Training, reports: Sequence[Report]) -> str | None:
     shards = split_sizes(case.length, case.world_size)
-    for rank, (got, shard) in enumerate(zip(kept, shards, strict=True)):
-        limit = 3 * FP32 * shard
+    for rank, (report, shard) in enumerate(zip(reports, shards, strict=True)):
+        got, limit = report.kept_bytes, 3 * FP32 * shard
         if got == limit:
             continue
-        if got == 3 * FP32 * case.length:
+        if report.holds_a_view:
+            text = f"{ratios.times(got / limit)} the target: your part is a view, and the whole copy is still behind it"
+        elif got == 3 * FP32 * case.length:
             text = f"exactly {ratios.times(got / limit)} the target: the state of all weights; a rank needs its shard's"
         else:
             text = (
@@ -190,14 +196,24 @@ def _kept_too_much(case: Training, kept: list[int]) -> str | None:
     return None
 
 
-def _sent_too_much(case: Training, book: Ledger) -> str | None:
-    reason = over_cost(_traffic(case), book.events, case.world_size)
+def _wrong_traffic(case: Training, book: Ledger) -> str | None:
+    cost = _traffic(case)
+    reason = over_cost(cost, book.events, case.world_size)
     if reason is None:
-        return None
+        return _sent_too_little(sum(map(sum, book.matrix())), cost.total_bytes)
     found = reason.split(";")[0]
     if any(event.operation == "all_reduce" for event in book.events):
         return f"{found}; all_reduce brings all of the sum to every rank: each needs its own chunk"
-    return f"{found}; what travels should have 2 bytes a number, gradients and weights"
+    if "B sent" not in found:
+        return f"{found}; one reduce-scatter and one all-gather are enough in each step"
+    return f"{found}; do gradients and weights travel as bf16, with 2 bytes a number?"
+
+
+def _sent_too_little(sent: int, target: int) -> str | None:
+    if sent == target:
+        return None
+    found = f"values right, bytes {ratios.times(sent / target)} the target: {sent} B sent by all ranks, target {target}"
+    return f"{found}; when does the next forward pass get its weights? In training every step needs them whole"
 
 
 def _traffic(case: Training) -> CommTime:
@@ -239,12 +255,12 @@ ZERO_1 = ProbeExercise(
         "memory": Level(
             points=2,
             cases=(Training(world_size=4, length=24, look="memory"), Training(world_size=3, length=13, look="memory")),
-            praise="each rank keeps 12 bytes for each weight of its shard, and for no other",
+            praise="each rank's optimizer holds 12 bytes for each weight of its shard, and for no other",
         ),
         "bytes": Level(
             points=2,
             cases=(Training(world_size=4, length=64, look="bytes"), Training(world_size=3, length=60, look="bytes")),
-            praise="each step sends 2(p-1)/p of the bf16 weights: as much as without ZeRO",
+            praise="each step sends 2(p-1)/p of the bf16 weights, which is what a ring all-reduce of them sends",
         ),
     },
     hints=(
