@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 from ladder_models import UNEVEN
 from pipeline_models import LLAMA, MODELS, alone, numbers, pipeline, tokens
 
@@ -140,3 +141,26 @@ def test_uneven_rows_have_an_output_too():
         model = MODELS["tied"]()
         model.load_state_dict(parameters | {"head.weight": parameters["embedding.weight"]})
         torch.testing.assert_close(output, model(UNEVEN.batch(0)[0]).detach())
+
+
+def two_pipelines():
+    """Ranks 0, 1 and ranks 2, 3: each pair trains for itself."""
+    torch.manual_seed(dist.get_rank())
+    groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    trainer = pipeline(TrainConfig(max_norm=0.1), "zb-h1", 2, 4, group=groups[dist.get_rank() // 2])
+    before = trainer.parameters()
+    return before, trainer.step(tokens(0)), trainer.parameters(), trainer.output(tokens(0)[0])
+
+
+def test_some_of_the_ranks_are_a_pipeline_too():
+    results = run_ranks(two_pipelines, 4)
+    for first, second in (results[:2], results[2:]):
+        model = MODELS["tied"]()
+        model.load_state_dict(first[0] | {"head.weight": first[0]["embedding.weight"]})
+        reference = Trainer(model, TrainConfig(max_norm=0.1))
+        assert first[1] == second[1] == pytest.approx(reference.step(tokens(0)), rel=1e-5)
+        torch.testing.assert_close(first[3], reference.output(tokens(0)[0]))
+        for name, parameter in reference.parameters().items():
+            torch.testing.assert_close(first[2][name], parameter)
+            torch.testing.assert_close(second[2][name], parameter)
+    assert results[0][1] != results[2][1]  # they were seeded apart
