@@ -68,7 +68,7 @@ def _why_wrong(exercise: NumberExercise, question: Question, answers: Any, given
 
 def _suggestion(exercise: NumberExercise, question: Question, guess: float, right: float, given: Given) -> str:
     for wrong, meaning in question.typical:
-        if math.isclose(guess, wrong(*given), rel_tol=1e-6):
+        if math.isclose(guess, wrong(*given), rel_tol=min(1e-6, question.tolerance)):
             return meaning
     if right == 0 or guess / right <= 0:
         return "not right"

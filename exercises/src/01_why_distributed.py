@@ -32,7 +32,7 @@
 # reference", or which term is missing. An endless loop or a crash ends after some seconds and costs nothing but that check.
 #
 # Where there is a number to give, replace `None`. Stuck? `hint("01.1")` gives a small hint, and the next one when you run it
-# again.
+# again; a cell below has the line, behind a `#`.
 #
 # The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
 
@@ -48,7 +48,7 @@ from course_lib.checks import check, given, hint
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
 # %%
-hint("01.1")
+# hint("01.1")
 
 # %% [markdown]
 # ## 01.1 A number from its bits
@@ -248,7 +248,8 @@ L, H, A, V, S = given("01.4", GRADE_SEED)
 print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
 
 # %% [markdown]
-# Weights are bf16, the optimizer is Adam with an fp32 copy of the weights and two fp32 moments. GB is $10^9$ bytes.
+# Weights are bf16, the optimizer is Adam with an fp32 copy of the weights and two fp32 moments. GB is $10^9$ bytes. Counts are exact;
+# GB are taken to 0.1 % <!-- =100 * 0.001 -->.
 #
 # | name | number to give |
 # | --- | --- |
@@ -259,7 +260,7 @@ print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
 # | `a100_40` | GPUs that hold `states_gb` between them, if one has 40 GB <!-- =load_device("a100_sxm_40").memory_bytes() / GB --> |
 # | `h100_80` | the same if one has 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB --> |
 # | `sequence_gb` | GB of activations of **one** sequence in bf16 |
-# | `sequences_per_gpu` | sequences that fit on each of 8 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3 |
+# | `sequences_per_gpu` | sequences that fit on each of 32 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3 |
 
 # %% nbgrader={"grade": false, "grade_id": "01-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -270,7 +271,7 @@ fp32_gradients_gb = 18 * parameters / 1e9
 a100_40 = math.ceil(states_gb / 40)
 h100_80 = math.ceil(states_gb / 80)
 sequence_gb = 2 * (5 * L * S * H + L * A * S**2 + 2 * S * V + 2 * S * H + 2 * S) / 1e9
-sequences_per_gpu = math.floor((80 - states_gb / 8) / sequence_gb)
+sequences_per_gpu = math.floor((80 - states_gb / 32) / sequence_gb)
 ### END SOLUTION
 needs = {
     "parameters": parameters,
@@ -619,7 +620,8 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # ```
 
 # %% [markdown]
-# Give the numbers as they should be; for C, matrices are enough (norms and routers are below the tolerance of 0.1 % <!-- =100 * 0.001 -->).
+# Give the numbers as they should be, all to 0.1 % <!-- =100 * 0.001 -->: let Python compute them, and do not round. For C, matrices are
+# enough: norms and routers are smaller than that.
 #
 # | name | number to give |
 # | --- | --- |
@@ -627,7 +629,7 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `width_13b` | A: width of GPT-3 13B |
 # | `unsharded_bytes` | B: bytes per parameter that NO_OP counts: a whole number, once you have found the right unit |
 # | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
-# | `row_with_copy` | B: the FULLY_SHARD row if each GPU kept its shard of *all* that NO_OP counts, in the unit the calculator really uses |
+# | `row_with_copy` | B: the FULLY_SHARD row if a 16-bit copy of each GPU's weights lasted too, so that *all* that NO_OP counts is divided; in the unit the calculator really uses |
 # | `row_in_gb` | B: the printed FULLY_SHARD row in GB, as its heading says |
 # | `file_parameters` | C: parameters of the file's model |
 # | `released_parameters` | C: parameters of the released model |

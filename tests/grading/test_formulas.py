@@ -10,7 +10,7 @@ import torch
 
 from course_lib.checks import check, runner
 from course_lib.checks.formula import Call, Formula, formula_exercise
-from course_lib.checks.module_01 import bits, zero_ranks
+from course_lib.checks.module_01 import bits, needs, zero_ranks
 from course_lib.checks.probe import why_probe_fails
 from course_lib.checks.spec import Level
 from course_lib.config import load_model
@@ -91,6 +91,18 @@ def test_zero_1_s_reference_moves_weights_that_bf16_alone_would_not():
     one_step = zero_ranks.trained(run._replace(gradients=run.gradients[:1]))
     assert torch.equal(one_step.bfloat16(), run.weights)
     assert not torch.equal(zero_ranks.trained(run).bfloat16(), run.weights)
+
+
+@pytest.mark.parametrize("shape", needs.SHAPES)
+def test_no_slip_of_01_4_gives_the_right_number(shape):
+    for question in needs.NEEDS.questions:
+        right = question.answer(*shape)
+        assert all(not math.isclose(wrong(*shape), right, rel_tol=question.tolerance) for wrong, _ in question.typical)
+    for device in ("a100_sxm_40", "h100_sxm_80"):
+        ways = [needs._needed(device, states, *shape) for states in ("workshop", "zero", "megatron")]
+        assert len({*ways, needs._needed(device, "zero", *shape, binary=True)}) == 4
+    room = needs._room(*shape)
+    assert len({int(room), math.ceil(room), 80 * 10**9 // needs._sequence_bytes(*shape)}) == 3
 
 
 def test_the_presets_of_01_3_are_the_published_sizes():

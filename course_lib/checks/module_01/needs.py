@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from math import ceil
+from functools import partial
+from math import ceil, nan
 
 from course_lib.checks.numbers import Given, NumberExercise, Question
 from course_lib.config import ModelConfig
@@ -11,12 +12,12 @@ from course_lib.costs import find_convention, gpus_needed, workshop_activations,
 from course_lib.hardware import load_device
 from course_lib.units import GB, GiB
 
-GPUS = 8  # among which the batch is asked
-SHAPES = (
-    (32, 4096, 32, 32100, 2048),
-    (16, 2048, 16, 32100, 2048),
-    (40, 5120, 40, 50280, 2048),
-    (24, 3072, 24, 50280, 1024),
+GPUS = 32  # among which the batch is asked
+SHAPES = (  # in which no wrong way to count GPUs or sequences gives the right number
+    (64, 9216, 72, 50280, 1024),
+    (56, 8192, 64, 32100, 1024),
+    (80, 8192, 64, 50280, 1024),
+    (64, 9216, 72, 32100, 1024),
 )
 
 
@@ -61,6 +62,16 @@ def _room(*shape: float) -> float:
     return (load_device("h100_sxm_80").memory_bytes() - shard) / _sequence_bytes(*shape)
 
 
+def _rounded_down(device: str, *shape: float) -> int:
+    return _states("zero", *shape) // load_device(device).memory_bytes()
+
+
+def _down_or_binary(device: str, *shape: float) -> float:
+    """The number that both slips give, if it is the same."""
+    down = _rounded_down(device, *shape)
+    return down if down == _needed(device, "zero", *shape, binary=True) else nan
+
+
 def _gpus(name: str, device: str) -> Question:
     return Question(
         name=name,
@@ -69,11 +80,16 @@ def _gpus(name: str, device: str) -> Question:
         answer=lambda *shape: _needed(device, "zero", *shape),
         typical=(
             (lambda *shape: _needed(device, "workshop", *shape), "that counts 14 bytes: the gradients are forgotten"),
-            (lambda *shape: _needed(device, "zero", *shape, binary=True), "with GiB; a GPU's printed GB is 10^9 bytes"),
             (
-                lambda *shape: _states("zero", *shape) // load_device(device).memory_bytes(),
-                "rounded down: the rest of the states needs a GPU too",
+                lambda *shape: _needed(device, "megatron", *shape),
+                "that counts fp32 gradients; in `states_gb` they are bf16",
             ),
+            (
+                partial(_down_or_binary, device),
+                "rounded down (the rest needs a GPU too), or with GiB (a GPU's printed GB is 10^9 bytes)",
+            ),
+            (lambda *shape: _needed(device, "zero", *shape, binary=True), "with GiB; a GPU's printed GB is 10^9 bytes"),
+            (partial(_rounded_down, device), "rounded down: the rest of the states needs a GPU too"),
         ),
     )
 
@@ -89,8 +105,10 @@ NEEDS = NumberExercise(
             name="parameters",
             level="count",
             unit="parameters",
+            tolerance=1e-12,  # the head's bias is less than a millionth
             answer=_parameters,
             typical=(
+                (lambda *s: _parameters(*s) - 2 * s[1], "the last norm, 2 H, is missing"),
                 (lambda *s: _parameters(*s) - s[3] * s[1] - s[3], "the head, V (H + 1), is missing"),
                 (lambda *s: _parameters(*s) - s[4] * s[1], "the positions, S H, are missing"),
                 (lambda *s: _parameters(*s) - s[3], "the head has a bias: V (H + 1)"),
@@ -115,7 +133,7 @@ NEEDS = NumberExercise(
             tolerance=0.001,
             answer=lambda *s: _states("zero", *s) / GB,
             typical=(
-                (lambda *s: _states("workshop", *s) / GB, "that is the slide's 14; the gradients have 2 bytes"),
+                (lambda *s: _states("workshop", *s) / GB, "that is the workshop's 14; the gradients have 2 bytes"),
                 (lambda *s: _states("zero", *s) / GiB, "those are GiB; GB is asked, 10^9 bytes"),
                 (lambda *s: _states("megatron", *s) / GB, "that counts gradients in fp32; these are bf16"),
             ),
@@ -155,23 +173,23 @@ NEEDS = NumberExercise(
             answer=lambda *s: int(_room(*s)),
             typical=(
                 (_room, "only whole sequences count"),
+                (lambda *s: ceil(_room(*s)), "rounded up: the last one does not fit"),
                 (
                     lambda *s: load_device("h100_sxm_80").memory_bytes() // _sequence_bytes(*s),
-                    "the states are in that memory too: an eighth of them",
+                    "the states are in that memory too: each GPU's share of them",
                 ),
-                (lambda *s: ceil(_room(*s)), "rounded up: the last one does not fit"),
             ),
         ),
     ),
     praise={
         "states": "right. Gradients are an eighth of what the states take, and easily forgotten",
-        "batch": "right. The states fit with ease; then every sequence wants gigabytes more",
+        "batch": "right. A GPU's share of the states leaves room, and every sequence takes gigabytes of it",
     },
     hints=(
         "Type the formula as it stands: L*(12*H**2 + 10*H) + H*(V + S) + 2*H + V*(H + 1).",
         "14 bytes: weights 2, fp32 copy 4, two moments 4 each. Then gradients, of 2 bytes or of 4. 1 GB is 10**9.",
         "GPUs: bytes / memory, rounded up: math.ceil. A GPU of 80 GB has 80 * 10**9 bytes here.",
-        "The activations' formula counts numbers, with B = 1. On 8 GPUs under ZeRO-3 each holds an eighth of the "
+        "The activations' formula counts numbers, with B = 1. On 32 GPUs under ZeRO-3 each holds a 32nd of the "
         "states; what is left of 80 GB, divided by the bytes of a sequence, rounded down.",
     ),
 )

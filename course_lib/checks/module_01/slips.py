@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 from course_lib.checks.numbers import Given, NumberExercise, Question
-from course_lib.config import ParallelConfig, load_model, load_preset
+from course_lib.config import ModelConfig, ParallelConfig, load_model, load_preset
 from course_lib.costs import (
     LLAMA_TOKENS,
     chinchilla_tokens,
@@ -34,9 +35,8 @@ def given(seed: int) -> Given:
     return (gpus, *rows(gpus))
 
 
-def _experts(config_name: str) -> int:
+def _experts(c: ModelConfig) -> int:
     """Parameters of all feed-forward blocks."""
-    c = load_model(config_name)
     return c.n_layers * c.n_experts * (3 if c.gated_ffn else 2) * c.hidden_size * c.ffn_size
 
 
@@ -48,6 +48,24 @@ def _printed(name: str) -> float:
 def _ratio(name: str) -> float:
     """Tokens per parameter that a LLaMA was trained on."""
     return LLAMA_TOKENS[name] / _printed(name)
+
+
+def _one_layer(c: ModelConfig) -> float:
+    """A count that leaves out times the layers."""
+    table = c.vocab_size * c.hidden_size
+    return (explorer_parameters(c) - table) / c.n_layers + table
+
+
+def _counted_amiss(c: ModelConfig) -> tuple[tuple[Callable[..., float], str], ...]:
+    """What a count of either model may have too often or too seldom."""
+    return (
+        (lambda *rows: explorer_parameters(c) + c.vocab_size * c.hidden_size, "a tied table is stored once"),
+        (lambda *rows: _one_layer(c), f"that has one layer; there are {c.n_layers}"),
+        (
+            lambda *rows: explorer_parameters(c) - _experts(c) * 7 / 8,
+            "each layer has 8 experts, all of which must be stored",
+        ),
+    )
 
 
 SHAPES = (
@@ -101,6 +119,8 @@ ROW = (
         answer=lambda d, first, second: 18 * P / d / GiB,
         typical=(
             (lambda d, first, second: second, "that is the printed row: the 16-bit weights are not in it"),
+            (lambda d, first, second: first, "that is the NO_OP row: nothing of it is divided yet"),
+            (lambda d, first, second: first / d * GB / GiB, "taken as GB; the printed row is in GiB already"),
             (lambda d, first, second: 20 * P / d / GiB, "two bytes are missing for each parameter, not four"),
             (lambda d, first, second: 18 * P / d / GB, "that is in GB; GiB is asked, as the tool divides"),
         ),
@@ -111,9 +131,15 @@ ROW = (
         unit="GB",
         tolerance=0.001,
         answer=lambda d, first, second: 16 * P / d / GB,
-        typical=((lambda d, first, second: second, "that is the printed number, and it is in GiB"),),
+        typical=(
+            (lambda d, first, second: second, "that is the printed number, and it is in GiB"),
+            (lambda d, first, second: second * GB / GiB, "turned round: a GiB is more than a GB, so there are more GB"),
+            (lambda d, first, second: first * GiB / d / GB, "that is with the lasting copy; the printed row has none"),
+        ),
     ),
 )
+
+MISSING = _experts(RELEASED) - _experts(FILE)
 
 MODEL = (
     Question(
@@ -124,13 +150,10 @@ MODEL = (
         answer=lambda *rows: explorer_parameters(FILE),
         typical=(
             (
-                lambda *rows: explorer_parameters(FILE) + _experts("grok_1_explorer") / 2,
+                lambda *rows: explorer_parameters(FILE) + _experts(FILE) / 2,
                 "the file says two matrices in a block, not three",
             ),
-            (
-                lambda *rows: explorer_parameters(FILE) - _experts("grok_1_explorer") * 7 / 8,
-                "each layer has 8 experts, all of which must be stored",
-            ),
+            *_counted_amiss(FILE),
         ),
     ),
     Question(
@@ -141,13 +164,10 @@ MODEL = (
         answer=lambda *rows: model_parameters(RELEASED),
         typical=(
             (
-                lambda *rows: explorer_parameters(RELEASED) - _experts("grok_1") / 3,
+                lambda *rows: explorer_parameters(RELEASED) - _experts(RELEASED) / 3,
                 "a block of the released model has three matrices",
             ),
-            (
-                lambda *rows: explorer_parameters(RELEASED) - _experts("grok_1") * 7 / 8,
-                "each layer has 8 experts, all of which must be stored",
-            ),
+            *_counted_amiss(RELEASED),
             (
                 lambda *rows: (
                     explorer_parameters(RELEASED)
@@ -162,8 +182,11 @@ MODEL = (
         level="model",
         unit="parameters",
         tolerance=0.001,
-        answer=lambda *rows: _experts("grok_1") - _experts("grok_1_explorer"),
+        answer=lambda *rows: MISSING,
         typical=(
+            (lambda *rows: MISSING / RELEASED.n_layers, f"that is one layer; there are {RELEASED.n_layers}"),
+            (lambda *rows: MISSING / RELEASED.n_experts, f"that is one expert; each layer has {RELEASED.n_experts}"),
+            (lambda *rows: -MISSING, "the file has too few: give how many, without a sign"),
             (
                 lambda *rows: explorer_parameters(RELEASED) - explorer_parameters(FILE),
                 "that is the whole difference; only the feed-forward blocks are asked",
@@ -172,30 +195,41 @@ MODEL = (
     ),
 )
 
+ROUNDED = "rounded too far: all numbers here are taken to 0.1 %"
+
 LAW = (
     Question(
         name="ratio_smallest",
         level="law",
         unit="tokens",
-        tolerance=0.005,
+        tolerance=0.001,
         answer=lambda *rows: _ratio("llama_7b"),
-        typical=((lambda *rows: 20, "that is the law; divide what it was trained on by its parameters"),),
+        typical=(
+            (lambda *rows: 20, "that is the law; divide what it was trained on by its parameters"),
+            (lambda *rows: round(_ratio("llama_7b")), ROUNDED),
+        ),
     ),
     Question(
         name="ratio_largest",
         level="law",
         unit="tokens",
-        tolerance=0.005,
+        tolerance=0.001,
         answer=lambda *rows: _ratio("llama_65b"),
-        typical=((lambda *rows: 20, "that is the law, and this one is near it, but not on it"),),
+        typical=(
+            (lambda *rows: 20, "that is the law, and this one is near it, but not on it"),
+            *((lambda *rows, digits=digits: round(_ratio("llama_65b"), digits), ROUNDED) for digits in (0, 1)),
+        ),
     ),
     Question(
         name="law_smallest",
         level="law",
         unit="tokens",
-        tolerance=0.005,
+        tolerance=0.001,
         answer=lambda *rows: chinchilla_tokens(_printed("llama_7b")),
-        typical=((lambda *rows: LLAMA_TOKENS["llama_7b"], "that is what it was trained on"),),
+        typical=(
+            (lambda *rows: LLAMA_TOKENS["llama_7b"], "that is what it was trained on"),
+            (lambda *rows: chinchilla_tokens(_printed("llama_7b")) / 1e12, "in trillions? The number itself is asked"),
+        ),
     ),
 )
 
@@ -208,7 +242,8 @@ SLIPS = NumberExercise(
     questions=(*SHAPES, *ROW, *MODEL, *LAW),
     praise={
         "shapes": "right. The printed 24 and 5140 are the paper's own, and a model of these sizes cannot be built",
-        "row": "right. 16/d is FSDP2: fp32 shards, and bf16 weights for one block at a time. 18/d keeps the bf16 copy. "
+        "row": "right. 18 bytes are 16-bit weights 2, fp32 gradients 4, fp32 weights and moments 12. FSDP2 shards what "
+        "is fp32, 16 bytes, and makes 16-bit weights for one block at a time; if a copy of them lasts, 18 are shared. "
         "Both are true; the row does not say which it means, and says GB for GiB",
         "model": "right. The file describes a model of a quarter of Grok-1's size: its numbers are true, "
         "of another model",
