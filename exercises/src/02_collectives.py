@@ -31,7 +31,8 @@
 # on **real processes**, on 1 to 4 ranks, compares every number, and counts what you sent. It tells you what it sees:
 # a hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? `hint("02.1")` gives a small hint, and the next one when you run it again.
+# Stuck? `hint("02.1")` gives a small hint, and the next one when you run it again. A cell below has the
+# line, behind a `#`.
 #
 # The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them: they
 # say the same as the check above them.
@@ -73,7 +74,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # None of your functions may change its input: another part of the program may still need it.
 
 # %%
-hint("02.1")
+# hint("02.1")
 
 # %% [markdown]
 # ## 02.1 Predict bytes, steps and seconds
