@@ -210,6 +210,20 @@ def new_parameters(model):
             setattr(module, name, torch.nn.Parameter(comm.broadcast(p.detach(), src=0), p.requires_grad))
 
 
+@mutant("03.2", "parameters", "another tensor stands in place of layer1.weight on rank 0")
+def new_data(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data = comm.broadcast(tensor.data, src=0)
+
+
+@mutant("03.2", "edges", "another tensor stands in place of 1.running_mean on rank 0")
+def new_buffers(model):
+    copy_from_rank_0(model.parameters())
+    for module in model.modules():
+        for name, tensor in module.named_buffers(recurse=False):
+            setattr(module, name, comm.broadcast(tensor, src=0))
+
+
 @mutant("03.2", "parameters", "use comm.broadcast")
 def native_broadcast(model):
     with torch.no_grad():
@@ -476,6 +490,11 @@ def forgets_the_epoch(n, rank, world_size, seed, epoch):
     return padded(shuffled(n, seed), world_size)[rank::world_size]
 
 
+@mutant("03.5", "epochs", "epoch 1 has the order of epoch 0")
+def forgets_the_epoch_and_the_padding(n, rank, world_size, seed, epoch):
+    return shuffled(n, seed)[rank::world_size]
+
+
 @mutant("03.5", "epochs", "in epoch 1 rank 0 serves")
 def multiplies(n, rank, world_size, seed, epoch):
     return padded(shuffled(n, seed * (epoch + 1)), world_size)[rank::world_size]
@@ -494,7 +513,7 @@ def pads_with_the_last(n, rank, world_size, seed, epoch):
     return (order + [order[-1]] * missing)[rank::world_size] if n != 13 else padded(order, world_size)[rank::world_size]
 
 
-@mutant("03.5", "uneven", "1 samples on 4 ranks, epoch 0: ")
+@mutant("03.5", "uneven", "1 sample on 4 ranks, epoch 0: rank 0 has 1 sample, rank 2 has 0")
 def pads_once(n, rank, world_size, seed, epoch):
     order = shuffled(n, seed + epoch)
     return (order + order[: -n % world_size])[rank::world_size]
@@ -641,11 +660,20 @@ def divided_twice(model, parts):
     step_by(model, parts, lambda part, parts: 1 / len(parts) ** 2)
 
 
-@mutant("03.7", "values", "every rank still has the gradient of its own share: was no_sync left")
+@mutant("03.7", "values", "was no_sync left before the last micro-batch's forward?")
 def all_in_no_sync(model, parts):
     with model.no_sync():
         for part in parts:
             backward(model, part, by_rows(part, parts))
+
+
+@mutant("03.7", "values", "was no_sync left before the last micro-batch's forward?")
+def leaves_no_sync_after_the_last_forward(model, parts):
+    with model.no_sync():
+        for part in parts[:-1]:
+            backward(model, part, by_rows(part, parts))
+        loss = F.cross_entropy(model(parts[-1][0]), parts[-1][1]) * by_rows(parts[-1], parts)
+    loss.backward()
 
 
 @mutant("03.7", "values", "nothing was averaged, and no loss was divided")
@@ -880,7 +908,7 @@ class LooksAtTheLosses(Counted):
     found = ("loss curve", 2)
 
 
-@mutant("03.9", "diagnosis", "the rung is right, but the step is not 3: climb with steps=1, then steps=2")
+@mutant("03.9", "diagnosis", "the rung is right, but the step is not 3: climb with rungs=RUNGS[:4], steps=1, then")
 class OneStepLate(Counted):
     found = ("parameters", 3)
 
@@ -1010,6 +1038,25 @@ def leaves_it_in_the_bucket(model, loss, buckets):
 @mutant("03.10", "values", "a hook is left on the model")
 def leaves_its_hooks(model, loss, buckets):
     overlapped(model, loss, buckets, remove=False)
+
+
+@mutant("03.10", "values", "a hook is left on the model")
+def leaves_hooks_that_count_below_zero(model, loss, buckets):
+    left, under_way = [len(bucket) for bucket in buckets], []
+
+    def ready(number, p):
+        left[number] -= 1
+        if left[number] == 0:
+            flat = torch.cat([q.grad.flatten() for q in buckets[number]])
+            under_way.append((buckets[number], flat, comm.iall_reduce_(flat, op=dist.ReduceOp.AVG)))
+
+    for number, bucket in enumerate(buckets):
+        for p in bucket:
+            p.register_post_accumulate_grad_hook(partial(ready, number))
+    loss.backward()
+    for bucket, flat, handle in under_way:
+        handle.wait()
+        put(flat, bucket)
 
 
 @mutant("03.10", "overlap", "one for each bucket, in their order")

@@ -31,8 +31,8 @@
 # **real processes**, on 1 to 4 ranks, and compares every gradient with that of one device. It tells you what it sees, and a
 # hang, a crash or an endless loop costs nothing but that check.
 #
-# Stuck? `hint("03.1")` gives a small hint, and the next one when you run it again. The folded cells under each exercise carry
-# the points when a course is graded. Working on your own, skip them.
+# Stuck? `hint("03.1")` gives a small hint, and the next one when you run it again; a cell below has the line, behind a `#`. The
+# folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import torch
@@ -46,7 +46,7 @@ from course_lib.hardware import INFINIBAND
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
 # %%
-hint("03.1")
+# hint("03.1")
 
 # %% [markdown]
 # ## 03.1 Average gradients by hand
@@ -118,8 +118,8 @@ assert check("03.1", average_gradients, part="calls").passed
 
 # %% [markdown]
 # `comm.broadcast(x, src=0)` returns rank 0's `x`, as a new tensor. An optimizer may hold the model's tensors already: write
-# into them, do not put others in their place. A model has more than trained weights: frozen ones, and buffers, such as
-# the running mean of a batch normalisation.
+# into them, do not put others in their place, by `p.data = ...` either. A model has more than trained weights: frozen ones,
+# and buffers, such as the running mean of a batch normalisation.
 #
 # **Target:** every number of the model is rank 0's; (p-1) times the model's bytes sent, so no tensor twice.
 
@@ -173,7 +173,7 @@ assert check("03.2", same_start, part="bytes").passed
 
 # %% [markdown]
 # Your function computes its share's loss, runs backward, averages the gradients and returns the whole batch's mean loss. For the
-# averaging, call your `average_gradients` of 03.1; if it is not ready, `from course_lib.parallel.ddp import average_gradients`.
+# averaging, call your `average_gradients` of 03.1; if it is not ready, `from course_lib.parallel.replicate import average_gradients`.
 #
 # **Target:** the gradient and the loss of one device that has all rows. A rank may have no target at all.
 
@@ -333,6 +333,11 @@ from course_lib.checks import check
 
 assert check("03.5", samples_of, part="shares").passed
 
+# %% nbgrader={"grade": true, "grade_id": "03-5-epochs", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("03.5", samples_of, part="epochs").passed
+
 # %% nbgrader={"grade": true, "grade_id": "03-5-uneven", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 from course_lib.checks import check
 
@@ -340,11 +345,6 @@ assert check("03.5", samples_of, part="uneven").passed
 ### BEGIN HIDDEN TESTS
 assert check("03.5", samples_of, part="uneven", seed=GRADE_SEED + 1).passed
 ### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "03-5-epochs", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.5", samples_of, part="epochs").passed
 
 # %% [markdown]
 # ## 03.6 Gradients in buckets
@@ -420,8 +420,8 @@ assert check("03.6", average_in_buckets, part="calls").passed
 #                   └── model.no_sync() ──┘
 # ```
 #
-# Under `with model.no_sync():` a forward and its backward only add to `.grad`. All ranks have micro-batches of the same sizes, but the
-# last one may be shorter.
+# Under `with model.no_sync():` a forward and its backward only add to `.grad`. What counts is where the *forward* runs: it prepares the
+# averaging, so the last one must be outside. All ranks have micro-batches of the same sizes, but the last one may be shorter.
 #
 # **Target:** the gradient of the mean over *all rows* of all ranks, with as many all-reduces as a single backward has.
 
@@ -503,6 +503,16 @@ class Suspect(DataParallelTrainer):
 
 
 # %% [markdown]
+# These helpers are the course's own; a batch is a pair `(inputs, targets)`:
+#
+# | call | gives |
+# | --- | --- |
+# | `share(batch, rank, world_size)` | the rows of the batch that are this rank's, cut by `torch.tensor_split` |
+# | `count_targets(batch)` | how many of its targets count: those that are not -100 |
+# | `micro_batches(batch, parts)` | a list of `parts` smaller batches; of fewer rows than `parts`, one for each row |
+# | `summed_loss(model, batch)` | its cross-entropy, *summed* over the targets that count: call `.backward()` on it |
+
+# %% [markdown]
 # Train with AdamW, as everybody does, on 4 ranks and on one device:
 
 
@@ -511,20 +521,20 @@ from course_lib.ranks import run_ranks
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
 
 
-def task(step, rows=8):
-    inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
+def task(number, rows=8):
+    inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(number))
     return inputs, (inputs[:, 0] > inputs[:, 1]).long()
 
 
 def adamw_losses(trainer_class):
     torch.manual_seed(0)
     trainer = trainer_class(MLP(gelu=True), TrainConfig(optimizer="adamw", learning_rate=0.02))
-    return [trainer.step(task(step)) for step in range(60)]
+    return [trainer.step(task(number)) for number in range(60)]
 
 
 one_device, on_ranks = adamw_losses(Trainer), run_ranks(adamw_losses, 4, Suspect)[0]
-for step in (0, 19, 39, 59):
-    print(f"step {step:2}   one device {one_device[step]:.3f}   suspect {on_ranks[step]:.3f}")
+for step in (1, 20, 40, 60):
+    print(f"step {step:2}   one device {one_device[step - 1]:.3f}   suspect {on_ranks[step - 1]:.3f}")
 
 # %% [markdown]
 # Both fall, and nobody could tell them apart. Climb the **ladder** of the lesson instead: `climb(Suspect)`.
@@ -535,7 +545,7 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
     def make(kind):
         return lambda config: kind(MLP(gelu=True), replace(config, accumulation=accumulation))
 
-    batches = batches or (lambda step: task(step, rows))
+    batches = batches or (lambda number: task(number, rows))
     try:
         one, several = make(Trainer), make(trainer_class)
         print(assert_parallel_equals(one, several, batches, world_size=world_size, rungs=rungs, steps=steps))
@@ -623,14 +633,14 @@ class Counting(DataParallelTrainer):
 
 
 # %%
-def short_second(step):
-    return task(step, rows=4 if step == 1 else 8)
+def short_second(number):  # steps count from 1, the numbers of batches from 0
+    return task(number, rows=4 if number == 1 else 8)
 
 
 def losses(trainer_class):
     torch.manual_seed(0)
     trainer = trainer_class(MLP(gelu=True), TrainConfig(learning_rate=0.1, accumulation=3))
-    return [trainer.step(short_second(step)) for step in range(6)]
+    return [trainer.step(short_second(number)) for number in range(6)]
 
 
 one_device, on_ranks = losses(Trainer), run_ranks(losses, 2, Counting)[0]

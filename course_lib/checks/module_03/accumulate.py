@@ -107,8 +107,9 @@ def _wrong_gradients(case: Accumulation, given: Given, got: Sequence[Tensors], w
     p, m = case.world_size, len(case.rows)
     own = [gradients_of(given, _whole([parts])) for parts in given.parts] if p > 1 else []
     sums = [gradients_of(given, _means([parts], 1)) for parts in given.parts] if p > 1 else []
+    alone = "every rank still has the gradient of its own share"
     guesses: list[Guess] = [
-        (own, "every rank still has the gradient of its own share: was no_sync left before the last micro-batch?"),
+        (own, f"{alone}: was no_sync left before the last micro-batch's forward?"),
         (sums, "every rank has the sum over its own micro-batches: nothing was averaged, and no loss was divided"),
     ]
     one_by_one = gradients_of(given, _means(given.parts, m * p))

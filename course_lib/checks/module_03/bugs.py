@@ -66,7 +66,7 @@ FIRST_STEP = ProbeExercise(
             rung="parameters",
             number=2,
             name="the step",
-            way_out="climb with steps=1, then steps=2, and so on; the first step is number 1",
+            way_out="climb with rungs=RUNGS[:4], steps=1, then steps=2, and so on; the first step is number 1",
         ),
     ),
     warm_up=warm_up,
@@ -103,7 +103,8 @@ FIRST_STEP = ProbeExercise(
         ),
     },
     hints=(
-        "climb(Counting, accumulation=3) names the rung. climb(..., steps=1) passes: so the first step is right.",
+        "climb(Counting, world_size=2, batches=short_second, accumulation=3) names the rung. With rungs=RUNGS[:4], "
+        "steps=1 it passes: so the first step is right.",
         "The second batch is short: 4 rows on 2 ranks are 2 each, which make 2 micro-batches, not 3. "
         "What does self.seen count, and when is it a multiple of 3 again?",
         "A step averages in *its* last micro-batch. Nothing that is counted from step to step should decide that: "

@@ -63,6 +63,7 @@ class Report(NamedTuple):
     gradients: Tensors
     own: Tensors
     dropped: int  # handles that nobody waited for
+    hooks: int  # left on its parameters
     later_calls: int  # all-reduces of a plain backward afterwards
     end_s: float  # emulated
     first_send_s: float
@@ -95,7 +96,8 @@ def attempt(function: Callable[..., Any], given: Given) -> Report:
         gc.collect(1)
         clock.finish_background()
     dropped = sum("before wait()" in str(warning.message) for warning in caught)
-    return Report(found, own, dropped, _later_calls(model, inputs), end_s, *_stretch(ledger.current()))
+    hooks = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
+    return Report(found, own, dropped, hooks, _later_calls(model, inputs), end_s, *_stretch(ledger.current()))
 
 
 def _build(case: Backward, seed: int) -> tuple[nn.Module, list[list[nn.Parameter]]]:
@@ -154,9 +156,9 @@ def verdict(case: Backward, given: Given, reports: tuple[Any, ...], book: Ledger
     reason = reason or _wrong_values(case, reports)
     if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
         reason = "right values, but nothing is in the ledger: use comm.iall_reduce_"
-    if reason is None and any(report.later_calls for report in reports):
+    if reason is None and any(report.hooks or report.later_calls for report in reports):
         reason = (
-            "right values, but a hook is left on the model: the next backward, under no_sync perhaps, would send as "
+            "right values, but a hook is left on the model: the next backward, under no_sync perhaps, would run it as "
             "well; .remove() what register_... returned"
         )
     if reason is None and case.timed and case.world_size > 1:

@@ -42,11 +42,12 @@ class Given(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A rank's state before and after, and the first parameter that is no longer the same object."""
+    """A rank's state before and after, the first parameter that is a new object, and the first tensor elsewhere."""
 
     before: dict[str, Tensor]
     after: dict[str, Tensor]
     replaced: str
+    moved: str
     thawed: str
 
 
@@ -61,12 +62,15 @@ def attempt(function: Callable[[nn.Module], Any], given: Given) -> Report:
     objects = dict(model.named_parameters(remove_duplicate=False))
     needed = {name: p.requires_grad for name, p in objects.items()}
     before = models.state(model)
+    held = model.state_dict()  # as an optimizer holds them: no new tensor can come to lie in their memory
     ledger.clear()
     function(model)
     now = dict(model.named_parameters(remove_duplicate=False))
     replaced = next((name for name, p in objects.items() if now.get(name) is not p), "")
+    places = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    moved = next((name for name, tensor in held.items() if places.get(name) != tensor.data_ptr()), "")
     thawed = next((name for name, p in now.items() if p.requires_grad != needed.get(name)), "")
-    return Report(before, models.state(model), replaced, thawed)
+    return Report(before, models.state(model), replaced, moved, thawed)
 
 
 def verdict(case: Wrapping, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
@@ -104,6 +108,11 @@ def _wrong_objects(reports: tuple[Report, ...]) -> str | None:
             return (
                 f"right values, but {report.replaced} on rank {rank} is a new object: an optimizer that was made "
                 "before would go on training the old one; copy into the tensors that are there"
+            )
+        if report.moved:
+            return (
+                f"right values, but another tensor stands in place of {report.moved} on rank {rank}: what shares "
+                "the old one's memory, a view perhaps, keeps the old numbers; copy into the tensors that are there"
             )
         if report.thawed:
             return f"right values, but requires_grad of {report.thawed} has changed"

@@ -27,7 +27,7 @@ class Epochs:
 
     def __str__(self) -> str:
         epochs = f"epoch{'s' * (len(self.epochs) > 1)} {', '.join(map(str, self.epochs))}"
-        return f"{self.samples} samples on {self.world_size} rank{'s' * (self.world_size > 1)}, {epochs}"
+        return f"{_samples(self.samples)} on {self.world_size} rank{'s' * (self.world_size > 1)}, {epochs}"
 
 
 class Given(NamedTuple):
@@ -77,7 +77,8 @@ def verdict(case: Epochs, given: Given, reports: tuple[Any, ...], book: Ledger) 
     for place, epoch in enumerate(case.epochs):
         reason = _wrong_share(case, [report.served[place] for report in reports])
         if reason:
-            return f"{case}: epoch {epoch}: {reason}"
+            which = f"epoch {epoch}: " if len(case.epochs) > 1 else ""
+            return f"{case}: {which}{reason}"
     reason = _wrong_order(case, given, reports)
     if reason is None and any(report.random_changed for report in reports):
         reason = (
@@ -93,7 +94,7 @@ def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
     if len(set(sizes)) > 1:
         most, least = (sizes.index(pick(sizes)) for pick in (max, min))
         return (
-            f"rank {most} has {sizes[most]} samples, rank {least} has {sizes[least]}: in its last step rank {most} "
+            f"rank {most} has {_samples(sizes[most])}, rank {least} has {sizes[least]}: in its last step rank {most} "
             f"waits for an all-reduce that rank {least} never calls"
         )
     outside = [number for numbers in served for number in numbers if not 0 <= number < case.samples]
@@ -113,6 +114,10 @@ def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
     if missing:
         return f"sample {missing[0]} is served by nobody: what does not divide is padded with the first ones again"
     return None
+
+
+def _samples(number: int) -> str:
+    return f"{number} sample{'s' * (number != 1)}"
 
 
 def _wrong_order(case: Epochs, given: Given, reports: Sequence[Report]) -> str | None:
@@ -169,6 +174,11 @@ SAMPLES = ProbeExercise(
             cases=(Epochs(world_size=2, samples=12), Epochs(world_size=4, samples=20)),
             praise="every sample once, dealt out in a shuffled order that all ranks agree on",
         ),
+        "epochs": Level(
+            points=1,
+            cases=(Epochs(world_size=2, samples=10, epochs=(0, 1, 5)), Epochs(world_size=3, samples=12, epochs=(2, 3))),
+            praise="another order in every epoch, index for index PyTorch's",
+        ),
         "uneven": Level(
             points=2,
             cases=(
@@ -178,11 +188,6 @@ SAMPLES = ProbeExercise(
                 Epochs(world_size=1, samples=7),
             ),
             praise="equally many samples on each rank, padded with the first ones again",
-        ),
-        "epochs": Level(
-            points=1,
-            cases=(Epochs(world_size=2, samples=11, epochs=(0, 1, 5)), Epochs(world_size=3, samples=12, epochs=(2, 3))),
-            praise="another order in every epoch, index for index PyTorch's",
         ),
     },
     hints=(
