@@ -378,8 +378,8 @@ assert check("01.5", zero_bytes, part="formats").passed
 
 # %% [markdown]
 # `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings; it sets the learning rate itself. Use it in
-# place of your own: the check counts the bytes of what you give it, all that a view hides behind it, and its moments. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own
-# would hide it.)
+# place of your own: the check counts the bytes of what you give it, for a view all the memory behind it, and its moments. (Its eps
+# is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
 #
 # As module 02 shows, each of the two collectives sends (p-1)/p of the tensor from every rank.
 #

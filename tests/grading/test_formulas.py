@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from course_lib.checks import check, runner
-from course_lib.checks.formula import Call, Formula, formula_exercise
-from course_lib.checks.module_01 import bits, needs, zero_ranks
+from course_lib.checks.formula import Call, Formula, _counted, formula_exercise
+from course_lib.checks.module_01 import bits, counting, needs, zero_ranks
 from course_lib.checks.probe import why_probe_fails
 from course_lib.checks.spec import Level
 from course_lib.config import load_model
@@ -103,6 +103,14 @@ def test_no_slip_of_01_4_gives_the_right_number(shape):
         assert len({*ways, needs._needed(device, "zero", *shape, binary=True)}) == 4
     room = needs._room(*shape)
     assert len({int(room), math.ceil(room), 80 * 10**9 // needs._sequence_bytes(*shape)}) == 3
+
+
+@pytest.mark.parametrize("level", ["kept", "recompute"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_term_that_is_missing_in_01_7_s_first_shape_is_named(level, seed):
+    amounts = counting._tensors(*counting.ACTIVATIONS.levels[level].cases[0].arguments(seed))
+    for name, amount in amounts.items():
+        assert _counted(-amount, amounts).endswith(f"too few, exactly {name}")
 
 
 def test_the_presets_of_01_3_are_the_published_sizes():
