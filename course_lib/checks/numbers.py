@@ -78,7 +78,7 @@ def _suggestion(exercise: NumberExercise, question: Question, guess: float, righ
 def suggest(ratio: float, world_size: int) -> str:
     """What the ratio of a guess to the answer suggests, at least whether it is too large."""
     if 0.9 < ratio < 1.1:
-        size = f"{abs(ratio - 1):.2g} of the answer too {'large' if ratio > 1 else 'small'}"
+        size = f"{100 * abs(ratio - 1):.2g} % too {'large' if ratio > 1 else 'small'}"
     else:
         size = f"{ratios.times(ratio)} the answer" if ratio >= 1 else f"1/{ratios.times(1 / ratio)} of the answer"
     meaning = ratios.explain(ratio, world_size, ratios.GUESSES, most=1)

@@ -189,6 +189,8 @@ def test_a_wrong_sum_tells_what_happened(change, reason):
         (4, "4.0 x the answer; p times too much"),
         (1.048576, "MiB (2**20 bytes) where MB"),
         (17, "17.0 x the answer"),
+        (9 / 9.684, "7.1 % too small"),
+        (257 / 256, "0.39 % too large"),
     ],
 )
 def test_a_typical_guess_is_recognised(ratio, text):
