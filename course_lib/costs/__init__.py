@@ -70,7 +70,7 @@ from course_lib.costs.parameters import (
     outer_weights,
     parameters_by_part,
 )
-from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight, pipeline_stashed
+from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight, pipeline_stashed, pipeline_step
 from course_lib.costs.published import PARAMETER_FORMULAS, megatron_parameters, workshop_parameters
 from course_lib.costs.published_activations import (
     interleaving_memory,
@@ -86,6 +86,7 @@ from course_lib.costs.published_runs import (
     MeasuredRow,
     TrainingRun,
 )
+from course_lib.costs.stages import balanced_sizes
 from course_lib.costs.sweep import SweepPoint
 from course_lib.costs.traffic import CommTime, Step, split_sizes
 
@@ -120,6 +121,7 @@ __all__ = [
     "StateBytes",
     "Step",
     "SweepPoint",
+    "balanced_sizes",
     "TrainingRun",
     "Weight",
     "Work",
@@ -173,6 +175,7 @@ __all__ = [
     "pipeline_bubble_s",
     "pipeline_in_flight",
     "pipeline_stashed",
+    "pipeline_step",
     "published_gaps",
     "rank_layer_parameters",
     "rank_outer_parameters",
