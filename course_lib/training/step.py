@@ -63,7 +63,12 @@ def sgd_update(model: nn.Module, learning_rate: float) -> None:
 
 
 def state_bytes(model: nn.Module) -> int:
-    """Bytes of the weights and gradients that exist now; memory that two tensors share counts once."""
-    tensors = [x for parameter in model.parameters() for x in (parameter.data, parameter.grad) if x is not None]
-    storages = {storage.data_ptr(): storage.nbytes() for storage in (x.untyped_storage() for x in tensors)}
-    return sum(storages.values())
+    """Bytes of the weights and gradients that exist now."""
+    pairs = ((parameter.data, parameter.grad) for parameter in model.parameters())
+    return storage_bytes(x for pair in pairs for x in pair if x is not None)
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory behind the tensors; what two of them share counts once, a part counts as its whole."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

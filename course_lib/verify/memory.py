@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.models.decoder import Decoder
-
-
-def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the memory behind the tensors; what two of them share counts once, a part counts as its whole."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+from course_lib.training.step import storage_bytes
 
 
 def saved_bytes(model: nn.Module, forward: Callable[[], object]) -> int:

@@ -15,8 +15,7 @@ from torch.distributed import ReduceOp
 from course_lib import comm
 from course_lib.costs import Convention, StateBytes
 from course_lib.training.batches import Batch
-from course_lib.training.step import compute_gradients
-from course_lib.verify.memory import storage_bytes
+from course_lib.training.step import compute_gradients, storage_bytes
 
 FORMATS = {2: torch.bfloat16, 4: torch.float32}  # by bytes
 BETAS, WEIGHT_DECAY = (0.9, 0.999), 0.01

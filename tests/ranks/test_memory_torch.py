@@ -16,8 +16,7 @@ from course_lib.costs import CONVENTIONS, StateBytes, model_parameters, state_by
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
-from course_lib.training.step import compute_gradients
-from course_lib.verify.memory import storage_bytes
+from course_lib.training.step import compute_gradients, storage_bytes
 
 GQA = ModelConfig(
     name="grouped", hidden_size=384, n_layers=1, n_heads=6, n_kv_heads=3, ffn_size=1000, vocab_size=256, tied=False
