@@ -75,6 +75,11 @@ class PipelineTrainer(Trainer):
         self.ties = Ties(self._own_parameters(), self._holders(), self.group)
         return nn.ModuleDict({str(number): stage for number, stage in mine.items()})
 
+    @property
+    def n_microbatches(self) -> int:
+        """Into how many parts the schedule cuts a batch."""
+        return self.schedule.n_microbatches
+
     @torch.no_grad()
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for the whole batch, on every rank: it passes the stages in one piece."""

@@ -37,6 +37,11 @@ class Trainer:
         """What stands between the trainer and the model: nothing on one device."""
         return model
 
+    @property
+    def n_microbatches(self) -> int:
+        """Into how many parts a rank cuts its share of a batch."""
+        return self.config.accumulation
+
     @torch.no_grad()
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for the whole batch, on every rank."""

@@ -16,6 +16,7 @@ from course_lib import comm
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.config import TrainConfig
+from course_lib.parallel.ties import canonical_names
 from course_lib.training.batches import Batch
 from course_lib.training.step import state_bytes
 from course_lib.training.trainer import Trainer
@@ -45,7 +46,8 @@ class SgdTrace:
 
     parameter_names: tuple[str, ...]
     frozen: tuple[str, ...]
-    accumulation: int
+    tied: tuple[str, ...]  # what the model uses in several places
+    n_microbatches: int
     start: dict[str, Tensor]  # parameters and buffers
     output: Tensor
     gradients: dict[str, Tensor]
@@ -109,7 +111,8 @@ def sgd(make: Make, plan: Plan) -> SgdTrace:
         return SgdTrace(
             parameter_names=tuple(trainer.parameters()),
             frozen=tuple(name for name, p in trainer.module.named_parameters() if not p.requires_grad),
-            accumulation=trainer.config.accumulation,
+            tied=tuple({first for name, first in canonical_names(trainer.module).items() if name != first}),
+            n_microbatches=trainer.n_microbatches,
             start=start,
             output=output,
             gradients=gradients,

@@ -92,7 +92,7 @@ def way_out(pair: Pair, found: Signature, alone: SgdTrace, ranks: Sequence[SgdTr
     if found.kind in REARRANGED:
         return REARRANGED[found.kind]
     if found.ratio is not None:
-        causes = causes_of_ratio(pair.rung, found.ratio, len(ranks), ranks[0].accumulation)
+        causes = causes_of_ratio(pair.rung, found.ratio, len(ranks), ranks[0].n_microbatches)
         if causes:
             return "; or ".join(causes)
     return WAYS_OUT.get(pair.rung) or of_gradients(pair, ranks)
@@ -115,13 +115,15 @@ def of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
         return (
             "all ranks hold the same one, so it was reduced: does each share count by its number of targets, and is "
             "every micro-batch in it?"
+            + " It is tied: is the gradient of every use in it?"
+            * (pair.name in ranks[0].tied)
         )
     return "the ranks hold different ones: average it over the ranks between backward and the optimizer's step"
 
 
-def causes_of_ratio(rung: str, ratio: float, world_size: int, accumulation: int) -> list[str]:
+def causes_of_ratio(rung: str, ratio: float, world_size: int, n_microbatches: int) -> list[str]:
     """Everything that gives just this ratio."""
-    p, m = world_size, accumulation
+    p, m = world_size, n_microbatches
     table = [
         (-1.0, "its sign is turned round: a subtraction where an addition belongs"),
         (0.0, "nothing wrote into it"),

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 import torch
+from museum_data import BATCHES, LETTERS, SEQUENCE
 from torch import Tensor, nn
 
-from course_lib.training.batches import Batches
 from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
@@ -18,21 +18,6 @@ from course_lib.verify.museum import BUGS, DATA_ORDER, curve_alone, curve_on_ran
 
 WORLD_SIZE = 4
 STEPS = 96
-LETTERS = 16
-SEQUENCE = 16
-
-
-def chain(length):
-    """Letters that follow each other by chance, some pairs more often than others: a loss that cannot fall to 0."""
-    generator = torch.Generator().manual_seed(0)
-    odds = torch.rand(LETTERS, LETTERS, generator=generator) ** 4
-    text = [0]
-    for _ in range(length):
-        text.append(int(torch.multinomial(odds[text[-1]], 1, generator=generator)))
-    return bytes(text)
-
-
-BATCHES = Batches(text=chain(SEQUENCE * 32 * 16), batch_size=32, sequence=SEQUENCE)
 
 
 class Reader(nn.Module):

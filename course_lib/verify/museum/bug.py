@@ -14,6 +14,8 @@ from course_lib.verify.climb import Make
 from course_lib.verify.data_order import DATA_ORDER, sampled
 
 METHODS = ("output", "compute_gradients", "clip", "update", "save", "load")
+ISSUES = "https://github.com/{}/issues/{}"
+PULLS = "https://github.com/{}/pull/{}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from course_lib.training.batches import Batch
 from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.trainer import Trainer, make_optimizer
 from course_lib.verify.data_order import DATA_ORDER
-from course_lib.verify.museum.bug import Bug, Issue
+from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
 
 broadcast_tensors = replicate.broadcast_tensors
 compute_gradients = DataParallelTrainer.compute_gradients
@@ -139,8 +139,6 @@ def together(first: Patch, second: Patch) -> Patch:
     return context
 
 
-ISSUES = "https://github.com/{}/issues/{}"
-PULLS = "https://github.com/{}/pull/{}"
 PICOTRON = (
     "https://github.com/huggingface/picotron/blob/5809434fb5df9a647e9b035a01d1381346035b6c/"
     "picotron/data_parallel/data_parallel.py"
