@@ -21,6 +21,7 @@ from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
 from course_lib.viz.ring import ring_all_reduce_step, ring_all_reduce_story
 from course_lib.viz.scaling import plot_scaling
+from course_lib.viz.schedules import plot_schedule, plot_schedules
 from course_lib.viz.source import show_source
 from course_lib.viz.speedup import plot_speedup
 from course_lib.viz.stepper import ring_stepper
@@ -48,6 +49,8 @@ __all__ = [
     "plot_overlap",
     "plot_ranks",
     "plot_scaling",
+    "plot_schedule",
+    "plot_schedules",
     "plot_speedup",
     "plot_timeline",
     "plot_topology",

@@ -11,8 +11,9 @@ from matplotlib.patches import Rectangle
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
 from course_lib.viz import marks, style
+from course_lib.viz.keys import LINE, draw_key, lines_of
 from course_lib.viz.picture import Picture
-from course_lib.viz.timeline import COMMUNICATION, WAITING, Bar, draw_bars, draw_key, time_unit
+from course_lib.viz.timeline import COMMUNICATION, WAITING, Bar, draw_bars, key_of, time_unit
 
 _LEFT, _RIGHT, _LANE = 1.4, 1.8, 0.36  # inches: lane names, the step's end in words, one lane
 _TOP, _PITCH = style.HEADER + 0.34, 2 * _LANE + 0.52
@@ -39,12 +40,14 @@ def plot_overlap(
     runs = {name: _bars(ledger, rank) for name, ledger in timelines.items()}
     spans = {name: round(ledger.span_s, _DIGITS) for name, ledger in timelines.items()}
     scale, unit = time_unit(max(spans.values()))
-    figure, page = style.new_page(_TOP + len(runs) * _PITCH + 0.72, title, subtitle)
-    draw_key(page, [bar for bars in runs.values() for bar in bars], _LEFT)
+    key = key_of([bar for bars in runs.values() for bar in bars])
+    first = _TOP + LINE * (len(lines_of(key, _LEFT)) - 1)
+    figure, page = style.new_page(first + len(runs) * _PITCH + 0.72, title, subtitle)
+    draw_key(page, key, _LEFT)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     reach, slowest = max(spans.values()) * scale, next(iter(spans.values()))
     for number, (name, bars) in enumerate(runs.items()):
-        top = _TOP + number * _PITCH + 0.42
+        top = first + number * _PITCH + 0.42
         axes = style.chart_axes(figure, _LEFT, top, width, 2 * _LANE)
         _prepare_lanes(axes, spans[name] * scale, reach, unit if number == len(runs) - 1 else "")
         _name_run(page, top - 0.16, name, bars)

@@ -25,7 +25,13 @@ INK, SOFT, FAINT, PANEL, PAPER = "#1B2630", "#55636F", "#D5DCE2", "#F2F5F7", "#F
 RANK_HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#9AA5AE")
 COMMUNICATION = "#3E5568"
 IDLE = "#C9D1D8"
-COMPUTE = {"forward": "#56B4E9", "backward": "#D55E00", "optimizer": "#F0E442"}
+COMPUTE = {
+    "forward": "#56B4E9",
+    "backward": "#D55E00",
+    "backward input": "#FBB161",  # the two parts of backward: lighter and darker than the whole
+    "backward weight": "#93290B",
+    "optimizer": "#F0E442",
+}
 OTHER_COMPUTE = "#B8A9D9"
 ALGORITHM_HUES = {
     "naive": "#B84A5E",

@@ -13,7 +13,8 @@ from matplotlib.path import Path
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
-from course_lib.viz import marks, style
+from course_lib.viz import style
+from course_lib.viz.keys import LINE, Entry, draw_key, lines_of
 from course_lib.viz.picture import Picture
 
 _LEFT, _TOP, _LANE, _AXIS = 1.3, style.HEADER + 0.62, 0.66, 0.62  # inches: rank names, key, one rank, time axis
@@ -63,17 +64,20 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
     bars = [bar for event in ledger.events for bar in _bars(event, pairs.get(id(event)), beside)]
     origin = ledger.events[0].start_s
     scale, unit = time_unit(ledger.span_s)
-    height = _TOP + ledger.world_size * _LANE + _AXIS + 0.25
-    figure, page = style.new_page(height, title, f"{len(ledger.events)} events in {style.seconds(ledger.span_s)}")
+    key = key_of(bars)
+    top, tall = _TOP + LINE * (len(lines_of(key, _LEFT)) - 1), ledger.world_size * _LANE
+    figure, page = style.new_page(
+        top + tall + _AXIS + 0.25, title, f"{len(ledger.events)} events in {style.seconds(ledger.span_s)}"
+    )
     width = style.PAGE_WIDTH - _LEFT - style.MARGIN
-    axes = style.chart_axes(figure, _LEFT, _TOP, width, ledger.world_size * _LANE)
+    axes = style.chart_axes(figure, _LEFT, top, width, tall)
     _prepare_lanes(axes, ledger, scale, unit)
     for what in sorted({bar.what for bar in bars}):
         draw_bars(axes, [bar for bar in bars if bar.what == what], origin, scale)
     if len(pairs) <= _MOST_ARROWS:
         _draw_arrows(axes, pairs, {id(event): event for event in ledger.events}, origin, scale, beside)
     _draw_calls(axes, ledger, origin, scale, width)
-    draw_key(page, bars)
+    draw_key(page, key, _LEFT)
     return Picture(figure, title=title, description=_in_words(ledger, bars))
 
 
@@ -217,15 +221,11 @@ def _draw_calls(axes: Axes, ledger: Ledger, origin: float, scale: float, width: 
         axes.text((left + right) / 2, -0.2, names[form], **look)
 
 
-def draw_key(page: Axes, bars: list[Bar], x: float = _LEFT) -> None:
-    """Swatches of the kinds that occur, in one row from `x` on."""
+def key_of(bars: list[Bar]) -> list[Entry]:
+    """The kinds that occur."""
     shown = {bar.what for bar in bars}
     known = [what for what in _COLOURS if what in shown]
-    y = style.HEADER + 0.1
-    for what in known + sorted(shown - set(known)):
-        marks.box(page, x, y - 0.08, 0.26, 0.16, fill=_COLOURS.get(what, style.OTHER_COMPUTE), corner=0.03)
-        marks.label(page, x + 0.34, y, what, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
-        x += 0.34 + style.text_width(what, style.SMALL_SIZE) + 0.28
+    return [Entry(what, [_COLOURS.get(what, style.OTHER_COMPUTE)]) for what in known + sorted(shown - set(known))]
 
 
 def _in_words(ledger: Ledger, bars: list[Bar]) -> str:

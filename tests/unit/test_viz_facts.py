@@ -210,7 +210,7 @@ def test_labels_move_apart_and_keep_their_order():
 def test_ranks_have_eight_hues_apart_from_those_of_activities():
     assert len(set(style.RANK_HUES)) == 8
     fixed = {style.COMMUNICATION, style.IDLE, *style.COMPUTE.values()}
-    assert len(fixed) == 5
+    assert len(fixed) == 7
     assert not fixed & set(style.RANK_HUES[:4])
     assert set(style.ALGORITHM_HUES) >= {name for row in ALGORITHMS.values() for name in row}
     assert not set(style.ALGORITHM_HUES.values()) & (fixed | set(style.RANK_HUES))

@@ -1,0 +1,153 @@
+"""A pipeline schedule in time, and what figures say about it in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from course_lib.errors import four_parts
+from course_lib.parallel.pipeline import LABELS
+from course_lib.schedules import (
+    Compute,
+    Durations,
+    Schedule,
+    SendActivation,
+    SendGradient,
+    Slot,
+    bubble_s,
+    idle_s,
+    time_schedule,
+)
+from course_lib.viz.timeline import time_unit
+
+MOST_RANKS = 8
+NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "zb-h1": "ZB-H1"}
+_LETTERS = {"forward": "F", "backward": "BW", "backward input": "B", "backward weight": "W"}
+_MOST_WORDS = 64  # computations of a rank that are listed
+_DIGITS = 9  # of a second: rounding errors must not change a picture
+
+
+class Run(NamedTuple):
+    """A schedule, and when everything in it happens, from 0 on."""
+
+    schedule: Schedule
+    slots: Sequence[Slot]
+
+    @property
+    def end_s(self) -> float:
+        """When the last computation ends."""
+        return max(slot.end_s for slot in self.computed)
+
+    @property
+    def computed(self) -> list[Slot]:
+        """The slots in which a rank computes."""
+        return [slot for slot in self.slots if isinstance(slot.instruction, Compute)]
+
+    @property
+    def sent(self) -> list[Slot]:
+        """The messages that take time, at their senders."""
+        sends = [slot for slot in self.slots if isinstance(slot.instruction, SendActivation | SendGradient)]
+        return [slot for slot in sends if slot.end_s > slot.start_s]
+
+    @property
+    def idle_shares(self) -> list[float]:
+        """By rank, the part of the step in which it computes nothing."""
+        return [idle / self.end_s for idle in idle_s(self.computed, self.schedule.n_ranks)]
+
+    def what(self, slot: Slot) -> str:
+        """What a ledger calls a computation, and figures too."""
+        assert isinstance(slot.instruction, Compute)
+        return LABELS[type(slot.instruction)]
+
+    def chunk(self, slot: Slot) -> int:
+        """Which of its rank's stages a slot is at."""
+        return slot.instruction.stage // self.schedule.n_ranks
+
+
+class Clock(NamedTuple):
+    """How times are written: as seconds, or as forward passes."""
+
+    factor: float
+    unit: str
+
+    def says(self, seconds: float) -> str:
+        """A time with its unit."""
+        return f"{round(seconds, _DIGITS) * self.factor:.4g} {self.unit}"
+
+    @property
+    def axis(self) -> str:
+        """What stands below the axis."""
+        return "time in forward passes (F = 1)" if self.unit == "F" else f"time ({self.unit})"
+
+
+def clock_of(durations: Durations | Sequence[Durations], longest_s: float) -> Clock:
+    """Forward passes where some forward takes exactly 1, as in `Durations()`; else seconds."""
+    every = [durations] if isinstance(durations, Durations) else durations
+    return Clock(1.0, "F") if any(one.forward_s == 1 for one in every) else Clock(*time_unit(longest_s))
+
+
+def simulate(
+    operation: str, schedule: Schedule, durations: Durations | Sequence[Durations], message_s: float = 0.0
+) -> Run:
+    """A schedule's times, from the durations of one micro-batch on one rank: each of its v stages takes a v-th.
+
+    Raises: ValueError for more than 8 ranks, or another number of durations than ranks.
+    """
+    check_ranks(operation, schedule)
+    p, v = schedule.n_ranks, schedule.stages_per_rank
+    each = [durations] * p if isinstance(durations, Durations) else list(durations)
+    if len(each) != p:
+        rule, way_out = "each rank has its own", "give one for each rank, or one for all"
+        raise ValueError(four_parts(operation, f"{len(each)} durations, {p} ranks", rule, way_out))
+    parts = [
+        Durations(
+            forward_s=one.forward_s / v,
+            backward_input_s=one.backward_input_s / v,
+            backward_weight_s=one.backward_weight_s / v,
+        )
+        for one in each
+    ]
+    return Run(schedule, time_schedule(schedule, parts * v, message_s=message_s))
+
+
+def check_ranks(operation: str, schedule: Schedule) -> None:
+    """Raises: ValueError for more ranks than a picture holds."""
+    if schedule.n_ranks > MOST_RANKS:
+        rule = f"this picture holds 1 to {MOST_RANKS} ranks"
+        raise ValueError(four_parts(operation, f"{schedule.n_ranks} ranks", rule, "draw a smaller pipeline"))
+
+
+def bubble_words(run: Run, clock: Clock, *, ideal: bool = True) -> str:
+    """The step, and what of it the busiest rank is idle: against the step, and against the step without a bubble."""
+    bubble, step = round(bubble_s(run.computed, run.schedule.n_ranks), _DIGITS), run.end_s
+    words = f"step {clock.says(step)}, bubble {clock.says(bubble)}: {percent(bubble / step)} of the step"
+    return f"{words}, {percent(bubble / (step - bubble))} of the ideal time" if ideal else words
+
+
+def percent(share: float) -> str:
+    """Three digits, as many of them as are needed."""
+    return f"{100 * share:.3g}%"
+
+
+def rank_words(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """For each rank: what the columns say, and its computations in order."""
+    letters = ", ".join(f"{letter} {what}" for what, letter in _LETTERS.items() if what in map(run.what, run.computed))
+    lines = [f"each computation with its micro-batch: {letters}"]
+    for rank in range(run.schedule.n_ranks):
+        mine = [slot for slot in run.computed if slot.rank == rank]
+        said = ", ".join(f"{name} {cells[rank]}" for name, cells in columns.items())
+        busy = clock.says(sum(slot.end_s - slot.start_s for slot in mine))
+        lines.append(f"  rank {rank}: {said}; computes {busy} from {clock.says(mine[0].start_s)}: {_order(run, mine)}")
+    return lines
+
+
+def _order(run: Run, slots: Sequence[Slot]) -> str:
+    """Such as F0 F1 BW0 BW1; with several stages on a rank, each is named before its own."""
+    if len(slots) > _MOST_WORDS:
+        return f"{len(slots)} computations"
+    parts = []
+    for stage, some in groupby(slots, key=lambda slot: slot.instruction.stage):
+        words = " ".join(f"{_LETTERS[run.what(slot)]}{slot.instruction.microbatch}" for slot in some)
+        parts.append(f"stage {stage} {words}" if run.schedule.stages_per_rank > 1 else words)
+    return ("; " if run.schedule.stages_per_rank > 1 else " ").join(parts)

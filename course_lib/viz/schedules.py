@@ -1,0 +1,111 @@
+"""Pipeline schedules in time: one with all its numbers, or several below each other on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.errors import four_parts
+from course_lib.schedules import Durations, Schedule
+from course_lib.viz import marks, style
+from course_lib.viz.keys import LINE, draw_key, lines_of
+from course_lib.viz.picture import Picture
+from course_lib.viz.schedule_lanes import LEFT, draw_lanes, key_of, lane_axes
+from course_lib.viz.schedule_runs import NAMES, Clock, Run, bubble_words, clock_of, rank_words, simulate
+
+_LANE, _THIN = 0.46, 0.24  # inches: one rank, alone and among several schedules
+_NAME, _BELOW = 0.34, 0.18  # inches above and below one of several schedules
+_MOST = 6
+_ONES = Durations()
+
+
+@style.course_style()
+def plot_schedule(
+    schedule: Schedule,
+    durations: Durations | Sequence[Durations] = _ONES,
+    *,
+    message_s: float = 0.0,
+    title: str = "",
+    subtitle: str = "",
+) -> Picture:
+    """A lane for each rank, a box for each computation with its micro-batch's number, and the idle part of the step.
+
+    `durations` are those of one micro-batch on one *rank*, for all or for each; each of its v stages takes a v-th.
+    Units: seconds; or forward passes, where some rank's forward takes exactly 1.
+    Raises: ValueError for more than 8 ranks, or another number of durations than ranks.
+    """
+    run = simulate("plot_schedule", schedule, durations, message_s)
+    columns = {"idle": [f"{share:.0%}" for share in run.idle_shares]}
+    return draw_schedule(run, clock_of(durations, run.end_s), columns, title, subtitle)
+
+
+def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], title: str, subtitle: str) -> Picture:
+    """The lanes of one run, and right of them in columns what there is to say of each rank."""
+    title = title or title_of(run.schedule)
+    subtitle = subtitle or bubble_words(run, clock)
+    key, tall = key_of([run]), _LANE * run.schedule.n_ranks
+    top = style.HEADER + 0.36 + LINE * len(lines_of(key, LEFT))
+    figure, page = style.new_page(top + tall + 0.86, title, subtitle)
+    draw_key(page, key, LEFT)
+    wide = {name: max(style.text_width(text) for text in (name, *cells)) + 0.26 for name, cells in columns.items()}
+    width = style.PAGE_WIDTH - style.MARGIN - LEFT - sum(wide.values())
+    axes = style.chart_axes(figure, LEFT, top, width, tall)
+    lane_axes(axes, run.schedule.n_ranks, clock, run.end_s, size=style.BASE_SIZE)
+    draw_lanes(axes, run, clock, width)
+    right = LEFT + width
+    for name, cells in columns.items():
+        right += wide[name]
+        marks.label(page, right, top - 0.18, name, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
+        for rank, cell in enumerate(cells):
+            marks.label(page, right, top + (rank + 0.5) * _LANE, cell, align="right")
+    return Picture(figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]))
+
+
+def title_of(schedule: Schedule) -> str:
+    """What a schedule is called, and how many of everything it has."""
+    p, m, v = schedule.n_ranks, schedule.n_microbatches, schedule.stages_per_rank
+    stages = f" with {v} stages each" if v > 1 else ""
+    return (
+        f"{NAMES.get(schedule.name, schedule.name)}: {p} rank{'s' * (p > 1)}{stages}, {m} micro-batch{'es' * (m > 1)}"
+    )
+
+
+@style.course_style()
+def plot_schedules(
+    schedules: Mapping[str, Schedule],
+    durations: Durations | Sequence[Durations] = _ONES,
+    *,
+    message_s: float = 0.0,
+    title: str = "The same work under several schedules",
+    subtitle: str = "the bubble of a step is the idle time of its busiest rank",
+) -> Picture:
+    """The lanes of each schedule below its name, on one time axis, with its step and its bubble.
+
+    `durations` are those of one micro-batch on one *rank*, for all or for each; each of its v stages takes a v-th.
+    Units: seconds; or forward passes, where some rank's forward takes exactly 1.
+    Raises: ValueError for no schedules or more than 6, and for what `plot_schedule` refuses.
+    """
+    if not 1 <= len(schedules) <= _MOST:
+        values, rule = f"{len(schedules)} schedules", f"this picture holds 1 to {_MOST}"
+        raise ValueError(four_parts("plot_schedules", values, rule, "draw two pictures"))
+    runs = {name: simulate("plot_schedules", one, durations, message_s) for name, one in schedules.items()}
+    reach = max(run.end_s for run in runs.values())
+    clock = clock_of(durations, reach)
+    tall = sum(_NAME + run.schedule.n_ranks * _THIN + _BELOW for run in runs.values())
+    key = key_of(list(runs.values()))
+    top = style.HEADER + 0.14 + LINE * len(lines_of(key, LEFT))
+    figure, page = style.new_page(top + tall + 0.66, title, subtitle)
+    draw_key(page, key, LEFT)
+    width = style.PAGE_WIDTH - style.MARGIN - LEFT - 0.1
+    for number, (name, run) in enumerate(runs.items(), start=1):
+        marks.label(page, LEFT, top + 0.14, name, bold=True, align="left")
+        x = LEFT + style.text_width(name, weight=600) + 0.16
+        words = bubble_words(run, clock, ideal=False)
+        marks.label(page, x, top + 0.14, words, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
+        high = run.schedule.n_ranks * _THIN
+        axes = style.chart_axes(figure, LEFT, top + _NAME, width, high)
+        last = number == len(runs)
+        lane_axes(axes, run.schedule.n_ranks, clock, reach, size=style.SMALL_SIZE, last=last)
+        draw_lanes(axes, run, clock, width)
+        top += _NAME + high + _BELOW
+    lines = [f"  {name}: {bubble_words(run, clock)}" for name, run in runs.items()]
+    return Picture(figure, title=title, description="\n".join([subtitle, *lines]))
