@@ -1,0 +1,595 @@
+# %% [markdown]
+# # 04 · Model and pipeline parallelism: cut the model, keep everyone busy
+#
+# | | |
+# | --- | --- |
+# | **Time** | about 110 minutes, exercises not counted |
+# | **You need** | notebook 00 (ranks, send and receive); from 03 the ladder, the emulated clock, micro-batches |
+# | **You will prove** | a model cut over ranks trains as on one device, under four schedules and with a tied embedding; the idle time, the bytes and the memory of each schedule are facts of a list that you can read |
+# | **Back ends** | checked here on CPU over gloo; NCCL (GPUs) and Slurm were not run for this page, see section 10 |
+
+# %% [markdown]
+# ## 1 · The problem
+#
+# Module 03 divided the time. It did not divide the memory: each replica keeps everything. Training Llama 3.1 70B with Adam takes 16 bytes<!-- =16 --> for each parameter, together 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 1e9 -->. The largest GPU of this course has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 1e9 -->.
+#
+# So cut the model. It is a chain of layers: rank 0 gets the first ones, rank 1 the next. This is **model parallelism**. It is easy to get right, and you will do it in five lines.
+#
+# Then you will see its price. Four GPUs that work like this are as fast as one. The rest of the lesson wins the time back.
+
+# %%
+# %load_ext course_lib
+import copy
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib import comm, costs, viz
+from course_lib.checks import predict, score
+from course_lib.comm import EmulatedClock
+from course_lib.config import LLAMA_3_1_8B, ModelConfig, TrainConfig
+from course_lib.costs.activations import layer_activations
+from course_lib.costs.pipeline import pipeline_step
+from course_lib.hardware import INFINIBAND
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.parallel import deferred, pipeline
+from course_lib.parallel.stages import cut
+from course_lib.ranks import ledger, run_ranks
+from course_lib.schedules import Durations, bubble_s, held, idle_s, make_schedule, problems, time_schedule
+from course_lib.training.pipeline_parallel import PipelineTrainer
+from course_lib.training.step import count_targets, loss_of
+from course_lib.training.trainer import Trainer
+from course_lib.units import GB
+from course_lib.verify import assert_parallel_equals, museum
+
+# %% [markdown]
+# ## 2 · The reference: 38 parameters, and where to cut them
+#
+# The perceptron of module 03, eight rows, one device. Its 38 gradients are the truth.
+#
+# It has two layers with weights, so there is one place to cut. A **stage** is what lies between two cuts. The first stage has 6 × 4 + 4 = 28 parameters, the second 4 × 2 + 2 = 10.
+
+# %%
+torch.manual_seed(0)
+model = MLP()
+inputs = torch.randn(8, 6)
+targets = (inputs[:, 0] > inputs[:, 1]).long()
+F.cross_entropy(model(inputs), targets).backward()
+whole = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+owners = {name: 0 if name.startswith("layer1") else 1 for name in whole}
+
+viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptron on two ranks")
+
+# %% [markdown]
+# ## 3 · By hand: two ranks, one model
+#
+# *Forward:* rank 0 computes the hidden numbers, the **activations**, and sends them. Rank 1 computes the rest, and the loss.
+#
+# *Backward:* the chain rule runs the other way. Rank 1 gets the gradients of its weights, and the gradient of what it *received*. Rank 0 needs exactly that: from it PyTorch can go on.
+#
+# Two calls say this to PyTorch. `requires_grad_()`: keep a gradient for this input too. `hidden.backward(g)`: go backward from here, with g as the gradient of `hidden`.
+#
+# **Predict** the bytes that cross the cut in one step: 8 rows, 4 hidden numbers each, 4 bytes<!-- =4 --> a number.
+
+# %%
+# %%ranks 2 --push model,inputs,targets --pull mine
+import torch.nn.functional as F
+from course_lib.comm import recv, send
+
+if rank == 0:
+    hidden = model.layer1(inputs)
+    send(hidden.detach(), 1)
+    hidden.backward(recv(torch.empty(8, 4), 1))
+else:
+    hidden = recv(torch.empty(8, 4), 0).requires_grad_()
+    F.cross_entropy(model.layer2(hidden), targets).backward()
+    send(hidden.grad, 0)
+
+mine = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+print(sum(gradient.numel() for gradient in mine.values()), "gradients:", *mine)
+
+# %%
+predict("bytes that cross the cut", guess=128, answer=sum(map(ledger().bytes_sent, (0, 1))), unit="bytes")
+together = mine[0] | mine[1]
+print("equal to one device:", all(torch.allclose(together[name], whole[name]) for name in whole))
+
+# %% [markdown]
+# Once as activations, once as their gradients.
+#
+# Nothing was averaged: every weight has **one** owner, so no two ranks can disagree. (Remember this sentence. A habit of language models breaks it, in section 9.) And the bytes depend on the rows and the width of the cut, not on the number of parameters.
+#
+# The workshop writes `.to(0)` and `.to(1)`: one process with two GPUs.
+#
+# ## 4 · The price
+#
+# Four stages now. Let a stage's forward last 1 ms<!-- =1 --> and its backward 2 ms<!-- =2 -->: backward makes two gradients, that of the input and that of the weights. One device needs 12 ms<!-- =4 * (1 + 2) --> for a step. **Predict**: how many times faster are four ranks?
+
+# %%
+ONE = Durations(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
+naive = make_schedule("gpipe", 4, 1)  # four ranks, the batch in one piece
+step_s = max(slot.end_s for slot in time_schedule(naive, ONE))
+predict("times faster than one device", guess=4, answer=4 * 3e-3 / step_s)
+viz.plot_schedule(naive, ONE, title="Four ranks take turns")
+
+# %% [markdown]
+# Not at all. At any time one rank computes and three wait. You bought memory, and pay four GPUs to use one. (The picture is simulated, from a list and three durations. Section 7 runs it on real processes.)
+#
+# ## 5 · From scratch: a schedule is a list
+#
+# ### First try: GPipe
+#
+# Split the batch into $m$ **micro-batches**, so that rank 0 can begin the next one while rank 1 works. Their gradients add up in `.grad`, as in accumulation.
+#
+# GPipe (Google, 2018): all forwards, then all backwards, then one update. Here are rank 1's orders, for two ranks and three micro-batches; `Forward(1, 2)` is stage 1, micro-batch 2.
+
+# %%
+schedule = make_schedule("gpipe", 2, 3)
+print(*schedule.lists[1], sep="\n")
+
+# %% [markdown]
+# A **schedule** is one such list for each rank, and nothing else. The same list is run on tensors, timed on paper, checked for deadlock, and drawn.
+#
+# The executor is a loop over the list. Below is what it does with one instruction, and one computation backward. `saved` holds what forward left: a stage's input and its output. Find the two calls of section 3.
+
+# %%
+display(viz.show_source(pipeline._Run.do), viz.show_source(pipeline._Run.backward))
+
+# %% [markdown]
+# ### How much idle time is left?
+#
+# Four ranks, eight micro-batches. A talk on distributed training (K. Yuan, 2024) prints: "the idle time fraction is $\frac{N-1}{m}$", for N GPUs and m micro-batches.
+#
+# **Predict** the share of the step in which a rank computes nothing. The guess is the talk's.
+
+# %%
+gpipe = make_schedule("gpipe", 4, 8)
+slots = time_schedule(gpipe, ONE)
+step_s, idle = max(slot.end_s for slot in slots), idle_s(slots, 4)
+predict("idle share of the step", guess=3 / 8, answer=idle[0] / step_s)
+viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
+
+# %% [markdown]
+# Count in the picture, for any rank. It computes $m$ times $F + B + W$: forward, gradient of the input, gradient of the weights. It waits $(p-1)(F+B+W)$: the triangles left and right. This wait is the **bubble**.
+#
+# $$\frac{\text{bubble}}{\text{computing}} = \frac{p-1}{m} \qquad \frac{\text{bubble}}{\text{step}} = \frac{p-1}{m+p-1}$$
+#
+# The talk prints the first and calls it a fraction of the time. With $m = 1$ and four ranks that would be 300 %<!-- =100 * (4 - 1) / 1 -->. Both are in use: papers on pipelines mean the first. Always ask: a share of *what*?
+#
+# More micro-batches, less bubble. Why not a thousand?
+
+# %% [markdown]
+# ### Second: 1F1B
+#
+# Against GPipe: at the end of the forwards a rank holds the activations of *all* $m$ micro-batches. The first backward could have begun long before: the last stage has finished micro-batch 0 after four forwards.
+#
+# **1F1B** (PipeDream, 2019; Megatron-LM, 2021): rank $i$ makes $p-i-1$ forwards to fill the pipe. From then on one forward, one backward, in turn. The rest of the backwards empties the pipe.
+#
+# **Predict** the bubble in ms, with GPipe's as the guess to doubt: 9 ms<!-- =(4 - 1) * (1 + 1 + 1) -->.
+
+# %%
+one_f_one_b = make_schedule("1f1b", 4, 8)
+predict("ms of bubble under 1F1B", guess=6, answer=1e3 * bubble_s(time_schedule(one_f_one_b, ONE), 4), unit="ms")
+viz.plot_schedules({"GPipe": gpipe, "1F1B": one_f_one_b}, ONE, title="The same bubble in another order")
+
+# %% [markdown]
+# Surprise: not a microsecond is won. The boxes moved, the triangles did not shrink. Many texts say that 1F1B reduces the bubble. It does not.
+#
+# What it saves is memory. **Predict**: rank 0 under GPipe holds 8 micro-batches' activations at once. And under 1F1B?
+
+# %%
+predict("micro-batches that rank 0 holds", guess=8, answer=held(one_f_one_b, 0).in_flight)
+layer = layer_activations(LLAMA_3_1_8B, batch=1, sequence=8192, itemsize=2, fused_norms=True)
+one_microbatch = 8 * sum(saved.elements * saved.itemsize for saved in layer)
+for name in ("gpipe", "1f1b"):
+    most = held(make_schedule(name, 4, 32), 0).in_flight * one_microbatch
+    print(f"Llama 3.1 8B on four GPUs, 32 sequences of 8192 tokens, {name}: {most / GB:.0f} GB on rank 0")
+viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b})
+
+# %% [markdown]
+# Rank $i$ holds $\min(p-i,\ m)$ micro-batches **in flight**: forward done, backward not yet. The first rank waits longest for its gradient to come back, so it holds most.
+#
+# Now $m$ may be large: the memory no longer grows with it. So 1F1B shrinks the bubble by a detour: you can afford more micro-batches. (Above: eight layers on each GPU, activations in bfloat16.)
+#
+# ### Third: interleaved
+#
+# To fill the pipe takes $p-1$ forwards of a whole stage; smaller stages would fill it sooner. So give each rank $v$ **chunks** from different depths: with $v=2$, rank 0 has stages 0 and 4, and a micro-batch goes around twice. **Predict** the bubble in ms.
+
+# %%
+interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)
+HALF = Durations(forward_s=0.5e-3, backward_input_s=0.5e-3, backward_weight_s=0.5e-3)
+predict("ms of bubble, interleaved", guess=9, answer=1e3 * bubble_s(time_schedule(interleaved, HALF), 4), unit="ms")
+viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank")
+
+# %% [markdown]
+# $\frac{1}{v}(p-1)(F+B+W)$. The price: a micro-batch crosses $pv-1$ cuts, not $p-1$; rank 0 holds $1+\frac{p-1}{pv}$ times 1F1B's memory; $m$ must be a multiple of $p$.
+#
+# ### Fourth: zero bubble
+#
+# Who waits for what? In backward a layer $y = Wx$ makes two gradients. With $g$ the gradient of $y$:
+#
+# $$\underbrace{W^\top g}_{B:\ \text{the stage before waits for it}} \qquad \underbrace{g\,x^\top}_{W:\ \text{nobody waits, until the optimizer}}$$
+#
+# So make B at once, and W whenever you would be idle (Qi et al., 2023). Below, a linear layer that does so; `Deferred` puts it in place of every linear layer. For W it keeps $x$ and $g$. **Predict** the bytes that wait in the perceptron, for 8 rows.
+
+# %%
+display(viz.show_source(deferred._Linear))
+halves = copy.deepcopy(model)
+halves.zero_grad()
+with deferred.Deferred() as later:
+    loss = F.cross_entropy(halves(inputs), targets)
+loss.backward()
+print("after B:", [weight.grad for weight in halves.parameters()])
+predict("bytes that wait", guess=8 * 4 * 4, answer=later.retained_bytes, unit="bytes")
+later.finish()
+print("after W:", all(torch.allclose(weight.grad, whole[name]) for name, weight in halves.named_parameters()))
+
+# %% [markdown]
+# Four tensors of eight rows: inputs of 6 and 4 numbers, gradients of 4 and 2. Splitting is not free of memory.
+#
+# The schedule **ZB-H1** makes B as early as 1F1B makes its backward, and puts each W where a rank would wait. **Predict** the bubble in ms; 1F1B had nine.
+
+# %%
+zero_bubble = make_schedule("zb-h1", 4, 8)
+predict("ms of bubble under ZB-H1", guess=0, answer=1e3 * bubble_s(time_schedule(zero_bubble, ONE), 4), unit="ms")
+everything = {"GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": interleaved, "ZB-H1": zero_bubble}
+display(
+    viz.plot_schedules({"1F1B": one_f_one_b, "ZB-H1": zero_bubble}, ONE, title="Weights' gradients fill the gaps"),
+    viz.plot_held(everything),
+)
+
+# %% [markdown]
+# $(p-1)(F+B-W)$: a third is left. To get to nothing takes more memory, in the same paper's ZB-H2. Under H1 rank $i$ has $p-i$ micro-batches in flight, as under 1F1B, and **stashes** what up to $i+1$ of them need for W.
+#
+# ### Your turn
+#
+# Turn the knobs. Before each turn, say what will happen:
+#
+# 1. W = 0. Which schedules become the same?
+# 2. One micro-batch. What is left of the differences?
+# 3. W twice F. Does ZB-H1 win more?
+
+# %%
+# NBVAL_IGNORE_OUTPUT: a widget
+viz.schedule_explorer()
+
+# %% [markdown]
+# ## 6 · Verify: the ladder, for every schedule
+#
+# Now it has to be *right*. A small decoder of Llama's shape on four ranks, its embedding **tied**: one matrix both looks tokens up, on the first stage, and makes the logits, on the last. It has 8 layers to cut (an embedding, six blocks, a head), so that even interleaving with $v=2$ has one for each chunk.
+#
+# `PipelineTrainer` cuts the model, runs a schedule, and has the methods of the trainers of module 03. Micro-batches have unequal numbers of targets.
+
+# %%
+# NBVAL_IGNORE_OUTPUT: the last digits of rounding differ between processors
+from course_lib.training.batches import Batches
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
+
+SMALL = ModelConfig(
+    name="small", hidden_size=32, n_layers=6, n_heads=4, n_kv_heads=2, ffn_size=88, vocab_size=512, tied=True
+)
+tokenizer, tokens = load_tokens(load_text(), 512)
+text = Batches(text=tokens, batch_size=8, sequence=16, ragged=True)
+
+
+def decoder_alone(config):
+    return Trainer(Decoder(SMALL), config)
+
+
+def decoder_under(schedule):
+    return lambda config: PipelineTrainer(Decoder(SMALL), config, schedule=schedule)
+
+
+print(assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, world_size=4))
+
+# %% [markdown]
+# Seven rungs, rounding only. The other three, and numbers that do not divide: three ranks for eight layers, fewer micro-batches than ranks.
+#
+# And can a list hang? `problems` looks for sends without receives, a backward before its forward, and ranks that wait in a circle, even if every send has to wait for its receiver.
+
+# %%
+for name, p, m, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 4, 8, 1), ("zb-h1", 3, 2, 1)]:
+    schedule = make_schedule(name, p, m, stages_per_rank=v)
+    assert problems(schedule) == []
+    report = assert_parallel_equals(decoder_alone, decoder_under(schedule), text, world_size=p)
+    print(
+        f"{name:12} {p} ranks, {m} micro-batches: equal on {len(report.deviations)} rungs; tolerance {report.tolerance:g}"
+    )
+
+# %% [markdown]
+# ## 7 · Measure
+#
+# ### The timeline: on paper and run
+#
+# Four real processes run 1F1B's list. Each computation is slept to its duration, 20 times slower; messages have InfiniBand's delay. **Predict** the step in ms: the simulation's, with eight micro-batches.
+
+
+# %%
+# NBVAL_IGNORE_OUTPUT: measured times
+def timed_step(schedule, durations):
+    """One step on the emulated clock; the layers are tiny, what lasts is said by `durations`."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 6) for _ in range(schedule.n_stages)]
+    trainer = PipelineTrainer(nn.Sequential(*layers), TrainConfig(), schedule=schedule, durations=durations)
+    comm.ledger.clear()
+    with comm.emulated(EmulatedClock(inside=INFINIBAND, slowdown=20)):
+        trainer.compute_gradients((torch.ones(24, 6), torch.zeros(24, dtype=torch.long)))
+
+
+def measured_idle(schedule, durations):
+    """Share of the step in which rank 0 computes nothing, on real processes."""
+    run_ranks(timed_step, schedule.n_ranks, schedule, durations)
+    events = [event for event in ledger().events if event.kind == "compute"]
+    start, end = min(event.start_s for event in events), max(event.end_s for event in events)
+    return 1 - sum(event.end_s - event.start_s for event in events if event.rank == 0) / (end - start)
+
+
+run_ranks(timed_step, 4, one_f_one_b, ONE)
+run = ledger()
+ends = [event.end_s for event in run.events if event.kind == "compute"]
+predict("ms of the step as it ran", guess=33, answer=1e3 * max(ends), unit="ms", tolerance=0.1)
+viz.plot_schedule_run(one_f_one_b, run, ONE, title="1F1B: the list on paper, and the list run")
+
+# %% [markdown]
+# The same list, once drawn and once run. Now the idle share for all schedules and several $m$. Lines: the lists on paper. Marks: real processes on the emulated clock.
+
+# %%
+# NBVAL_IGNORE_OUTPUT: measured times
+kinds = {"GPipe and 1F1B": ("1f1b", 1, ONE), "interleaved, v = 2": ("interleaved", 2, HALF), "ZB-H1": ("zb-h1", 1, ONE)}
+paper, emulated = {}, {}
+for label, (name, v, durations) in kinds.items():
+    for m in (4, 8, 12, 16, 24, 32):
+        schedule = make_schedule(name, 4, m, stages_per_rank=v)
+        slots = time_schedule(schedule, durations)
+        paper.setdefault(label, {})[m] = idle_s(slots, 4)[0] / max(slot.end_s for slot in slots)
+    for m in (4, 12):
+        schedule = make_schedule(name, 4, m, stages_per_rank=v)
+        emulated.setdefault(label, {})[m] = measured_idle(schedule, durations)
+viz.plot_idle(paper, emulated, title="Idle share of a step on four ranks")
+
+# %% [markdown]
+# ### And in real time, honestly
+#
+# Without the clock, with the small decoder. Four ranks share this machine's cores: while one "waits", another uses its core. So a bubble costs nothing here, and no schedule is faster than another. Look at the *order*: it is the list's.
+
+# %%
+# NBVAL_IGNORE_OUTPUT: measured times
+
+
+def real_step(schedule):
+    torch.manual_seed(0)
+    trainer = PipelineTrainer(Decoder(SMALL), TrainConfig(), schedule=schedule)
+    trainer.compute_gradients(text.batch(0))  # the first step is always slower
+    comm.ledger.clear()
+    trainer.compute_gradients(text.batch(1))
+
+
+run_ranks(real_step, 4, make_schedule("1f1b", 4, 4))
+viz.plot_timeline(ledger(), title="1F1B in real time: four ranks on this machine's cores")
+
+# %% [markdown]
+# ### Bytes at the cuts
+#
+# Eight sequences of 16 tokens, 32 numbers each, 4 bytes<!-- =4 -->: what one cut carries forward, and the same backward. **Predict** the KiB that rank 1 sends in one step under 1F1B, with four micro-batches: forward to rank 2, backward to rank 0. (The guess thinks of four micro-batches as four times as much.)
+
+# %%
+cut_bytes = [2 * 16 * 32 * 4] * 3  # of one micro-batch: two of the eight sequences
+formula = pipeline_step(cut_bytes, n_ranks=4, n_microbatches=4, tied_bytes=512 * 32 * 4)
+sent = tuple(ledger().of("isend").bytes_sent(rank) for rank in range(4))
+predict("KiB that rank 1 sends", guess=128, answer=sent[1] / 1024, unit="KiB")
+print("ledger ", sent)
+print("formula", formula.sent_bytes)
+assert sent == formula.sent_bytes
+
+# %% [markdown]
+# To the byte. Micro-batches change when bytes travel, and how many messages. They do not change how many bytes. Ranks 0 and 3 send more: the tied embedding's gradient, 64 KiB<!-- =512 * 32 * 4 / 1024 -->, to each other.
+#
+# ### Uneven stages
+#
+# One stage of four takes twice as long: one layer too many, or one GPU that is too warm, a **straggler**. All together there is 25 %<!-- =100 * (5 / 4 - 1) --> more to compute. **Predict** by how many percent the step of 33 ms<!-- =(8 + 4 - 1) * 3 --> gets longer.
+
+# %%
+SLOW = Durations(forward_s=2e-3, backward_input_s=2e-3, backward_weight_s=2e-3)
+uneven = [ONE, ONE, SLOW, ONE]
+slower = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3
+predict("percent longer", guess=25, answer=100 * (slower - 1), unit="%")
+print(f"rank 0 idle on real processes: {measured_idle(one_f_one_b, uneven):.0%}, before {9 / 33:.0%}")
+viz.plot_schedule(one_f_one_b, uneven, title="One stage takes twice as long")
+
+# %% [markdown]
+# A pipe is as fast as its narrowest place: $m$ micro-batches pass the slow stage one after another, and three ranks wait for it. So the cut deserves thought; section 10 balances one.
+#
+# ## 8 · PyTorch's own
+#
+# `torch.distributed.pipelining` has the same parts: a `PipelineStage` for each stage, and a schedule class that runs it. From the same weights, both must leave the same gradients.
+
+
+# %%
+def torch_gradients(untied):
+    """PyTorch's 1F1B on our stages: the gradients of this rank's weights."""
+    from torch.distributed import pipelining
+
+    torch.manual_seed(0)
+    rank, p = dist.get_rank(), dist.get_world_size()
+    stages, (rows, goals) = cut(Decoder(untied).double(), [2] * p), text.batch(0)
+    stage = pipelining.PipelineStage(stages[rank], rank, p, torch.device("cpu"), group=dist.new_group())
+
+    def loss(output, part):
+        return loss_of(output, part) / count_targets((rows, goals))
+
+    schedule = pipelining.Schedule1F1B(stage, 8, loss_fn=loss, scale_grads=False)
+    schedule.step(*([rows] if rank == 0 else []), target=goals)
+    return {name: weight.grad for name, weight in stages[rank].named_parameters()}
+
+
+def our_gradients(untied):
+    torch.manual_seed(0)
+    trainer = PipelineTrainer(Decoder(untied).double(), TrainConfig(), schedule=one_f_one_b)
+    trainer.compute_gradients(text.batch(0))
+    return trainer.gradients()
+
+
+untied = replace(SMALL, tied=False)
+theirs = {name: gradient for part in run_ranks(torch_gradients, 4, untied) for name, gradient in part.items()}
+ours = run_ranks(our_gradients, 4, untied)[0]
+print(len(ours), "gradients, equal:", all(torch.allclose(ours[name], theirs[name], rtol=1e-10) for name in ours))
+
+# %% [markdown]
+# Untied, because PyTorch leaves a matrix that lies on two stages to its user.
+#
+# And note `scale_grads=False`. By default PyTorch divides the gradients by $m$, which is right if your loss is a micro-batch's *mean*. Ours is a sum over the number of *all* targets: nothing is left to divide. Who does both divides twice. Who does neither trains with gradients $m$ times too large.
+#
+# ## 9 · Bug museum
+#
+# The small tied decoder on four ranks, 1F1B, AdamW and clipping, as people train. Runs A to D: each *may* have a bug that happened to others in public. **Decide**: how many are sound?
+
+# %%
+# NBVAL_IGNORE_OUTPUT: forty steps of rounding differ between processors
+decoder_on_ranks = decoder_under(one_f_one_b)
+names = [*museum.PIPELINE_BUGS, "sound"]
+exhibits = {"A": names[4], "B": names[-1], "C": names[0], "D": names[2]}  # print them after you have decided
+makers = {
+    run: museum.PIPELINE_BUGS[name].planted(decoder_on_ranks) if name != "sound" else decoder_on_ranks
+    for run, name in exhibits.items()
+}
+plain = replace(text, ragged=False)  # all micro-batches count alike
+curves = {"one device": museum.curve_alone(decoder_alone, plain.batch, 40)}
+for run, make in makers.items():
+    curves[f"run {run}"] = museum.curve_on_ranks(make, plain.batch, world_size=4, steps=40)
+losses, norms = ({run: getattr(curve, what) for run, curve in curves.items()} for what in ("losses", "norms"))
+viz.plot_loss_curves(losses, title="Which of these runs are sound?")
+
+# %% [markdown]
+# One: run B. The others end within a few per cent of one device, and nobody would stop them. So climb. **Predict** for A, C and D the number of the rung: 1 output, 2 gradients, 3 gradient norm, 4 parameters (SGD), 5 loss curve, 6 AdamW, 7 save and load.
+
+# %%
+from course_lib.verify import RUNGS, NotEqual
+
+for run in ("A", "C", "D"):
+    bug = museum.PIPELINE_BUGS[exhibits[run]]
+    try:
+        assert_parallel_equals(decoder_alone, bug.planted(decoder_on_ranks), plain, world_size=4, rungs=RUNGS[:5])
+    except NotEqual as error:
+        found = str(error).partition(": ")[2]
+    rung = RUNGS.index(found.partition(",")[0]) + 1
+    predict(f"number of the rung at which run {run} falls", guess=4, answer=rung)
+    print(found.replace("; ", "\n    "), f"met in public: {bug.where.link}", sep="\n    ")
+
+# %% [markdown]
+# C: each micro-batch's loss is its own mean, and eight gradients add up: 8.0 times, exactly. The logged loss is right, and AdamW divides the factor away. A: each stage clips by its own norm, so the stages learn at different speeds.
+#
+# D is the **tied embedding**. One matrix $E$ is used twice: to look tokens up, and at the end for the logits, $E\,h$. Its gradient is the sum of two parts. On one device `.grad` adds them, and nobody notices. Cut the model, and each part lies on another rank.
+#
+# Take the tie apart on one device. **Predict** the share of the whole gradient's norm that the first stage's part has.
+
+# %%
+torch.manual_seed(0)
+tied = Decoder(SMALL)
+apart = Decoder(untied)
+apart.load_state_dict(tied.state_dict() | {"head.weight": tied.embedding.weight.detach()})
+rows, goals = text.batch(0)
+for decoder in (tied, apart):
+    loss_of(decoder(rows), goals).backward()
+first, last, both = apart.embedding.weight.grad, apart.head.weight.grad, tied.embedding.weight.grad
+predict("share of the norm on the first stage", guess=0.5, answer=(first.norm() / both.norm()).item())
+print("sum of both parts equals the tied gradient:", torch.allclose(first + last, both, atol=1e-4))
+
+# %% [markdown]
+# Without the sum the first stage trains its copy with the first part, the last stage with the second. After one step the copies differ, and what is called one matrix is two. The cure is one exchange per step, `parallel.ties.Ties`: each of the two ranks sends its part, both add in the same order.
+#
+# ## 10 · In a Llama
+#
+# ### Where to cut
+#
+# Llama 3.1 8B: an embedding, 32 layers, a head. Cut into four by number, that is 9, 9, 8 and 8 of these 34. But they do not weigh the same: the embedding only looks up, the head multiplies with 128256 rows. **Predict** the last stage's work, in layers.
+
+# %%
+layer, table = costs.layer_parameters(LLAMA_3_1_8B), LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size
+work = [0, *[1] * 32, table / layer]  # a multiplication for each weight and token; the embedding only looks up
+
+
+def step_length(sizes):
+    ends = [0, *accumulate(sizes)]
+    each = [sum(work[start:end]) for start, end in pairwise(ends)]
+    durations = [Durations(forward_s=w, backward_input_s=w, backward_weight_s=w) for w in each]
+    return each, max(slot.end_s for slot in time_schedule(make_schedule("1f1b", 4, 16), durations))
+
+
+by_number, by_work = costs.split_sizes(34, 4), costs.balanced_sizes(work, 4)
+predict("layers' worth of work on the last stage", guess=8, answer=step_length(by_number)[0][-1])
+for sizes in (by_number, by_work):
+    each, length = step_length(sizes)
+    print(f"{sizes}: work {', '.join(f'{w:.1f}' for w in each)}; step {length:.0f} layers' times")
+
+# %% [markdown]
+# With a layer less on the last stage the step is 4 %<!-- =100 * (1 - 506.45 / 526.61) --> shorter, for free.
+#
+# ### Llama 3.1 405B
+#
+# Meta trained it on 16 stages; each pipeline got 16 sequences per step, one in a micro-batch (Llama 3 paper, table 4). So $p = m = 16$. **Predict** the idle share under 1F1B.
+
+# %%
+print("schedule                    idle   messages that a middle rank sends in a step")
+for v in (1, 2, 4, 8):
+    schedule = make_schedule("interleaved" if v > 1 else "1f1b", 16, 16, stages_per_rank=v)
+    part = Durations(forward_s=1 / v, backward_input_s=1 / v, backward_weight_s=1 / v)
+    slots = time_schedule(schedule, part)
+    idle = idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
+    cuts = pipeline_step([1] * (16 * v - 1), n_ranks=16, n_microbatches=16)
+    print(f"{schedule.name:11} {v} x 1/{v} stage   {idle:6.1%}   {cuts.messages[7]}")
+    if v == 1:
+        predict("idle share of 405B under 1F1B", guess=15 / 16, answer=idle)
+
+# %% [markdown]
+# Half of 16,384 GPUs idle, or a tenth. With $v=8$ each chunk is one layer: 16 × 8 = 128 places, and the model has 126 layers. The two others are the embedding and the head, which have a place of their own. That is no accident: Meta removed one layer from the first and one from the last stage, to balance the pipe.
+#
+# And the cut is cheap. One sequence of 8192 tokens, 16384 numbers each in bfloat16, is 268 MB<!-- =8192 * 16384 * 2 / MB -->, and tensor parallelism (module 05) divides it by 8.
+
+# %% [markdown]
+# ### On a GPU node and on a cluster
+#
+# *On a GPU node:* the cells stay as they are; each rank takes a GPU, sends and receives go over NCCL. Stages may lie on different nodes: of all kinds of parallelism this one sends least.
+#
+# *As a command*, run here on two ranks with CPUs:
+#
+# ```bash
+# python -m course_lib train parallel=pp ranks=2 schedule=1f1b microbatches=4
+# torchrun --nproc-per-node 2 -m course_lib train parallel=pp schedule=zb-h1 microbatches=4
+# srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d \
+#     --rdzv-endpoint $HOST:29500 -m course_lib train parallel=pp microbatches=16     # not run here
+# ```
+
+# %% [markdown]
+# ## 11 · Takeaways
+#
+# - Model parallelism divides the memory. Alone it divides no time.
+# - A schedule is a list for each rank. Idle time, memory and messages are read off it.
+# - The bubble is $(p-1)(F+B+W)$ for GPipe *and* 1F1B. 1F1B saves memory; interleaving divides the bubble by $v$; zero bubble fills it with W.
+# - Divide the loss by *all* targets, once. What is tied over a cut must be summed.
+#
+# **Next:** the exercises `04_model_and_pipeline_parallelism`; then module 05, which cuts the layers themselves.
+#
+# References: Huang et al. 2019 (GPipe); Narayanan et al. 2019 (PipeDream), 2021 (interleaving); Qi et al. 2023 (zero bubble); Llama team 2024; Kempner Institute 2024; K. Yuan 2024.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Quiz
+#
+# <details><summary>1. You double the micro-batches of 1F1B. What happens to the bubble, to its share, to rank 0's memory?</summary>
+# Micro-batches of the same size: the same bubble, nearly half the share, the same memory.
+# </details>
+#
+# <details><summary>2. Every gradient is exactly 8 times too large, and there are 8 micro-batches. What happened?</summary>
+# Each micro-batch's loss was its own mean, and nobody divided the sum by 8.
+# </details>
+#
+# <details><summary>3. Eight ranks, 1F1B, and less than a twentieth of the step idle. How many micro-batches?</summary>
+# 7/(m+7) &lt; 1/20, so at least 134. The first rank's memory stays that of 8.
+# </details>
