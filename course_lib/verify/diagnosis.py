@@ -56,7 +56,7 @@ def explain(pair: Pair, alone: SgdTrace, ranks: Sequence[SgdTrace], tolerance: f
     message = four_parts(
         "assert_parallel_equals",
         f"{pair.rung}{name} on rank {pair.rank}: {found.words}{by_how_much(pair)}",
-        f"{len(ranks)} ranks on shares of a batch equal one device on the whole batch {rule}",
+        f"{len(ranks)} ranks together equal one device on the same batch {rule}",
         way_out(pair, found, alone, ranks),
     )
     return NotEqual(message, rung=pair.rung, name=pair.name, rank=pair.rank, ratio=found.ratio, kind=found.kind)

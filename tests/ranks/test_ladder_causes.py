@@ -92,7 +92,7 @@ def climb(parallel, reference=alone, batches=UNEVEN):
 def test_the_message_has_four_parts():
     message = (
         r"^assert_parallel_equals: gradients, embedding.weight on rank 0: 4.0 x one device's, deviation 3; "
-        r"4 ranks on shares of a batch equal one device on the whole batch within 1e-11; "
+        r"4 ranks together equal one device on the same batch within 1e-11; "
         r"divide the sum over the ranks by their number$"
     )
     with pytest.raises(NotEqual, match=message):
