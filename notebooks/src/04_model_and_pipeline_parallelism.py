@@ -11,7 +11,7 @@
 # %% [markdown]
 # ## 1 · The problem
 #
-# Module 03 divided the time. It did not divide the memory: each replica keeps everything. Training Llama 3.1 70B with Adam takes 16 bytes<!-- =16 --> for each parameter, together 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 1e9 -->. The largest GPU of this course has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 1e9 -->.
+# Module 03 divided the time. It did not divide the memory: each replica keeps everything. Training Llama 3.1 70B with Adam takes 16 bytes<!-- =16 --> for each parameter, together 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 1e9 -->. The largest GPU of this course has 141 GB<!-- =load_device("h200_sxm_141").memory_bytes() / 1e9 -->.
 #
 # So cut the model. It is a chain of layers: rank 0 gets the first ones, rank 1 the next. This is **model parallelism**. It is easy to get right, and you will do it in five lines.
 #
@@ -475,10 +475,9 @@ for run in ("A", "C", "D"):
     try:
         assert_parallel_equals(decoder_alone, bug.planted(decoder_on_ranks), plain, world_size=4, rungs=RUNGS[:5])
     except NotEqual as error:
-        found = str(error).partition(": ")[2]
-    rung = RUNGS.index(found.partition(",")[0]) + 1
-    predict(f"number of the rung at which run {run} falls", guess=4, answer=rung)
-    print(found.replace("; ", "\n    "), f"met in public: {bug.where.link}", sep="\n    ")
+        number = RUNGS.index(error.rung) + 1
+        predict(f"number of the rung at which run {run} falls", guess=4, answer=number)
+        print(*str(error).split("; ")[::2], f"met in public: {bug.where.link}", sep="\n    ")
 
 # %% [markdown]
 # C: each micro-batch's loss is its own mean, and eight gradients add up: 8.0 times, exactly. The logged loss is right, and AdamW divides the factor away. A: each stage clips by its own norm, so the stages learn at different speeds.
@@ -548,12 +547,12 @@ for v in (1, 2, 4, 8):
 # %% [markdown]
 # Half of 16,384 GPUs idle, or a tenth. With $v=8$ each chunk is one layer: 16 × 8 = 128 places, and the model has 126 layers. The two others are the embedding and the head, which have a place of their own. That is no accident: Meta removed one layer from the first and one from the last stage, to balance the pipe.
 #
-# And the cut is cheap. One sequence of 8192 tokens, 16384 numbers each in bfloat16, is 268 MB<!-- =8192 * 16384 * 2 / MB -->, and tensor parallelism (module 05) divides it by 8.
+# And the cut is cheap. One sequence of 8192 tokens, 16384 numbers each in bfloat16, is 268 MB<!-- =8192 * 16384 * 2 / MB -->, and sequence parallelism (module 05) leaves each GPU an eighth to send.
 
 # %% [markdown]
 # ### On a GPU node and on a cluster
 #
-# *On a GPU node:* the cells stay as they are; each rank takes a GPU, sends and receives go over NCCL. Stages may lie on different nodes: of all kinds of parallelism this one sends least.
+# *On a GPU node:* the cells stay as they are; each rank takes a GPU, sends and receives go over NCCL. Stages may lie on different nodes: few kinds of parallelism send less.
 #
 # *As a command*, run here on two ranks with CPUs:
 #
