@@ -63,5 +63,6 @@ def __getattr__(name: str) -> Any:
         for module in _MODULES:
             found = getattr(import_module(f"{__name__}.{module}"), name, None)
             if found is not None:
+                globals()[name] = found  # asked for once
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -65,7 +66,9 @@ class Pipeline:
     ) -> None:
         """Forward and backward of all micro-batches: gradients are added to `.grad` of this rank's weights.
 
-        An output that was sent is let go when its gradient has come back; gradients that were sent stay to the end.
+        Receives are posted one computation before the list says so: what comes early then finds its place, and travels
+        while this rank computes. An output that was sent is let go when its gradient has come back; of gradients that
+        were sent no more are kept than there are ranks.
 
         `shapes` are like what each stage takes. `loss` makes of the last stage's output, and a micro-batch's number,
         what is to be differentiated; the gradients are those of the sum over micro-batches.
@@ -74,7 +77,7 @@ class Pipeline:
         """
         run = _Run(self, microbatches, shapes, loss)
         try:
-            for instruction in self.schedule.lists[self.rank]:
+            for instruction in receives_ahead(self.schedule.lists[self.rank]):
                 run.do(instruction)
             run.finish()
         finally:
@@ -102,6 +105,24 @@ class Pipeline:
         return self.names[self.schedule.rank_of(stage)]
 
 
+def receives_ahead(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """The same list, each receive before the computation that it stands behind: nobody waits at a receive.
+
+    >>> list(receives_ahead([Forward(1, 0), SendActivation(1, 0), RecvActivation(1, 1), Forward(1, 1)]))
+    [RecvActivation(1, 1), Forward(1, 0), SendActivation(1, 0), Forward(1, 1)]
+    """
+    waiting: list[Instruction] = []  # the last computation, and the sends behind it
+    for instruction in instructions:
+        if isinstance(instruction, RecvActivation | RecvGradient):
+            yield instruction
+            continue
+        if isinstance(instruction, Compute):
+            yield from waiting
+            waiting.clear()
+        waiting.append(instruction)
+    yield from waiting
+
+
 class _Run:
     """What one rank holds while it goes through its list."""
 
@@ -120,7 +141,8 @@ class _Run:
         self.owed: dict[Place, Deferred] = {}  # weights' gradients, until BackwardWeight
         self.ready: dict[Message, Tensor] = {}  # gradients to be sent; what a stage hands to one on its own rank
         self.arriving: dict[Message, tuple[Tensor, Handle]] = {}
-        self.leaving: dict[Message, Handle] = {}
+        self.sent: dict[Place, Handle] = {}  # outputs, until their gradients come back
+        self.leaving: deque[Handle] = deque()  # gradients, the oldest first
         self.most_in_flight = self.most_stashed = self.most_stashed_bytes = 0
 
     def do(self, instruction: Instruction) -> None:
@@ -134,18 +156,20 @@ class _Run:
             case RecvGradient():
                 self.receive(instruction, self.shapes[instruction.stage + 1], instruction.stage + 1)
             case SendActivation():
-                self.send(instruction, self.saved[place][1].detach(), instruction.stage + 1)
+                self.sent[place] = self.send(self.saved[place][1].detach(), instruction.stage + 1)
             case SendGradient():
-                self.send(instruction, self.ready.pop(instruction), instruction.stage - 1)
+                self.leaving.append(self.send(self.ready.pop(instruction), instruction.stage - 1))
+                if len(self.leaving) > self.schedule.n_ranks:
+                    self.leaving.popleft().wait()  # it has most likely arrived; now its memory can go
 
     def receive(self, message: Message, like: Tensor, stage: int) -> None:
         """Post a receive; who needs what it brings waits for it."""
         into = torch.empty_like(like, device=self.pipeline.device)
         self.arriving[message] = (into, comm.irecv(into, self.pipeline.peer(stage), self.pipeline.group))
 
-    def send(self, message: Message, x: Tensor, stage: int) -> None:
+    def send(self, x: Tensor, stage: int) -> Handle:
         """Start a send, and go on."""
-        self.leaving[message] = comm.isend(x.contiguous(), self.pipeline.peer(stage), self.pipeline.group)
+        return comm.isend(x.contiguous(), self.pipeline.peer(stage), self.pipeline.group)
 
     def take(self, message: Message) -> Tensor:
         """What a message brought, or a stage on this rank handed over."""
@@ -204,7 +228,7 @@ class _Run:
         """Gradients of a stage's weights, or those that are not left for later, and of its input."""
         stage, microbatch = place
         x, y = self.saved.pop(place)
-        if sent := self.leaving.pop(SendActivation(*place), None):
+        if sent := self.sent.pop(place, None):
             sent.wait()  # it has arrived, since its gradient came back; now its memory can go
         if y.requires_grad:  # not if everything up to here is frozen
             torch.autograd.backward(y, gradient)
@@ -215,11 +239,11 @@ class _Run:
         self.ready[RecvGradient(stage - 1, microbatch) if own else SendGradient(*place)] = x.grad
 
     def finish(self) -> None:
-        """Wait until all that was sent has passed."""
+        """Wait until the last gradients have passed."""
         while self.leaving:
-            self.leaving.popitem()[1].wait()
+            self.leaving.popleft().wait()
 
     def give_up(self) -> None:
         """Let nobody wait any more: nothing is left unless something failed."""
-        for handle in [*self.leaving.values(), *(handle for _, handle in self.arriving.values())]:
+        for handle in [*self.sent.values(), *self.leaving, *(handle for _, handle in self.arriving.values())]:
             handle.give_up()
