@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "overrides",
         nargs="*",
         metavar="name=value",
-        help="model=NAME, parallel=none, ddp (the course's) or torch_ddp (PyTorch's), ranks (or torchrun's), steps, "
+        help="model=NAME, parallel=none, ddp (the course's), torch_ddp (PyTorch's) or pp (a pipeline, with "
+        "schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches, stages_per_rank), ranks (or torchrun's), steps, "
         "batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, weight_decay, max_norm, "
         "accumulation, dtype=float32 or float64, seed, out=FOLDER, a field of the model as in model.n_layers=8",
     )

@@ -15,11 +15,13 @@ from course_lib import presets
 from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
 from course_lib.config import ModelConfig, TrainConfig, parse_model
 from course_lib.ranks.api import check_world_size
+from course_lib.schedules import Schedule, make_schedule
 
 COMMAND = "train"
-PARALLEL = ("none", "ddp", "torch_ddp")
+PARALLEL = ("none", "ddp", "torch_ddp", "pp")
 DTYPES = ("float32", "float64")
 MODELS = (*presets.names("tiny"), *presets.names("model"))
+PIPELINE = ("schedule", "microbatches", "stages_per_rank")  # only with parallel=pp; None: what `_pipeline` chooses
 OPTIONS: dict[str, Any] = {
     "parallel": "none",
     "ranks": None,  # None: those that torchrun started, else one
@@ -31,6 +33,7 @@ OPTIONS: dict[str, Any] = {
     "weight_decay": 0.0,
     "max_norm": None,
     "accumulation": 1,
+    **dict.fromkeys(PIPELINE),
     "dtype": "float32",
     "seed": 0,
     "out": None,  # a folder
@@ -52,6 +55,7 @@ class TrainRun:
     config: TrainConfig
     parallel: str
     ranks: int
+    schedule: Schedule | None  # of a pipeline
     steps: int
     batch: int
     sequence: int
@@ -80,11 +84,13 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
     if values["ranks"] is None:
         values["ranks"] = started or 1
     _check_ranks(values, started)
+    schedule = _pipeline(values)
     model = parse_model(values["model"]).config
     model.check_sequence(values["sequence"])
     return TrainRun(
         model=model,
         config=_train_config(values),
+        schedule=schedule,
         out=_folder(values["out"]),
         values=values,
         overrides=tuple(overrides),
@@ -96,8 +102,10 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     """Each value of the right kind."""
     for name in (*_POSITIVE, "accumulation", "seed"):
         require_whole(COMMAND, name, values[name])
+    for name in ("ranks", "microbatches", "stages_per_rank"):
+        if values[name] is not None:
+            require_whole(COMMAND, name, values[name])
     if values["ranks"] is not None:
-        require_whole(COMMAND, "ranks", values["ranks"])
         check_world_size(values["ranks"])
     for name in _POSITIVE:
         if values[name] < 1:
@@ -113,7 +121,7 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
 
 
 def _check_ranks(values: Mapping[str, Any], started: int | None) -> None:
-    """The ranks are those that there are, and each has a sequence."""
+    """The ranks are those that there are, and each has a sequence, unless all ranks work on the same ones."""
     ranks, batch = values["ranks"], values["batch"]
     if started is not None and ranks != started:
         rule = f"torchrun started {started}"
@@ -121,9 +129,34 @@ def _check_ranks(values: Mapping[str, Any], started: int | None) -> None:
     if values["parallel"] == "none" and ranks > 1:
         rule = "one device is one rank"
         refuse(COMMAND, f"parallel=none on {ranks} ranks", rule, f"choose from {', '.join(PARALLEL[1:])}, or one rank")
-    if batch < ranks:
+    if batch < ranks and values["parallel"] != "pp":
         rule = "every rank needs a sequence"
         refuse(COMMAND, f"batch={batch} on {ranks} ranks", rule, f"give batch >= {ranks} or fewer ranks")
+
+
+def _pipeline(values: dict[str, Any]) -> Schedule | None:
+    """The schedule of a pipeline; unsaid: 1F1B, as many micro-batches as ranks, as few stages as the schedule takes."""
+    given = {name: values[name] for name in PIPELINE if values[name] is not None}
+    if values["parallel"] != "pp":
+        for name, value in given.items():
+            way_out = f"leave {name} out, or choose parallel=pp"
+            refuse(COMMAND, f"{name}={value} with parallel={values['parallel']}", "it belongs to a pipeline", way_out)
+        return None
+    ranks, name = values["ranks"], given.get("schedule", "1f1b")
+    values |= {"schedule": name, "microbatches": ranks, "stages_per_rank": 1 + (name == "interleaved"), **given}
+    microbatches, stages_per_rank = values["microbatches"], values["stages_per_rank"]
+    schedule = make_schedule(name, ranks, microbatches, stages_per_rank=stages_per_rank)
+    if values["accumulation"] != 1:
+        rule, way_out = "a pipeline accumulates over its micro-batches", "leave accumulation out, and give microbatches"
+        refuse(COMMAND, f"accumulation={values['accumulation']} with parallel=pp", rule, way_out)
+    if values["batch"] % microbatches:
+        above = (values["batch"] // microbatches + 1) * microbatches
+        rule, way_out = (
+            "all micro-batches have equally many sequences",
+            f"give batch={above}, or microbatches that divide {values['batch']}",
+        )
+        refuse(COMMAND, f"batch={values['batch']} in {microbatches} micro-batches", rule, way_out)
+    return schedule
 
 
 def _train_config(values: Mapping[str, Any]) -> TrainConfig:

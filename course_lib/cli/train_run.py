@@ -18,11 +18,13 @@ from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.costs import model_parameters
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.stages import layers_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.training.batches import Batches
 from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.loop import Step, tokens_of, train
+from course_lib.training.pipeline_parallel import PipelineTrainer
 from course_lib.training.text import describe_text, load_text
 from course_lib.training.torch_data_parallel import TorchDataParallelTrainer
 from course_lib.training.trainer import Trainer
@@ -50,18 +52,46 @@ def make_batches(run: TrainRun) -> Batches:
 def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
     """Refuse a model that our decoder cannot be, or whose states alone would take the machine down.
 
-    Raises: ValueError naming the field, or the memory.
+    Raises: ValueError naming the field, the stages, or the memory.
     """
     with torch.device("meta"):
-        Decoder(run.model)
+        model = Decoder(run.model)
+    if run.schedule is not None:
+        check_stages(run, len(layers_of(model)))
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize
-    needed = ranks_here * model_parameters(run.model) * itemsize * NUMBERS_KEPT[run.config.optimizer]
+    needed = numbers_needed(run, ranks_here) * model_parameters(run.model) * itemsize
     if needed > memory_bytes():
-        values = f"{run.model.name} on {ranks_here} rank{'s' * (ranks_here > 1)} keeps {format_bytes(needed)}"
+        values = f"{run.model.name} on {ranks_here} rank{'s' * (ranks_here > 1)} needs {format_bytes(needed)}"
         rule = f"this machine has {format_bytes(memory_bytes())}"
         refuse(COMMAND, values, rule, "choose a smaller model, as model=tiny_llama")
+
+
+def check_stages(run: TrainRun, layers: int) -> None:
+    """Refuse more stages than layers; a decoder's embedding and its head are layers too."""
+    assert run.schedule is not None
+    stages = run.schedule.n_stages
+    if stages > layers:
+        values = f"{stages} stages, {run.model.name} has {layers} layers with its embedding and head"
+        more = run.model.n_layers + stages - layers
+        refuse(COMMAND, values, "every stage has a layer", f"choose fewer ranks, or give model.n_layers={more}")
+
+
+def numbers_needed(run: TrainRun, ranks_here: int) -> int:
+    """For each parameter, how many numbers this machine holds at once, at least.
+
+    The ranks of a pipeline together keep the states of one model, but first each of them builds all of it.
+    """
+    kept = NUMBERS_KEPT[run.config.optimizer]
+    return ranks_here * kept if run.schedule is None else max(ranks_here, kept)
+
+
+def make_trainer(run: TrainRun, model: Decoder) -> Trainer:
+    """The trainer that the run asks for."""
+    if run.schedule is not None:
+        return PipelineTrainer(model, run.config, schedule=run.schedule)
+    return TRAINERS[run.parallel](model, run.config)
 
 
 def work(run: TrainRun, batches: Batches, choice: Choice, folder: Path | None, live: bool) -> list[Step]:
@@ -71,10 +101,10 @@ def work(run: TrainRun, batches: Batches, choice: Choice, folder: Path | None, l
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
     torch.manual_seed(run.seed)
-    model = Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device)
     steps: list[Step] = []
     with comm.settings(guard=False, ledger=False), line_kept_open(first and live):
-        trainer = TRAINERS[run.parallel](model, run.config)
+        # No name for the model: what a pipeline's rank cuts off it would stay in memory.
+        trainer = make_trainer(run, Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device))
         for step in train(trainer, batches, run.steps):
             steps.append(step)
             if first and (live or is_shown(step.number, run.steps)):
@@ -110,6 +140,9 @@ def line_kept_open(live: bool) -> Iterator[None]:
 def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     """What is trained, how, and on what."""
     where = "one device" if run.parallel == "none" else f"{run.ranks} rank{'s' * (run.ranks > 1)}"
+    if run.schedule is not None:
+        stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
+        where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"
     return (
         f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "
         f"parallel={run.parallel} on {where} ({choice.device.type}); {describe_text()}, {len(batches.text):,} tokens"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import os
 import re
 import signal
@@ -11,12 +12,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from course_lib.cli import train_run
 from course_lib.cli.main import main
+from course_lib.cli.train_config import read_train
 from course_lib.config import parse_model
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.stages import layer_parameters
 from course_lib.presets import read
+from course_lib.ranks import devices, run_ranks, shutdown
 from course_lib.training.batches import Batches
 from course_lib.training.text import load_text
 from course_lib.training.torch_data_parallel import TorchDataParallelTrainer
@@ -69,6 +75,68 @@ def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+PIPELINES = {  # how they are asked for, by ranks
+    "1f1b": ("ranks=2",),
+    "gpipe": ("ranks=2", "schedule=gpipe", "microbatches=4", "batch=4"),
+    "interleaved": ("ranks=2", "schedule=interleaved"),
+    "zb-h1": ("ranks=4", "schedule=zb-h1", "microbatches=2"),
+}
+
+
+@pytest.fixture(scope="module")
+def four_sequences(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_run, "load_text", lambda: bytes(range(32, 127)) * 20)
+        assert run(*SMALL, "batch=4", "model=tiny_gpt", f"out={folder}") == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_pipeline_gives_the_losses_and_the_weights_of_one_device(four_sequences, tmp_path, capsys, name):
+    overrides = ["batch=4", "model=tiny_gpt", "parallel=pp", *PIPELINES[name], f"out={tmp_path}/run"]
+    assert run(*SMALL, *overrides) == 0
+    want = losses(four_sequences)
+    assert losses(tmp_path / "run") == pytest.approx(want, rel=1e-9)
+    out, err = capsys.readouterr()
+    heading, *lines, _, _ = out.splitlines()
+    assert f" ranks, {name} with stages=4 " in heading or f" ranks, {name} with stages=2 " in heading
+    assert err == "" and [line.split("  ")[1] for line in lines] == [f"loss {loss:.6f}" for loss in want]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
+    assert f"\nschedule: {name}\n" in (tmp_path / "run" / "config.yaml").read_text()
+    found, reference = (torch.load(folder / FILE)["model"] for folder in (tmp_path / "run", four_sequences))
+    assert found.keys() == reference.keys()
+    for parameter, weights in found.items():
+        torch.testing.assert_close(weights, reference[parameter], rtol=1e-9, atol=1e-9)
+
+
+class Watched(Batches):
+    """Notes how many weights are in memory when a step asks for its batch."""
+
+    def batch(self, step):
+        gc.collect()
+        parameters = [x for x in gc.get_objects() if type(x) is torch.nn.Parameter and not x.is_meta]
+        WEIGHTS.append(sum(parameter.numel() for parameter in parameters))
+        return super().batch(step)
+
+
+WEIGHTS = []
+
+
+def weights_of_a_step():
+    asked = read_train(["parallel=pp", "ranks=2", "batch=2", "sequence=16", "steps=1", "optimizer=sgd"])
+    batches = Watched(text=bytes(range(32, 127)) * 20, batch_size=2, sequence=16)
+    WEIGHTS.clear()
+    train_run.work(asked, batches, devices.choose(dist.get_rank(), 2), None, live=True)
+    return WEIGHTS
+
+
+def test_while_it_trains_a_rank_keeps_no_weights_but_its_own():
+    parts = layer_parameters(Decoder(parse_model(read("tiny", "tiny_llama")).config))
+    shutdown()  # what earlier tests left on the ranks
+    assert run_ranks(weights_of_a_step, 2) == [[sum(parts[:2])], [sum(parts[2:])]]
+
+
 def on_one_device(config):
     return Trainer(Decoder(parse_model(read("tiny", "tiny_gpt")).config), config)
 
@@ -84,11 +152,14 @@ def test_the_trainer_by_pytorch_climbs_the_ladder(ranks):
     assert report.world_size == ranks and len(report.losses) >= 2
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "torch_ddp"])
-def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, parallel):
-    overrides = [f"parallel={parallel}", "ranks=2", "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
+@pytest.mark.parametrize(
+    ("parallel", "ranks"),
+    [(["parallel=ddp"], "ranks 0, 1"), (["parallel=torch_ddp"], "ranks 0, 1"), (["parallel=pp", "batch=4"], "rank 1")],
+)
+def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, parallel, ranks):
+    overrides = [*parallel, "ranks=2", "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
     assert run(*SMALL, *overrides) == 1
-    assert capsys.readouterr().err == f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}\n"
+    assert capsys.readouterr().err == f"Trainer: loss nan on {ranks}{BAD_LOSS}\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,9 +244,9 @@ def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_pa
     assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "torch_ddp"])
+@pytest.mark.parametrize("parallel", [["ddp"], ["torch_ddp"], ["pp", "microbatches=5"]])
 def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch, capsys, parallel):
-    process = started(*TORCHRUN, "train", *SMALL, f"parallel={parallel}", "out=run", cwd=tmp_path)
+    process = started(*TORCHRUN, "train", *SMALL, "parallel=" + parallel[0], *parallel[1:], "out=run", cwd=tmp_path)
     out, err = process.communicate()
     assert process.returncode == 0, err
     monkeypatch.setattr(train_run, "load_text", load_text)

@@ -22,12 +22,14 @@ from course_lib.config import TrainConfig, load_model, model_names, parse_model
 from course_lib.models.decoder import Decoder
 from course_lib.presets import names, read
 from course_lib.ranks import devices
+from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
 from course_lib.training.loop import tokens_of, train
 from course_lib.training.trainer import FILE, Trainer
 
 SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 TEXT = bytes(range(32, 127)) * 20
+PP = ["parallel=pp", "ranks=2"]
 LINE = re.compile(r"step (\d)/3  loss (\d\.\d{6})  [\d,]+ tokens/s  rank 0: peak RSS [\d.]+ [MG]iB")
 
 
@@ -149,17 +151,41 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["lr=nan"], "TrainConfig: learning_rate=nan; learning_rate > 0, and finite; give learning_rate > 0"),
         (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw"),
         (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
-        (["parallel=fsdp"], "train: parallel='fsdp'; not a known kind; choose from none, ddp, torch_ddp"),
+        (["parallel=fsdp"], "train: parallel='fsdp'; not a known kind; choose from none, ddp, torch_ddp, pp"),
         (["dtype=float8"], "train: dtype='float8'; not a known kind; choose from float32, float64"),
-        (["ranks=2"], "train: parallel=none on 2 ranks; one device is one rank; choose from ddp, torch_ddp, or one "),
+        (["ranks=2"], "train: parallel=none on 2 ranks; one device is one rank; choose from ddp, torch_ddp, pp, or on"),
         (["ranks=33", "parallel=ddp"], "ranks: world_size=33; a pool has 1 to 32 ranks; choose a number in that"),
         (["ranks=4", "parallel=ddp", "batch=3"], "train: batch=3 on 4 ranks; every rank needs a sequence; give batch "),
         (["sequence=2000"], "Batches: 1900 tokens, sequence=2000; a window takes sequence + 1 tokens; give a longer "),
         (["batch=500"], "Batches: batch_size=500, 29 windows; an epoch has each window once; give batch_size <= 29"),
         (["model=tiny_gpt", "sequence=1025"], "ModelConfig 'tiny GPT': sequence=1025; its table of learned positions"),
         (["model.vocab_size=99"], "train_tokenizer: vocab_size=99; it holds the 256 bytes, and 16 bits hold its "),
-        (["model=llama3_1_405b"], "train: Llama 3.1 405B on 1 rank keeps 5.906 TiB; this machine has "),
+        (["model=llama3_1_405b"], "train: Llama 3.1 405B on 1 rank needs 5.906 TiB; this machine has "),
         (["+model.n_experts=2"], "Decoder: n_experts=2; this decoder has one feed-forward block in a layer; give n_"),
+        (
+            ["schedule=1f1b"],
+            "train: schedule=1f1b with parallel=none; it belongs to a pipeline; leave schedule out, or ",
+        ),
+        (
+            ["parallel=ddp", "microbatches=2"],
+            "train: microbatches=2 with parallel=ddp; it belongs to a pipeline; leave",
+        ),
+        (["parallel=torch_ddp", "stages_per_rank=1"], "train: stages_per_rank=1 with parallel=torch_ddp; it belongs "),
+        ([*PP, "microbatches=2.5"], "train: microbatches=2.5; microbatches is of whole numbers; write them without "),
+        ([*PP, "microbatches=0"], "make_schedule: n_microbatches=0; n_microbatches is a positive whole number; give "),
+        (
+            [*PP, "microbatches=3"],
+            "train: batch=16 in 3 micro-batches; all micro-batches have equally many sequences; give batch=18, or "
+            "microbatches that divide 16",
+        ),
+        ([*PP, "batch=1"], "train: batch=1 in 2 micro-batches; all micro-batches have equally many sequences; "),
+        ([*PP, "schedule=2f2b"], "make_schedule: name='2f2b'; no schedule is called so; choose one of gpipe, 1f1b, zb"),
+        ([*PP, "stages_per_rank=2"], "make_schedule: 1f1b, stages_per_rank=2; it has one stage on each rank; give 1, "),
+        ([*PP, "schedule=interleaved", "stages_per_rank=1"], "make_schedule: interleaved, stages_per_rank=1; a rank "),
+        ([*PP, "schedule=interleaved", "microbatches=1"], "make_schedule: interleaved, n_microbatches=1, n_ranks=2; "),
+        ([*PP, "accumulation=2"], "train: accumulation=2 with parallel=pp; a pipeline accumulates over its micro-batc"),
+        ([*PP, "ranks=5", "batch=5"], "train: 5 stages, tiny Llama has 4 layers with its embedding and head; every st"),
+        ([*PP, "model=llama3_1_405b"], "train: Llama 3.1 405B on 2 ranks needs 5.906 TiB; this machine has "),
         (["out=no/such"], "train: out='no/such'; there is no folder 'no'; make it, or name another"),
     ],
 )
@@ -170,6 +196,30 @@ def test_a_mistake_is_one_line_in_four_parts(tmp_path, monkeypatch, capsys, over
     assert out == "" and err.startswith(message)
     assert err.count("\n") == 1 and err.count("; ") >= 2
     assert not GlobalHydra.instance().is_initialized() and list(tmp_path.iterdir()) == []
+
+
+def test_a_pipeline_has_defaults_that_the_results_name():
+    run = read_train([*PP])
+    assert [run.values[name] for name in ("schedule", "microbatches", "stages_per_rank")] == ["1f1b", 2, 1]
+    assert run.schedule == make_schedule("1f1b", 2, 2)
+    interleaved = read_train([*PP, "schedule=interleaved", "microbatches=4"])
+    assert interleaved.schedule == make_schedule("interleaved", 2, 4, stages_per_rank=2)
+    assert read_train([*PP, "batch=1", "microbatches=1"]).schedule == make_schedule("1f1b", 2, 1)
+    assert read_train(["parallel=ddp", "ranks=2"]).schedule is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "numbers"),
+    [
+        (["parallel=ddp", "ranks=8"], 8 * 4),
+        (["parallel=pp", "ranks=8"], 8),  # each rank builds the whole model
+        (["parallel=pp", "ranks=2"], 4),  # together they keep one model's states
+        (["parallel=pp", "ranks=2", "optimizer=sgd"], 2),
+    ],
+)
+def test_a_pipeline_needs_one_model_s_states_or_each_rank_s_model(overrides, numbers):
+    run = read_train(overrides)
+    assert train_run.numbers_needed(run, run.ranks) == numbers
 
 
 def test_results_are_never_overwritten(tmp_path, capsys):
