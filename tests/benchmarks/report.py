@@ -13,6 +13,8 @@ from all_reduce import Cell, best_algorithm
 from ddp import BATCH, BUCKET_MIB, MODEL, DdpCell
 from measure import Comparison, Verdict
 from memory import Agreement, gate_rows, table_rows
+from pipeline import PipelineCell
+from pipeline import about as about_pipelines
 
 from course_lib.costs import SweepPoint, comm_time
 from course_lib.units import format_bytes, format_seconds
@@ -33,6 +35,7 @@ class Results:
     runner: list[Comparison]
     all_reduce: list[Cell]
     ddp: list[DdpCell]
+    pipeline: list[PipelineCell]
     memory: list[Agreement]
     verdicts: list[Verdict]
 
@@ -61,6 +64,11 @@ def comparison_row(name: str, comparison: Comparison) -> list[str]:
     ]
 
 
+def tokens_row(name: str, cell: DdpCell | PipelineCell) -> list[str]:
+    """The same, and tokens per second of both."""
+    return [*comparison_row(name, cell.comparison), *map("{:,.0f}".format, cell.tokens_per_s)]
+
+
 def markdown(results: Results, figures: Sequence[str] = ()) -> str:
     """The whole page, with the names of its figures."""
     gates = [[v.figure, f"{v.ratio:.2f}", f"{v.gate:g}", f"{v.goal:g}", v.words] for v in results.verdicts]
@@ -69,12 +77,9 @@ def markdown(results: Results, figures: Sequence[str] = ()) -> str:
         comparison_row(f"{c.world_size} | {format_bytes(c.nbytes)} | {best_algorithm(c.nbytes)}", c.comparison)
         for c in results.all_reduce
     ]
-    trained = [
-        [
-            *comparison_row(f"{c.world_size} | {c.sequence} | {c.all_reduce}", c.comparison),
-            *map("{:,.0f}".format, c.tokens_per_s),
-        ]
-        for c in results.ddp
+    trained = [tokens_row(f"{c.world_size} | {c.sequence} | {c.all_reduce}", c) for c in results.ddp]
+    piped = [
+        tokens_row(f"{c.world_size} | {c.sequence} | {c.peer.ours} | {c.peer.theirs}", c) for c in results.pipeline
     ]
     times = ["ours", "peer", "times faster", "lowest to highest round", "rounds"]
     return "\n\n".join(
@@ -92,6 +97,8 @@ def markdown(results: Results, figures: Sequence[str] = ()) -> str:
             f"## Data parallelism against torch's, a step with AdamW ({MODEL.n_layers} layers of {MODEL.hidden_size}, "
             f"{BATCH} sequences over all ranks, buckets of {BUCKET_MIB} MiB on both sides, guard and ledger off)",
             table([["ranks", "sequence", "ours", *times, "tokens/s", "torch's tokens/s"], *trained]),
+            f"## Pipeline against torch.distributed.pipelining, {about_pipelines()}",
+            table([["ranks", "sequence", "ours", "torch's", *times, "tokens/s", "torch's tokens/s"], *piped]),
             "## Memory formulas against measured tensors",
             table(table_rows(results.memory)),
             *(f"![Measured bandwidth of both all-reduces]({name})" for name in figures),

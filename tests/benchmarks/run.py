@@ -1,4 +1,4 @@
-"""`make bench`: our runner, all-reduce and DDP against their peers, in turn, in one run. Nothing here fails a test."""
+"""`make bench`: our runner, all-reduce, DDP and pipeline against their peers, in turn, in one run. It fails no test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib.metadata import version
 import all_reduce
 import ddp
 import memory
+import pipeline
 import report
 import runner
 
@@ -26,6 +27,8 @@ def main() -> None:
     cells = all_reduce.compare()
     print("DDP against torch's ...", flush=True)
     trained = ddp.compare()
+    print("pipeline against torch's ...", flush=True)
+    piped = pipeline.compare()
     print("memory formulas against tensors ...", flush=True)
     agreements = memory.compare()
     results = report.Results(
@@ -38,7 +41,13 @@ def main() -> None:
         all_reduce=cells,
         memory=agreements,
         ddp=trained,
-        verdicts=[*runner.verdicts(compared), *all_reduce.verdicts(cells), *ddp.verdicts(trained)],
+        pipeline=piped,
+        verdicts=[
+            *runner.verdicts(compared),
+            *all_reduce.verdicts(cells),
+            *ddp.verdicts(trained),
+            *pipeline.verdicts(piped),
+        ],
     )
     print(report.markdown(results))
     print(f"written to {report.write(results, kind())}")

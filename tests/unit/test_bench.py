@@ -11,10 +11,12 @@ from tools.paths import ROOT
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
 import ddp
+import pipeline
 from all_reduce import Cell, best_algorithm, slowest
 from ddp import DdpCell
 from measure import Comparison, Verdict, mean_ratio
 from memory import Agreement
+from pipeline import PEERS, PipelineCell
 from report import Results, markdown, write
 
 from course_lib.units import KiB, MiB
@@ -22,6 +24,7 @@ from course_lib.units import KiB, MiB
 TWICE = Comparison(name="twice", ours_s=(1.0, 1.0, 10.0), peer_s=(2.0, 2.0, 2.0))
 HALF = Comparison(name="half", ours_s=(2.0,), peer_s=(1.0,))
 DDP = DdpCell(world_size=2, sequence=128, all_reduce="over our ring", buckets=1, comparison=TWICE)
+PIPELINE = PipelineCell(world_size=2, sequence=32, peer=PEERS[-1], comparison=TWICE)
 
 
 def results(verdict):
@@ -39,6 +42,7 @@ def results(verdict):
         runner=[TWICE],
         all_reduce=cells,
         ddp=[DDP],
+        pipeline=[PIPELINE],
         memory=[
             Agreement(kind="states", name="some states", formula=1000, measured=1000),
             Agreement(kind="activations", name="some activations", formula=980, measured=1000),
@@ -71,6 +75,8 @@ def test_the_page_says_what_was_missed_and_how_busy_the_machine_was():
     assert "| twice | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 |" in page
     assert "| 4 | 4 MiB | ring | 2 s | 1 s | 0.50 | 0.50 to 0.50 | 1 |" in page
     assert "| 2 | 128 | over our ring | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 | 1,024 | 512 |" in page
+    row = "| 2 | 32 | zb-h1 | ScheduleInterleavedZeroBubble | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 | 256 | 128 |"
+    assert row in page and "zb-h1 and ScheduleInterleavedZeroBubble are not the same schedule" in page
     assert "0.25 before, 1.00 after" in page
     assert "| memory formulas, states | 0.000% off | 0.5% | on a GPU: not run | gate met |" in page
     assert "| memory formulas, activations | 2.000% off | 1.0% | on a GPU: not run | NOT MET |" in page
@@ -84,6 +90,16 @@ def test_ddp_is_judged_over_each_all_reduce():
         "DDP over gloo against torch's, tokens/s": "NOT MET",
         "DDP over our ring against torch's, tokens/s": "goal met",
     }
+
+
+def test_each_pipeline_schedule_is_judged_by_itself():
+    cells = [
+        PipelineCell(world_size=2, sequence=32, peer=peer, comparison=HALF if peer.ours == "1f1b" else TWICE)
+        for peer in PEERS
+    ]
+    found = {verdict.figure: verdict.words for verdict in pipeline.verdicts(cells)}
+    assert found.pop("pipeline 1f1b against torch's Schedule1F1B, tokens/s") == "NOT MET"
+    assert len(found) == 3 and set(found.values()) == {"goal met"}
 
 
 def test_page_numbers_and_figures_are_written(tmp_path, monkeypatch):
