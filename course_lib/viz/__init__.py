@@ -11,6 +11,8 @@ from course_lib.viz.cost_bars import plot_cost_bars
 from course_lib.viz.cost_lines import plot_cost_lines
 from course_lib.viz.float_bits import float_bits, float_bits_explorer
 from course_lib.viz.gradients import plot_gradients
+from course_lib.viz.held import plot_held
+from course_lib.viz.idle import plot_idle
 from course_lib.viz.loss_curves import plot_loss_curves
 from course_lib.viz.matrix import plot_bytes_matrix
 from course_lib.viz.memory import memory_explorer, plot_gpu_memory
@@ -21,6 +23,7 @@ from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
 from course_lib.viz.ring import ring_all_reduce_step, ring_all_reduce_story
 from course_lib.viz.scaling import plot_scaling
+from course_lib.viz.schedule_run import plot_schedule_run
 from course_lib.viz.schedules import plot_schedule, plot_schedules
 from course_lib.viz.source import show_source
 from course_lib.viz.speedup import plot_speedup
@@ -43,6 +46,8 @@ __all__ = [
     "plot_fit",
     "plot_gpu_memory",
     "plot_gradients",
+    "plot_held",
+    "plot_idle",
     "plot_loss_curves",
     "plot_messages",
     "plot_mlp",
@@ -50,6 +55,7 @@ __all__ = [
     "plot_ranks",
     "plot_scaling",
     "plot_schedule",
+    "plot_schedule_run",
     "plot_schedules",
     "plot_speedup",
     "plot_timeline",

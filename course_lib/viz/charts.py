@@ -91,6 +91,32 @@ def name_heights(chart: Axes, names: Sequence[tuple[str, str, float]], least: fl
         write(chart, 1 + 1.2 * _NAME_GAP, height, name, color=hue, weight=600)
 
 
+def draw_line(chart: Axes, line: Mapping[int, float], hue: str) -> None:
+    """What was predicted."""
+    counts = sorted(line)
+    heights = [line[n] for n in counts]
+    chart.plot(counts, heights, color=hue, linewidth=3, solid_capstyle="round", zorder=2)
+
+
+def draw_marks(chart: Axes, line: Mapping[int, float], hue: str, number: int) -> None:
+    """What was measured; of marks upon each other the later ones, by `number`, are smaller, so that all are seen."""
+    counts = sorted(line)
+    heights = [line[n] for n in counts]
+    look: dict[str, Any] = {"marker": "o", "markersize": 12 - 1.6 * number, "markeredgewidth": 1.2}
+    look |= {"markeredgecolor": style.PAPER, "color": hue, "linestyle": "none"}
+    chart.plot(counts, heights, zorder=3, clip_on=False, **look)
+
+
+def name_marks(chart: Axes, line: Mapping[int, float], name: str, hue: str) -> None:
+    """Beside the last mark, on a ground that hides the grid."""
+    ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
+    place = (11, -72 * style.HALF_CAP * style.BASE_SIZE)
+    at = (max(line), line[max(line)])
+    chart.annotate(
+        name, at, xytext=place, textcoords="offset points", va="baseline", color=hue, weight=600, bbox=ground
+    )
+
+
 def height_of(chart: Axes, value: float) -> float:
     """Where a value lies on the chart's vertical axis: 0 at its foot, 1 at its top."""
     across = chart.get_xlim()[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -41,15 +40,16 @@ def plot_scaling(
     chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.16, width, _HEIGHT - style.HEADER - 1.1)
     _prepare(chart, counts, max(share for line in (*predicted.values(), *measured.values()) for share in line.values()))
     for name, line in predicted.items():
-        chart.plot(*_points(line), color=hues[name], linewidth=3, solid_capstyle="round", zorder=2)
+        charts.draw_line(chart, line, hues[name])
     for number, (name, line) in enumerate(measured.items()):
-        _draw_marks(chart, line, hues[name], size=12 - 1.6 * number)  # smaller ones do not hide those beneath
+        beyond_one = {n: share for n, share in line.items() if n > 1}  # at 1 GPU it is 100% by definition
+        charts.draw_marks(chart, beyond_one, hues[name], number)
     labels = [("ideal", _IDEAL, charts.height_of(chart, 1.0))]
     labels += [(name, hues[name], charts.height_of(chart, line[max(line)])) for name, line in predicted.items()]
     charts.name_heights(chart, labels, least=0.085)
     for name in names:
         if name not in predicted:
-            _name_marks(chart, measured[name], name, hues[name])
+            charts.name_marks(chart, measured[name], name, hues[name])
     return Picture(figure, title=title, description=_in_words(predicted, measured, subtitle))
 
 
@@ -76,31 +76,10 @@ def _prepare(chart: Axes, counts: list[int], largest: float) -> None:
     chart.axhline(1.0, color=_IDEAL, linewidth=1.5, linestyle=(0, (4, 3)), zorder=1)
 
 
-def _draw_marks(chart: Axes, line: Efficiency, hue: str, size: float) -> None:
-    """All but the one at 1 GPU, which is 100% by definition."""
-    gpus, shares = _points({n: share for n, share in line.items() if n > 1})
-    look: dict[str, Any] = {"marker": "o", "markersize": size, "markeredgecolor": style.PAPER, "markeredgewidth": 1.2}
-    chart.plot(gpus, shares, color=hue, linestyle="none", zorder=3, clip_on=False, **look)
-
-
-def _name_marks(chart: Axes, line: Efficiency, name: str, hue: str) -> None:
-    """Beside the last mark, on a ground that hides the grid."""
-    ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
-    place = (11, -72 * style.HALF_CAP * style.BASE_SIZE)
-    at = (max(line), line[max(line)])
-    chart.annotate(
-        name, at, xytext=place, textcoords="offset points", va="baseline", color=hue, weight=600, bbox=ground
-    )
-
-
-def _points(line: Efficiency) -> tuple[list[int], list[float]]:
-    return sorted(line), [line[n] for n in sorted(line)]
-
-
 def _in_words(predicted: Mapping[str, Efficiency], measured: Mapping[str, Efficiency], subtitle: str) -> str:
     lines = [subtitle]
     for word, group in (("predicted", predicted), ("measured", measured)):
         for name, line in group.items():
-            cells = ", ".join(f"{share:.1%} on {n:,}" for n, share in zip(*_points(line), strict=True))
+            cells = ", ".join(f"{share:.1%} on {n:,}" for n, share in sorted(line.items()))
             lines.append(f"  {name}, {word}: {cells}")
     return "\n".join(lines)

@@ -54,7 +54,7 @@ def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
         _draw_boxes(axes, some, clock.factor, _TOP, bottom, look)
         if narrowest > style.text_width(str(run.schedule.n_microbatches - 1), style.SMALL_SIZE) + 0.05:
             _number_boxes(axes, some, clock.factor, (_TOP + bottom) / 2, style.text_on(hue))
-    look = {"facecolor": style.COMMUNICATION, "edgecolor": style.PAPER, "linewidth": 0.4}
+    look = {"facecolor": style.COMMUNICATION, "edgecolor": style.COMMUNICATION, "linewidth": 0.7}  # seen if short
     _draw_boxes(axes, run.sent, clock.factor, _STRIP, _BOTTOM, look)
 
 

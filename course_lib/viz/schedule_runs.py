@@ -72,8 +72,8 @@ class Clock(NamedTuple):
     unit: str
 
     def says(self, seconds: float) -> str:
-        """A time with its unit."""
-        return f"{round(seconds, _DIGITS) * self.factor:.4g} {self.unit}"
+        """A time with its unit, to three digits; passes, which add up exactly, to four."""
+        return f"{round(seconds, _DIGITS) * self.factor:.{4 if self.unit == 'F' else 3}g} {self.unit}"
 
     @property
     def axis(self) -> str:

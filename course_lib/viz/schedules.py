@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.figure import Figure
+
 from course_lib.errors import four_parts
 from course_lib.schedules import Durations, Schedule
 from course_lib.viz import marks, style
@@ -88,24 +90,32 @@ def plot_schedules(
         values, rule = f"{len(schedules)} schedules", f"this picture holds 1 to {_MOST}"
         raise ValueError(four_parts("plot_schedules", values, rule, "draw two pictures"))
     runs = {name: simulate("plot_schedules", one, durations, message_s) for name, one in schedules.items()}
-    reach = max(run.end_s for run in runs.values())
-    clock = clock_of(durations, reach)
-    tall = sum(_NAME + run.schedule.n_ranks * _THIN + _BELOW for run in runs.values())
+    clock = clock_of(durations, max(run.end_s for run in runs.values()))
+    figure = draw_panels(runs, clock, lane=_THIN, title=title, subtitle=subtitle)
+    return Picture(figure, title=title, description="\n".join([subtitle, *panel_words(runs, clock)]))
+
+
+def draw_panels(runs: Mapping[str, Run], clock: Clock, *, lane: float, title: str, subtitle: str) -> Figure:
+    """Each run's lanes of `lane` inches below its name, its step and its bubble, all on one time axis."""
     key = key_of(list(runs.values()))
     top = style.HEADER + 0.14 + LINE * len(lines_of(key, LEFT))
+    tall = sum(_NAME + run.schedule.n_ranks * lane + _BELOW for run in runs.values())
     figure, page = style.new_page(top + tall + 0.66, title, subtitle)
     draw_key(page, key, LEFT)
-    width = style.PAGE_WIDTH - style.MARGIN - LEFT - 0.1
+    width, reach = style.PAGE_WIDTH - style.MARGIN - LEFT - 0.1, max(run.end_s for run in runs.values())
     for number, (name, run) in enumerate(runs.items(), start=1):
         marks.label(page, LEFT, top + 0.14, name, bold=True, align="left")
         x = LEFT + style.text_width(name, weight=600) + 0.16
         words = bubble_words(run, clock, ideal=False)
         marks.label(page, x, top + 0.14, words, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
-        high = run.schedule.n_ranks * _THIN
+        high = run.schedule.n_ranks * lane
         axes = style.chart_axes(figure, LEFT, top + _NAME, width, high)
-        last = number == len(runs)
-        lane_axes(axes, run.schedule.n_ranks, clock, reach, size=style.SMALL_SIZE, last=last)
+        lane_axes(axes, run.schedule.n_ranks, clock, reach, size=style.SMALL_SIZE, last=number == len(runs))
         draw_lanes(axes, run, clock, width)
         top += _NAME + high + _BELOW
-    lines = [f"  {name}: {bubble_words(run, clock)}" for name, run in runs.items()]
-    return Picture(figure, title=title, description="\n".join([subtitle, *lines]))
+    return figure
+
+
+def panel_words(runs: Mapping[str, Run], clock: Clock) -> list[str]:
+    """A line for each run."""
+    return [f"  {name}: {bubble_words(run, clock)}" for name, run in runs.items()]

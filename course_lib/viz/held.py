@@ -1,0 +1,110 @@
+"""What each rank of a pipeline holds at most, under several schedules side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+
+from course_lib.errors import four_parts
+from course_lib.schedules import Schedule, held
+from course_lib.viz import marks, style
+from course_lib.viz.keys import Entry, draw_key
+from course_lib.viz.picture import Picture
+from course_lib.viz.schedule_lanes import LEFT
+from course_lib.viz.schedule_runs import check_ranks
+
+HELD = {"in flight": style.COMPUTE["forward"], "stashed": style.COMPUTE["backward weight"]}
+_MEANING = {"in flight": "in flight, until backward", "stashed": "stashed for backward weight"}
+_LANE, _GAP, _ROOM = 0.46, 0.3, 0.42  # inches: one rank, between schedules, for the number beside a bar
+_MOST = 5
+_LINE = 0.26  # inches: of a schedule's name
+
+
+def held_by_rank(schedule: Schedule) -> dict[str, list[float]]:
+    """The peaks of each rank in activations of one micro-batch on one *rank*: one of v stages counts 1/v.
+
+    The two peaks come at different times, and what is stashed is a part of the activations and their gradients: they
+    are not to be added up.
+    """
+    peaks = [held(schedule, rank) for rank in range(schedule.n_ranks)]
+    v = schedule.stages_per_rank
+    return {"in flight": [peak.in_flight / v for peak in peaks], "stashed": [peak.stashed / v for peak in peaks]}
+
+
+@style.course_style()
+def plot_held(
+    schedules: Mapping[str, Schedule],
+    *,
+    title: str = "What each rank holds at most",
+    subtitle: str = "in activations of one micro-batch on one rank",
+) -> Picture:
+    """Below each schedule's name a bar for each rank: micro-batches in flight, and those stashed if it has any.
+
+    Units: activations of one micro-batch on one rank; one of its v stages counts 1/v.
+    Raises: ValueError for no schedules or more than 5, a name too long for its column, or more than 8 ranks.
+    """
+    names = _names(schedules)
+    holds = {name: held_by_rank(schedule) for name, schedule in schedules.items()}
+    ranks, lines = max(one.n_ranks for one in schedules.values()), max(map(len, names.values()))
+    head = style.HEADER + 0.42
+    top = head + 0.1 + lines * _LINE
+    figure, page = style.new_page(top + ranks * _LANE + 0.4, title, subtitle)
+    found = [kind for kind in HELD if any(any(hold[kind]) for hold in holds.values())]
+    draw_key(page, [Entry(_MEANING[kind], [HELD[kind]]) for kind in found], LEFT)
+    for rank in range(ranks):
+        marks.label(page, LEFT - 0.14, top + (rank + 0.5) * _LANE, f"rank {rank}", align="right")
+    most = max(number for hold in holds.values() for row in hold.values() for number in row)
+    wide = _column(len(schedules))
+    for column, (name, hold) in enumerate(holds.items()):
+        left = LEFT + column * (wide + _GAP)
+        for number, line in enumerate(names[name]):
+            y = head + 0.13 + (lines - len(names[name]) + number) * _LINE
+            marks.label(page, left, y, line, bold=True, align="left")
+        _draw_bars(page, left, top, hold, (wide - _ROOM) / most)
+    return Picture(figure, title=title, description=_in_words(holds, subtitle))
+
+
+def _column(n_schedules: int) -> float:
+    """Inches across of one schedule's bars and numbers."""
+    return (style.PAGE_WIDTH - style.MARGIN - LEFT - (n_schedules - 1) * _GAP) / n_schedules
+
+
+def _names(schedules: Mapping[str, Schedule]) -> dict[str, list[str]]:
+    """Each name in one or two lines that fit its column."""
+    if not 1 <= len(schedules) <= _MOST:
+        values, rule = f"{len(schedules)} schedules", f"this picture holds 1 to {_MOST}"
+        raise ValueError(four_parts("plot_held", values, rule, "draw two pictures"))
+    wide, names = _column(len(schedules)), {}
+    for name, schedule in schedules.items():
+        check_ranks("plot_held", schedule)
+        lines = [""]
+        for word in name.split():
+            if lines[-1] and style.text_width(f"{lines[-1]} {word}", weight=600) > wide:
+                lines.append("")
+            lines[-1] = f"{lines[-1]} {word}".strip()
+        if len(lines) > 2 or any(style.text_width(line, weight=600) > wide for line in lines):
+            rule = "a name fits above its bars in two lines"
+            raise ValueError(four_parts("plot_held", f"schedule {name!r}", rule, "shorten it"))
+        names[name] = lines
+    return names
+
+
+def _draw_bars(page: Axes, left: float, top: float, hold: Mapping[str, list[float]], scale: float) -> None:
+    """One bar in a rank's lane, or two thin ones if the schedule stashes anything; each with its number."""
+    kinds = [kind for kind in HELD if any(hold[kind])]
+    pitch = 0.38 / len(kinds)
+    for position, kind in enumerate(kinds):
+        for rank, number in enumerate(hold[kind]):
+            y = top + rank * _LANE + 0.04 + position * pitch
+            marks.box(page, left, y + 0.01, number * scale, pitch - 0.02, fill=HELD[kind], corner=0.02)
+            x = left + number * scale + 0.07
+            marks.label(page, x, y + pitch / 2, f"{number:.3g}", size=style.SMALL_SIZE, align="left")
+
+
+def _in_words(holds: Mapping[str, Mapping[str, list[float]]], subtitle: str) -> str:
+    lines = [subtitle]
+    for name, hold in holds.items():
+        parts = [f"{kind} {', '.join(f'{number:.3g}' for number in row)}" for kind, row in hold.items() if any(row)]
+        lines.append(f"  {name}, from rank 0 on: {'; '.join(parts)}")
+    return "\n".join(lines)
