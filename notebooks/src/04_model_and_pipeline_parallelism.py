@@ -13,7 +13,7 @@
 #
 # Module 03 divided the time. It did not divide the memory: each replica keeps everything. Training Llama 3.1 70B with Adam takes 16 bytes<!-- =16 --> for each parameter, together 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 1e9 -->. The largest GPU of this course has 141 GB<!-- =load_device("h200_sxm_141").memory_bytes() / 1e9 -->.
 #
-# So cut the model. It is a chain of layers: rank 0 gets the first ones, rank 1 the next. This is **model parallelism**. It is easy to get right, and you will do it in five lines.
+# So cut the model. It is a chain of layers: rank 0 gets the first ones, rank 1 the next. This is **model parallelism**. It is easy to get right, and you will do it in six lines.
 #
 # Then you will see its price. Four GPUs that work like this are as fast as one. The rest of the lesson wins the time back.
 
@@ -169,7 +169,7 @@ viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
 #
 # **1F1B** (PipeDream, 2019; Megatron-LM, 2021): rank $i$ makes $p-i-1$ forwards to fill the pipe. From then on one forward, one backward, in turn. The rest of the backwards empties the pipe.
 #
-# **Predict** the bubble in ms, with GPipe's as the guess to doubt: 9 ms<!-- =(4 - 1) * (1 + 1 + 1) -->.
+# **Predict** the bubble. GPipe's is 9 ms<!-- =(4 - 1) * (1 + 1 + 1) -->. The guess: a third less.
 
 # %%
 one_f_one_b = make_schedule("1f1b", 4, 8)
@@ -355,7 +355,7 @@ viz.plot_idle(paper, emulated, title="Idle share of a step on four ranks")
 # %% [markdown]
 # ### And in real time, honestly
 #
-# Without the clock, with the small decoder. Four ranks share this machine's cores: while one "waits", another uses its core. So a bubble costs nothing here, and no schedule is faster than another. Look at the *order*: it is the list's.
+# Without the clock, with the small decoder. Four ranks share this machine's cores: while one waits, another uses its core. So these times say nothing about a cluster. But look at the *order*: it is the list's.
 
 # %%
 # NBVAL_IGNORE_OUTPUT: measured times
@@ -394,6 +394,7 @@ assert sent == formula.sent_bytes
 # One stage of four takes twice as long: one layer too many, or one GPU that is too warm, a **straggler**. All together there is 25 %<!-- =100 * (5 / 4 - 1) --> more to compute. **Predict** by how many percent the step of 33 ms<!-- =(8 + 4 - 1) * 3 --> gets longer.
 
 # %%
+# NBVAL_IGNORE_OUTPUT: measured times
 SLOW = Durations(forward_s=2e-3, backward_input_s=2e-3, backward_weight_s=2e-3)
 uneven = [ONE, ONE, SLOW, ONE]
 slower = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3
