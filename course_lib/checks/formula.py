@@ -16,7 +16,8 @@ from course_lib.checks.spec import Level
 from course_lib.comm.ledger import Ledger
 
 Amounts = Mapping[str, float]
-LIBRARY = "course_lib.costs"  # holds the answers
+LIBRARY = ("course_lib.costs", "course_lib.schedules")  # hold the answers
+WORDS = "course_lib.schedules.instructions"  # what an answer may be made of
 MOST_TIMES = 4  # an amount that is missing five times over is a chance hit
 
 
@@ -70,20 +71,26 @@ class Report(NamedTuple):
 
 
 def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Report:
-    """Runs on a rank: call the answer, and watch whether it leaves the work to `course_lib.costs`."""
+    """Runs on a rank: call the answer, and watch whether it leaves the work to the library."""
+    result, library = watched(function, arguments)
+    return Report(result if _is_number(result) or result is None else type(result).__name__, library)
+
+
+def watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
+    """What `function` returns, and the first of the library's answers that it called."""
     used: list[str] = []
 
     def watch(frame: FrameType, event: str, detail: Any) -> None:
         name = frame.f_globals.get("__name__", "")
-        if event == "call" and name.startswith(LIBRARY):
-            used.append(f"{LIBRARY}.{frame.f_code.co_name}")
+        if event == "call" and name.startswith(LIBRARY) and name != WORDS:
+            used.append(f"{'.'.join(name.split('.')[:2])}.{frame.f_code.co_name}")
 
     sys.setprofile(watch)
     try:
         result = function(*arguments)
     finally:
         sys.setprofile(None)
-    return Report(result if _is_number(result) or result is None else type(result).__name__, "".join(used[:1]))
+    return result, "".join(used[:1])
 
 
 def _verdict(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from course_lib.checks import module_01, module_02, module_03
+from course_lib.checks import module_01, module_02, module_03, module_04
 from course_lib.checks.numbers import Given, NumberExercise
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import WriteExercise
 from course_lib.errors import four_parts
 
 Exercise = WriteExercise | NumberExercise | ProbeExercise
-MODULES = (module_01, module_02, module_03)
+MODULES = (module_01, module_02, module_03, module_04)
 EXERCISES: dict[str, Exercise] = {spec.key: spec for module in MODULES for spec in module.EXERCISES}
 
 

@@ -13,7 +13,7 @@ from course_lib.checks.registry import EXERCISES
 from tests.grading.conftest import mutants_of
 
 HANG_S = 2.0  # mutants that hang; a right answer takes 0.1 s
-MODULES = ("01_why_distributed", "02_collectives", "03_mlp_ddp")
+MODULES = ("01_why_distributed", "02_collectives", "03_mlp_ddp", "04_model_and_pipeline_parallelism")
 MUTANTS = [mutant for module in MODULES for mutant in mutants_of(module)]
 ANSWERS = {
     "01.1": "value_of",
@@ -46,6 +46,16 @@ ANSWERS = {
     "03.8": "Repaired",
     "03.9": "Counted",
     "03.10": "overlapped_backward",
+    "04.1": "train_half",
+    "04.2": "idle",
+    "04.3": "cut_layers",
+    "04.4": "gpipe_order",
+    "04.5": "one_f_one_b_order",
+    "04.6": "schedule_numbers",
+    "04.7": "cuts",
+    "04.8": "TwoParts",
+    "04.9": "repaired_step",
+    "04.10": "repaired_tied_step",
 }
 
 
@@ -87,7 +97,7 @@ def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answ
     assert reason in failed.detail
 
 
-@pytest.mark.parametrize(("module", "least"), [("01", 4), ("02", 3), ("03", 5)])
+@pytest.mark.parametrize(("module", "least"), [("01", 4), ("02", 3), ("03", 5), ("04", 8)])
 def test_every_exercise_has_mutants(module, least):
     counts = Counter(mutant[0] for mutant in MUTANTS)
     assert counts.keys() == EXERCISES.keys()

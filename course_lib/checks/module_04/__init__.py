@@ -1,0 +1,30 @@
+"""Exercises of module 04, model and pipeline parallelism."""
+
+from __future__ import annotations
+
+from course_lib.checks.module_04 import (
+    claims,
+    cutting,
+    halves,
+    micro,
+    orders,
+    predictions,
+    tied,
+    traffic,
+    two_parts,
+)
+from course_lib.checks.numbers import NumberExercise
+from course_lib.checks.probe import ProbeExercise
+
+EXERCISES: tuple[NumberExercise | ProbeExercise, ...] = (
+    halves.HALVES,
+    claims.CLAIMS,
+    cutting.CUT,
+    orders.GPIPE,
+    orders.ONE_F_ONE_B,
+    predictions.PREDICT,
+    traffic.CUTS,
+    two_parts.TWO_PARTS,
+    micro.NOT_DIVIDED,
+    tied.TIED,
+)

@@ -1,0 +1,84 @@
+"""From wrong gradients of a model that lies on several ranks to what they reveal: a ratio, or a likely mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checks.module_03.compare import Causes, exactly, ratio_of, same
+from course_lib.comm.ledger import Ledger
+
+Place = tuple[int, str]  # rank, parameter
+Gradients = Mapping[Place, Tensor | None]
+Guess = tuple[Gradients, str]  # what a likely mistake leaves, on the ranks that it shows on, and the mistake in words
+
+
+def gradients_on(rank: int, stage: nn.Module) -> dict[Place, Tensor | None]:
+    """Copies of one rank's gradients; None where there is none."""
+    return {(rank, name): None if p.grad is None else p.grad.clone() for name, p in stage.named_parameters()}
+
+
+def why_wrong(got: Gradients, want: Gradients, *, guesses: Sequence[Guess] = (), causes: Causes = ()) -> str | None:
+    """None if all gradients are right, else one line: a known mistake, one ratio for all, or the first wrong tensor."""
+    if _agree(got, want):
+        return None
+    for (rank, name), right in want.items():
+        if right is not None and got.get((rank, name)) is None:
+            return f"{name} has no gradient on rank {rank}"
+    for expected, text in guesses:
+        if _agree(got, expected):
+            return text
+    return _overall_ratio(got, want, causes) or _first_wrong(got, want, causes)
+
+
+def _agree(got: Gradients, want: Gradients) -> bool:
+    return all(same(got.get(place), right) for place, right in want.items())
+
+
+def _overall_ratio(got: Gradients, want: Gradients, causes: Causes) -> str | None:
+    flat = [torch.cat([x.flatten() for place in want if (x := side[place]) is not None]) for side in (got, want)]
+    ratio = ratio_of(*flat) if flat[0].shape == flat[1].shape else None
+    return None if ratio is None else f"your gradient is {exactly(ratio)} the reference{_because(ratio, causes)}"
+
+
+def _first_wrong(got: Gradients, want: Gradients, causes: Causes) -> str:
+    for (rank, name), right in want.items():
+        found = got[rank, name]
+        if found is None or right is None or same(found, right):
+            continue
+        ratio = ratio_of(found, right) if found.shape == right.shape else None
+        if ratio is None:
+            return f"{name} on rank {rank} is no multiple of the reference"
+        return f"{name} on rank {rank} is {exactly(ratio)} the reference{_because(ratio, causes)}"
+    raise AssertionError("_first_wrong: called with right gradients")
+
+
+def _because(ratio: float, causes: Causes) -> str:
+    texts = [text for value, text in causes if abs(ratio - value) < 1e-4 * max(1.0, abs(value))]
+    return f": {texts[0]}" if texts else ""
+
+
+def wrong_loss(loss: object, want: float, *, rank: int) -> str | None:
+    """None if the last rank returned the loss of all rows, else what it is."""
+    if isinstance(loss, bool) or not isinstance(loss, int | float):
+        return f"right gradients, but rank {rank} returned {type(loss).__name__}, not the loss as a number: loss.item()"
+    if abs(loss - want) > 1e-5 * abs(want):
+        return f"right gradients, but the loss on rank {rank} is {exactly(loss / want)} that of all rows"
+    return None
+
+
+def wrong_traffic(book: Ledger, want: Sequence[Sequence[tuple[int, int]]], advice: str) -> str | None:
+    """None if every rank sent every other one `want[rank][other]`, messages and their bytes in all, else the first."""
+    for rank, row in enumerate(want):
+        for other, target in enumerate(row):
+            sends = [e.nbytes for e in book.events if e.kind == "send" and (e.rank, e.peer) == (rank, other)]
+            if (len(sends), sum(sends)) != target:
+                found = f"rank {rank} sends rank {other} {_messages(len(sends), sum(sends))}"
+                return f"values right, but {found}, target {_messages(*target)}: {advice}"
+    return None
+
+
+def _messages(number: int, nbytes: int) -> str:
+    return f"{number} message{'s' * (number != 1)} of {nbytes} bytes in all" if number else "nothing"

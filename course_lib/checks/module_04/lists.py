@@ -1,0 +1,161 @@
+"""What is wrong with the lists that a learner wrote: their form, who waits for whom, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from course_lib.checks import ratios
+from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
+from course_lib.schedules import (
+    Backward,
+    Compute,
+    Durations,
+    Forward,
+    Instruction,
+    Schedule,
+    bubble_s,
+    held,
+    problems,
+    time_schedule,
+)
+from course_lib.schedules.instructions import needs
+from course_lib.schedules.messages import add_messages
+
+Order = Callable[[int, int, int], Any]  # of rank, p and m
+Lists = list[list[Instruction]]
+OTHER = {"gpipe": "1f1b", "1f1b": "gpipe"}
+WORDS = {"gpipe": "GPipe", "1f1b": "1F1B"}
+UNEQUAL = Durations(forward_s=2.0, backward_input_s=3.0, backward_weight_s=1.0)
+
+
+class Written(NamedTuple):
+    """By rank what the answer gave, or, of the first rank where that is no list of computations, what it is."""
+
+    lists: Lists
+    strange: str = ""
+
+
+def write(order: Order, p: int, m: int) -> Written:
+    """Call the answer for every rank."""
+    lists: Lists = []
+    for rank in range(p):
+        result = order(rank, p, m)
+        if result is None or not hasattr(result, "__iter__"):
+            return Written([], f"for rank {rank} it returned {type(result).__name__}, not a list")
+        lists.append(list(islice(result, 4 * m + 4)))  # twice too many: one that has no end
+        wrong = next((one for one in lists[-1] if not _is_compute(one)), None)
+        if wrong is not None:
+            text = f"rank {rank}'s list holds {wrong!r}: it is made of Forward(stage, microbatch) and Backward"
+            return Written([], f"{text}; the messages are added for you")
+    return Written(lists)
+
+
+def _is_compute(one: Any) -> bool:
+    return type(one) in (Forward, Backward) and isinstance(one.stage, int) and isinstance(one.microbatch, int)
+
+
+def schedule_of(lists: Lists, m: int) -> Schedule:
+    """The computations alone, without messages."""
+    return Schedule(name="yours", n_microbatches=m, lists=tuple(map(tuple, lists)))
+
+
+def not_legal(written: Written, m: int) -> str | None:
+    """None if the ranks come to the end of their lists, else the first thing that keeps them from it."""
+    if written.strange:
+        return written.strange
+    schedule = schedule_of(written.lists, m)
+    for rank, instructions in enumerate(schedule.lists):
+        for one in instructions:
+            if not 0 <= one.microbatch < m:
+                return f"rank {rank}'s list holds {one}: of {m} micro-batches the last is number {m - 1}"
+            if one.stage != rank:
+                return f"rank {rank}'s list holds {one}: stage {one.stage} lies on another rank; stage = rank here"
+    found = [line for line in problems(schedule) if "before Recv" not in line]  # the messages come later
+    return found[0] if found else _blocked(schedule)
+
+
+def _blocked(schedule: Schedule) -> str | None:
+    """Let every rank go on as long as it can; then say who waits for whom."""
+    at, done = [0] * schedule.n_ranks, set[Instruction]()
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(schedule.n_ranks):
+            while at[rank] < len(schedule.lists[rank]) and not _missing(schedule, rank, at[rank], done):
+                done.add(schedule.lists[rank][at[rank]])
+                at[rank] += 1
+                moved = True
+    waits = []
+    for rank in range(schedule.n_ranks):
+        if at[rank] < len(schedule.lists[rank]):
+            missing = _missing(schedule, rank, at[rank], done)[0]
+            other = schedule.rank_of(missing.stage)
+            after = schedule.lists[other][at[other]]
+            waits.append(
+                f"rank {rank} waits with {schedule.lists[rank][at[rank]]} for {missing}, "
+                f"which rank {other} does only after {after}"
+            )
+    return f"your lists deadlock: {'; '.join(waits)}" if waits else None
+
+
+def _missing(schedule: Schedule, rank: int, place: int, done: set[Instruction]) -> list[Compute]:
+    compute = schedule.lists[rank][place]
+    assert isinstance(compute, Compute)
+    return [one for one in needs(compute, schedule.n_stages) if one not in done]
+
+
+def too_costly(name: str, lists: Lists, m: int) -> str | None:
+    """None if bubble and activations in flight are the named schedule's."""
+    p, schedule = len(lists), add_messages(schedule_of(lists, m))
+    holds = [held(schedule, rank).in_flight for rank in range(p)]
+    return _wrong_bubble(name, schedule, holds) or _wrong_held(name, holds, m)
+
+
+def _wrong_bubble(name: str, schedule: Schedule, holds: Sequence[int]) -> str | None:
+    for durations in (Durations(), UNEQUAL):
+        p, m = schedule.n_ranks, schedule.n_microbatches
+        got = bubble_s(time_schedule(schedule, durations), p)
+        want = formula_bubble_s(name, p, m, durations)
+        if abs(got - want) < 1e-9:
+            continue
+        seconds = f"forward {durations.forward_s:g} s and backward {durations.of(Backward(0, 0)):g} s long"
+        text = f"the ranks idle for {got:g} s, {WORDS[name]}'s bubble is {want:g} s ({seconds})"
+        if m > 1 and max(holds) == 1 and p > 1:
+            return f"{text}: one micro-batch at a time is naive model parallelism, nothing overlaps"
+        short = next((rank for rank in range(p) if holds[rank] < _in_flight(name, p, m, rank)), None)
+        if short is not None:
+            many = _in_flight(name, p, m, short)
+            return f"{text}: rank {short} begins with backward too soon, it could be {many} forwards ahead"
+        return f"{text}: {ratios.times(got / want)} it" if want else text
+    return None
+
+
+def formula_bubble_s(name: str, p: int, m: int, durations: Durations) -> float:
+    """The idle time of the busiest rank, by `costs`."""
+    return pipeline_bubble_s(
+        name,
+        n_ranks=p,
+        n_microbatches=m,
+        forward_s=durations.forward_s,
+        backward_input_s=durations.backward_input_s,
+        backward_weight_s=durations.backward_weight_s,
+    )
+
+
+def _wrong_held(name: str, holds: Sequence[int], m: int) -> str | None:
+    p, other = len(holds), OTHER[name]
+    for rank, got in enumerate(holds):
+        want = _in_flight(name, p, m, rank)
+        if got != want:
+            text = f"rank {rank} holds {got} activation{'s' * (got != 1)} at once, {WORDS[name]} holds {want}"
+            if all(one == _in_flight(other, p, m, place) for place, one in enumerate(holds)):
+                return f"{text}: is that {WORDS[other]}?"
+            many = abs(got - want)
+            return f"{text}: {many} forward{'s' * (many > 1)} too {'many' if got > want else 'few'} at the beginning"
+    return None
+
+
+def _in_flight(name: str, p: int, m: int, rank: int) -> int:
+    return pipeline_in_flight(name, n_ranks=p, n_microbatches=m, rank=rank)

@@ -1,0 +1,156 @@
+"""04.9: GPipe on two ranks, whose micro-batches' losses are differentiated without their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.checks.module_03 import models
+from course_lib.checks.module_04.compare import (
+    Gradients,
+    Guess,
+    gradients_on,
+    why_wrong,
+    wrong_loss,
+    wrong_traffic,
+)
+from course_lib.checks.module_04.halves import FP32, NO_LEDGER, Report, build, explained, half_of, rows_of
+from course_lib.checks.probe import ProbeExercise
+from course_lib.checks.spec import Level
+from course_lib.checks.steps import unmatched
+from course_lib.comm import ledger
+from course_lib.comm.ledger import Ledger
+from course_lib.training.batches import Batch
+
+WIDTH = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Micro:
+    """The rows of each micro-batch."""
+
+    rows: tuple[int, ...]
+    look_at_messages: bool = False
+    world_size: int = 2
+
+    def __str__(self) -> str:
+        many = len(self.rows)
+        return f"{many} micro-batch{'es' * (many > 1)} of {', '.join(map(str, self.rows))} rows"
+
+
+class Given(NamedTuple):
+    """The seed of the model, and the micro-batches."""
+
+    seed: int
+    parts: list[Batch]
+
+
+def draw(case: Micro, seed: int) -> Given:
+    """The same on both ranks."""
+    return Given(seed + 1, [rows_of(rows, seed * 1009 + 100 * number + rows) for number, rows in enumerate(case.rows)])
+
+
+def attempt(function: Callable[..., Any], given: Given) -> Report:
+    """Runs on a rank."""
+    rank = dist.get_rank()
+    half = half_of(build(WIDTH, given.seed), rank)
+    before = models.state(half)
+    ledger.clear()
+    with explained():
+        loss = function(half, given.parts, WIDTH)
+    after = models.state(half)
+    changed = any(not before[name].equal(after[name]) for name in before)
+    kept = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
+    return Report(kept if isinstance(kept, int | float) else None, gradients_on(rank, half), changed)
+
+
+def verdict(case: Micro, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
+    """Gradients, the loss, then messages."""
+    rows, m = sum(case.rows), len(case.rows)
+    want, loss = _weighed(given, [len(targets) / rows for _, targets in given.parts])
+    got = reports[0].gradients | reports[1].gradients
+    each = case.rows[0] if len(set(case.rows)) == 1 else 0
+    causes = [
+        (m, "was the loss divided by the number of micro-batches?"),
+        (1 / m, "was the loss divided twice, on the way back once more?"),
+        (rows, "was the loss summed over the rows, and never divided?"),
+        (each, "was the loss summed over a micro-batch's rows, and divided by their number of micro-batches alone?"),
+    ]
+    reason = why_wrong(got, want, guesses=_guesses(case, given), causes=[cause for cause in causes if cause[0] != 1])
+    if reason is None and any(report.weights_changed for report in reports):
+        reason = "right gradients, but the weights have changed: the optimizer comes later"
+    reason = reason or wrong_loss(reports[1].loss, loss, rank=1) or unmatched(book.events, 2)
+    if reason is None and not any(event.kind == "send" for event in book.events):
+        reason = NO_LEDGER
+    if reason is None and case.look_at_messages:
+        one_way = (m, FP32 * rows * WIDTH)
+        reason = wrong_traffic(book, [[(0, 0), one_way], [one_way, (0, 0)]], "each micro-batch passes once each way")
+    return f"{case}: {reason}" if reason else None
+
+
+def _weighed(given: Given, weights: list[float]) -> tuple[Gradients, float]:
+    """Gradients and value of the micro-batches' means, so weighed, on one device."""
+    model: nn.Module = build(WIDTH, given.seed)
+    total = 0.0
+    for (inputs, targets), weight in zip(given.parts, weights, strict=True):
+        loss = F.cross_entropy(model(inputs), targets) * weight
+        loss.backward()
+        total += loss.item()
+    return {place: x for rank in (0, 1) for place, x in gradients_on(rank, half_of(model, rank)).items()}, total
+
+
+def _guesses(case: Micro, given: Given) -> list[Guess]:
+    rows, m = sum(case.rows), len(case.rows)
+    if m == 1:
+        return []
+    last = [0.0] * (m - 1)
+    guesses = [
+        (
+            _weighed(given, [*last, weight])[0],
+            "only the last micro-batch counts: were the gradients set to zero in between?",
+        )
+        for weight in (1.0, case.rows[-1] / rows)
+    ]
+    if len(set(case.rows)) > 1:
+        short = case.rows.index(min(case.rows))
+        text = f"the mean of the micro-batches' means: a row of number {short}, the short one, weighs more"
+        guesses.append((_weighed(given, [1 / m] * m)[0], f"these are the gradients of {text}"))
+        text = "these are the gradients of the sum of the micro-batches' means: was the loss divided by anything?"
+        guesses.append((_weighed(given, [1.0] * m)[0], text))
+    return guesses
+
+
+NOT_DIVIDED = ProbeExercise(
+    key="04.9",
+    title="find the bug: a loss that looks right",
+    inputs=draw,
+    probe=attempt,
+    verdict=verdict,
+    levels={
+        "gradients": Level(
+            points=2, cases=(Micro(rows=(2, 2, 2, 2)), Micro(rows=(3, 3))), praise="the gradients of one device"
+        ),
+        "uneven": Level(
+            points=2,
+            cases=(Micro(rows=(4, 4, 1)), Micro(rows=(1, 2, 3, 4)), Micro(rows=(5,))),
+            praise="each row counts the same, in whichever micro-batch it is",
+        ),
+        "messages": Level(
+            points=1,
+            cases=(Micro(rows=(2, 2, 2, 2), look_at_messages=True), Micro(rows=(4, 1), look_at_messages=True)),
+            praise="one message for each micro-batch and direction, as before",
+        ),
+    },
+    hints=(
+        "What is returned is right. So look at what is *differentiated*: run both on one batch with SGD in place of "
+        "AdamW, or print the ratio of a gradient to one device's.",
+        "backward() adds to .grad. The gradients of four means were added up; what is the gradient of one mean of all?",
+        "Weigh each micro-batch's mean by its rows over all rows: (y * len(x) / total).backward(). "
+        "Rank 0 gets the weight with the gradient that comes back.",
+    ),
+)

@@ -1,0 +1,171 @@
+"""04.4 and 04.5: the order in which one rank computes, on its list alone and then on real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from course_lib.checks.formula import watched
+from course_lib.checks.module_03 import models
+from course_lib.checks.module_03.compare import why_wrong
+from course_lib.checks.module_03.models import Tensors
+from course_lib.checks.module_04 import lists
+from course_lib.checks.probe import ProbeExercise
+from course_lib.checks.spec import Level
+from course_lib.comm.ledger import Ledger
+from course_lib.config import TrainConfig
+from course_lib.costs.pipeline import pipeline_in_flight
+from course_lib.schedules.messages import add_messages
+from course_lib.training import step as steps
+from course_lib.training.batches import Batch
+from course_lib.training.pipeline_parallel import PipelineTrainer
+
+SIZES = {1: (7,), 2: (4, 3), 3: (3, 2, 2)}  # of the four layers and their activations, by ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """One pipeline, of lists that are looked at, or one that trains."""
+
+    p: int
+    m: int
+    trains: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return self.p if self.trains else 1
+
+    def __str__(self) -> str:
+        verb = "training on " if self.trains else ""
+        return f"{verb}{self.p} rank{'s' * (self.p > 1)}, {self.m} micro-batch{'es' * (self.m > 1)}"
+
+
+class Given(NamedTuple):
+    """The pipeline, and a batch for it."""
+
+    case: Sizes
+    seed: int
+    batch: Batch
+
+
+class Report(NamedTuple):
+    """What the answer wrote, the library's function that it called, and what training with it gave."""
+
+    written: lists.Written
+    library: str
+    gradients: Tensors
+    held: int
+
+
+def draw(case: Sizes, seed: int) -> Given:
+    """Two rows in each micro-batch."""
+    generator = torch.Generator().manual_seed(seed * 1009 + 10 * case.p + case.m)
+    inputs = torch.randn(2 * case.m, models.IN, generator=generator, dtype=torch.float64)
+    return Given(case, seed + 1, (inputs, torch.randint(models.OUT, (2 * case.m,), generator=generator)))
+
+
+def attempt(function: Callable[..., Any], given: Given) -> Report:
+    """Runs on a rank: on one, the lists of all ranks are written; on several, each writes them and trains."""
+    case = given.case
+    written, library = watched(partial(lists.write, function), (case.p, case.m))
+    if not case.trains or lists.not_legal(written, case.m):
+        return Report(written, library, {}, 0)
+    model = models.build("deep", given.seed, torch.float64)
+    schedule = add_messages(lists.schedule_of(written.lists, case.m))
+    trainer = PipelineTrainer(model, TrainConfig(), schedule=schedule, sizes=SIZES[case.p])
+    trainer.compute_gradients(given.batch)
+    return Report(written, library, trainer.gradients(), trainer.pipeline.held.in_flight)
+
+
+def verdict(name: str, case: Sizes, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
+    """The lists, then bubble and memory, then what was trained."""
+    written, library = reports[0].written, reports[0].library
+    reason = lists.not_legal(written, case.m) or lists.too_costly(name, written.lists, case.m)
+    if reason is None and library:
+        reason = f"right, but by {library}: this exercise asks you to write it"
+    if reason is None and any(report.written != written for report in reports):
+        reason = "the ranks do not agree on the lists: they may depend on rank, p and m alone"
+    if reason is None and case.trains:
+        reason = _wrong_training(name, given, reports)
+    return f"{case}: {reason}" if reason else None
+
+
+def _wrong_training(name: str, given: Given, reports: tuple[Any, ...]) -> str | None:
+    model, case = models.build("deep", given.seed, torch.float64), given.case
+    steps.compute_gradients(model, given.batch)
+    reason = why_wrong([report.gradients for report in reports], models.gradients(model))
+    for rank, report in enumerate(reports):
+        want = pipeline_in_flight(name, n_ranks=case.p, n_microbatches=case.m, rank=rank)
+        if reason is None and report.held != want:
+            reason = f"rank {rank} held {report.held} activations, its list says {want}"
+    return reason
+
+
+def warm_up() -> None:
+    """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+GPIPE = ProbeExercise(
+    key="04.4",
+    title="GPipe's order",
+    inputs=draw,
+    probe=attempt,
+    verdict=partial(verdict, "gpipe"),
+    warm_up=warm_up,
+    levels={
+        "lists": Level(
+            points=2,
+            cases=(Sizes(p=2, m=3), Sizes(p=4, m=8), Sizes(p=3, m=1), Sizes(p=1, m=2), Sizes(p=8, m=3)),
+            praise="no deadlock, a bubble of (p-1)(F+B+W), and m activations on each rank",
+        ),
+        "training": Level(
+            points=2,
+            cases=(Sizes(p=2, m=4, trains=True), Sizes(p=3, m=2, trains=True)),
+            praise="real ranks that follow your lists have the gradients of one device",
+        ),
+    },
+    hints=(
+        "Each rank has one stage, and its number is the rank. It computes m forwards and m backwards.",
+        "All forwards first: Forward(rank, 0), Forward(rank, 1), ... Then the backwards. "
+        "plot_schedule of course_lib.viz draws a schedule, for instance make_schedule('gpipe', 4, 8).",
+        "[Forward(rank, k) for k in range(m)] is one half of it.",
+    ),
+)
+
+ONE_F_ONE_B = ProbeExercise(
+    key="04.5",
+    title="1F1B's order",
+    inputs=draw,
+    probe=attempt,
+    verdict=partial(verdict, "1f1b"),
+    warm_up=warm_up,
+    levels={
+        "lists": Level(
+            points=3,
+            cases=(Sizes(p=2, m=3), Sizes(p=4, m=8), Sizes(p=3, m=9), Sizes(p=5, m=5)),
+            praise="GPipe's bubble, and min(p - rank, m) activations in place of m",
+        ),
+        "edges": Level(
+            points=1,
+            cases=(Sizes(p=4, m=2), Sizes(p=8, m=3), Sizes(p=3, m=1), Sizes(p=1, m=4)),
+            praise="right for fewer micro-batches than ranks, and on one rank",
+        ),
+        "training": Level(
+            points=2,
+            cases=(Sizes(p=3, m=5, trains=True), Sizes(p=2, m=4, trains=True), Sizes(p=3, m=2, trains=True)),
+            praise="real ranks that follow your lists have the gradients of one device, and held no more",
+        ),
+    },
+    hints=(
+        "Think of the last rank: as soon as it has Forward(p-1, 0), it can do Backward(p-1, 0). So F, B, F, B, ...",
+        "The rank before it does one forward more before its first backward, since a gradient is on its way "
+        "for one stage longer. And so on: rank is how far from the end?",
+        "ahead = min(p - rank - 1, m) forwards first. Then for each k: Forward(rank, k + ahead), if there is such a "
+        "micro-batch, and Backward(rank, k).",
+    ),
+)

@@ -1,0 +1,217 @@
+"""04.6: bubble, idle share and activations in flight of every schedule, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import nan
+from typing import Any, Literal
+
+from course_lib.checks import formula
+from course_lib.checks.formula import Call, Formula, Report, formula_exercise
+from course_lib.checks.module_01 import draw
+from course_lib.checks.probe import ProbeExercise
+from course_lib.checks.spec import Level
+from course_lib.comm.ledger import Ledger
+from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
+
+Part = Literal["bubble", "share", "held"]
+PARTS: tuple[Part, ...] = ("bubble", "share", "held")
+Numbers = tuple[str, int, int, int, int, float, float, float]  # schedule, p, m, v, rank, F, B, W
+TOGETHER = "returned {}, not three things: return bubble_s, idle_share, in_flight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask(Call):
+    """One call, of which one number is looked at."""
+
+    part: Part
+
+
+def bubble(schedule: str, p: int, m: int, v: int, rank: int, F: float, B: float, W: float) -> float:
+    """Seconds that each rank waits."""
+    return pipeline_bubble_s(
+        schedule,
+        n_ranks=p,
+        n_microbatches=m,
+        forward_s=F,
+        backward_input_s=B,
+        backward_weight_s=W,
+        stages_per_rank=v,
+    )
+
+
+def share(schedule: str, p: int, m: int, v: int, rank: int, F: float, B: float, W: float) -> float:
+    """Of the whole step."""
+    waits = bubble(schedule, p, m, v, rank, F, B, W)
+    return waits / (m * (F + B + W) + waits)
+
+
+def in_flight(schedule: str, p: int, m: int, v: int, rank: int, F: float, B: float, W: float) -> int:
+    """Activations of one micro-batch at one stage that the rank holds at most."""
+    return pipeline_in_flight(schedule, n_ranks=p, n_microbatches=m, rank=rank, stages_per_rank=v)
+
+
+def only(schedule: str, wrong: Callable[..., float]) -> Callable[..., float]:
+    """A likely wrong answer for one schedule."""
+    return lambda name, *rest: wrong(name, *rest) if name == schedule else nan
+
+
+def whole(p: int, m: int, v: int, rank: int, F: float, B: float, W: float) -> float:
+    """GPipe's bubble."""
+    return (p - 1) * (F + B + W)
+
+
+BUBBLE = Formula(
+    name="bubble",
+    answer=bubble,
+    tolerance=1e-9,
+    show=lambda *numbers: show(*numbers),
+    typical=(
+        (lambda s, p, m, v, i, F, B, W: p * (F + B + W), "the first rank starts at once: p - 1 others are waited for"),
+        (lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B), "a whole backward is B + W"),
+        (lambda s, p, m, v, i, F, B, W: (p - 1) / m * (F + B + W), "the bubble is the same for every m"),
+        (lambda s, p, m, v, i, F, B, W: (p - 1) / m, "that is a ratio; seconds are asked"),
+        (only("interleaved", lambda s, *n: whole(*n)), "v stages on a rank: each of its waits is 1/v as long"),
+        (only("interleaved", lambda s, *n: whole(*n) * n[2]), "times v? A stage is smaller, a wait shorter"),
+        (only("zb-h1", lambda s, *n: whole(*n)), "in ZB-H1 a rank computes weights' gradients while it waits"),
+        (
+            only("zb-h1", lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B - 2 * W)),
+            "that is ZB-H2, which holds about twice the activations; ZB-H1 leaves F + B - W",
+        ),
+    ),
+)  # fmt: skip
+SHARE = Formula(
+    name="idle share",
+    answer=share,
+    tolerance=1e-9,
+    show=lambda *numbers: show(*numbers),
+    typical=(
+        (
+            lambda s, p, m, v, i, F, B, W: bubble(s, p, m, v, i, F, B, W) / (m * (F + B + W)),
+            "that is idle over *computing* time; the whole step is both",
+        ),
+        (lambda *numbers: 100 * share(*numbers), "in percent? The share itself is asked, between 0 and 1"),
+        (lambda *numbers: 1 - share(*numbers), "that is the share in which it computes"),
+        (
+            lambda s, p, m, v, i, F, B, W: (p - 1) / (m + p - 1),
+            "that is GPipe's and 1F1B's; this schedule has another bubble",
+        ),
+    ),
+)
+HELD = Formula(
+    name="in_flight",
+    answer=in_flight,
+    show=lambda *numbers: show(*numbers),
+    typical=(
+        (only("1f1b", lambda s, p, m, v, i, *_: m), "all m? That is GPipe's; 1F1B begins with backward much sooner"),
+        (only("zb-h1", lambda s, p, m, v, i, *_: m), "all m? ZB-H1 holds what 1F1B does"),
+        (only("gpipe", lambda s, p, m, v, i, *_: min(p - i, m)), "that is 1F1B's; GPipe does all forwards first"),
+        (lambda s, p, m, v, i, *_: p - i, "there are only m micro-batches, fewer than that"),
+        (lambda s, p, m, v, i, *_: p, "rank i is nearer to the end: its first gradient comes back sooner"),
+        (lambda s, p, m, v, i, *_: min(i + 1, m), "the other way round: the *first* rank waits longest for a gradient"),
+        (lambda s, p, m, v, i, *_: min(p - i - 1, m), "one more: a forward comes before the first backward"),
+        (lambda s, p, m, v, i, *_: v * min(p - i, m), "groups of p micro-batches go through all v stages"),
+        (
+            only("interleaved", lambda s, p, m, v, i, *_: 2 * (p - i - 1) + (v - 1) * p),
+            "those are the forwards that it is ahead; one more comes before the first backward",
+        ),
+        (
+            only("interleaved", lambda s, p, m, v, i, *_: in_flight(s, p, m, v, i, 1, 1, 1) / v),
+            "in whole ranks? Count activations of one *stage*",
+        ),
+        (only("interleaved", lambda s, p, m, v, i, *_: m), "a rank has v stages: v m activations at the very most"),
+    ),
+)  # fmt: skip
+
+
+def show(schedule: str, p: int, m: int, v: int, rank: int, F: float, B: float, W: float) -> str:
+    """The arguments as a learner reads them."""
+    stages = f", {v} stages each" if v > 1 else ""
+    return f"{schedule}, {p} ranks{stages}, {m} micro-batches, rank {rank}, F = {F:g}, B = {B:g}, W = {W:g}"
+
+
+VERDICTS = {
+    part: formula_exercise(key="04.6", title="", formula=one, levels={}, hints=()).verdict
+    for part, one in zip(PARTS, (BUBBLE, SHARE, HELD), strict=True)
+}
+
+
+def attempt(function: Callable[..., Any], given: tuple[Part, Numbers]) -> Report | str:
+    """Runs on a rank: one of the three numbers, or what came in their place."""
+    part, numbers = given
+    strange: list[str] = []
+
+    def number(*arguments: Any) -> Any:
+        found = function(*arguments)
+        if not isinstance(found, tuple | list) or len(found) != len(PARTS):
+            strange.append(type(found).__name__)
+            return None
+        return found[PARTS.index(part)]
+
+    report = formula.call(number, numbers)
+    return TOGETHER.format(strange[0]) if strange else report
+
+
+def verdict(case: Ask, given: tuple[Part, Numbers], reports: tuple[Any, ...], book: Ledger) -> str | None:
+    """As the formula's own exercise would judge it."""
+    if isinstance(reports[0], str):
+        return f"{case}: {reports[0]}"
+    return VERDICTS[case.part](case, given[1], reports, book)
+
+
+def numbers_of(part: Part, schedule: str, place: int, seed: int) -> Numbers:
+    """Numbers for which the formulas hold: m >= p, W <= F, and groups of p if interleaved."""
+    pick = partial(draw.number, f"{part}{schedule}{place}")
+    p = pick(seed, 3, 6)
+    v = pick(seed + 1, 2, 4) if schedule == "interleaved" else 1
+    m = p * pick(seed + 2, 2, 5) if schedule in ("interleaved", "zb-h1") else pick(seed + 2, 2, 40)
+    F = pick(seed + 3, 3, 7)
+    rank = pick(seed + 4, 1, p - 2) if place else 0
+    return schedule, p, m, v, rank, float(F), float(F + pick(seed + 5, 1, 3)), float(pick(seed + 6, 1, F - 1))
+
+
+def asks(part: Part, *schedules: str) -> tuple[Ask, ...]:
+    """Every schedule once on rank 0 and once on a rank in the middle."""
+
+    def ask(schedule: str, place: int) -> Ask:
+        return Ask(text=part, part=part, arguments=lambda seed: numbers_of(part, schedule, place, seed))
+
+    return tuple(ask(schedule, place) for schedule in schedules for place in (0, 1))
+
+
+PREDICT = ProbeExercise(
+    key="04.6",
+    title="bubble, share and memory of a schedule",
+    inputs=lambda case, seed: (case.part, case.arguments(seed)),
+    probe=attempt,
+    verdict=verdict,
+    levels={
+        "bubble": Level(
+            points=2,
+            cases=asks("bubble", "gpipe", "1f1b", "interleaved", "zb-h1"),
+            praise="GPipe and 1F1B wait equally long; interleaving waits 1/v of it, and ZB-H1 fills it with W",
+        ),
+        "share": Level(
+            points=1,
+            cases=asks("share", "gpipe", "1f1b", "interleaved", "zb-h1"),
+            praise="a part of the whole step",
+        ),
+        "held": Level(
+            points=2,
+            cases=asks("held", "gpipe", "1f1b", "interleaved", "zb-h1"),
+            praise="what 1F1B is for: p - rank activations at most, however many micro-batches",
+        ),
+    },
+    hints=(
+        "F + B + W are one micro-batch on one rank. GPipe and 1F1B: before a rank's first forward and after its last "
+        "backward, p - 1 others are waited for. Interleaved, each of these waits is one *stage* long, 1/v of a rank.",
+        "ZB-H1 moves W into its waits: F + B - W is what is left of F + B + W. The share is bubble / "
+        "(m (F + B + W) + bubble).",
+        "In flight: m; min(p - rank, m) for 1F1B and ZB-H1. Of the interleaved one course_lib.schedules shows you "
+        "examples: held(make_schedule('interleaved', p, m, stages_per_rank=v), rank).in_flight.",
+        "Interleaved, a rank does 2(p - rank - 1) + (v - 1)p forwards before its first pair of forward and backward. "
+        "There are v m in all.",
+    ),
+)

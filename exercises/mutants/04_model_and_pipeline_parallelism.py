@@ -1,0 +1,1121 @@
+"""Plausible wrong answers to the exercises of module 04, each with the level that must reject it and why.
+
+Not for learners: it comes close to the solutions.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib import comm
+from course_lib.costs import balanced_sizes
+from course_lib.costs.traffic import split_sizes
+from course_lib.schedules import Backward, Forward, SendActivation, make_schedule
+
+MUTANTS = []  # (exercise, level, reason, answer, hangs)
+
+
+def mutant(exercise, level, reason, hangs=False):
+    """Register a function as a wrong answer."""
+
+    def register(function):
+        MUTANTS.append((exercise, level, reason, function, hangs))
+        return function
+
+    return register
+
+
+def update(half):
+    """What the optimizer does."""
+    with torch.no_grad():
+        for p in half.parameters():
+            p -= 0.1 * p.grad
+
+
+# 04.1 ------------------------------------------------------------------------------------------------------------
+
+
+def halves(
+    half,
+    inputs,
+    targets,
+    shape,
+    *,
+    follow=lambda x: x.requires_grad_(),
+    back=lambda x: x.grad,
+    gradient=lambda found: found,
+    reduction="mean",
+    returned=lambda loss: loss.item(),
+):
+    """Right, unless a part is chosen otherwise."""
+    if dist.get_rank() == 0:
+        y = half(inputs)
+        comm.send(y.detach(), 1)
+        y.backward(gradient(comm.recv(torch.empty(shape), 1)))
+        return None
+    x = follow(comm.recv(torch.empty(shape), 0))
+    loss = F.cross_entropy(half(x), targets, reduction=reduction)
+    loss.backward()
+    comm.send(back(x), 0)
+    return returned(loss)
+
+
+@mutant("04.1", "values", "x.requires_grad_() comes before what is computed from x")
+def no_requires_grad(*given):
+    return halves(*given, follow=lambda x: x)
+
+
+@mutant("04.1", "values", "send x.grad back, not x")
+def sends_the_activation_back(*given):
+    return halves(*given, back=lambda x: x.detach())
+
+
+@mutant("04.1", "values", "give y.backward(...) what rank 1 sends back")
+def ignores_what_comes_back(*given):
+    return halves(*given, gradient=torch.ones_like)
+
+
+@mutant("04.1", "values", "your gradient is exactly 8.0 x the reference: was the loss summed over the rows?")
+def sums_the_rows(*given):
+    return halves(*given, reduction="sum")
+
+
+@mutant("04.1", "values", "right gradients, but rank 1 returned NoneType, not the loss as a number")
+def no_loss(*given):
+    return halves(*given, returned=lambda loss: None)
+
+
+@mutant("04.1", "values", "layer1.weight on rank 0 is exactly 1/2 of the reference")
+def averages_over_the_ranks(*given):
+    return halves(*given, gradient=lambda found: found / 2)
+
+
+@mutant("04.1", "values", "which has already returned", hangs=True)
+def gradient_not_sent(half, inputs, targets, shape):
+    if dist.get_rank() == 0:
+        y = half(inputs)
+        comm.send(y.detach(), 1)
+        y.backward(comm.recv(torch.empty(shape), 1))
+        return None
+    loss = F.cross_entropy(half(comm.recv(torch.empty(shape), 0)), targets)
+    loss.backward()
+    return loss.item()
+
+
+@mutant("04.1", "values", "all that wait are receiving, nobody sends", hangs=True)
+def both_receive_first(half, inputs, targets, shape):
+    incoming = comm.recv(torch.empty(shape), 1 - dist.get_rank())
+    if dist.get_rank() == 0:
+        comm.send(half(inputs).detach(), 1)
+        return None
+    return half(incoming).sum().item()
+
+
+@mutant("04.1", "values", "layer1.weight has no gradient on rank 0")
+def rank_0_without_backward(half, inputs, targets, shape):
+    if dist.get_rank() == 0:
+        comm.send(half(inputs).detach(), 1)
+        comm.recv(torch.empty(shape), 1)
+        return None
+    return halves(half, inputs, targets, shape)
+
+
+@mutant("04.1", "values", "both sides of a message name the same length and dtype")
+def sends_the_gradient_of_the_output(half, inputs, targets, shape):
+    if dist.get_rank() == 0:
+        return halves(half, inputs, targets, shape)
+    x = comm.recv(torch.empty(shape), 0).requires_grad_()
+    y = half(x)
+    y.retain_grad()
+    loss = F.cross_entropy(y, targets)
+    loss.backward()
+    comm.send(y.grad, 0)
+    return loss.item()
+
+
+@mutant("04.1", "values", "right gradients, but the weights have changed")
+def updates_too(half, *given):
+    loss = halves(half, *given)
+    update(half)
+    return loss
+
+
+@mutant("04.1", "values", "right values, but nothing is in the ledger")
+def native(half, inputs, targets, shape):
+    if dist.get_rank() == 0:
+        y, gradient = half(inputs), torch.empty(shape)
+        dist.send(y.detach(), 1)
+        dist.recv(gradient, 1)
+        y.backward(gradient)
+        return None
+    x = torch.empty(shape)
+    dist.recv(x, 0)
+    loss = F.cross_entropy(half(x.requires_grad_()), targets)
+    loss.backward()
+    dist.send(x.grad, 0)
+    return loss.item()
+
+
+@mutant("04.1", "bytes", "rank 0 sends rank 1 8 messages of 128 bytes in all, target 1 message of 128 bytes in all")
+def row_by_row(half, inputs, targets, shape):
+    if dist.get_rank() == 0:
+        y = half(inputs)
+        for row in y.detach():
+            comm.send(row, 1)
+        y.backward(torch.stack([comm.recv(torch.empty(shape[1]), 1) for _ in inputs]))
+        return None
+    x = torch.stack([comm.recv(torch.empty(shape[1]), 0) for _ in targets]).requires_grad_()
+    loss = F.cross_entropy(half(x), targets)
+    loss.backward()
+    for row in x.grad:
+        comm.send(row, 0)
+    return loss.item()
+
+
+@mutant("04.1", "edges", "both sides of a message name the same length and dtype")
+def always_four_wide(half, inputs, targets, shape):
+    return halves(half, inputs, targets, (len(targets), 4))
+
+
+# 04.2 ------------------------------------------------------------------------------------------------------------
+
+
+def right_slide(N, m, F_s, B_s):
+    return {
+        "wrong_line": 5,
+        "step_time": (m + N - 1) * (F_s + B_s),
+        "idle_fraction": (N - 1) / (m + N - 1),
+        "fraction_of_one": (N - 1) / N,
+        "enough": 9 * (N - 1),
+    }
+
+
+def wrong_slide(**wrong):
+    return lambda *given: right_slide(*given) | {name: value(*given) for name, value in wrong.items()}
+
+
+MUTANTS += [
+    ("04.2", "slide", "right: it is lines 2 and 3 together", wrong_slide(wrong_line=lambda *_: 4), False),
+    ("04.2", "slide", "each GPU waits for N - 1 forwards", wrong_slide(wrong_line=lambda *_: 3), False),
+    ("04.2", "slide", "that is the computing alone", wrong_slide(step_time=lambda N, m, F, B: m * (F + B)), False),
+    (
+        "04.2",
+        "slide",
+        "starts after N - 1 forwards, not N",
+        wrong_slide(step_time=lambda N, m, F, B: (m + N) * (F + B)),
+        False,
+    ),
+    (
+        "04.2",
+        "share",
+        "idle time over *computing* time",
+        wrong_slide(idle_fraction=lambda N, m, F, B: (N - 1) / m),
+        False,
+    ),
+    (
+        "04.2",
+        "share",
+        "in percent? The share itself",
+        wrong_slide(idle_fraction=lambda N, m, F, B: 100 * (N - 1) / (m + N - 1)),
+        False,
+    ),
+    (
+        "04.2",
+        "share",
+        "the share in which it computes",
+        wrong_slide(idle_fraction=lambda N, m, F, B: m / (m + N - 1)),
+        False,
+    ),
+    ("04.2", "share", "m + N - 1 micro-batches, not m + N", wrong_slide(idle_fraction=lambda N, m, *_: 3 / 12), False),
+    (
+        "04.2",
+        "share",
+        "which GPU waits longer than the step lasts?",
+        wrong_slide(fraction_of_one=lambda N, *_: N - 1),
+        False,
+    ),
+    ("04.2", "share", "follows from the slide's formula", wrong_slide(enough=lambda N, *_: 10 * (N - 1)), False),
+    ("04.2", "share", "N - 1 GPUs are waited for, not N", wrong_slide(enough=lambda N, *_: 9 * N), False),
+    ("04.2", "share", "enough = 28 micro-batches: 3.7 % too large", wrong_slide(enough=lambda N, *_: 28), False),
+]
+
+
+# 04.3 ------------------------------------------------------------------------------------------------------------
+
+
+def greedy(costs, p, full):
+    """Fill stages from the front; the last one takes what is left."""
+    sizes, held = [0], 0
+    for place, cost in enumerate(costs):
+        left, missing = len(costs) - place, p - len(sizes)
+        if len(sizes) < p and sizes[-1] and (full(held, cost) or left == missing):
+            sizes.append(0)
+            held = 0
+        sizes[-1] += 1
+        held += cost
+    return sizes
+
+
+@mutant("04.3", "small", "stage 0 costs 10, where 8 is possible: that is a uniform cut, as if all layers were alike")
+def uniform(costs, p):
+    return list(split_sizes(len(costs), p))
+
+
+@mutant("04.3", "small", "6 layers in 3 stages (1, 2, 3, 4, 5, 9): stage 2 costs 14, where 9 is possible")
+def never_above_the_mean(costs, p):
+    return greedy(costs, p, lambda held, cost: held + cost > sum(costs) / p)
+
+
+@mutant("04.3", "small", "6 layers in 3 stages (1, 2, 3, 4, 5, 9): stage")
+def until_the_mean_is_reached(costs, p):
+    return greedy(costs, p, lambda held, cost: held >= sum(costs) / p)
+
+
+@mutant("04.3", "small", "these are places of the cuts")
+def returns_places(costs, p):
+    return list(accumulate(balanced_sizes(tuple(costs), p)))
+
+
+@mutant("04.3", "small", "these are the stages' costs")
+def returns_costs(costs, p):
+    ends = [0, *accumulate(balanced_sizes(tuple(costs), p))]
+    return [sum(costs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+
+
+@mutant("04.3", "small", "right, but by course_lib.costs.balanced_sizes: this exercise asks you to write it")
+def by_the_library(costs, p):
+    return balanced_sizes(costs, p)
+
+
+def recursion(costs, p, worth, remembers=True):
+    """Right with worth = the largest of all costs."""
+
+    def best(first, stages):
+        if stages == 1:
+            return [len(costs) - first]
+        choices = [[end - first, *again(end, stages - 1)] for end in range(first + 1, len(costs) - stages + 2)]
+        return min(choices, key=lambda sizes: worth(costs_of(first, sizes)))
+
+    def costs_of(first, sizes):
+        ends = [first, *accumulate(sizes, initial=first)][1:]
+        return [sum(costs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+
+    again = cache(best) if remembers else best
+    return again(0, p)
+
+
+@mutant("04.3", "small", "5 layers in 3 stages (5, 8, 4, 3, 8): stage 0 costs 13, where 12 is possible")
+def cheapest_as_dear_as_can_be(costs, p):
+    return recursion(costs, p, lambda each: -min(each))
+
+
+@mutant("04.3", "small", "5 layers in 3 stages (5, 8, 4, 3, 8): stage 0 costs 13, where 12 is possible")
+def least_squares(costs, p):
+    return recursion(costs, p, lambda each: sum(cost**2 for cost in each))
+
+
+@mutant("04.3", "models", "an endless loop?", hangs=True)
+def tries_every_cut(costs, p):
+    return recursion(costs, p, max, remembers=False)
+
+
+@mutant("04.3", "edges", "5 layers in 5 stages (1, 1, 9, 1, 1): returned 3 numbers, [2, 1, 2]: 5 stages need 5")
+def as_few_stages_as_possible(costs, p):
+    limit = max(sum(costs[a:b]) for a, b in stages_of(balanced(costs, p)))
+    sizes, held = [0], 0
+    for cost in costs:
+        if held + cost > limit:
+            sizes.append(0)
+            held = 0
+        sizes[-1] += 1
+        held += cost
+    return sizes
+
+
+def balanced(costs, p):
+    return recursion(costs, p, max)
+
+
+def stages_of(sizes):
+    ends = [0, *accumulate(sizes)]
+    return zip(ends, ends[1:], strict=False)
+
+
+@mutant("04.3", "small", "has no layer: its rank would only pass on")
+def an_empty_stage(costs, p):
+    return [*balanced(costs, p - 1), 0] if p > 1 else [len(costs)]
+
+
+@mutant("04.3", "small", "[1, 3] are 4 layers, the model has 5")
+def loses_a_layer(costs, p):
+    *sizes, last = balanced(costs, p)
+    return [*sizes, last - 1]
+
+
+@mutant("04.3", "small", "give whole numbers, how many layers each stage gets")
+def returns_the_layers(costs, p):
+    return [costs[a:b] for a, b in stages_of(balanced(costs, p))]
+
+
+@mutant("04.3", "small", "returned NoneType, not a list")
+def returns_nothing(costs, p):
+    balanced(costs, p)
+
+
+# 04.4 ------------------------------------------------------------------------------------------------------------
+
+
+@mutant(
+    "04.4",
+    "lists",
+    "deadlock: rank 0 waits with Backward(0, 0) for Backward(1, 0), which rank 1 does only after Forward(1, 1)",
+)
+def gpipe_on_the_last_rank_alone(rank, p, m):
+    return (
+        [kind(rank, k) for k in range(m) for kind in (Forward, Backward)] if rank < p - 1 else right_gpipe(rank, p, m)
+    )
+
+
+def right_gpipe(rank, p, m):
+    return [Forward(rank, k) for k in range(m)] + [Backward(rank, k) for k in range(m)]
+
+
+@mutant("04.4", "lists", "one micro-batch at a time is naive model parallelism, nothing overlaps")
+def naive(rank, p, m):
+    return [kind(rank, k) for k in range(m) for kind in (Forward, Backward)]
+
+
+@mutant("04.4", "lists", "GPipe holds 3: is that 1F1B?")
+def one_f_one_b(rank, p, m):
+    return right_1f1b(rank, p, m)
+
+
+@mutant("04.4", "lists", "rank 1's list holds Forward(0, 0): stage 0 lies on another rank; stage = rank here")
+def always_stage_0(rank, p, m):
+    return [Forward(0, k) for k in range(m)] + [Backward(0, k) for k in range(m)]
+
+
+@mutant("04.4", "lists", "rank 0's list holds Forward(1, 0): stage 1 lies on another rank")
+def arguments_turned_round(rank, p, m):
+    return [Forward(k, rank) for k in range(m)] + [Backward(k, rank) for k in range(m)]
+
+
+@mutant("04.4", "lists", "rank 0's list holds Forward(0, 3): of 3 micro-batches the last is number 2")
+def counts_from_one(rank, p, m):
+    return [Forward(rank, k + 1) for k in range(m)] + [Backward(rank, k + 1) for k in range(m)]
+
+
+@mutant("04.4", "lists", "rank 0 does Backward(0, 0) before Forward(0, 0)")
+def backwards_first(rank, p, m):
+    return [Backward(rank, k) for k in range(m)] + [Forward(rank, k) for k in range(m)]
+
+
+@mutant("04.4", "lists", "no Backward(0, 2)")
+def forgets_the_last(rank, p, m):
+    return right_gpipe(rank, p, m)[:-1]
+
+
+@mutant("04.4", "lists", "Forward(0, 0) stands 2 times")
+def twice(rank, p, m):
+    return [Forward(rank, 0), *right_gpipe(rank, p, m)]
+
+
+@mutant("04.4", "lists", "4 ranks, 8 micro-batches: the ranks idle for")
+def only_odd_ranks_reversed(rank, p, m):
+    backwards = range(m)[::-1] if rank % 2 and p > 2 else range(m)
+    return [Forward(rank, k) for k in range(m)] + [Backward(rank, k) for k in backwards]
+
+
+@mutant("04.4", "lists", "rank 1's list holds Forward(0, 0): stage 0 lies on another rank")
+def asks_for_its_own_rank(rank, p, m):
+    return right_gpipe(dist.get_rank(), p, m)
+
+
+@mutant("04.4", "lists", "holds SendActivation(0, 0): it is made of Forward(stage, microbatch) and Backward")
+def with_messages(rank, p, m):
+    return [one for k in range(m) for one in (Forward(rank, k), SendActivation(rank, k))]
+
+
+@mutant("04.4", "lists", "right, but by course_lib.schedules.make_schedule: this exercise asks you to write it")
+def by_make_schedule(rank, p, m):
+    return list(make_schedule("gpipe", p, m).computes(rank))
+
+
+@mutant("04.4", "lists", "for rank 0 it returned NoneType, not a list")
+def no_list(rank, p, m):
+    right_gpipe(rank, p, m)
+
+
+# 04.5 ------------------------------------------------------------------------------------------------------------
+
+
+def right_1f1b(rank, p, m, ahead=lambda rank, p, m: min(p - rank - 1, m)):
+    """Right, unless `ahead` is another number."""
+    first = ahead(rank, p, m)
+    order = [Forward(rank, k) for k in range(first)]
+    for k in range(m):
+        order += [Forward(rank, k + first)] * (k + first < m) + [Backward(rank, k)]
+    return order
+
+
+@mutant("04.5", "lists", "rank 0 holds 3 activations at once, 1F1B holds 2: is that GPipe?")
+def m_in_place_of_p(rank, p, m):
+    return right_1f1b(rank, p, m, lambda rank, p, m: m)
+
+
+@mutant("04.5", "lists", "1F1B's bubble is 3 s (forward 1 s and backward 2 s long): one micro-batch at a time")
+def one_forward_too_few(rank, p, m):
+    return right_1f1b(rank, p, m, lambda rank, p, m: max(0, min(p - rank - 2, m)))
+
+
+@mutant("04.5", "lists", "rank 0 holds 3 activations at once, 1F1B holds 2: is that GPipe?")
+def two_forwards_too_many(rank, p, m):
+    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - rank + 1, m))
+
+
+@mutant(
+    "04.5", "lists", "4 ranks, 8 micro-batches: rank 0 holds 5 activations at once, 1F1B holds 4: 1 forward too many"
+)
+def one_forward_too_many(rank, p, m):
+    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - rank - (p < 4), m))
+
+
+@mutant("04.5", "lists", "the ranks idle for 6 s, 1F1B's bubble is 3 s (forward 1 s and backward 2 s long): 2.0 x it")
+def the_same_on_all_ranks(rank, p, m):
+    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - 1, m))
+
+
+@mutant(
+    "04.5", "lists", "rank 1 waits with Forward(1, 1) for Forward(0, 1), which rank 0 does only after Backward(0, 0)"
+)
+def upside_down(rank, p, m):
+    return right_1f1b(rank, p, m, lambda rank, p, m: min(rank, m))
+
+
+@mutant("04.5", "lists", "one micro-batch at a time is naive model parallelism")
+def no_warm_up(rank, p, m):
+    return right_1f1b(rank, p, m, lambda rank, p, m: 0)
+
+
+@mutant("04.5", "lists", "no Backward(0, 2)")
+def no_cool_down(rank, p, m):
+    ahead = p - rank - 1
+    order = [Forward(rank, k) for k in range(ahead)]
+    for k in range(m - ahead):
+        order += [Forward(rank, k + ahead), Backward(rank, k)]
+    return order
+
+
+@mutant(
+    "04.5",
+    "edges",
+    "4 ranks, 2 micro-batches: rank 0's list holds Forward(0, 2): of 2 micro-batches the last is number 1",
+)
+def more_ranks_than_micro_batches(rank, p, m):
+    ahead = p - rank - 1
+    order = [Forward(rank, k) for k in range(ahead)]
+    for k in range(m):
+        order += [Forward(rank, k + ahead)] * (k + ahead < m) + [Backward(rank, k)]
+    return order
+
+
+@mutant("04.5", "lists", "the ranks idle for 8 s, 1F1B's bubble is 3 s")
+def latest_backward_first(rank, p, m):
+    ahead = min(p - rank - 1, m)
+    order, waiting = [Forward(rank, k) for k in range(ahead)], list(range(ahead))
+    for k in range(m):
+        if k + ahead < m:
+            order.append(Forward(rank, k + ahead))
+            waiting.append(k + ahead)
+        order.append(Backward(rank, waiting.pop()))
+    return order
+
+
+@mutant("04.5", "lists", "no Backward(0, 0)")
+def backward_of_the_same_number(rank, p, m):
+    order = [Forward(rank, k) for k in range(min(p - rank - 1, m))]
+    for k in range(len(order), m):
+        order += [Forward(rank, k), Backward(rank, k)]
+    return order
+
+
+@mutant("04.5", "lists", "Forward(0, 0) stands 2 times")
+def starts_again(rank, p, m):
+    warm_up = [Forward(rank, k) for k in range(min(p - rank - 1, m))]
+    return warm_up + [kind(rank, k) for k in range(m) for kind in (Forward, Backward)]
+
+
+@mutant("04.5", "lists", "an endless loop?", hangs=True)
+def never_done(rank, p, m):
+    order = []
+    while len(order) < 2 * m:
+        order = order[: m - 1]
+    return order
+
+
+@mutant("04.5", "lists", "by course_lib.schedules.make_schedule: this exercise asks you to write it")
+def as_made_by_the_library(rank, p, m):
+    return list(make_schedule("1f1b", p, m).computes(rank))
+
+
+@mutant("04.5", "training", "rank 1's list holds")
+def by_another_rank_s_number(rank, p, m):
+    return right_1f1b(rank if dist.get_world_size() == 1 else dist.get_rank(), p, m)
+
+
+# 04.6 ------------------------------------------------------------------------------------------------------------
+
+
+def right_numbers(schedule, p, m, v, rank, F, B, W):
+    whole = F + B + W
+    bubble = (p - 1) * {"interleaved": whole / v, "zb-h1": whole - 2 * W}.get(schedule, whole)
+    interleaved = min(2 * (p - rank - 1) + (v - 1) * p + 1, v * m)
+    held = {"gpipe": m, "interleaved": interleaved}.get(schedule, min(p - rank, m))
+    return bubble, bubble / (m * whole + bubble), held
+
+
+def wrong_numbers(level, reason, place, wrong, only=""):
+    """Right but for one number, of one schedule or of all."""
+
+    def answer(schedule, *rest):
+        found = list(right_numbers(schedule, *rest))
+        if only in ("", schedule):
+            found[place] = wrong(schedule, *rest)
+        return tuple(found)
+
+    answer.__name__ = f"wrong_{level}_{len(MUTANTS)}"
+    MUTANTS.append(("04.6", level, reason, answer, False))
+
+
+wrong_numbers("bubble", "p - 1 others are waited for", 0, lambda s, p, m, v, i, F, B, W: p * (F + B + W), "gpipe")
+wrong_numbers("bubble", "a whole backward is B + W", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B), "gpipe")
+wrong_numbers("bubble", "seconds are asked", 0, lambda s, p, m, v, i, F, B, W: (p - 1) / m, "gpipe")
+wrong_numbers("bubble", "the same for every m", 0, lambda s, p, m, v, i, F, B, W: (p - 1) / m * (F + B + W), "1f1b")
+wrong_numbers("bubble", "1/v as long", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B + W), "interleaved")
+wrong_numbers("bubble", "times v?", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B + W) * v, "interleaved")
+wrong_numbers(
+    "bubble",
+    "computes weights' gradients while it waits",
+    0,
+    lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B + W),
+    "zb-h1",
+)
+wrong_numbers("bubble", "that is ZB-H2", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B - 2 * W), "zb-h1")
+wrong_numbers("share", "idle over *computing* time", 1, lambda s, p, m, *_: (p - 1) / m, "gpipe")
+wrong_numbers("share", "this schedule has another bubble", 1, lambda s, p, m, *_: (p - 1) / (m + p - 1))
+wrong_numbers("share", "in percent?", 1, lambda *given: 100 * right_numbers(*given)[1])
+wrong_numbers(
+    "held", "that is 1F1B's; GPipe does all forwards first", 2, lambda s, p, m, v, i, *_: min(p - i, m), "gpipe"
+)
+wrong_numbers("held", "all m? That is GPipe's", 2, lambda s, p, m, *_: m, "1f1b")
+wrong_numbers("held", "the *first* rank waits longest", 2, lambda s, p, m, v, i, *_: min(i + 1, m), "1f1b")
+wrong_numbers(
+    "held",
+    "one more comes before the first backward",
+    2,
+    lambda s, p, m, v, i, *_: 2 * (p - i - 1) + (v - 1) * p,
+    "interleaved",
+)
+wrong_numbers(
+    "held",
+    "Count activations of one *stage*",
+    2,
+    lambda s, p, m, v, *rest: right_numbers(s, p, m, v, *rest)[2] / v,
+    "interleaved",
+)
+
+
+@mutant("04.6", "bubble", "returned float, not three things: return bubble_s, idle_share, in_flight")
+def bubble_alone(*given):
+    return right_numbers(*given)[0]
+
+
+# 04.7 ------------------------------------------------------------------------------------------------------------
+
+
+def right_cuts(p, m, S, H, P):
+    activation = 2 * S * H
+    ddp = 2 * (p - 1) / p * 4 * P
+    return {
+        "activation": activation,
+        "first_rank_sends": m * activation,
+        "middle_rank_sends": 2 * m * activation,
+        "middle_with_1f1b": 2 * m * activation,
+        "middle_interleaved": 4 * m * activation,
+        "messages": 2 * m * (p - 1),
+        "ddp_rank_sends": ddp,
+        "times_less": ddp / (2 * m * activation),
+    }
+
+
+def wrong_cuts(level, reason, **wrong):
+    """Register right numbers but for one."""
+
+    def answer(*given):
+        return right_cuts(*given) | {name: value(*given) for name, value in wrong.items()}
+
+    MUTANTS.append(("04.7", level, reason, answer, False))
+
+
+wrong_cuts("cut", "that counts numbers", activation=lambda p, m, S, H, P: S * H)
+wrong_cuts("cut", "4 bytes a number?", activation=lambda p, m, S, H, P: 4 * S * H)
+wrong_cuts("cut", "that is one token", activation=lambda p, m, S, H, P: 2 * H)
+wrong_cuts("cut", "no gradient leaves the first rank", first_rank_sends=lambda p, m, S, H, P: 4 * m * S * H)
+wrong_cuts("cut", "that is one way", middle_rank_sends=lambda p, m, S, H, P: 2 * m * S * H)
+wrong_cuts("cut", "that is one micro-batch", middle_rank_sends=lambda p, m, S, H, P: 4 * S * H)
+wrong_cuts("schedules", "all m pass the cut", middle_with_1f1b=lambda p, m, S, H, P: 2 * p * 2 * S * H)
+wrong_cuts("schedules", "each rank has two stages now", middle_interleaved=lambda p, m, S, H, P: 4 * m * S * H)
+wrong_cuts("schedules", "p ranks have p - 1 cuts", messages=lambda p, m, S, H, P: 2 * m * p)
+wrong_cuts("schedules", "that is one way, the activations", messages=lambda p, m, S, H, P: m * (p - 1))
+wrong_cuts("ddp", "the gradients once", ddp_rank_sends=lambda p, m, S, H, P: 4 * P)
+wrong_cuts("ddp", "one average a step", ddp_rank_sends=lambda p, m, S, H, P: m * 2 * (p - 1) / p * 4 * P)
+wrong_cuts("ddp", "the other way round", times_less=lambda *given: 1 / right_cuts(*given)["times_less"])
+
+
+# 04.8 ------------------------------------------------------------------------------------------------------------
+
+
+class Right:
+    """Right: what the mutants are made of."""
+
+    def forward(self, x, weight, bias):
+        self.x, self.weight = x, weight
+        return F.linear(x, weight, bias)
+
+    def backward_input(self, gradient):
+        self.gradient = gradient
+        return gradient @ self.weight
+
+    def products(self):
+        x, gradient = self.x.flatten(0, -2), self.gradient.flatten(0, -2)
+        return gradient.T @ x, gradient.sum(0)
+
+    def let_go(self):
+        self.x = self.gradient = None
+
+    def backward_weight(self):
+        found = self.products()
+        self.let_go()
+        return found
+
+
+@mutant("04.8", "values", "the output lacks the bias")
+class ForgetsTheBias(Right):
+    def forward(self, x, weight, bias):
+        return super().forward(x, weight, None)
+
+
+@mutant("04.8", "values", "the bias's gradient is no multiple of the reference")
+class BiasOfOneRow(Right):
+    def products(self):
+        return super().products()[0], self.gradient[0]
+
+
+@mutant("04.8", "values", "the bias's gradient is exactly 1/4 of the reference: a mean over rows, where a sum belongs")
+class MeanOfRows(Right):
+    def products(self):
+        return super().products()[0], self.gradient.mean(0)
+
+
+@mutant("04.8", "values", "the weight's gradient has shape (6, 5), expected (5, 6): is it turned round?")
+class TurnedRound(Right):
+    def products(self):
+        weight, bias = super().products()
+        return weight.T, bias
+
+
+@mutant("04.8", "values", "an error: ")
+class WeightTurnedRound(Right):
+    def backward_input(self, gradient):
+        self.gradient = gradient
+        return gradient @ self.weight.T
+
+
+@mutant("04.8", "values", "backward_weight returns two tensors, of the weight and of the bias")
+class WeightAlone(Right):
+    def products(self):
+        return super().products()[0]
+
+
+@mutant("04.8", "values", "the weight's gradient is exactly 1/4 of the reference: a mean over rows")
+class WeightOfMeans(Right):
+    def products(self):
+        weight, bias = super().products()
+        return weight / len(self.x), bias
+
+
+@mutant("04.8", "edges", "a 6-5 layer, input (2, 3, 6): ")
+class TwoDimsOnly(Right):
+    def products(self):
+        return self.gradient.transpose(0, -1).reshape(5, -1) @ self.x.reshape(-1, 6) if self.x.dim() == 3 else (
+            super().products()[0]
+        ), self.gradient.flatten(0, -2).sum(0)
+
+
+@mutant("04.8", "edges", "the bias's gradient has shape (3, 5), expected (5,)")
+class FirstDimOnly(Right):
+    def products(self):
+        return super().products()[0], self.gradient.sum(0)
+
+
+@mutant("04.8", "edges", "micro-batch 0: the weight's gradient is micro-batch 2's: does each object keep its own")
+class OneShelfForAll(Right):
+    shelf = {}
+
+    def forward(self, x, weight, bias):
+        self.shelf.update(x=x, weight=weight)
+        return F.linear(x, weight, bias)
+
+    def backward_input(self, gradient):
+        self.shelf["gradient"] = gradient
+        return gradient @ self.shelf["weight"]
+
+    def products(self):
+        x, gradient = self.shelf["x"].flatten(0, -2), self.shelf["gradient"].flatten(0, -2)
+        return gradient.T @ x, gradient.sum(0)
+
+
+@mutant(
+    "04.8",
+    "costs",
+    "backward_input does 960 operations, 2.0 x the target of 480: is the weight's gradient computed here",
+)
+class AllAtOnce(Right):
+    def backward_input(self, gradient):
+        found = super().backward_input(gradient)
+        self.ready = self.products()
+        return found
+
+    def backward_weight(self):
+        return self.ready
+
+
+@mutant("04.8", "costs", "backward_weight does 960 operations, 2.0 x the target of 480")
+class ComputesTwice(Right):
+    def products(self):
+        super().products()
+        return super().products()
+
+
+@mutant(
+    "04.8",
+    "costs",
+    "between the parts it keeps 1024 bytes, target 704: x and the gradient; does it keep the output too?",
+)
+class KeepsTheOutput(Right):
+    def forward(self, x, weight, bias):
+        self.y = super().forward(x, weight, bias).detach()
+        return self.y
+
+
+@mutant("04.8", "costs", "after backward_weight it still keeps 704 bytes: let go of what is done with")
+class NeverLetsGo(Right):
+    def let_go(self):
+        pass
+
+
+@mutant("04.8", "costs", "backward_input does 1440 operations, 3.0 x the target of 480: is the weight's gradient")
+class ByAutogradInOne(Right):
+    def backward_input(self, gradient):
+        x = self.x.detach().requires_grad_()
+        y = F.linear(x, self.weight)
+        found = torch.autograd.grad(y, (x, self.weight), gradient)
+        self.gradient, self.found = gradient, found[1]
+        return found[0]
+
+
+# 04.9 ------------------------------------------------------------------------------------------------------------
+
+
+def gpipe(
+    half,
+    parts,
+    width,
+    *,
+    weight=lambda rows, total, m: rows / total,
+    back=lambda gradient, m: gradient,
+    loss_of=lambda values, rows: sum(values),
+    between=lambda half: None,
+    order=lambda kept, rank: kept,
+):
+    """Right, unless a part is chosen otherwise; `values` are the weighed losses."""
+    rank, m, kept = dist.get_rank(), len(parts), []
+    total = sum(len(targets) for _, targets in parts)
+    for inputs, targets in parts:
+        if rank == 0:
+            x, y = inputs, half(inputs)
+            comm.send(y.detach(), 1)
+        else:
+            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
+            y = F.cross_entropy(half(x), targets) * weight(len(targets), total, m)
+        kept.append((x, y))
+    for x, y in order(kept, rank):
+        between(half)
+        if rank == 0:
+            y.backward(back(comm.recv(torch.empty_like(y), 1), m))
+        else:
+            y.backward()
+            comm.send(x.grad, 0)
+    return loss_of([y.item() for _, y in kept], [len(x) for x, _ in kept]) if rank == 1 else None
+
+
+def mean_over_rows(values, rows):
+    return sum(value * n for value, n in zip(values, rows, strict=True)) / sum(rows)
+
+
+@mutant(
+    "04.9",
+    "gradients",
+    "your gradient is exactly 4.0 x the reference: was the loss divided by the number of micro-batches?",
+)
+def not_repaired(*given):
+    return gpipe(*given, weight=lambda rows, total, m: 1, loss_of=mean_over_rows)
+
+
+@mutant("04.9", "gradients", "layer1.weight on rank 0 is exactly 1/4 of the reference: was the loss divided twice")
+def divided_on_both_ranks(*given):
+    return gpipe(*given, back=lambda gradient, m: gradient / m)
+
+
+@mutant(
+    "04.9", "gradients", "layer2.weight on rank 1 is exactly 4.0 x the reference: was the loss divided by the number of"
+)
+def divided_on_the_way_back(*given):
+    return gpipe(*given, weight=lambda rows, total, m: 1, back=lambda gradient, m: gradient / m, loss_of=mean_over_rows)
+
+
+@mutant("04.9", "gradients", "your gradient is exactly 1/4 of the reference")
+def divided_twice(*given):
+    return gpipe(*given, weight=lambda rows, total, m: rows / total / m)
+
+
+@mutant(
+    "04.9", "gradients", "your gradient is exactly 8.0 x the reference: was the loss summed over the rows, and never"
+)
+def summed(*given):
+    return gpipe(*given, weight=lambda rows, total, m: rows, loss_of=lambda values, rows: sum(values) / sum(rows))
+
+
+@mutant(
+    "04.9", "gradients", "your gradient is exactly 2.0 x the reference: was the loss summed over a micro-batch's rows"
+)
+def summed_and_divided(*given):
+    return gpipe(*given, weight=lambda rows, total, m: rows / m)
+
+
+@mutant(
+    "04.9",
+    "uneven",
+    "these are the gradients of the mean of the micro-batches' means: a row of number 2, the short one",
+)
+def mean_of_means(*given):
+    return gpipe(*given, weight=lambda rows, total, m: 1 / m, loss_of=lambda values, rows: sum(values))
+
+
+@mutant(
+    "04.9",
+    "uneven",
+    "these are the gradients of the mean of the micro-batches' means: a row of number 2, the short one",
+)
+def divides_the_gradients_at_the_end(half, parts, width):
+    loss = gpipe(half, parts, width, weight=lambda rows, total, m: 1, loss_of=mean_over_rows)
+    for p in half.parameters():
+        p.grad /= len(parts)
+    return loss
+
+
+@mutant("04.9", "gradients", "right gradients, but the loss on rank 1 is exactly 1/4 of that of all rows")
+def loss_divided_too(*given):
+    return gpipe(*given, loss_of=lambda values, rows: sum(values) / len(values))
+
+
+@mutant("04.9", "gradients", "only the last micro-batch counts: were the gradients set to zero in between?")
+def zeroed_in_between(*given):
+    return gpipe(*given, between=lambda half: half.zero_grad())
+
+
+@mutant("04.9", "gradients", "layer1.weight on rank 0 is no multiple of the reference")
+def one_rank_the_other_way_round(*given):
+    return gpipe(*given, order=lambda kept, rank: kept[::-1] if rank else kept)
+
+
+@mutant("04.9", "gradients", "right gradients, but the weights have changed")
+def steps_too(half, parts, width):
+    loss = gpipe(half, parts, width)
+    update(half)
+    return loss
+
+
+@mutant("04.9", "messages", "rank 0 sends rank 1 1 message of 128 bytes in all, target 4 messages of 128 bytes in all")
+def in_one_piece(half, parts, width):
+    inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    return gpipe(half, [(inputs, targets)], width)
+
+
+@mutant("04.9", "gradients", "x.requires_grad_() comes before what is computed from x")
+def no_requires_grad_any_more(half, parts, width):
+    if dist.get_rank() == 0:
+        return gpipe(half, parts, width)
+    for _, targets in parts:
+        x = comm.recv(torch.empty(len(targets), width), 0)
+        (F.cross_entropy(half(x), targets) / len(parts)).backward()
+        comm.send(x.grad, 0)
+
+
+@mutant("04.9", "gradients", "a crash: rank 1 died")
+def exits(half, parts, width):
+    if dist.get_rank() == 1:
+        os._exit(0)
+    return gpipe(half, parts, width)
+
+
+# 04.10 -----------------------------------------------------------------------------------------------------------
+
+
+def tied_step(stage, tied, inputs, targets, shape):
+    """The exercise's own, with its bug."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    x = inputs if rank == 0 else comm.recv(torch.empty(shape), rank - 1).requires_grad_()
+    y = stage(x)
+    if rank == last:
+        y = F.cross_entropy(y.flatten(0, 1), targets.flatten())
+        y.backward()
+    else:
+        comm.send(y.detach(), rank + 1)
+        y.backward(comm.recv(torch.empty_like(y), rank + 1))
+    if rank > 0:
+        comm.send(x.grad, rank - 1)
+    return y.item() if rank == last else None
+
+
+def mend(given, change, alone=lambda tied: None):
+    """The step, then `change(own gradient, the other's)` on both ranks that hold the tied weight."""
+    loss = tied_step(*given)
+    tied, last = given[1], dist.get_world_size() - 1
+    if tied is not None and last:
+        theirs, other = torch.empty_like(tied), last - dist.get_rank()
+        handles = [comm.irecv(theirs, other), comm.isend(tied.grad, other)]
+        for handle in handles:
+            handle.wait()
+        tied.grad = change(tied.grad, theirs)
+    elif tied is not None:
+        alone(tied)
+    return loss
+
+
+@mutant(
+    "04.10",
+    "gradients",
+    "rank 0's copy has the gradient of looking tokens up, rank 1's that of the head: nobody adds them",
+)
+def not_mended(*given):
+    return tied_step(*given)
+
+
+@mutant("04.10", "gradients", "only rank 0's copy has the sum; rank 1's keeps its own part, so the two drift apart")
+def first_copy_alone(*given):
+    return mend(given, lambda own, theirs: own + theirs if dist.get_rank() == 0 else own)
+
+
+@mutant("04.10", "gradients", "only rank 1's copy has the sum; rank 0's keeps its own part")
+def last_copy_alone(*given):
+    return mend(given, lambda own, theirs: own + theirs if dist.get_rank() else own)
+
+
+@mutant(
+    "04.10",
+    "gradients",
+    "embedding.weight on rank 0 is exactly 1/2 of the reference: an average of the two copies' gradients",
+)
+def average(*given):
+    return mend(given, lambda own, theirs: (own + theirs) / 2)
+
+
+@mutant("04.10", "gradients", "each copy has twice its own gradient: add the *other* rank's")
+def own_twice(*given):
+    return mend(given, lambda own, theirs: own + own)
+
+
+@mutant("04.10", "gradients", "the two copies changed places: add what comes in, do not put it in place")
+def changed_places(*given):
+    return mend(given, lambda own, theirs: theirs)
+
+
+@mutant("04.10", "gradients", "both copies have rank 1's part alone: add, do not replace")
+def the_last_s_for_both(*given):
+    return mend(given, lambda own, theirs: own if dist.get_rank() else theirs)
+
+
+@mutant("04.10", "gradients", "embedding.weight on rank 0 is exactly 2.0 x the reference: is it added twice?")
+def summed_twice(*given):
+    return mend(given, lambda own, theirs: 2 * (own + theirs))
+
+
+@mutant("04.10", "gradients", "right gradients, but the weights have changed")
+def averages_the_weights_too(*given):
+    def change(own, theirs):
+        with torch.no_grad():
+            given[1].add_(1e-3)
+        return own + theirs
+
+    return mend(given, change)
+
+
+@mutant("04.10", "gradients", "nobody adds them")
+def copies_the_weight(*given):
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if tied is not None and dist.get_rank() == 0:
+        comm.send(tied.detach(), last)
+    elif tied is not None:
+        with torch.no_grad():
+            tied.copy_(comm.recv(torch.empty_like(tied), 0))
+    return loss
+
+
+@mutant("04.10", "gradients", "all that wait are sending, nobody receives", hangs=True)
+def both_send_first(*given):
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if tied is not None:
+        comm.send(tied.grad, last - dist.get_rank())
+        tied.grad += comm.recv(torch.empty_like(tied), last - dist.get_rank())
+    return loss
+
+
+@mutant("04.10", "gradients", "3 ranks, 2 x 5 tokens: a hang: ", hangs=True)
+def not_all_call_the_all_reduce(*given):
+    loss, tied = tied_step(*given), given[1]
+    if tied is not None:
+        tied.grad = comm.all_reduce(tied.grad)
+    return loss
+
+
+@mutant("04.10", "bytes", "only the first and the last rank send, one gradient each, 640 bytes")
+def zeros_from_those_between(*given):
+    loss, tied = tied_step(*given), given[1]
+    total = comm.all_reduce(torch.zeros(20, 8) if tied is None else tied.grad)
+    if tied is not None:
+        tied.grad = total
+    return loss
+
+
+@mutant("04.10", "edges", "1 rank, 2 x 5 tokens: embedding.weight on rank 0 is exactly 2.0 x")
+def doubled_on_one_rank(*given):
+    return mend(given, lambda own, theirs: own + theirs, alone=lambda tied: tied.grad.mul_(2))
+
+
+@mutant("04.10", "edges", "1 rank, 2 x 5 tokens: an error: ")
+def sends_to_itself(*given):
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if tied is not None:
+        theirs, other = torch.empty_like(tied), last - dist.get_rank()
+        handles = [comm.irecv(theirs, other), comm.isend(tied.grad, other)]
+        for handle in handles:
+            handle.wait()
+        tied.grad += theirs
+    return loss

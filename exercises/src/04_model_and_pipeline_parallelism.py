@@ -1,0 +1,777 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Exercises 04: model and pipeline parallelism
+#
+# Ten exercises, 51 points, about three hours. Do notebook `04_model_and_pipeline_parallelism` first.
+#
+# | | kind | exercise | difficulty | minutes | points |
+# | --- | --- | --- | --- | --- | --- |
+# | 04.1 | write | a model on two ranks | easy | 15 | 4 |
+# | 04.2 | find the wrong number | a slide's idle time | easy | 15 | 5 |
+# | 04.3 | write | cut unequal layers | medium | 25 | 5 |
+# | 04.4 | write | GPipe's order | medium | 10 | 4 |
+# | 04.5 | write | 1F1B's order | hard | 25 | 6 |
+# | 04.6 | predict | bubble, share and memory of a schedule | medium | 20 | 5 |
+# | 04.7 | predict | bytes at the cuts | medium | 15 | 6 |
+# | 04.8 | write | a backward in two parts | hard | 25 | 6 |
+# | 04.9 | find the bug | a loss that looks right | medium | 15 | 5 |
+# | 04.10 | find the bug | one weight, two ranks | medium | 20 | 5 |
+
+# %% [markdown]
+# ## How to work
+#
+# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("04.1", ...)`, runs your function on
+# **real processes** where ranks matter, and compares every gradient with that of one device. It tells you what it sees, and a
+# hang, a crash or an endless loop costs nothing but that check.
+#
+# Stuck? `hint("04.1")` gives a small hint, and the next one when you run it again; a cell below has the line, behind a `#`. The
+# folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib import comm
+from course_lib.checks import check, given, hint
+from course_lib.schedules import Backward, Durations, Forward, idle_s, make_schedule, time_schedule
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %%
+# hint("04.1")
+
+# %% [markdown]
+# ## 04.1 A model on two ranks
+#
+# *Write · easy · 15 minutes · 4 points.* **You learn** what autograd does at a cut, by doing it yourself.
+#
+# The 6-4-2 MLP with GELU lies on two ranks: `layer1` and the GELU with 28 parameters on rank 0, `layer2` with 10 on rank 1. A rank
+# sees its own half only. One training step needs two messages:
+#
+# ```text
+# rank 0      forward ──── y ────►                      ◄──── gradient of y ──── backward
+# rank 1                          x   forward, loss, backward   x.grad
+# ```
+#
+# | call | does |
+# | --- | --- |
+# | `comm.send(tensor, 1)` | sends a tensor to rank 1; it must be no part of a graph: `y.detach()` |
+# | `comm.recv(torch.empty(shape), 0)` | returns what rank 0 sends, a tensor of that shape |
+# | `y.backward(gradient)` | backward from `y`, if `gradient` is that of the loss with respect to `y` |
+#
+# **Target:** on both ranks the gradients of one device; one message each way. The loss is the mean cross-entropy of all rows.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def train_half(half, inputs, targets, shape):
+    """Leave the gradients in this rank's half; return the loss on rank 1, as a number.
+
+    inputs: (rows, 6), for rank 0. targets: (rows,), for rank 1. shape: of what passes the cut, (rows, 4).
+    """
+    ### BEGIN SOLUTION
+    if dist.get_rank() == 0:
+        y = half(inputs)
+        comm.send(y.detach(), 1)
+        y.backward(comm.recv(torch.empty(shape), 1))
+        return None
+    x = comm.recv(torch.empty(shape), 0).requires_grad_()
+    loss = F.cross_entropy(half(x), targets)
+    loss.backward()
+    comm.send(x.grad, 0)
+    return loss.item()
+    ### END SOLUTION
+
+
+check("04.1", train_half)
+
+# %% nbgrader={"grade": true, "grade_id": "04-1-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.1", train_half, part="values").passed
+### BEGIN HIDDEN TESTS
+assert check("04.1", train_half, part="values", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "04-1-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.1", train_half, part="bytes").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-1-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.1", train_half, part="edges").passed
+
+# %% [markdown]
+# ## 04.2 Find the wrong number
+#
+# *Find the wrong number · easy · 15 minutes · 5 points.* **You learn** to ask of every fraction: a part of what?
+#
+# A talk on large-scale training shows this slide. Four of its lines are true.
+
+# %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+N, m, F_s, B_s = given("04.2", GRADE_SEED)
+print(f"line 1   N = {N} GPUs, m = {m} micro-batches; on each GPU forward takes {F_s} s, backward {B_s} s")
+print(f"line 2   in a step every GPU computes for {m * (F_s + B_s)} s")
+print(f"line 3   and waits for the others for {(N - 1) * (F_s + B_s)} s")
+print(f"line 4   so a step takes {m * (F_s + B_s) + (N - 1) * (F_s + B_s)} s")
+print(f"line 5   the idle time fraction is (N - 1)/m = {(N - 1) / m:.1%}: more micro-batches, less idle time")
+
+# %% [markdown]
+# Time the schedule, and see for yourself. `idle_s` gives the idle seconds of each rank:
+
+# %%
+slots = time_schedule(
+    make_schedule("gpipe", N, m), Durations(forward_s=F_s, backward_input_s=B_s / 2, backward_weight_s=B_s / 2)
+)
+print("idle seconds of each rank:", idle_s(slots, N))
+print("last end:", max(slot.end_s for slot in slots))
+
+# %% [markdown]
+# | name | number to give |
+# | --- | --- |
+# | `wrong_line` | which of the five lines is wrong |
+# | `step_time` | seconds that a step takes |
+# | `idle_fraction` | the share of the step in which a GPU waits, between 0 and 1 |
+# | `fraction_of_one` | the same with a single micro-batch, so without a pipeline |
+# | `enough` | the smallest number of micro-batches for which the share is not above one tenth |
+
+# %% nbgrader={"grade": false, "grade_id": "04-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+wrong_line = 5
+step_time = (m + N - 1) * (F_s + B_s)
+idle_fraction = (N - 1) / (m + N - 1)
+fraction_of_one = (N - 1) / N
+enough = 9 * (N - 1)
+### END SOLUTION
+idle = {
+    "wrong_line": wrong_line,
+    "step_time": step_time,
+    "idle_fraction": idle_fraction,
+    "fraction_of_one": fraction_of_one,
+    "enough": enough,
+}
+check("04.2", idle, seed=GRADE_SEED)
+
+# %% nbgrader={"grade": true, "grade_id": "04-2-slide", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.2", idle, part="slide", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-2-share", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.2", idle, part="share", seed=GRADE_SEED).passed
+
+# %% [markdown]
+# ## 04.3 Cut unequal layers
+#
+# *Write · medium · 25 minutes · 5 points.* **You learn** why equally many layers on each stage make a slow pipeline.
+#
+# In every turn of a pipeline all ranks wait for the slowest stage. So the layers, in their order, are cut where the most expensive
+# stage is as cheap as possible:
+#
+# ```text
+# costs             8    1    1    1    5         5 layers, 2 stages
+# uniform         [ 8    1    1 ][ 1    5 ]       3 and 2 layers: the slowest stage costs 10
+# better          [ 8 ][ 1    1    1    5 ]       1 and 4 layers: 8
+# ```
+#
+# A real model has such layers: a Llama's head is a matrix of its whole vocabulary, and costs as much as several of its layers. The
+# course's own answer is `costs.balanced_sizes`; write it yourself.
+#
+# **Target:** the cost of the slowest stage is the smallest that there is, for 60 layers too. Which of several best cuts you return
+# is up to you.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def cut_layers(costs, p):
+    """Return p whole numbers, how many layers each stage gets: at least one each, all of them together.
+
+    costs: a whole number for each layer. For [8, 1, 1, 1, 5] and p = 2 return [1, 4].
+    """
+    ### BEGIN SOLUTION
+    from functools import cache
+
+    @cache
+    def best(first, stages):
+        """The slowest stage's cost and the sizes, for the layers from `first` on."""
+        if stages == 1:
+            return sum(costs[first:]), [len(costs) - first]
+        choices = []
+        for end in range(first + 1, len(costs) - stages + 2):
+            slowest, sizes = best(end, stages - 1)
+            choices.append((max(sum(costs[first:end]), slowest), [end - first, *sizes]))
+        return min(choices)
+
+    return best(0, p)[1]
+    ### END SOLUTION
+
+
+check("04.3", cut_layers)
+
+# %% nbgrader={"grade": true, "grade_id": "04-3-small", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.3", cut_layers, part="small").passed
+### BEGIN HIDDEN TESTS
+assert check("04.3", cut_layers, part="small", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "04-3-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.3", cut_layers, part="edges").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-3-models", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.3", cut_layers, part="models").passed
+
+# %% [markdown]
+# ## 04.4 GPipe's order
+#
+# *Write · medium · 10 minutes · 4 points.* **You learn** that a schedule is a list for each rank, nothing more.
+#
+# Rank `rank` of `p` holds one stage, whose number is `rank`. It computes `m` forwards and `m` backwards, and in GPipe all forwards
+# come first:
+#
+# ```text
+# rank 0     F0  F1  F2                           B0      B1      B2
+# rank 1         F0  F1  F2           B0      B1      B2
+# rank 2             F0  F1  F2   B0      B1      B2                    time ──►
+# ```
+#
+# Only the order is yours to say. The check adds the messages, finds out whether the ranks can block each other, times the lists
+# and counts activations; then real ranks train by them.
+#
+# **Target:** no deadlock; ranks idle for (p-1)(F+B+W) seconds; each rank holds m activations at once.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def gpipe_order(rank, p, m):
+    """Return the list of what one rank computes, of Forward(stage, microbatch) and Backward(stage, microbatch)."""
+    ### BEGIN SOLUTION
+    return [Forward(rank, k) for k in range(m)] + [Backward(rank, k) for k in range(m)]
+    ### END SOLUTION
+
+
+check("04.4", gpipe_order)
+
+# %% nbgrader={"grade": true, "grade_id": "04-4-lists", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.4", gpipe_order, part="lists").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-4-training", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.4", gpipe_order, part="training").passed
+### BEGIN HIDDEN TESTS
+assert check("04.4", gpipe_order, part="training", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 04.5 1F1B's order
+#
+# *Write · hard · 25 minutes · 6 points.* **You learn** how to hold fewer activations without waiting longer.
+#
+# An activation is held from its forward to its backward. GPipe holds all `m`. In 1F1B each rank begins with backward as soon as a
+# gradient can be there, and from then on does one forward, one backward:
+#
+# ```text
+# rank 0     F0  F1  F2                   B0      F3  B1      F4  B2              B3              B4
+# rank 1         F0  F1           B0      F2  B1      F3  B2      F4  B3              B4
+# rank 2             F0  B0      F1  B1      F2  B2      F3  B3      F4  B4             time ──►
+# ```
+#
+# **Target:** no deadlock; GPipe's bubble, not a second more; rank `rank` holds min(p - rank, m) activations at once. Right also for
+# fewer micro-batches than ranks.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def one_f_one_b_order(rank, p, m):
+    """Return the list of what one rank computes, as in 04.4."""
+    ### BEGIN SOLUTION
+    ahead = min(p - rank - 1, m)
+    order = [Forward(rank, k) for k in range(ahead)]
+    for k in range(m):
+        if k + ahead < m:
+            order.append(Forward(rank, k + ahead))
+        order.append(Backward(rank, k))
+    return order
+    ### END SOLUTION
+
+
+check("04.5", one_f_one_b_order)
+
+# %% nbgrader={"grade": true, "grade_id": "04-5-lists", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.5", one_f_one_b_order, part="lists").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-5-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.5", one_f_one_b_order, part="edges").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-5-training", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.5", one_f_one_b_order, part="training").passed
+### BEGIN HIDDEN TESTS
+assert check("04.5", one_f_one_b_order, part="training", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 04.6 Bubble, share and memory of a schedule
+#
+# *Predict · medium · 20 minutes · 5 points.* **You learn** what each schedule is for, in three numbers.
+#
+# On each *rank*, one micro-batch takes `F` seconds forward, `B` for the gradient of the input and `W` for those of the weights.
+# Messages are free. There are `p` ranks and `m` micro-batches.
+#
+# | schedule | what it does |
+# | --- | --- |
+# | `"gpipe"` | all forwards, then all backwards |
+# | `"1f1b"` | one forward, one backward |
+# | `"interleaved"` | 1F1B with `v` stages on each rank, m a multiple of p; else `v` is 1 |
+# | `"zb-h1"` | 1F1B whose W wait and fill gaps; W <= F and m >= p |
+#
+# **Target:** a function that is right for all four: seconds that a rank idles; that time as a share of the whole step; the
+# activations that rank `rank` holds at most, each of one micro-batch at one *stage*.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def schedule_numbers(schedule, p, m, v, rank, F, B, W):
+    """Return three numbers: bubble in seconds, idle share between 0 and 1, activations in flight.
+
+    For ("gpipe", 4, 8, 1, 0, 1, 1, 1) they are 9, 0.2727 and 8.
+    """
+    ### BEGIN SOLUTION
+    whole = F + B + W
+    bubble_s = (p - 1) * {"interleaved": whole / v, "zb-h1": whole - 2 * W}.get(schedule, whole)
+    idle_share = bubble_s / (m * whole + bubble_s)
+    if schedule == "gpipe":
+        in_flight = m
+    elif schedule == "interleaved":
+        in_flight = min(2 * (p - rank - 1) + (v - 1) * p + 1, v * m)
+    else:
+        in_flight = min(p - rank, m)
+    return bubble_s, idle_share, in_flight
+    ### END SOLUTION
+
+
+check("04.6", schedule_numbers)
+
+# %% nbgrader={"grade": true, "grade_id": "04-6-bubble", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.6", schedule_numbers, part="bubble").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-6-share", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.6", schedule_numbers, part="share").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-6-held", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.6", schedule_numbers, part="held").passed
+### BEGIN HIDDEN TESTS
+assert check("04.6", schedule_numbers, part="held", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## 04.7 Bytes at the cuts
+#
+# *Predict · medium · 15 minutes · 6 points.* **You learn** why pipelines run between nodes, over slow links.
+#
+# A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one sequence of `S` tokens. Activations and their
+# gradients travel in bf16, 2 bytes<!-- =2 --> a number. `H` is the model's width, `P` the number of its parameters.
+
+# %% nbgrader={"grade": false, "grade_id": "04-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+p, m, S, H, P = given("04.7", GRADE_SEED)
+print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:,} parameters")
+
+# %% [markdown]
+# | name | in one step |
+# | --- | --- |
+# | `activation` | bytes of one micro-batch at one cut |
+# | `first_rank_sends` | GPipe: bytes that the first rank sends |
+# | `middle_rank_sends` | GPipe: bytes that the second rank sends |
+# | `middle_with_1f1b` | 1F1B: the same |
+# | `middle_interleaved` | interleaved, two stages on each rank: the same |
+# | `messages` | GPipe: messages of all ranks together |
+# | `ddp_rank_sends` | *data* parallelism on p ranks instead: bytes that each rank sends for all P gradients in fp32, by a ring |
+# | `times_less` | how many times more that is than `middle_rank_sends` |
+
+# %% nbgrader={"grade": false, "grade_id": "04-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+activation = 2 * S * H
+first_rank_sends = m * activation
+middle_rank_sends = 2 * m * activation
+middle_with_1f1b = middle_rank_sends
+middle_interleaved = 2 * middle_rank_sends
+messages = 2 * m * (p - 1)
+ddp_rank_sends = 2 * (p - 1) / p * 4 * P
+times_less = ddp_rank_sends / middle_rank_sends
+### END SOLUTION
+cuts = {
+    "activation": activation,
+    "first_rank_sends": first_rank_sends,
+    "middle_rank_sends": middle_rank_sends,
+    "middle_with_1f1b": middle_with_1f1b,
+    "middle_interleaved": middle_interleaved,
+    "messages": messages,
+    "ddp_rank_sends": ddp_rank_sends,
+    "times_less": times_less,
+}
+check("04.7", cuts, seed=GRADE_SEED)
+
+# %% nbgrader={"grade": true, "grade_id": "04-7-cut", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.7", cuts, part="cut", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-7-schedules", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.7", cuts, part="schedules", seed=GRADE_SEED).passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-7-ddp", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.7", cuts, part="ddp", seed=GRADE_SEED).passed
+
+# %% [markdown]
+# ## 04.8 A backward in two parts
+#
+# *Write · hard · 25 minutes · 6 points.* **You learn** what zero-bubble schedules are made of.
+#
+# The backward of a linear layer y = x Wᵀ + b computes two things, and only one of them is waited for:
+#
+# ```text
+# backward_input     the gradient of x      the stage before cannot go on without it       "B"
+# backward_weight    the gradients of W, b  nobody needs them before the optimizer         "W"
+# ```
+#
+# ZB-H1 does the second part later, when the rank would wait anyway. Until then the layer must keep what that part needs.
+
+# %% [markdown]
+# Write a class; every micro-batch gets an object of its own, in which `forward`, `backward_input` and `backward_weight` are called once
+# each, in this order. In between, other micro-batches' methods are called. Use products of matrices, not autograd.
+#
+# **Target:** the gradients of autograd. Each part does one product, of 2 · rows · in · out operations. Between the parts `self` keeps x
+# and the gradient of y, no tensor more; weights do not count. After the second part it keeps nothing.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class TwoParts:
+    """A linear layer and one micro-batch."""
+
+    def forward(self, x, weight, bias):
+        """Return y. x: (..., in), weight: (out, in), bias: (out,); y: (..., out)."""
+        ### BEGIN SOLUTION
+        self.x, self.weight = x, weight
+        return F.linear(x, weight, bias)
+        ### END SOLUTION
+
+    def backward_input(self, gradient):
+        """Return the gradient of x; `gradient` is that of y."""
+        ### BEGIN SOLUTION
+        self.gradient = gradient
+        return gradient @ self.weight
+        ### END SOLUTION
+
+    def backward_weight(self):
+        """Return the gradients of the weight and of the bias."""
+        ### BEGIN SOLUTION
+        x, gradient = self.x.flatten(0, -2), self.gradient.flatten(0, -2)
+        self.x = self.gradient = None
+        return gradient.T @ x, gradient.sum(0)
+        ### END SOLUTION
+
+
+check("04.8", TwoParts)
+
+# %% nbgrader={"grade": true, "grade_id": "04-8-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.8", TwoParts, part="values").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-8-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.8", TwoParts, part="edges").passed
+### BEGIN HIDDEN TESTS
+assert check("04.8", TwoParts, part="edges", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "04-8-costs", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.8", TwoParts, part="costs").passed
+
+# %% [markdown]
+# ## 04.9 Find the bug: a loss that looks right
+#
+# *Find the bug · medium · 15 minutes · 5 points.* **You learn** that the loss which is printed and the loss which is differentiated
+# can be two things.
+#
+# This is GPipe on two ranks, the halves of 04.1, as one writes it by hand. `parts` are the micro-batches, `width` is that of the cut.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
+def pipeline_step(half, parts, width):
+    """Leave the gradients in this rank's half; return the loss of all rows on rank 1."""
+    rank, total, kept = dist.get_rank(), sum(len(targets) for _, targets in parts), []
+    for inputs, targets in parts:  # all forwards
+        if rank == 0:
+            x, y = inputs, half(inputs)
+            comm.send(y.detach(), 1)
+        else:
+            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
+            y = F.cross_entropy(half(x), targets)
+        kept.append((x, y))
+    for x, y in kept:  # all backwards
+        if rank == 0:
+            y.backward(comm.recv(torch.empty_like(y), 1))
+        else:
+            y.backward()
+            comm.send(x.grad, 0)
+    return sum(y.item() * len(x) for x, y in kept) / total if rank == 1 else None
+
+
+# %% [markdown]
+# Train with AdamW, as everybody does: in 4 micro-batches on two ranks, and in one piece on one device.
+
+
+# %%
+from course_lib.models.mlp import MLP
+from course_lib.parallel.stages import cut
+from course_lib.ranks import run_ranks
+
+
+def task(number):
+    inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def train(model, step, name):
+    optimizer, losses = getattr(torch.optim, name)(model.parameters(), lr=0.02), []
+    for number in range(60):
+        optimizer.zero_grad()
+        losses.append(step(model, *task(number)))
+        optimizer.step()
+    return losses
+
+
+def one_device(model, inputs, targets):
+    loss = F.cross_entropy(model(inputs), targets)
+    loss.backward()
+    return loss.item()
+
+
+def on_ranks(step, name):
+    torch.manual_seed(0)
+    half = cut(MLP(gelu=True), (2, 1))[dist.get_rank()]
+    return train(half, lambda half, x, y: step(half, list(zip(x.chunk(4), y.chunk(4), strict=True)), 4), name)
+
+
+def compare(step, name="AdamW"):
+    torch.manual_seed(0)
+    alone, suspect = train(MLP(gelu=True), one_device, name), run_ranks(on_ranks, 2, step, name)[1]
+    for number in (1, 20, 40, 60):
+        print(f"step {number:2}   one device {alone[number - 1]:.3f}   two ranks {suspect[number - 1]:.3f}")
+
+
+compare(pipeline_step)
+
+# %% [markdown]
+# The curves are the same. Compare with SGD too: `compare(pipeline_step, "SGD")`. AdamW divides by the size of the
+# gradients, so it hides that they are all too large by one factor; SGD, clipping and weight decay do not.
+#
+# Write the function again without the bug. Micro-batches need not have equally many rows.
+#
+# **Target:** the gradients of one device, that of the mean over *all* rows; the same messages as before.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def repaired_step(half, parts, width):
+    """Leave the gradients in this rank's half; return the loss of all rows on rank 1."""
+    ### BEGIN SOLUTION
+    rank, total, kept = dist.get_rank(), sum(len(targets) for _, targets in parts), []
+    for inputs, targets in parts:
+        if rank == 0:
+            x, y = inputs, half(inputs)
+            comm.send(y.detach(), 1)
+        else:
+            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
+            y = F.cross_entropy(half(x), targets) * len(targets) / total
+        kept.append((x, y))
+    for x, y in kept:
+        if rank == 0:
+            y.backward(comm.recv(torch.empty_like(y), 1))
+        else:
+            y.backward()
+            comm.send(x.grad, 0)
+    return sum(y.item() for _, y in kept) if rank == 1 else None
+    ### END SOLUTION
+
+
+check("04.9", repaired_step)
+
+# %% nbgrader={"grade": true, "grade_id": "04-9-gradients", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.9", repaired_step, part="gradients").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-9-uneven", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.9", repaired_step, part="uneven").passed
+### BEGIN HIDDEN TESTS
+assert check("04.9", repaired_step, part="uneven", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "04-9-messages", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.9", repaired_step, part="messages").passed
+
+# %% [markdown]
+# ## 04.10 Find the bug: one weight, two ranks
+#
+# *Find the bug · medium · 20 minutes · 5 points.* **You learn** what "tied" means once a model is cut.
+#
+# Many models use one matrix twice: the embedding looks tokens up in it, and the head multiplies by it. In a pipeline the first use
+# is on the first rank, the second one on the last:
+#
+# ```text
+# rank 0          embedding, layers     tied = its copy of the matrix
+# ranks between   layers                tied = None
+# last rank       layers, norm, head    tied = its copy of the matrix
+# ```
+#
+# Both copies start equal, and training runs on:
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-tied", "locked": true, "schema_version": 3, "solution": false, "task": false}
+def tied_step(stage, tied, inputs, targets, shape):
+    """Leave the gradients in this rank's stage; return the loss on the last rank.
+
+    inputs, targets: tokens, (B, S). shape: of what passes each cut, (B, S, H).
+    """
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    x = inputs if rank == 0 else comm.recv(torch.empty(shape), rank - 1).requires_grad_()
+    y = stage(x)
+    if rank == last:
+        y = F.cross_entropy(y.flatten(0, 1), targets.flatten())
+        y.backward()
+    else:
+        comm.send(y.detach(), rank + 1)
+        y.backward(comm.recv(torch.empty_like(y), rank + 1))
+    if rank > 0:
+        comm.send(x.grad, rank - 1)
+    return y.item() if rank == last else None
+
+
+# %%
+from course_lib.config import ModelConfig
+from course_lib.models.decoder import Decoder
+
+shape_of_model = ModelConfig(
+    name="tied", hidden_size=8, n_layers=2, n_heads=2, n_kv_heads=1, ffn_size=12, vocab_size=20, tied=True
+)
+
+
+def sequences(number):
+    tokens = torch.randint(20, (4, 1), generator=torch.Generator().manual_seed(number)) + 3 * torch.arange(7)
+    return tokens[:, :-1] % 20, tokens[:, 1:] % 20
+
+
+def train_tied(step):
+    torch.manual_seed(0)
+    rank, p = dist.get_rank(), dist.get_world_size()
+    stage = cut(Decoder(shape_of_model), {1: (4,), 2: (2, 2), 3: (1, 2, 1)}[p])[rank]
+    copy = {0: "embedding.weight", p - 1: "head.weight"} if p > 1 else {0: "embedding.weight"}
+    tied = stage.get_parameter(copy[rank]) if rank in copy else None
+    optimizer, losses = torch.optim.AdamW(stage.parameters(), lr=0.02), []
+    for number in range(60):
+        optimizer.zero_grad()
+        losses.append(step(stage, tied, *sequences(number), (4, 6, 8)))
+        optimizer.step()
+    return losses, None if tied is None else tied.detach()
+
+
+def compare_tied(step):
+    (alone, _), results = run_ranks(train_tied, 1, step)[0], run_ranks(train_tied, 3, step)
+    for number in (1, 20, 40, 60):
+        print(f"step {number:2}   one rank {alone[number - 1]:.2f}   three ranks {results[-1][0][number - 1]:.2f}")
+    print(f"largest difference of the two copies afterwards: {(results[0][1] - results[-1][1]).abs().max():.2f}")
+
+
+compare_tied(tied_step)
+
+# %% [markdown]
+# The loss falls as nicely as on one rank. But the two copies are no longer one matrix: a checkpoint that saves one of them loses what the
+# other has learnt, and who sees the loss alone never knows.
+#
+# Write the function again without the bug. It is called once in a step, after `zero_grad`. `comm.irecv(into, source)` and
+# `comm.isend(tensor, other)` start a message and return a handle; its `.wait()` ends it.
+#
+# **Target:** both copies have the gradient that one device has; for it, the first and the last rank send one matrix each, and the
+# others nothing. On one rank there is one copy, and all is well.
+
+
+# %% nbgrader={"grade": false, "grade_id": "04-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def repaired_tied_step(stage, tied, inputs, targets, shape):
+    """Leave the gradients in this rank's stage; return the loss on the last rank."""
+    ### BEGIN SOLUTION
+    loss = tied_step(stage, tied, inputs, targets, shape)
+    last = dist.get_world_size() - 1
+    if tied is not None and last > 0:
+        other, theirs = last - dist.get_rank(), torch.empty_like(tied)
+        handles = [comm.irecv(theirs, other), comm.isend(tied.grad, other)]
+        for handle in handles:
+            handle.wait()
+        tied.grad += theirs
+    return loss
+    ### END SOLUTION
+
+
+check("04.10", repaired_tied_step)
+
+# %% nbgrader={"grade": true, "grade_id": "04-10-gradients", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.10", repaired_tied_step, part="gradients").passed
+### BEGIN HIDDEN TESTS
+assert check("04.10", repaired_tied_step, part="gradients", seed=GRADE_SEED + 1).passed
+### END HIDDEN TESTS
+
+# %% nbgrader={"grade": true, "grade_id": "04-10-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.10", repaired_tied_step, part="bytes").passed
+
+# %% nbgrader={"grade": true, "grade_id": "04-10-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
+from course_lib.checks import check
+
+assert check("04.10", repaired_tied_step, part="edges").passed
+
+
+# %% [markdown]
+# ## Where this leads
+#
+# You have written all that a pipeline is: a cut, a list for each rank, two messages at each cut, and the care for what is shared. Module 05
+# cuts inside a layer; module 08 puts the cuts together.
