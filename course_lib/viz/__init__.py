@@ -23,6 +23,7 @@ from course_lib.viz.picture import Picture
 from course_lib.viz.ranks import plot_ranks
 from course_lib.viz.ring import ring_all_reduce_step, ring_all_reduce_story
 from course_lib.viz.scaling import plot_scaling
+from course_lib.viz.schedule_explorer import schedule_explorer
 from course_lib.viz.schedule_run import plot_schedule_run
 from course_lib.viz.schedules import plot_schedule, plot_schedules
 from course_lib.viz.source import show_source
@@ -64,6 +65,7 @@ __all__ = [
     "ring_all_reduce_step",
     "ring_all_reduce_story",
     "ring_stepper",
+    "schedule_explorer",
     "show_source",
     "who_holds_what",
 ]

@@ -61,6 +61,11 @@ def number(name: str, value: int) -> ipywidgets.IntText:
     return ipywidgets.IntText(value=value, description=name, **_CONTROL)
 
 
+def decimal(name: str, value: float) -> ipywidgets.FloatText:
+    """A field for a number, legal or not: what is refused says why."""
+    return ipywidgets.FloatText(value=value, description=name, **_CONTROL)
+
+
 def choice(name: str, value: Any, options: Collection[Any]) -> ipywidgets.Dropdown:
     """A list to choose from."""
     return ipywidgets.Dropdown(value=value, options=list(options), description=name, **_CONTROL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def seconds(duration: float) -> str:
     return format_seconds(duration).replace(" us", " µs")
 
 
+@lru_cache(maxsize=4096)  # outlines are slow to measure, and names come again in every picture
 def text_width(text: str, size: float = BASE_SIZE, weight: int = 400) -> float:
     """Inches that a line of text takes."""
     font = font_manager.FontProperties(family=_FAMILY, weight=weight)

@@ -1,4 +1,4 @@
-"""Lesson 01's two explorers, driven as a learner drives them: what they say is what the same picture says in Python."""
+"""The explorers of lessons 01 and 04, driven as learners do: what they say is what the same picture says in Python."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ LABELS = {
 
 @pytest.fixture(scope="module")
 def lesson(browser, lab, work):
-    """One page for all tests here: the lesson's imports and its explorers, without what lies between, run once."""
+    """One page for all tests here: lesson 01's imports, its explorers and lesson 04's, run once."""
     notebook = nbformat.read(work / "notebooks/01_why_distributed.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     notebook.cells = [code[0], *(cell for cell in code if cell.source.endswith("_explorer()"))]
+    notebook.cells.append(nbformat.v4.new_code_cell("viz.schedule_explorer()"))
     path = work / "explorers.ipynb"
     for cell in notebook.cells:
         cell.outputs, cell.execution_count = [], None
@@ -40,7 +41,7 @@ def lesson(browser, lab, work):
     open_notebook(page, lab, path.name)
     cells = run_all(page, path)
     assert [error for cell in cells for error in unexpected_errors(cell)] == []
-    assert len(cells) == 3
+    assert len(cells) == 4
     yield page
     page.close()
     assert errors == []
@@ -81,8 +82,8 @@ def assert_refused_in_a_sentence(page, label, message):
     assert "Traceback" not in page.locator(".jp-Notebook").inner_text()
 
 
-@pytest.mark.parametrize("label", ["a number", "model"])
-def test_an_explorer_is_as_wide_as_its_picture_and_nothing_is_cut_off(lesson, label):
+@pytest.mark.parametrize(("label", "controls"), [("a number", 1), ("model", 9), ("schedule", 7)])
+def test_an_explorer_is_as_wide_as_its_picture_and_nothing_is_cut_off(lesson, label, controls):
     output = explorer_of(lesson, label)
     picture = output.locator("img")
     assert picture.evaluate("it => it.complete && it.naturalWidth") == 840
@@ -93,8 +94,9 @@ def test_an_explorer_is_as_wide_as_its_picture_and_nothing_is_cut_off(lesson, la
     right = picture.bounding_box()["x"] + 840
     boxes = [control.bounding_box() for control in output.locator("input, select").all()]
     assert all(box["x"] + box["width"] <= right for box in boxes)
-    if label == "model":
-        assert len(boxes) == 9 and len({box["x"] for box in boxes}) == 3  # three aligned columns
+    assert len(boxes) == controls
+    if controls > 1:
+        assert len({box["x"] for box in boxes}) == 3  # aligned columns
         assert max(box["x"] + box["width"] for box in boxes) == pytest.approx(right, abs=4)
 
 
@@ -136,3 +138,21 @@ def test_an_illegal_spread_gives_one_line_and_a_legal_one_the_bars_again(lesson)
     message = "ModelConfig 'GPT-3 175B': sequence=8192; its table of learned positions has 2048 rows; "
     assert_refused_in_a_sentence(lesson, "model", message + "give sequence <= 2048")
     assert "GPT-3 175B on 8 GPUs" in change(lesson, "sequence", 2048)
+
+
+def test_the_schedule_explorer_reacts_to_every_control(lesson):
+    twin = viz.schedule_explorer()
+    assert said(lesson, "schedule") == twin.text
+    stages = lesson.get_by_label("stages per rank", exact=True)
+    assert stages.is_disabled()
+    changes = {"schedule": "interleaved", "stages_per_rank": 3, "ranks": 2, "microbatches": 4}
+    changes |= {"forward_ms": 1.5, "backward_input_ms": 2.5, "backward_weight_ms": 0.5}
+    for name, value in changes.items():
+        twin.controls[name].value = value
+        assert change(lesson, twin.controls[name].description, value) == twin.text
+    assert "bubble 1.5 ms by the list, 1.5 ms by the formula" in twin.text
+    change(lesson, "micro-batches", 3)
+    rule = "micro-batches go round the ranks in groups of n_ranks"
+    message = f"make_schedule: interleaved, n_microbatches=3, n_ranks=2; {rule}; choose 2 or 4"
+    assert_refused_in_a_sentence(lesson, "micro-batches", message)
+    assert change(lesson, "micro-batches", 4) == twin.text
