@@ -15,6 +15,7 @@ from course_lib import ranks
 from course_lib.cli.collective_rows import collective_rows
 from course_lib.cli.machine import describe_machine
 from course_lib.cli.memory_rows import memory_rows
+from course_lib.cli.pipeline_rows import pipeline_rows
 from course_lib.cli.proof import Row, header, written
 from course_lib.cli.training_rows import data_parallel_rows
 from course_lib.ranks.api import check_world_size
@@ -24,13 +25,14 @@ ROWS: tuple[Callable[[int, bytes], Iterator[Row]], ...] = (
     lambda world_size, text: collective_rows(world_size),
     data_parallel_rows,
     memory_rows,
+    pipeline_rows,
 )
 LEGEND = (
     "max deviation: largest difference from the same computation on one device, over the largest number there\n"
     "bytes sent: in the whole run, recorded at the real sends; the formula must give each rank's bytes and messages\n"
     "memory: of the fullest rank, counted on the tensors that existed; the formula must give each rank's bytes\n"
-    "  data parallel: weights and gradients at the peak, plain SGD keeps nothing else; ZeRO: what lasts from step to\n"
-    "  step; activations: what autograd keeps of one forward pass\n"
+    "  data parallel and pipeline: weights and gradients at the peak, plain SGD keeps nothing else; ZeRO: what lasts\n"
+    "  from step to step; activations: what autograd keeps of one forward pass\n"
     "step time: of the slowest rank, one call or the median training step, with guard and ledger on"
 )
 

@@ -11,10 +11,11 @@ from course_lib.cli import collective_rows as rows
 from course_lib.cli.training_rows import PRECISIONS
 from course_lib.comm import ALGORITHMS
 from course_lib.ranks import run_ranks
+from course_lib.schedules import SCHEDULES
 from tools.paths import ROOT
 
 MEMORY = 4 + 2  # stages of ZeRO; activations kept and recomputed
-EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS) + MEMORY
+EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS) + MEMORY + len(SCHEDULES)
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():

@@ -1,0 +1,95 @@
+"""Proof rows of pipeline parallelism: every schedule on a small transformer with a tied embedding, on real text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from course_lib.cli import training_rows
+from course_lib.cli.proof import Row, Traffic
+from course_lib.config import ModelConfig, ParallelConfig, TrainConfig
+from course_lib.costs import comm_time, rank_parameters
+from course_lib.costs.ddp import ddp_wrapping
+from course_lib.costs.pipeline import pipeline_step
+from course_lib.models.decoder import Decoder
+from course_lib.schedules import SCHEDULES, Schedule, make_schedule
+from course_lib.training.batches import Batches
+from course_lib.training.pipeline_parallel import PipelineTrainer
+from course_lib.training.trainer import Trainer
+from course_lib.verify import assert_parallel_equals
+
+LAYERS_PER_RANK = 2
+MICROBATCHES_PER_RANK = 2  # of one sequence each
+SEQUENCE = 32
+STEPS = 2
+DTYPE = torch.float64
+
+
+def pipeline_rows(world_size: int, text: bytes) -> Iterator[Row]:
+    """A row for each schedule."""
+    for name in SCHEDULES:
+        stages_per_rank = 2 if name == "interleaved" else 1
+        microbatches = MICROBATCHES_PER_RANK * world_size
+        yield pipeline_row(make_schedule(name, world_size, microbatches, stages_per_rank=stages_per_rank), text)
+
+
+def pipeline_row(schedule: Schedule, text: bytes) -> Row:
+    """Climb the verification ladder; compare the SGD run's traffic and memory with their formulas."""
+    model, world_size = model_for(schedule), schedule.n_ranks
+    batches = Batches(text=text, batch_size=schedule.n_microbatches, sequence=SEQUENCE)
+    alone, parallel = partial(on_one_device, model=model), partial(on_stages, model=model, schedule=schedule)
+    report = assert_parallel_equals(alone, parallel, batches, world_size=world_size, steps=STEPS, dtype=DTYPE)
+    return Row(
+        technique=f"pipeline, {schedule.name}, {str(DTYPE).removeprefix('torch.')}",
+        world_size=report.world_size,
+        deviation=report.max_deviation,
+        tolerance=report.tolerance,
+        traffic=Traffic.measured(report.ledger),
+        predicted=pipeline_traffic(schedule, model),
+        step_s=report.step_s,
+        state_bytes=report.peak_state_bytes,
+        predicted_state_bytes=tuple(rank_state_bytes(model, world_size, rank) for rank in range(world_size)),
+    )
+
+
+def model_for(schedule: Schedule) -> ModelConfig:
+    """As many layers for every rank, so that the first and the last have embedding and head besides."""
+    return replace(training_rows.MODEL, n_layers=LAYERS_PER_RANK * schedule.n_ranks, tied=True)
+
+
+def on_one_device(config: TrainConfig, model: ModelConfig) -> Trainer:
+    """The transformer on one device, with weights that the seed decides."""
+    return Trainer(Decoder(model), config)
+
+
+def on_stages(config: TrainConfig, model: ModelConfig, schedule: Schedule) -> PipelineTrainer:
+    """The same in stages of as many layers; what is outside the layers is a layer to the cut."""
+    sizes = [model.n_layers // schedule.n_stages] * schedule.n_stages
+    sizes[0] += 1
+    sizes[-1] += 1
+    return PipelineTrainer(Decoder(model), config, schedule=schedule, sizes=sizes)
+
+
+def pipeline_traffic(schedule: Schedule, model: ModelConfig) -> Traffic:
+    """Wrapping; in each step what passes the cuts, the tied gradient, the loss and the gradient's norm."""
+    world_size, itemsize = schedule.n_ranks, DTYPE.itemsize
+    wrapping = ddp_wrapping(
+        [([parameter.numel() for parameter in Decoder(model).parameters()], itemsize)], world_size=world_size
+    )
+    step = pipeline_step(
+        [SEQUENCE * model.hidden_size * itemsize] * (schedule.n_stages - 1),
+        n_ranks=world_size,
+        n_microbatches=schedule.n_microbatches,
+        tied_bytes=model.vocab_size * model.hidden_size * itemsize,
+    )
+    number = partial(comm_time, world_size=world_size, length=1, itemsize=8)
+    loss, norm = number("broadcast", "tree", root=world_size - 1), number("all_reduce", "ring")
+    return Traffic.predicted([wrapping, *[step, loss, norm] * STEPS])
+
+
+def rank_state_bytes(model: ModelConfig, world_size: int, rank: int) -> int:
+    """Weights and gradients of a rank's stages under plain SGD, which keeps nothing else."""
+    return 2 * DTYPE.itemsize * rank_parameters(model, ParallelConfig(pp=world_size), stage=rank).total
