@@ -631,6 +631,9 @@ wrong_numbers(
 )
 
 
+wrong_numbers("held", "only m micro-batches, fewer than that", 2, lambda s, p, m, v, i, *_: p - i, "1f1b")
+
+
 @mutant("04.6", "bubble", "returned float, not three things: return bubble_s, idle_share, in_flight")
 def bubble_alone(*given):
     return right_numbers(*given)[0]

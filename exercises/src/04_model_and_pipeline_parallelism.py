@@ -63,8 +63,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # | call | does |
 # | --- | --- |
-# | `comm.send(tensor, 1)` | sends a tensor to rank 1; it must be no part of a graph: `y.detach()` |
-# | `comm.recv(torch.empty(shape), 0)` | returns what rank 0 sends, a tensor of that shape |
+# | `comm.send(tensor, 1)` | sends a tensor's numbers to rank 1, and waits until they have been received |
+# | `comm.recv(torch.empty(shape), 0)` | returns what rank 0 sends, a tensor of that shape without any history |
 # | `y.backward(gradient)` | backward from `y`, if `gradient` is that of the loss with respect to `y` |
 #
 # **Target:** on both ranks the gradients of one device; one message each way. The loss is the mean cross-entropy of all rows.
@@ -245,9 +245,9 @@ assert check("04.3", cut_layers, part="models").passed
 # come first:
 #
 # ```text
-# rank 0     F0  F1  F2                           B0      B1      B2
-# rank 1         F0  F1  F2           B0      B1      B2
-# rank 2             F0  F1  F2   B0      B1      B2                    time ──►
+# rank 0     F0  F1  F2                  B0  B1  B2
+# rank 1         F0  F1  F2          B0  B1  B2
+# rank 2             F0  F1  F2  B0  B1  B2              time ──►
 # ```
 #
 # Only the order is yours to say. The check adds the messages, finds out whether the ranks can block each other, times the lists
@@ -288,9 +288,9 @@ assert check("04.4", gpipe_order, part="training", seed=GRADE_SEED + 1).passed
 # gradient can be there, and from then on does one forward, one backward:
 #
 # ```text
-# rank 0     F0  F1  F2                   B0      F3  B1      F4  B2              B3              B4
-# rank 1         F0  F1           B0      F2  B1      F3  B2      F4  B3              B4
-# rank 2             F0  B0      F1  B1      F2  B2      F3  B3      F4  B4             time ──►
+# rank 0     F0  F1  F2          B0  F3  B1  F4  B2      B3      B4
+# rank 1         F0  F1      B0  F2  B1  F3  B2  F4  B3      B4
+# rank 2             F0  B0  F1  B1  F2  B2  F3  B3  F4  B4         time ──►
 # ```
 #
 # **Target:** no deadlock; GPipe's bubble, not a second more; rank `rank` holds min(p - rank, m) activations at once. Right also for
@@ -396,7 +396,7 @@ assert check("04.6", schedule_numbers, part="held", seed=GRADE_SEED + 1).passed
 # *Predict · medium · 15 minutes · 6 points.* **You learn** why pipelines run between nodes, over slow links.
 #
 # A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one sequence of `S` tokens. Activations and their
-# gradients travel in bf16, 2 bytes<!-- =2 --> a number. `H` is the model's width, `P` the number of its parameters.
+# gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
 
 # %% nbgrader={"grade": false, "grade_id": "04-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, m, S, H, P = given("04.7", GRADE_SEED)
@@ -600,7 +600,7 @@ compare(pipeline_step)
 # The curves are the same. Compare with SGD too: `compare(pipeline_step, "SGD")`. AdamW divides by the size of the
 # gradients, so it hides that they are all too large by one factor; SGD, clipping and weight decay do not.
 #
-# Write the function again without the bug. Micro-batches need not have equally many rows.
+# Write the function again without the bug, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
 # **Target:** the gradients of one device, that of the mean over *all* rows; the same messages as before.
 
@@ -723,10 +723,11 @@ def compare_tied(step):
 compare_tied(tied_step)
 
 # %% [markdown]
-# The loss falls as nicely as on one rank. But the two copies are no longer one matrix: a checkpoint that saves one of them loses what the
-# other has learnt, and who sees the loss alone never knows.
+# The loss falls even faster, and who sees the loss alone is pleased. But the two copies are no longer one matrix: another model is
+# trained, with more parameters, and a checkpoint that saves one copy loses what the other has learnt.
 #
-# Write the function again without the bug. It is called once in a step, after `zero_grad`. `comm.irecv(into, source)` and
+# Write the function again without the bug; `compare_tied(repaired_tied_step)` shows what has become of the copies. It is called once in a
+# step, after `zero_grad`. `comm.irecv(into, source)` and
 # `comm.isend(tensor, other)` start a message and return a handle; its `.wait()` ends it.
 #
 # **Target:** both copies have the gradient that one device has; for it, the first and the last rank send one matrix each, and the

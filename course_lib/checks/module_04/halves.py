@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,17 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.checks.module_03 import models
-from course_lib.checks.module_04.compare import Guess, gradients_on, why_wrong, wrong_loss, wrong_traffic
+from course_lib.checks.module_04.compare import Guess, Place, gradients_on, wrong_traffic
+from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
-from course_lib.checks.steps import unmatched
-from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.parallel.stages import cut
 from course_lib.training.batches import Batch
-
-FP32 = 4
-NO_LEDGER = "right values, but nothing is in the ledger: use comm.send and comm.recv, not torch.distributed's own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +42,6 @@ class Given(NamedTuple):
     seed: int
     batch: Batch
     shape: tuple[int, int]
-
-
-class Report(NamedTuple):
-    """What a rank's call returned, its gradients, and whether its weights have changed."""
-
-    loss: Any
-    gradients: dict[tuple[int, str], Tensor | None]
-    weights_changed: bool
 
 
 def build(width: int, seed: int) -> nn.Sequential:
@@ -86,48 +73,27 @@ def draw(case: Halves, seed: int) -> Given:
 
 def attempt(function: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank."""
-    rank = dist.get_rank()
-    half = half_of(build(given.width, given.seed), rank)
-    before = models.state(half)
-    ledger.clear()
-    with explained():
-        loss = function(half, *given.batch, given.shape)
-    after = models.state(half)
-    changed = any(not before[name].equal(after[name]) for name in before)
-    kept = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
-    return Report(kept if isinstance(kept, int | float) else None, gradients_on(rank, half), changed)
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """An error about a gradient that is not there says why it may not be."""
-    try:
-        yield
-    except AttributeError as error:
-        if "'NoneType'" in str(error):
-            error.args = (f"{error}: a .grad that is None? x.requires_grad_() comes before what is computed from x",)
-        raise
+    half = half_of(build(given.width, given.seed), dist.get_rank())
+    return attempt_on(half, lambda: function(half, *given.batch, given.shape))
 
 
 def verdict(case: Halves, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """Gradients, the loss, then means and bytes."""
+    """Gradients and loss, then bytes."""
     model = build(given.width, given.seed)
     loss = F.cross_entropy(model(given.batch[0]), given.batch[1])
     loss.backward()
-    want = {place: x for rank in (0, 1) for place, x in gradients_on(rank, half_of(model, rank)).items()}
-    got = reports[0].gradients | reports[1].gradients
     causes = [(case.rows, "was the loss summed over the rows? F.cross_entropy takes their mean")]
-    reason = why_wrong(got, want, guesses=_guesses(given), causes=causes)
-    if reason is None and any(report.weights_changed for report in reports):
-        reason = "right gradients, but the weights have changed: the optimizer comes later"
-    reason = reason or wrong_loss(reports[1].loss, loss.item(), rank=1) or unmatched(book.events, 2)
-    if reason is None and not any(event.kind == "send" for event in book.events):
-        reason = NO_LEDGER
+    reason = wrong_step(reports, gradients_of_halves(model), loss.item(), book, guesses=_guesses(given), causes=causes)
     if reason is None and case.look_at_bytes:
         one = (1, FP32 * case.rows * case.width)
         advice = "the whole batch passes the cut once each way, in fp32"
         reason = wrong_traffic(book, [[(0, 0), one], [one, (0, 0)]], advice)
     return f"{case}: {reason}" if reason else None
+
+
+def gradients_of_halves(model: nn.Module) -> dict[Place, Tensor | None]:
+    """Those of a whole model, by the rank that has them."""
+    return {place: x for rank in (0, 1) for place, x in gradients_on(rank, half_of(model, rank)).items()}
 
 
 def _guesses(given: Given) -> list[Guess]:
@@ -144,7 +110,7 @@ def _guesses(given: Given) -> list[Guess]:
     ]
 
 
-def _first_half(given: Given, incoming: Callable[[Tensor], Tensor]) -> dict[tuple[int, str], Tensor | None]:
+def _first_half(given: Given, incoming: Callable[[Tensor], Tensor]) -> dict[Place, Tensor | None]:
     half = half_of(build(given.width, given.seed), 0)
     y = half(given.batch[0])
     y.backward(incoming(y))

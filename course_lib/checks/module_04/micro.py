@@ -8,22 +8,13 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_04.compare import (
-    Gradients,
-    Guess,
-    gradients_on,
-    why_wrong,
-    wrong_loss,
-    wrong_traffic,
-)
-from course_lib.checks.module_04.halves import FP32, NO_LEDGER, Report, build, explained, half_of, rows_of
+from course_lib.checks.module_04.compare import Gradients, Guess, wrong_traffic
+from course_lib.checks.module_04.halves import build, gradients_of_halves, half_of, rows_of
+from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
-from course_lib.checks.steps import unmatched
-from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.training.batches import Batch
 
@@ -57,40 +48,30 @@ def draw(case: Micro, seed: int) -> Given:
 
 def attempt(function: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank."""
-    rank = dist.get_rank()
-    half = half_of(build(WIDTH, given.seed), rank)
-    before = models.state(half)
-    ledger.clear()
-    with explained():
-        loss = function(half, given.parts, WIDTH)
-    after = models.state(half)
-    changed = any(not before[name].equal(after[name]) for name in before)
-    kept = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
-    return Report(kept if isinstance(kept, int | float) else None, gradients_on(rank, half), changed)
+    half = half_of(build(WIDTH, given.seed), dist.get_rank())
+    return attempt_on(half, lambda: function(half, given.parts, WIDTH))
 
 
 def verdict(case: Micro, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """Gradients, the loss, then messages."""
+    """Gradients and loss, then messages."""
     rows, m = sum(case.rows), len(case.rows)
     want, loss = _weighed(given, [len(targets) / rows for _, targets in given.parts])
-    got = reports[0].gradients | reports[1].gradients
-    each = case.rows[0] if len(set(case.rows)) == 1 else 0
-    causes = [
-        (m, "was the loss divided by the number of micro-batches?"),
-        (1 / m, "was the loss divided twice, on the way back once more?"),
-        (rows, "was the loss summed over the rows, and never divided?"),
-        (each, "was the loss summed over a micro-batch's rows, and divided by their number of micro-batches alone?"),
-    ]
-    reason = why_wrong(got, want, guesses=_guesses(case, given), causes=[cause for cause in causes if cause[0] != 1])
-    if reason is None and any(report.weights_changed for report in reports):
-        reason = "right gradients, but the weights have changed: the optimizer comes later"
-    reason = reason or wrong_loss(reports[1].loss, loss, rank=1) or unmatched(book.events, 2)
-    if reason is None and not any(event.kind == "send" for event in book.events):
-        reason = NO_LEDGER
+    reason = wrong_step(reports, want, loss, book, guesses=_guesses(case, given), causes=_causes(case))
     if reason is None and case.look_at_messages:
         one_way = (m, FP32 * rows * WIDTH)
         reason = wrong_traffic(book, [[(0, 0), one_way], [one_way, (0, 0)]], "each micro-batch passes once each way")
     return f"{case}: {reason}" if reason else None
+
+
+def _causes(case: Micro) -> list[tuple[float, str]]:
+    m, rows = len(case.rows), sum(case.rows)
+    causes = [
+        (m, "was the loss divided by the number of micro-batches?"),
+        (1 / m, "was the loss divided twice, on the way back once more?"),
+        (rows, "was the loss summed over the rows, and never divided?"),
+        (rows / m, "was the loss summed over a micro-batch's rows, and divided by their number alone?"),
+    ]
+    return [(ratio, text) for ratio, text in causes if ratio != 1]
 
 
 def _weighed(given: Given, weights: list[float]) -> tuple[Gradients, float]:
@@ -101,7 +82,7 @@ def _weighed(given: Given, weights: list[float]) -> tuple[Gradients, float]:
         loss = F.cross_entropy(model(inputs), targets) * weight
         loss.backward()
         total += loss.item()
-    return {place: x for rank in (0, 1) for place, x in gradients_on(rank, half_of(model, rank)).items()}, total
+    return gradients_of_halves(model), total
 
 
 def _guesses(case: Micro, given: Given) -> list[Guess]:

@@ -17,6 +17,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
 
 Part = Literal["bubble", "share", "held"]
+Where = Literal["first", "middle", "last"]
 PARTS: tuple[Part, ...] = ("bubble", "share", "held")
 Numbers = tuple[str, int, int, int, int, float, float, float]  # schedule, p, m, v, rank, F, B, W
 TOGETHER = "returned {}, not three things: return bubble_s, idle_share, in_flight"
@@ -161,24 +162,27 @@ def verdict(case: Ask, given: tuple[Part, Numbers], reports: tuple[Any, ...], bo
     return VERDICTS[case.part](case, given[1], reports, book)
 
 
-def numbers_of(part: Part, schedule: str, place: int, seed: int) -> Numbers:
-    """Numbers for which the formulas hold: m >= p, W <= F, and groups of p if interleaved."""
-    pick = partial(draw.number, f"{part}{schedule}{place}")
-    p = pick(seed, 3, 6)
-    v = pick(seed + 1, 2, 4) if schedule == "interleaved" else 1
-    m = p * pick(seed + 2, 2, 5) if schedule in ("interleaved", "zb-h1") else pick(seed + 2, 2, 40)
-    F = pick(seed + 3, 3, 7)
-    rank = pick(seed + 4, 1, p - 2) if place else 0
-    return schedule, p, m, v, rank, float(F), float(F + pick(seed + 5, 1, 3)), float(pick(seed + 6, 1, F - 1))
+def numbers_of(part: Part, schedule: str, where: Where, seed: int) -> Numbers:
+    """Numbers for which the formulas hold: W <= F, m >= p for ZB-H1, and groups of p if interleaved.
+
+    In the middle there are as few micro-batches as may be, so that they are the limit.
+    """
+    pick = partial(draw.number, f"{part}{schedule}{where}", seed)
+    p, F = draw.number(f"{schedule}{where}", seed, 4, 7), pick(3, 7)
+    v = pick(2, 4) if schedule == "interleaved" else 1
+    groups = p * (1 if where == "middle" else pick(2, 5))
+    m = groups if schedule in ("interleaved", "zb-h1") else 2 if where == "middle" else pick(p + 1, 40)
+    rank = {"first": 0, "middle": 1, "last": p - 1}[where]
+    return schedule, p, m, v, rank, float(F), float(F + 1), float(F - 1)
 
 
-def asks(part: Part, *schedules: str) -> tuple[Ask, ...]:
-    """Every schedule once on rank 0 and once on a rank in the middle."""
+def asks(part: Part, *places: Where) -> tuple[Ask, ...]:
+    """Every schedule once for each of these ranks."""
 
-    def ask(schedule: str, place: int) -> Ask:
-        return Ask(text=part, part=part, arguments=lambda seed: numbers_of(part, schedule, place, seed))
+    def ask(schedule: str, where: Where) -> Ask:
+        return Ask(text=part, part=part, arguments=lambda seed: numbers_of(part, schedule, where, seed))
 
-    return tuple(ask(schedule, place) for schedule in schedules for place in (0, 1))
+    return tuple(ask(schedule, where) for schedule in ("gpipe", "1f1b", "interleaved", "zb-h1") for where in places)
 
 
 PREDICT = ProbeExercise(
@@ -190,17 +194,17 @@ PREDICT = ProbeExercise(
     levels={
         "bubble": Level(
             points=2,
-            cases=asks("bubble", "gpipe", "1f1b", "interleaved", "zb-h1"),
+            cases=asks("bubble", "first", "last"),
             praise="GPipe and 1F1B wait equally long; interleaving waits 1/v of it, and ZB-H1 fills it with W",
         ),
         "share": Level(
             points=1,
-            cases=asks("share", "gpipe", "1f1b", "interleaved", "zb-h1"),
+            cases=asks("share", "first", "last"),
             praise="a part of the whole step",
         ),
         "held": Level(
             points=2,
-            cases=asks("held", "gpipe", "1f1b", "interleaved", "zb-h1"),
+            cases=asks("held", "first", "middle", "last"),
             praise="what 1F1B is for: p - rank activations at most, however many micro-batches",
         ),
     },

@@ -11,13 +11,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_04.compare import Gradients, Guess, gradients_on, why_wrong, wrong_loss
-from course_lib.checks.module_04.halves import FP32, NO_LEDGER, Report, explained
+from course_lib.checks.module_04.compare import Gradients, Guess, Place, gradients_on
+from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
-from course_lib.checks.steps import unmatched
-from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
 from course_lib.costs.pipeline import pipeline_step
@@ -75,16 +72,8 @@ def build(seed: int, *, tied: bool = True) -> Decoder:
 
 def attempt(function: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank."""
-    rank, p = dist.get_rank(), dist.get_world_size()
-    stage = cut(build(given.seed), SIZES[p])[rank]
-    before = models.state(stage)
-    ledger.clear()
-    with explained():
-        loss = function(stage, copy_of(stage), *given.batch, given.shape)
-    after = models.state(stage)
-    changed = any(not before[name].equal(after[name]) for name in before)
-    kept = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
-    return Report(kept if isinstance(kept, int | float) else None, gradients_on(rank, stage), changed)
+    stage = cut(build(given.seed), SIZES[dist.get_world_size()])[dist.get_rank()]
+    return attempt_on(stage, lambda: function(stage, copy_of(stage), *given.batch, given.shape))
 
 
 def copy_of(stage: nn.Module) -> nn.Parameter | None:
@@ -94,17 +83,12 @@ def copy_of(stage: nn.Module) -> nn.Parameter | None:
 
 
 def verdict(case: Tied, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """Gradients, the loss, then bytes."""
+    """Gradients and loss, then bytes."""
     p = case.world_size
     want, loss = _on_one_device(given, p)
-    got = {place: x for report in reports for place, x in report.gradients.items()}
     causes = [(0.5, "an average of the two copies' gradients, where their sum belongs"), (2, "is it added twice?")]
-    reason = why_wrong(got, want, guesses=_guesses(given, p) if p > 1 else [], causes=causes)
-    if reason is None and any(report.weights_changed for report in reports):
-        reason = "right gradients, but the weights have changed: the optimizer comes later"
-    reason = reason or wrong_loss(reports[-1].loss, loss, rank=p - 1) or unmatched(book.events, p)
-    if reason is None and p > 1 and not any(event.kind == "send" for event in book.events):
-        reason = NO_LEDGER
+    guesses = _guesses(given, p) if p > 1 else []
+    reason = wrong_step(reports, want, loss, book, guesses=guesses, causes=causes)
     if reason is None and case.look_at_bytes:
         reason = _wrong_bytes(case, book)
     return f"{case}: {reason}" if reason else None
@@ -122,7 +106,7 @@ def _wrong_bytes(case: Tied, book: Ledger) -> str | None:
     return None
 
 
-def _on_one_device(given: Given, p: int, *, tied: bool = True) -> tuple[dict[tuple[int, str], Tensor | None], float]:
+def _on_one_device(given: Given, p: int, *, tied: bool = True) -> tuple[dict[Place, Tensor | None], float]:
     """Gradients by rank, and the loss; both copies of what is tied have the whole gradient."""
     model = build(given.seed, tied=tied)
     loss = F.cross_entropy(model(given.batch[0]).flatten(0, 1), given.batch[1].flatten())

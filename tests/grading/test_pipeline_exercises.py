@@ -1,0 +1,123 @@
+"""What the exercises of module 04 tell about lists, cuts and numbers; the mutants show the rest."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from course_lib.checks import check
+from course_lib.checks.module_04 import claims, lists, predictions, traffic
+from course_lib.checks.module_04.cutting import CUT, Layers, verdict
+from course_lib.checks.module_04.cutting import Report as Cut
+from course_lib.comm.ledger import Ledger
+from course_lib.costs import balanced_sizes
+from course_lib.schedules import SCHEDULES, Backward, Durations, Forward, bubble_s, held, make_schedule, time_schedule
+
+NUMBERS = ("bubble", "share", "held")
+
+
+def library_order(name):
+    """The course's own lists."""
+    return lambda rank, p, m: list(make_schedule(name, p, m).computes(rank))
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("p", [1, 2, 3, 5])
+def test_the_course_s_own_lists_are_right(name, p):
+    for m in range(1, 8):
+        written = lists.write(library_order(name), p, m)
+        assert lists.not_legal(written, m) is None
+        assert lists.too_costly(name, written.lists, m) is None
+
+
+def test_backwards_from_the_last_to_the_first_are_gpipe_too():
+    written = lists.write(lambda rank, p, m: [*map(Forward, [rank] * m, range(m))] + backwards(rank, m), 4, 6)
+    assert lists.not_legal(written, 6) is None
+    assert lists.too_costly("gpipe", written.lists, 6) is None
+
+
+def backwards(rank, m):
+    return [Backward(rank, k) for k in reversed(range(m))]
+
+
+def test_gpipe_for_1f1b_is_named_with_its_number():
+    written = lists.write(library_order("gpipe"), 4, 8)
+    found = lists.too_costly("1f1b", written.lists, 8)
+    assert found == "rank 0 holds 8 activations at once, 1F1B holds 4: is that GPipe?"
+
+
+def test_who_waits_for_whom_is_said():
+    order = [[Forward(0, 0), Backward(0, 0), Forward(0, 1), Backward(0, 1)]]
+    order.append([Forward(1, 0), Forward(1, 1), Backward(1, 0), Backward(1, 1)])
+    assert lists.not_legal(lists.Written(order), 2) == (
+        "your lists deadlock: rank 0 waits with Backward(0, 0) for Backward(1, 0), which rank 1 does only after "
+        "Forward(1, 1); rank 1 waits with Forward(1, 1) for Forward(0, 1), which rank 0 does only after Backward(0, 0)"
+    )
+
+
+def test_a_list_without_an_end_is_cut_off():
+    def endless(rank, p, m):
+        while True:
+            yield Forward(rank, 0)
+
+    assert lists.not_legal(lists.write(endless, 2, 3), 3) == "Forward(0, 0) stands 16 times"
+
+
+@pytest.mark.parametrize("one", [7, "F0", Forward(0, 0.5), Forward])
+def test_what_is_no_computation_is_shown(one):
+    assert f"rank 0's list holds {one!r}" in lists.write(lambda rank, p, m: [one], 2, 3).strange
+
+
+@pytest.mark.parametrize("exercise", [claims.CLAIMS, traffic.CUTS], ids=lambda one: one.key)
+@pytest.mark.parametrize("seed", range(12))
+def test_no_slip_gives_the_right_number(exercise, seed):
+    given = exercise.given(seed)
+    for question in exercise.questions:
+        right = question.answer(*given)
+        for wrong, text in question.typical:
+            assert not math.isclose(wrong(*given), right, rel_tol=question.tolerance), (question.name, text)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_slide_s_numbers_are_those_of_the_timed_schedule(seed):
+    N, m, F, B = claims.given(seed)
+    durations = Durations(forward_s=F, backward_input_s=B, backward_weight_s=0)
+    slots = time_schedule(make_schedule("gpipe", N, m), durations)
+    length = max(slot.end_s for slot in slots)
+    assert claims.step_time(N, m, F, B) == length
+    assert claims.idle_fraction(N, m, F, B) == pytest.approx(bubble_s(slots, N) / length)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_04_6_asks_what_the_lists_show(seed):
+    """Its formulas hold for every number that is drawn."""
+    for level in predictions.PREDICT.levels.values():
+        assert {ask.arguments(seed)[0] for ask in level.cases} == set(SCHEDULES)
+        for ask in level.cases:
+            name, p, m, v, rank, F, B, W = ask.arguments(seed)
+            schedule = make_schedule(name, p, m, stages_per_rank=v)
+            assert held(schedule, rank).in_flight == predictions.in_flight(name, p, m, v, rank, F, B, W)
+            stage = Durations(forward_s=F / v, backward_input_s=B / v, backward_weight_s=W / v)
+            found = bubble_s(time_schedule(schedule, stage), p)
+            assert found == pytest.approx(predictions.bubble(name, p, m, v, rank, F, B, W))
+
+
+def test_every_best_cut_is_accepted():
+    case = Layers(text="4 layers", costs=lambda random: [4, 1, 1, 4], stages=3)
+    given = ([4, 1, 1, 4], 3)
+    for sizes in ([1, 2, 1], (1, 2, 1)):
+        assert verdict(case, given, (Cut(list(sizes), ""),), Ledger((), 1)) is None
+    assert max(balanced_sizes([4, 1, 1, 4], 3)) == 2
+    assert "stage 0 costs 5, where 4 is possible" in verdict(case, given, (Cut([2, 1, 1], ""),), Ledger((), 1))
+
+
+def test_the_llama_of_04_3_has_a_head_as_dear_as_several_layers():
+    *layers, head = CUT.levels["models"].cases[0].costs(None)
+    assert len(layers) == 32 and 2 < head / layers[0] < 3
+
+
+def test_of_three_numbers_the_right_one_is_looked_at():
+    found = check("04.6", lambda *given: (None, None, None))
+    assert [level.name for level in found.levels] == list(NUMBERS)
+    assert "returned None, the reference" in found.reason
