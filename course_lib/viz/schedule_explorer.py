@@ -83,9 +83,10 @@ def _draw(
         backward_weight_s=w,
     )
     bubble = bubble_s(run.computed, ranks)
-    both = f"{clock.says(bubble)} by the list, {clock.says(formula)} by the formula"
+    differ = "" if clock.says(bubble) == clock.says(formula) else " (for W ≤ B)"
+    both = f"{clock.says(bubble)} by the list, {clock.says(formula)} by the formula{differ}"
     subtitle = f"step {clock.says(run.end_s)}, bubble {both}: {percent(bubble / run.end_s)} of the step"
-    columns = {"idle": [percent(round(share, 3)) for share in run.idle_shares]}
+    columns = {"idle": [percent(share) for share in run.idle_shares]}
     for kind, numbers in held_by_rank(run.schedule).items():
         if any(numbers):
             columns[kind] = [f"{number:.3g}" for number in numbers]

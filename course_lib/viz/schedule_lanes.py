@@ -18,7 +18,7 @@ from course_lib.viz.schedule_runs import Clock, Run
 LEFT = style.MARGIN + 0.8  # inches: rank names
 _TOP, _BOTTOM = 0.05, 0.95  # of a lane
 _STRIP = 0.8  # of a lane: where the strip of messages begins, if there is one
-_PALEST = 0.4
+_PALEST = 0.5  # as far from idle's grey as from the full colour, for colour-blind readers too
 
 
 def lane_axes(axes: Axes, n_ranks: int, clock: Clock, reach_s: float, *, size: float, last: bool = True) -> None:
@@ -52,7 +52,7 @@ def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
         narrowest = inches * min(slot.end_s - slot.start_s for slot in run.computed if run.what(slot) == what)
         look = {"facecolor": hue, "edgecolor": style.PAPER, "linewidth": min(0.8, 6 * narrowest)}
         _draw_boxes(axes, some, clock.factor, _TOP, bottom, look)
-        if narrowest > style.text_width(str(run.schedule.n_microbatches - 1), style.SMALL_SIZE) + 0.05:
+        if narrowest > style.text_width(str(run.schedule.n_microbatches - 1), style.SMALL_SIZE) + 0.07:
             _number_boxes(axes, some, clock.factor, (_TOP + bottom) / 2, style.text_on(hue))
     look = {"facecolor": style.COMMUNICATION, "edgecolor": style.COMMUNICATION, "linewidth": 0.7}  # seen if short
     _draw_boxes(axes, run.sent, clock.factor, _STRIP, _BOTTOM, look)

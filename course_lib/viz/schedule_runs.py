@@ -126,8 +126,8 @@ def bubble_words(run: Run, clock: Clock, *, ideal: bool = True) -> str:
 
 
 def percent(share: float) -> str:
-    """Three digits, as many of them as are needed."""
-    return f"{100 * share:.3g}%"
+    """One decimal, if it is not 0."""
+    return f"{round(100 * share, 1):g}%"
 
 
 def rank_words(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]]) -> list[str]:

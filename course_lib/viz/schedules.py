@@ -84,7 +84,7 @@ def plot_schedules(
 
     `durations` are those of one micro-batch on one *rank*, for all or for each; each of its v stages takes a v-th.
     Units: seconds; or forward passes, where some rank's forward takes exactly 1.
-    Raises: ValueError for no schedules or more than 6, and for what `plot_schedule` refuses.
+    Raises: ValueError for no schedules or more than 6, a name that is too long, and what `plot_schedule` refuses.
     """
     if not 1 <= len(schedules) <= _MOST:
         values, rule = f"{len(schedules)} schedules", f"this picture holds 1 to {_MOST}"
@@ -107,6 +107,9 @@ def draw_panels(runs: Mapping[str, Run], clock: Clock, *, lane: float, title: st
         marks.label(page, LEFT, top + 0.14, name, bold=True, align="left")
         x = LEFT + style.text_width(name, weight=600) + 0.16
         words = bubble_words(run, clock, ideal=False)
+        if x + style.text_width(words, style.SMALL_SIZE) > style.PAGE_WIDTH - style.MARGIN:
+            rule = "a schedule's name, its step and its bubble fit on one line"
+            raise ValueError(four_parts("plot_schedules", f"schedule {name!r}", rule, "shorten it"))
         marks.label(page, x, top + 0.14, words, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
         high = run.schedule.n_ranks * lane
         axes = style.chart_axes(figure, LEFT, top + _NAME, width, high)

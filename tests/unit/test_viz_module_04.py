@@ -145,7 +145,7 @@ def test_every_computation_has_a_box_where_the_list_has_it(name, message_s):
 
 @pytest.mark.parametrize(
     ("name", "p", "m", "times"),
-    [("1f1b", 4, 5, 8), ("1f1b", 8, 16, 8), ("zb-h1", 8, 16, 0)],  # all boxes, those of backward alone, none
+    [("1f1b", 4, 5, 8), ("1f1b", 4, 12, 4), ("zb-h1", 8, 16, 0)],  # all boxes, those of backward alone, none
 )
 def test_boxes_are_numbered_as_the_lists_number_them_where_all_numbers_fit(name, p, m, times):
     words = [text for text, *_ in drawn_texts(viz.plot_schedule(schedule(name, p, m)).figure)]
@@ -282,6 +282,19 @@ def test_the_explorer_draws_what_its_controls_say():
     assert "  rank 2: idle 20%, in flight 1, stashed 3; computes 24 ms from 4 ms" in explorer.text
 
 
+def test_the_explorer_says_where_the_formula_does_not_hold():
+    explorer = viz.schedule_explorer(8, 32, "zb-h1")
+    assert "W ≤ B" not in explorer.text
+    explorer.controls["forward_ms"].value, explorer.controls["backward_weight_ms"].value = 111.1, 222.2
+    slots = time_schedule(
+        make_schedule("zb-h1", 8, 32), Durations(forward_s=0.1111, backward_input_s=1e-3, backward_weight_s=0.2222)
+    )
+    both = f"{bubble_s(slots, 8):.3g} s by the list, 0.007 s by the formula"
+    assert f"bubble {both} (for W ≤ B): " in explorer.text
+    words = next(text for text in drawn_texts(explorer._draw(**explorer._values()).figure) if "by the list" in text[0])
+    assert words[2][2] < style.PAGE_WIDTH - style.MARGIN
+
+
 def test_stages_per_rank_are_for_interleaving_alone():
     explorer = viz.schedule_explorer()
     stages, before = explorer.controls["stages_per_rank"], explorer.text
@@ -355,6 +368,10 @@ def test_without_owners_the_perceptron_has_no_frames_and_no_cut():
             r"^plot_schedule: 4 durations, 2 ranks; each rank has its own; give one for each rank, or one for all",
         ),
         (lambda: viz.plot_schedules({}), r"^plot_schedules: 0 schedules; this picture holds 1 to 6; draw two pictures"),
+        (
+            lambda: viz.plot_schedules({"a long name " * 8: schedule("gpipe", 2, 2)}),
+            r"^plot_schedules: schedule 'a long.*'; a schedule's name, its step and its bubble fit on one line; sh",
+        ),
         (
             lambda: viz.plot_schedule_run(schedule("zb-h1", 2, 2), ran(schedule("1f1b", 2, 2), IN_MS), IN_MS),
             r"^plot_schedule_run: rank 0 computed 4 times in the ledger, its list has 6; the ledger is of .*; cl",
