@@ -63,7 +63,7 @@ class RankPool:
 
     def _start(self) -> str:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["course_lib.ranks.worker"])
+        context.set_forkserver_preload(["course_lib.ranks.preload"])
         _stay_on_this_machine()
         with _blank_main():
             for rank in range(self.world_size):

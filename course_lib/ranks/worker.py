@@ -65,6 +65,7 @@ def main(seat: Seat) -> None:
     """Run rank `seat.rank` until the notebook closes the pipe."""
     guarded = lifeline.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the notebook's to handle
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the fork server's own
     lifeline.watch(seat.lifeline, seat.folder, stacks.main_thread_stack)
     stacks.dump_on_signal(os.path.join(seat.folder, f"stack-{seat.rank}"))
     stream = Stream(seat.work)

@@ -1,0 +1,25 @@
+"""What the fork server imports, so that the ranks that it forks need not. It alone imports this module.
+
+The rank's own modules come at once. A process's first optimizer imports 800 modules more, those of torch.compile,
+which takes a second of computing and 75 MB: they come when the first ranks have long been forked, so that nobody
+waits for them, and all ranks that are forked later share them.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import torch
+
+from course_lib.ranks import worker as worker
+
+IDLE_AFTER_S = 5
+
+
+def make_optimizer(*_: object) -> None:
+    """What a rank would do first, done once for all."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+
+signal.signal(signal.SIGALRM, make_optimizer)
+signal.alarm(IDLE_AFTER_S)  # no thread: a fork in the middle of an import would leave locked modules behind
