@@ -112,11 +112,10 @@ def of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
     versions = [trace.gradients.get(pair.name) for trace in ranks]
     first = versions[0]
     if all(version is not None and first is not None and same(version, first) for version in versions):
+        tied = "it is tied, is the gradient of every use in it? " if pair.name in ranks[0].tied else ""
         return (
-            "all ranks hold the same one, so it was reduced: does each share count by its number of targets, and is "
-            "every micro-batch in it?"
-            + " It is tied: is the gradient of every use in it?"
-            * (pair.name in ranks[0].tied)
+            f"all ranks hold the same one, so it was reduced: {tied}does each share count by its number of targets, "
+            "and is every micro-batch in it?"
         )
     return "the ranks hold different ones: average it over the ranks between backward and the optimizer's step"
 
