@@ -7,12 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 from course_lib.models.mlp import MLP
 from course_lib.viz import plot_mlp
 from course_lib.viz.cells import NEGATIVE, POSITIVE
-from course_lib.viz.style import PANEL, tint
+from course_lib.viz.style import PANEL, rank_hue, tint
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 
@@ -92,3 +93,38 @@ def test_another_model_is_refused(change):
     message = r"^plot_mlp: \{.*\}; the picture is that of \{'layer1.weight': \(4, 6\), .*; give MLP\(\).state_dict\(\)"
     with pytest.raises(ValueError, match=message):
         plot_mlp({**weights(), **change})
+
+
+def owned(*ranks):
+    return plot_mlp(weights(), owners=dict(zip(weights(), ranks, strict=True)))
+
+
+@pytest.mark.parametrize("ranks", [(0, 0, 1, 1), (0, 1, 2, 3)])
+def test_with_owners_too_the_text_does_not_overlap(ranks):
+    assert list(flaws(owned(*ranks).figure)) == []
+
+
+def test_owners_are_frames_in_their_ranks_hues_and_a_line_at_the_cut():
+    picture = owned(0, 0, 1, 1)
+    page = picture.figure.axes[0]
+    frames = [to_hex(box.get_edgecolor()) for box in page.findobj(FancyBboxPatch) if box.get_linewidth() == 2.6]
+    assert frames == [rank_hue(rank).lower() for rank in (0, 0, 1, 1)]
+    assert len(page.lines) == 1
+    assert picture.text.endswith(
+        "rank 0 stores 28 numbers: layer1.weight, layer1.bias\nrank 1 stores 10 numbers: layer2.weight, layer2.bias"
+    )
+    assert {"28 numbers", "10 numbers"} < {text for text, *_ in drawn_texts(picture.figure)}
+
+
+def test_without_owners_the_perceptron_has_no_frames_and_no_cut():
+    page = plot_mlp(weights()).figure.axes[0]
+    assert page.lines[:] == [] and all(box.get_linewidth() < 2 for box in page.findobj(FancyBboxPatch))
+
+
+@pytest.mark.parametrize("owners", [{"layer1.weight": 0}, dict(zip(weights(), (0, 0, 1, -1), strict=True))])
+def test_owners_of_some_parameters_or_ranks_below_0_are_refused(owners):
+    message = (
+        r"^plot_mlp: owners=\{.*\}; each parameter lies on one rank, 0 or later; say it for layer1.weight, .*2.bias"
+    )
+    with pytest.raises(ValueError, match=message):
+        plot_mlp(weights(), owners=owners)

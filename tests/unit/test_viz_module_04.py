@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from xml.etree import ElementTree
 
 import pytest
-import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
 
 from course_lib import viz
 from course_lib.comm.ledger import Event, Ledger
-from course_lib.costs.pipeline import pipeline_bubble_s
-from course_lib.models.mlp import MLP
 from course_lib.parallel.pipeline import LABELS
 from course_lib.schedules import (
     Compute,
@@ -42,12 +38,6 @@ ALL = {
     "ZB-H1": schedule("zb-h1", 4, 8),
 }
 IN_MS = Durations(forward_s=1e-3, backward_input_s=1.2e-3, backward_weight_s=0.8e-3)
-NAMES = ["layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"]
-
-
-def owned(*ranks):
-    torch.manual_seed(0)
-    return viz.plot_mlp(MLP().state_dict(), owners=dict(zip(NAMES, ranks, strict=True)))
 
 
 def ran(one, durations, message_s=0.0, factor=1.0):
@@ -93,12 +83,6 @@ FIGURES = {
     "idle": lambda: viz.plot_idle(PREDICTED, MEASURED),
     "idle-one": lambda: viz.plot_idle({"1F1B": {4: 0.0}}),
     "idle-measured": lambda: viz.plot_idle({}, MEASURED),
-    **{
-        f"explorer-{name}": lambda name=name: viz.schedule_explorer(8, 32, name).first
-        for name in ("gpipe", "1f1b", "zb-h1", "interleaved")
-    },
-    "mlp-owners": lambda: owned(0, 0, 1, 1),
-    "mlp-owners-four": lambda: owned(0, 1, 2, 3),
 }
 
 
@@ -109,7 +93,7 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["schedule-1f1b-4-8", "schedules", "run-zb-h1", "held", "idle", "mlp-owners"])
+@pytest.mark.parametrize("name", ["schedule-1f1b-4-8", "schedules", "run-zb-h1", "held", "idle"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
     assert picture.svg == FIGURES[name]().svg
@@ -257,105 +241,6 @@ def test_idle_draws_lines_and_marks_of_one_hue_where_the_numbers_are():
     assert "  this machine, measured: 70.0% with m = 2, 60.0% with m = 8" in picture.text
 
 
-def shown(explorer):
-    return explorer._widget.children[1].value
-
-
-def test_the_explorer_draws_what_its_controls_say():
-    explorer = viz.schedule_explorer()
-    assert repr(explorer) == explorer.first.text == explorer.text
-    assert explorer.text.startswith(
-        "1F1B: 4 ranks, 8 micro-batches\nstep 33 ms, bubble 9 ms by the list, 9 ms by the formula: 27.3% of the step\n"
-    )
-    assert "  rank 0: idle 27.3%, in flight 4; computes 24 ms from 0 ms: F0 F1 F2 F3 BW0 F4 BW1 " in explorer.text
-    values = {"ranks": 3, "microbatches": 6, "backward_weight_ms": 0.5, "forward_ms": 2.0, "backward_input_ms": 1.5}
-    texts = {explorer.text}
-    for name, value in {**values, "schedule": "zb-h1"}.items():
-        explorer.controls[name].value = value
-        texts.add(explorer.text)
-    assert len(texts) == 7
-    assert f'alt="{html.escape(explorer.text[:80]).splitlines()[0]}' in shown(explorer)
-    bubble = pipeline_bubble_s(
-        "zb-h1", n_ranks=3, n_microbatches=6, forward_s=2, backward_input_s=1.5, backward_weight_s=0.5
-    )
-    assert f"bubble {bubble:g} ms by the list, {bubble:g} ms by the formula" in explorer.text
-    assert "  rank 2: idle 20%, in flight 1, stashed 3; computes 24 ms from 4 ms" in explorer.text
-
-
-def test_the_explorer_says_where_the_formula_does_not_hold():
-    explorer = viz.schedule_explorer(8, 32, "zb-h1")
-    assert "W ≤ B" not in explorer.text
-    explorer.controls["forward_ms"].value, explorer.controls["backward_weight_ms"].value = 111.1, 222.2
-    slots = time_schedule(
-        make_schedule("zb-h1", 8, 32), Durations(forward_s=0.1111, backward_input_s=1e-3, backward_weight_s=0.2222)
-    )
-    both = f"{bubble_s(slots, 8):.3g} s by the list, 0.007 s by the formula"
-    assert f"bubble {both} (for W ≤ B): " in explorer.text
-    words = next(text for text in drawn_texts(explorer._draw(**explorer._values()).figure) if "by the list" in text[0])
-    assert words[2][2] < style.PAGE_WIDTH - style.MARGIN
-
-
-def test_stages_per_rank_are_for_interleaving_alone():
-    explorer = viz.schedule_explorer()
-    stages, before = explorer.controls["stages_per_rank"], explorer.text
-    assert stages.disabled
-    stages.value = 3
-    assert explorer.text == before
-    explorer.controls["schedule"].value = "interleaved"
-    assert not stages.disabled
-    assert explorer.text.startswith("interleaved: 4 ranks with 3 stages each, 8 micro-batches\n")
-    assert "bubble 3 ms by the list, 3 ms by the formula" in explorer.text
-    explorer.controls["schedule"].value = "gpipe"
-    assert stages.disabled
-
-
-@pytest.mark.parametrize(
-    ("control", "value", "message"),
-    [
-        ("ranks", 9, "schedule_explorer: ranks=9; this picture holds 1 to 8; give as many"),
-        ("microbatches", 33, "schedule_explorer: micro-batches=33; this picture holds 1 to 32; give as many"),
-        ("stages_per_rank", 5, "schedule_explorer: stages per rank=5; this picture holds 1 to 4; give as many"),
-        (
-            "forward_ms",
-            0.0,
-            "schedule_explorer: F=0 ms; a pass takes more than 0 and at most 1000 ms; give such a number",
-        ),
-        (
-            "microbatches",
-            7,
-            "make_schedule: interleaved, n_microbatches=7, n_ranks=4; micro-batches go round the ranks in groups of "
-            "n_ranks; choose 4 or 8",
-        ),
-    ],
-)
-def test_what_no_picture_has_is_said_in_its_place_and_can_be_mended(control, value, message):
-    explorer = viz.schedule_explorer(schedule="interleaved")
-    good, legal = shown(explorer), explorer.controls[control].value
-    explorer.controls[control].value = value
-    assert explorer.text == message
-    assert shown(explorer).startswith('<p role="alert" ')
-    explorer.controls[control].value = legal
-    assert shown(explorer) == good
-
-
-def test_owners_are_frames_in_their_ranks_hues_and_a_line_at_the_cut():
-    picture = owned(0, 0, 1, 1)
-    page = picture.figure.axes[0]
-    frames = [to_hex(box.get_edgecolor()) for box in page.findobj(FancyBboxPatch) if box.get_linewidth() == 2.6]
-    assert frames == [style.rank_hue(rank).lower() for rank in (0, 0, 1, 1)]
-    assert len(page.lines) == 1
-    assert picture.text.endswith(
-        "rank 0 stores 28 numbers: layer1.weight, layer1.bias\nrank 1 stores 10 numbers: layer2.weight, layer2.bias"
-    )
-    assert {"28 numbers", "10 numbers"} < {text for text, *_ in drawn_texts(picture.figure)}
-
-
-def test_without_owners_the_perceptron_has_no_frames_and_no_cut():
-    torch.manual_seed(0)
-    page = viz.plot_mlp(MLP().state_dict()).figure.axes[0]
-    assert page.lines[:] == [] and all(box.get_linewidth() < 2 for box in page.findobj(FancyBboxPatch))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -387,18 +272,6 @@ def test_without_owners_the_perceptron_has_no_frames_and_no_cut():
         ),
         (lambda: viz.plot_idle({}), r"^plot_idle: 0 lines of no points; this picture holds 1 to 5 lines.*; leave some"),
         (lambda: viz.plot_idle({"a": {2: 1.5}}), r"^plot_idle: share 1.5 with 2 micro-batches; it is a part .*; give"),
-        (
-            lambda: viz.schedule_explorer(schedule="2f2b"),
-            r"^schedule_explorer: schedule='2f2b'; no schedule is called so; choose one of gpipe, 1f1b, zb-h1, interl",
-        ),
-        (
-            lambda: owned(0, 0, 1, -1),
-            r"^plot_mlp: owners=\{.*\}; each parameter lies on one rank, 0 or later; say it for layer1.weight, ",
-        ),
-        (
-            lambda: viz.plot_mlp(MLP().state_dict(), owners={"layer1.weight": 0}),
-            r"^plot_mlp: owners=\{'layer1.weight': 0\}; each parameter .*, layer2.bias",
-        ),
     ],
 )
 def test_bad_input_is_refused_in_four_parts(call, message):
