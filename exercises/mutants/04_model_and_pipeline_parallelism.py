@@ -91,6 +91,11 @@ def no_loss(*given):
     return halves(*given, returned=lambda loss: None)
 
 
+@mutant("04.1", "values", "right gradients, but the loss on rank 1 is nan")
+def loss_is_nan(*given):
+    return halves(*given, returned=lambda loss: loss.item() * float("nan"))
+
+
 @mutant("04.1", "values", "layer1.weight on rank 0 is exactly 1/2 of the reference")
 def averages_over_the_ranks(*given):
     return halves(*given, gradient=lambda found: found / 2)

@@ -598,11 +598,11 @@ compare(pipeline_step)
 
 # %% [markdown]
 # The curves are the same. Compare with SGD too: `compare(pipeline_step, "SGD")`. AdamW divides by the size of the
-# gradients, so it hides that they are all too large by one factor; SGD, clipping and weight decay do not.
+# gradients, so it hides that they are all too large by one factor. SGD does not, and clipping cuts off what was no long step.
 #
 # Write the function again without the bug, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
-# **Target:** the gradients of one device, that of the mean over *all* rows; the same messages as before.
+# **Target:** the gradients of one device, those of the mean over *all* rows; the same messages as before.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-9", "locked": false, "schema_version": 3, "solution": true, "task": false}

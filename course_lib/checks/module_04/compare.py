@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +65,8 @@ def wrong_loss(loss: object, want: float, *, rank: int) -> str | None:
     """None if the last rank returned the loss of all rows, else what it is."""
     if isinstance(loss, bool) or not isinstance(loss, int | float):
         return f"right gradients, but rank {rank} returned {type(loss).__name__}, not the loss as a number: loss.item()"
+    if not isfinite(loss):
+        return f"right gradients, but the loss on rank {rank} is {loss}"
     if abs(loss - want) > 1e-5 * abs(want):
         return f"right gradients, but the loss on rank {rank} is {exactly(loss / want)} that of all rows"
     return None
