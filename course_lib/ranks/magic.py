@@ -14,6 +14,7 @@ import cloudpickle
 
 from course_lib.errors import four_parts
 from course_lib.ranks import api
+from course_lib.ranks.pool import start_fork_server
 from course_lib.ranks.report import RankError
 from course_lib.ranks.tasks import Outcome
 from course_lib.ranks.transcript import LiveView, Transcript
@@ -105,7 +106,8 @@ def _mistake(values: str, rule: str, way_out: str) -> ValueError:
 
 
 def register(shell: Any) -> None:
-    """Add `%%ranks` to an IPython shell."""
+    """Add `%%ranks` to an IPython shell, and let the fork server import torch until the first such cell comes."""
+    start_fork_server()
     shell.register_magic_function(lambda line, cell: run_cell(shell, line, cell), "cell", "ranks")
 
 
