@@ -115,7 +115,7 @@ assert check("04.1", train_half, part="edges").passed
 #
 # *Find the wrong number · easy · 15 minutes · 5 points.* **You learn** to ask of every fraction: a part of what?
 #
-# A talk on large-scale training shows this slide. Four of its lines are true.
+# Line 5 is from a real talk on large-scale training; lines 1 to 4 put numbers to it. Four of the five lines are true.
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 N, m, F_s, B_s = given("04.2", GRADE_SEED)
