@@ -26,9 +26,8 @@ def pipeline_bubble_s(
 ) -> float:
     """The idle time of each rank's step.
 
-    GPipe and 1F1B: (p - 1)(F + B + W). Interleaved: the same over v. ZB-H1 with W <= F and m >= p:
-    (p - 1)(F + B - W), since all but one of the ranks' waits are filled with W; with fewer micro-batches there are
-    only m - 1 to fill them with, and each fills min(F, W) of its gap.
+    GPipe and 1F1B: (p - 1)(F + B + W). Interleaved: the same over v. ZB-H1: (p - 1)(F + B - W) if W is at most F and
+    B and m >= p, since W fills the gaps. In general a W fills min(F, B, W) of its gap, and there are min(m, p) - 1.
     Source: Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 2.
     Raises: ValueError for an unknown schedule.
     """
@@ -36,7 +35,8 @@ def pipeline_bubble_s(
     whole = (n_ranks - 1) * (forward_s + backward_input_s + backward_weight_s)
     if schedule == "zb-h1":
         filled = min(n_microbatches, n_ranks) - 1
-        return (n_ranks - 1) * (forward_s + backward_input_s) - filled * min(forward_s, backward_weight_s)
+        each = min(forward_s, backward_input_s, backward_weight_s)
+        return (n_ranks - 1) * (forward_s + backward_input_s) - filled * each
     return whole / stages_per_rank if schedule == "interleaved" else whole
 
 

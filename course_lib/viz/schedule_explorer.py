@@ -83,8 +83,7 @@ def _draw(
         backward_weight_s=w,
     )
     bubble = bubble_s(run.computed, ranks)
-    differ = "" if clock.says(bubble) == clock.says(formula) else " (for W ≤ B)"
-    both = f"{clock.says(bubble)} by the list, {clock.says(formula)} by the formula{differ}"
+    both = f"{clock.says(bubble)} by the list, {clock.says(formula)} by the formula"
     subtitle = f"step {clock.says(run.end_s)}, bubble {both}: {percent(bubble / run.end_s)} of the step"
     columns = {"idle": [percent(share) for share in run.idle_shares]}
     for kind, numbers in held_by_rank(run.schedule).items():

@@ -244,7 +244,7 @@ display(
 )
 
 # %% [markdown]
-# $(p-1)(F+B-W)$, if $W \le F$ and $m \ge p$; here a third is left. (None in the paper's ZB-H2, for more memory.)
+# $(p-1)(F+B-W)$, if W is at most F and B, and $m \ge p$; here a third is left. (None in the paper's ZB-H2, for more memory.)
 #
 # Under H1 rank $i$ has $p-i$ micro-batches in flight, and **stashes** $x$ and $g$ of up to $i+1$ others, whose B is done. The two peaks come at different times: together never more than $p$, the most of 1F1B.
 #
@@ -252,7 +252,7 @@ display(
 #
 # Say first, then turn the knobs:
 #
-# 1. W = 0: which bubbles become equal?
+# 1. W = 0.01: which bubbles become nearly equal?
 # 2. One micro-batch: who still gains, who refuses?
 # 3. W = 2 F: does ZB-H1 gain more ms?
 #

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 
@@ -27,6 +28,7 @@ from course_lib.schedules import (
 
 UNEQUAL = Durations(forward_s=2.0, backward_input_s=3.0, backward_weight_s=1.0)
 SHORT_FORWARD = Durations(forward_s=1.0, backward_input_s=1.0, backward_weight_s=2.0)
+SHORT_BACKWARD = Durations(forward_s=2.5, backward_input_s=1.0, backward_weight_s=2.25)
 
 
 def cases(p: int, most: int = 64) -> list[tuple[str, int, int]]:
@@ -65,11 +67,20 @@ def test_every_schedule_is_good(p: int) -> None:
             assert agrees_with_the_formulas(schedule, Durations()), (name, m, v)
 
 
-@pytest.mark.parametrize("durations", [UNEQUAL, SHORT_FORWARD])
+@pytest.mark.parametrize("durations", [UNEQUAL, SHORT_FORWARD, SHORT_BACKWARD])
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 7])
 def test_bubbles_hold_for_other_ratios(p: int, durations: Durations) -> None:
     for name, m, v in cases(p, most=3 * p + 1):
         assert agrees_with_the_formulas(make_schedule(name, p, m, stages_per_rank=v), durations), (name, m, v)
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 16])
+def test_zero_bubble_never_holds_more_than_one_f_one_b(p: int) -> None:
+    for m in (1, 2, p, 2 * p + 1):
+        schedule = make_schedule("zb-h1", p, m)
+        for rank in range(p):
+            kept = [isinstance(one, Forward) - isinstance(one, BackwardWeight) for one in schedule.computes(rank)]
+            assert max(accumulate(kept)) == held(make_schedule("1f1b", p, m), 0).in_flight, (m, rank)
 
 
 def test_one_f_one_b_of_four_ranks_is_the_papers() -> None:
