@@ -344,7 +344,7 @@ assert check("04.5", one_f_one_b_order, part="training", seed=GRADE_SEED + 1).pa
 # | `"gpipe"` | all forwards, then all backwards |
 # | `"1f1b"` | one forward, one backward |
 # | `"interleaved"` | 1F1B with `v` stages on each rank, m a multiple of p; else `v` is 1 |
-# | `"zb-h1"` | 1F1B whose W wait and fill gaps; W <= F and m >= p |
+# | `"zb-h1"` | 1F1B whose W wait and fill gaps; W is at most F and B, and m >= p |
 #
 # **Target:** a function that is right for all four: seconds that a rank idles; that time as a share of the whole step; the
 # activations that rank `rank` holds at most, each of one micro-batch at one *stage*.

@@ -163,7 +163,7 @@ def verdict(case: Ask, given: tuple[Part, Numbers], reports: tuple[Any, ...], bo
 
 
 def numbers_of(part: Part, schedule: str, where: Where, seed: int) -> Numbers:
-    """Numbers for which the formulas hold: W <= F, m >= p for ZB-H1, and groups of p if interleaved.
+    """Numbers for which the formulas hold: W <= F <= B, m >= p for ZB-H1, and groups of p if interleaved.
 
     In the middle there are as few micro-batches as may be, so that they are the limit.
     """
