@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -66,9 +66,9 @@ class Pipeline:
     ) -> None:
         """Forward and backward of all micro-batches: gradients are added to `.grad` of this rank's weights.
 
-        Receives are posted one computation before the list says so: what comes early then finds its place, and travels
-        while this rank computes. An output that was sent is let go when its gradient has come back; of gradients that
-        were sent no more are kept than there are ranks.
+        Receives are posted where the list has them, no earlier: two ranks then ask for their messages in the same order,
+        as NCCL needs. An output that was sent is let go when its gradient has come back; of gradients that were sent no
+        more are kept than there are ranks.
 
         `shapes` are like what each stage takes. `loss` makes of the last stage's output, and a micro-batch's number,
         what is to be differentiated; the gradients are those of the sum over micro-batches.
@@ -77,7 +77,7 @@ class Pipeline:
         """
         run = _Run(self, microbatches, shapes, loss)
         try:
-            for instruction in receives_ahead(self.schedule.lists[self.rank]):
+            for instruction in self.schedule.lists[self.rank]:
                 run.do(instruction)
             run.finish()
         finally:
@@ -107,24 +107,6 @@ class Pipeline:
     def peer(self, stage: int) -> int:
         """The global rank on which a stage lies."""
         return self.names[self.schedule.rank_of(stage)]
-
-
-def receives_ahead(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
-    """The same list, each receive before the computation that it stands behind: nobody waits at a receive.
-
-    >>> list(receives_ahead([Forward(1, 0), SendActivation(1, 0), RecvActivation(1, 1), Forward(1, 1)]))
-    [RecvActivation(1, 1), Forward(1, 0), SendActivation(1, 0), Forward(1, 1)]
-    """
-    waiting: list[Instruction] = []  # the last computation, and the sends behind it
-    for instruction in instructions:
-        if isinstance(instruction, RecvActivation | RecvGradient):
-            yield instruction
-            continue
-        if isinstance(instruction, Compute):
-            yield from waiting
-            waiting.clear()
-        waiting.append(instruction)
-    yield from waiting
 
 
 class _Run:
