@@ -246,13 +246,13 @@ display(
 # %% [markdown]
 # $(p-1)(F+B-W)$, if W is at most F and B, and $m \ge p$; here a third is left. (None in the paper's ZB-H2, for more memory.)
 #
-# Under H1 rank $i$ has $p-i$ micro-batches in flight, and **stashes** $x$ and $g$ of up to $i+1$ others, whose B is done. The two peaks come at different times: together never more than $p$, the most of 1F1B.
+# Under H1 rank $i$ has $p-i$ micro-batches in flight, and **stashes** $x$ and $g$ of up to $i+1$ more, for W. At one time never more than $p$ in all, the most of 1F1B.
 #
 # ### Your turn
 #
 # Say first, then turn the knobs:
 #
-# 1. W = 0.01: which bubbles become nearly equal?
+# 1. W = 0.01: which bubbles are nearly equal?
 # 2. One micro-batch: who still gains, who refuses?
 # 3. W = 2 F: does ZB-H1 gain more ms?
 #
@@ -512,7 +512,7 @@ for decoder in (tied, apart):
 first, last, both = apart.embedding.weight.grad, apart.head.weight.grad, tied.embedding.weight.grad
 predict("norm of the first stage's part over the whole's", guess=0.5, answer=(first.norm() / both.norm()).item())
 print(
-    f"the last stage's part {last.norm() / both.norm():.2f}; cosine of the two {F.cosine_similarity(first.flatten(), last.flatten(), dim=0):.2f}"
+    f"the last stage's part {last.norm() / both.norm():.2f}; cosine of the two {abs(F.cosine_similarity(first.flatten(), last.flatten(), dim=0)):.2f}"
 )
 print("sum of both parts equals the tied gradient:", torch.allclose(first + last, both, atol=1e-4))
 
