@@ -7,8 +7,6 @@ import os
 import sys
 from typing import Any
 
-import cloudpickle
-
 from course_lib.checks.judge import judge
 from course_lib.checks.numbers import NumberExercise, judge_numbers
 from course_lib.checks.probe import ProbeExercise, why_probe_fails
@@ -18,6 +16,7 @@ from course_lib.checks.runner import drop_pool, run_trial
 from course_lib.checks.spec import Case, Level, WriteExercise
 from course_lib.checks.steps import unmatched
 from course_lib.errors import four_parts
+from course_lib.ranks.tasks import packed
 
 TIMEOUT_S = 10.0
 
@@ -85,7 +84,7 @@ def _why_wrong(
     if not callable(function):
         return f"the answer is of type {type(function).__name__}: pass the function itself, without brackets"
     try:
-        cloudpickle.dumps(function)
+        packed(function)
     except Exception as error:
         return f"it cannot travel to the ranks ({error}): keep locks, files and handles out of what it uses"
     for case in level.cases:

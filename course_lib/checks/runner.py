@@ -21,7 +21,7 @@ from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.ranks.pool import START_LIMIT_S, Listener, RankPool
 from course_lib.ranks.report import RankError
-from course_lib.ranks.tasks import Outcome, Task, typed_sources
+from course_lib.ranks.tasks import Outcome, Task, packed, typed_sources
 from course_lib.ranks.transcript import Transcript
 
 MOST_RANKS = 10  # in all pools of the checks together, about 50 MB each; the longest unused pool gives way
@@ -101,7 +101,7 @@ def _run(
     pool: RankPool, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float, listen: Listener
 ) -> dict[int, Outcome]:
     pool.tasks += 1
-    task = Task(number=pool.tasks, call=cloudpickle.dumps((function, arguments)), sources=typed_sources())
+    task = Task(number=pool.tasks, call=packed((function, arguments)), sources=typed_sources())
     return pool.run(task, ranks=list(range(pool.world_size)), timeout=timeout, listen=listen)
 
 

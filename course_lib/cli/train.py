@@ -17,6 +17,7 @@ from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_torchrun import train_under_torchrun
 from course_lib.ranks import devices, shutdown
 from course_lib.ranks.api import run_task
+from course_lib.ranks.tasks import packed
 from course_lib.training.batches import Batches
 from course_lib.training.loop import Step
 
@@ -68,7 +69,7 @@ def alone(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
 
 def on_pool(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
     """Train on ranks of our own; what the first one shows is shown at once."""
-    call = cloudpickle.dumps((pool_rank, (run, batches, folder, sys.stdout.isatty())))
+    call = packed((pool_rank, (run, batches, folder, sys.stdout.isatty())))
     ranks = list(range(run.ranks))
     try:
         outcomes = run_task(run.ranks, ranks, timeout=LIMIT_S, device=None, listen=hear, call=call)

@@ -66,8 +66,8 @@ class Pipeline:
     ) -> None:
         """Forward and backward of all micro-batches: gradients are added to `.grad` of this rank's weights.
 
-        Receives are posted where the list has them, no earlier: two ranks then ask for their messages in the same order,
-        as NCCL needs. An output that was sent is let go when its gradient has come back; of gradients that were sent no
+        Receives are posted where the list has them, no earlier: two ranks then ask for their messages in one order, as
+        NCCL needs. An output that was sent is let go when its gradient has come back; of gradients that were sent no
         more are kept than there are ranks.
 
         `shapes` are like what each stage takes. `loss` makes of the last stage's output, and a micro-batch's number,

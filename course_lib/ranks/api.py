@@ -12,7 +12,7 @@ import cloudpickle
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
 from course_lib.ranks.pool import MAX_RANKS, Listener, RankPool
-from course_lib.ranks.tasks import Outcome, Task, register_source, typed_sources
+from course_lib.ranks.tasks import Outcome, Task, packed, register_source, typed_sources
 from course_lib.ranks.transcript import Transcript
 
 _pool: RankPool | None = None
@@ -29,7 +29,7 @@ def run_ranks(
     """
     check_world_size(world_size)
     transcript = Transcript(world_size)
-    call = cloudpickle.dumps((fn, args))
+    call = packed((fn, args))
     try:
         outcomes = run_task(
             world_size,

@@ -16,7 +16,7 @@ from course_lib.errors import four_parts
 from course_lib.ranks import api
 from course_lib.ranks.pool import start_fork_server
 from course_lib.ranks.report import RankError
-from course_lib.ranks.tasks import Outcome
+from course_lib.ranks.tasks import Outcome, packed
 from course_lib.ranks.transcript import LiveView, Transcript
 
 USAGE = "%%ranks N [--only 0,2] [--timeout 30] [--push a,b] [--pull c,d] [--device cuda]"
@@ -159,8 +159,7 @@ def _pack(names: dict[str, Any], push: tuple[str, ...]) -> bytes | None:
             "only variables of the notebook can be pushed",
             "define it in a cell first",
         )
-    packed: bytes | None = cloudpickle.dumps({name: names[name] for name in push}) if push else None
-    return packed
+    return packed({name: names[name] for name in push}) if push else None
 
 
 def _show_values(transcript: Transcript, outcomes: dict[int, Outcome]) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import linecache
+import sys
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import cloudpickle
 
 from course_lib.ranks.stacks import Frame
 
@@ -12,6 +17,19 @@ if TYPE_CHECKING:
     from course_lib.comm.ledger import Event
 
 CELL = "<ranks cell "
+
+
+def packed(content: Any) -> bytes:
+    """Pickled for the ranks, with the functions that the notebook alone knows.
+
+    A function that says `dist` and, anywhere, `.config` makes cloudpickle take torch.distributed.config along; that is
+    a module of a class of its own, which travels only by its name.
+    """
+    config = sys.modules.get("torch.distributed.config")
+    if config is not None:
+        copyreg.pickle(type(config), lambda module: (import_module, (module.__name__,)))
+    data: bytes = cloudpickle.dumps(content)
+    return data
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -41,6 +42,11 @@ def test_arguments_closures_and_tensors_travel():
     scale = 3
     results = run_ranks(lambda x, k: x * k * scale + dist.get_rank(), 2, torch.arange(3), 2)
     assert [result.tolist() for result in results] == [[0, 6, 12], [1, 7, 13]]
+
+
+def test_a_function_may_say_dist_and_config():
+    """cloudpickle takes torch.distributed.config along, a module of a class that nobody can import."""
+    assert run_ranks(lambda x: (dist.get_rank(), x.config), 2, SimpleNamespace(config=5)) == [(0, 5), (1, 5)]
 
 
 def test_the_pool_is_kept_between_runs():
