@@ -262,7 +262,11 @@ def _port_to(operation: str, name: str, rank: int, group: ProcessGroup | None) -
     return Port(members_group, operation=operation), members.index(rank)
 
 
-def _sendable(operation: str, x: Tensor) -> Tensor:
+def _sendable(operation: str, x: object) -> Tensor:
+    if not isinstance(x, Tensor):
+        values = f"a {type(x).__name__} on rank {dist.get_rank()}"
+        way_out = "pass a tensor; for x.grad to be one, x.requires_grad_() comes before what is computed from x"
+        raise ValueError(four_parts(operation, values, "a message is the numbers of a tensor", way_out))
     if not x.is_contiguous():
         values = f"a tensor of shape {tuple(x.shape)} with strides {x.stride()}"
         raise ValueError(four_parts(operation, values, "a message is contiguous memory", "pass x.contiguous()"))

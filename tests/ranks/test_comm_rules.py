@@ -105,6 +105,18 @@ def test_a_peer_that_is_no_other_rank():
         run_ranks(to_myself, 2)
 
 
+def test_what_is_no_tensor_is_no_message():
+    def forgotten():
+        if dist.get_rank() == 1:
+            comm.send(torch.ones(2).grad, 0)
+        else:
+            comm.recv(torch.empty(2), 1)
+
+    message = "send: a NoneType on rank 1; a message is the numbers of a tensor; pass a tensor; for x.grad"
+    with pytest.raises(RankError, match=message):
+        run_ranks(forgotten, 2)
+
+
 def test_without_the_guard_the_rank_itself_still_refuses():
     def unguarded():
         with comm.settings(guard=False):

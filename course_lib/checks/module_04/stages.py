@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -31,23 +30,11 @@ def attempt_on(stage: nn.Module, call: Callable[[], Any]) -> Report:
     """Runs on a rank: `call` is the learner's function with its arguments."""
     before = models.state(stage)
     ledger.clear()
-    with _explained():
-        loss = call()
+    loss = call()
     after = models.state(stage)
     changed = any(not before[name].equal(after[name]) for name in before)
     kept = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
     return Report(kept if isinstance(kept, int | float) else None, gradients_on(dist.get_rank(), stage), changed)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """An error about a gradient that is not there says why it may not be."""
-    try:
-        yield
-    except AttributeError as error:
-        if "'NoneType'" in str(error):
-            error.args = (f"{error}: a .grad that is None? x.requires_grad_() comes before what is computed from x",)
-        raise
 
 
 def wrong_step(
