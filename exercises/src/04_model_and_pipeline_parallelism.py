@@ -347,7 +347,8 @@ assert check("04.5", one_f_one_b_order, part="training", seed=GRADE_SEED + 1).pa
 # | `"zb-h1"` | 1F1B whose W wait and fill gaps; W is at most F and B, and m >= p |
 #
 # **Target:** a function that is right for all four: seconds that a rank idles; that time as a share of the whole step; the
-# activations that rank `rank` holds at most, each of one micro-batch at one *stage*.
+# activations that rank `rank` holds at most, each of one micro-batch at one *stage* (forward done, B not yet). Write formulas; the
+# library's schedules are there to test them.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-6", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -113,8 +113,8 @@ CLAIMS = NumberExercise(
     },
     hints=(
         "Let the library time it: slots = time_schedule(make_schedule('gpipe', N, m), "
-        "Durations(forward_s=F, backward_input_s=B, backward_weight_s=0)). idle_s(slots, N) has the idle time of each "
-        "rank, the largest slot.end_s is the end of the step.",
+        "Durations(forward_s=F_s, backward_input_s=B_s, backward_weight_s=0)). idle_s(slots, N) has the idle time of "
+        "each rank, the largest slot.end_s is the end of the step.",
         "A fraction of the time is a part over the whole. The whole is computing *and* waiting.",
         "Idle (N-1)(F+B), in all (m+N-1)(F+B). For `enough`, solve (N-1) / (m+N-1) = 0.1 for m.",
     ),
