@@ -105,7 +105,7 @@ def _verdict(
     reason = next((text for wrong, text in formula.typical if _equal(got, wrong(*arguments), 1e-9)), "")
     if got is None or want is None:
         return f"{where}: returned {_short(got)}, the reference {_short(want)}{_because(reason)}"
-    reason = reason or ratios.in_billions(got / want if want else 0.0)
+    reason = reason or ratios.in_large_units(got / want if want else 0.0)
     compared = f"your {formula.name} is {_ratio(got, want)} the reference"
     return f"{where}: {compared}{_because(reason or _counted(got - want, formula.amounts(*arguments)))}"
 

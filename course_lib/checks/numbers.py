@@ -11,17 +11,23 @@ from course_lib.checks import ratios
 from course_lib.checks.result import LevelResult
 
 Given = tuple[float, ...]
+EXACT = 1_000_000  # a whole number below this one is not given rounded
+OWN = "that follows from your own numbers above: mend those"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One number to give. `typical` maps a likely wrong answer to what lies behind it."""
+    """One number to give. `typical` maps a likely wrong answer to what lies behind it.
+
+    `follows` computes the answer from the other answers, for who makes no new mistake here; then from the given ones.
+    """
 
     name: str
     level: str
     unit: str
     answer: Callable[..., float]  # of the given numbers
     typical: tuple[tuple[Callable[..., float], str], ...] = ()
+    follows: Callable[..., float] | None = None
     tolerance: float = 1e-6  # relative
 
 
@@ -32,7 +38,7 @@ class NumberExercise:
     key: str
     title: str
     given: Callable[[int], Given]  # seed -> the numbers that the learner starts from
-    world_size: Callable[..., int]  # of the given numbers
+    world_size: Callable[..., int]  # of the collectives that are asked about; 0: none are, no remark speaks of a ring
     questions: tuple[Question, ...]
     levels: Mapping[str, int]
     hints: tuple[str, ...]
@@ -41,6 +47,8 @@ class NumberExercise:
 
 def judge_numbers(exercise: NumberExercise, answers: Any, names: list[str], *, seed: int) -> list[LevelResult]:
     """Judge the questions of the named levels; a level's points need all of its numbers."""
+    if not isinstance(answers, Mapping):
+        return _no_numbers(exercise, answers, names)
     given = exercise.given(seed)
     results = []
     for name in names:
@@ -52,27 +60,77 @@ def judge_numbers(exercise: NumberExercise, answers: Any, names: list[str], *, s
     return results
 
 
-def _why_wrong(exercise: NumberExercise, question: Question, answers: Any, given: Given) -> str | None:
-    if not isinstance(answers, Mapping):
-        return f"the answer is of type {type(answers).__name__}: pass the dict of numbers"
-    guess = answers.get(question.name)
-    if guess is None:
+def _no_numbers(exercise: NumberExercise, answers: Any, names: list[str]) -> list[LevelResult]:
+    """Said once, at the first level."""
+    reason = f"the answer is of type {type(answers).__name__}: pass the dict of numbers"
+    details = [reason, *["not run yet"] * (len(names) - 1)]
+    return [
+        LevelResult(name=name, points=0, possible=exercise.levels[name], detail=detail, ran=detail == reason)
+        for name, detail in zip(names, details, strict=True)
+    ]
+
+
+def _why_wrong(exercise: NumberExercise, question: Question, answers: Mapping[str, Any], given: Given) -> str | None:
+    if answers.get(question.name) is None:
         return f"{question.name}: no number yet"
-    if isinstance(guess, bool) or not isinstance(guess, int | float):
-        return f"{question.name}: {guess!r} is not a number"
+    guess = _number(answers[question.name])
+    if guess is None:
+        return f"{question.name}: {answers[question.name]!r} is not a number"
     right = question.answer(*given)
     if math.isclose(guess, right, rel_tol=question.tolerance):
         return None
-    return f"{question.name} = {_short(guess)} {question.unit}: {_suggestion(exercise, question, guess, right, given)}"
+    said = f"{question.name} = {_short(guess)} {question.unit}".rstrip()
+    if _follows(question, guess, answers, given):
+        return f"{said}: {OWN}"
+    return f"{said}: {_suggestion(exercise, question, guess, right, given)}"
+
+
+def _number(value: Any) -> float | None:
+    """Also of NumPy or of a tensor; None if it is no number, or no finite one."""
+    if isinstance(value, bool | str):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last one: a tensor of several
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _follows(question: Question, guess: float, answers: Mapping[str, Any], given: Given) -> bool:
+    """Whether the guess is right for the learner's other answers, of which one must be wrong then."""
+    if question.follows is None:
+        return False
+    others = {name: number for name, value in answers.items() if (number := _number(value))}
+    try:
+        return math.isclose(guess, question.follows(others, *given), rel_tol=question.tolerance)
+    except KeyError:  # one of them is missing, or zero
+        return False
 
 
 def _suggestion(exercise: NumberExercise, question: Question, guess: float, right: float, given: Given) -> str:
-    for wrong, meaning in question.typical:
-        if math.isclose(guess, wrong(*given), rel_tol=min(1e-6, question.tolerance)):
+    slips = [(wrong(*given), meaning) for wrong, meaning in question.typical]
+    exactly = [meaning for wrong, meaning in slips if math.isclose(guess, wrong, rel_tol=min(1e-6, question.tolerance))]
+    if exactly:
+        return exactly[0]
+    if _rounded(guess, right):
+        digits = math.ceil(1 - math.log10(2 * question.tolerance))
+        return f"nearly, but rounded too far: give at least {digits} digits"
+    for wrong, meaning in slips:
+        if math.isclose(guess, wrong, rel_tol=question.tolerance) or _rounded(guess, wrong):
             return meaning
     if right == 0 or guess / right <= 0:
         return "not right"
-    return ratios.in_billions(guess / right) or suggest(guess / right, exercise.world_size(*given))
+    return ratios.in_large_units(guess / right) or suggest(guess / right, exercise.world_size(*given))
+
+
+def _rounded(guess: float, number: float) -> bool:
+    """Whether the guess is the number, rounded or cut off to so many digits as the guess has, two or more."""
+    if guess * number <= 0 or (float(number).is_integer() and abs(number) < EXACT):
+        return False
+    digits = next((n for n in range(1, 7) if float(f"{guess:.{n}g}") == guess), 0)
+    unit = 10.0 ** (math.floor(math.log10(abs(guess))) + 1 - digits)  # of the guess's last digit
+    off = abs(number) - abs(guess)
+    return digits > 1 and -0.5 * unit <= off < unit
 
 
 def suggest(ratio: float, world_size: int) -> str:
@@ -86,4 +144,4 @@ def suggest(ratio: float, world_size: int) -> str:
 
 
 def _short(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:.6g}"
+    return f"{number:,.0f}" if number.is_integer() or abs(number) >= EXACT else f"{number:.6g}"

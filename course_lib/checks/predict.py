@@ -79,7 +79,7 @@ def _remark(guess: float, right: float, world_size: int) -> str:
     if not 0 < guess / right < math.inf:
         return "not of the same sign, or not a number"
     ratio = guess / right
-    return ratios.in_billions(ratio) or f"the guess is {suggest(ratio, world_size)}"
+    return ratios.in_large_units(ratio) or f"the guess is {suggest(ratio, world_size)}"
 
 
 def _with_unit(number: float, unit: str) -> str:

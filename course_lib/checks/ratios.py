@@ -61,13 +61,16 @@ def explain(ratio: float, world_size: int, meanings: tuple[Meaning, ...], most: 
     return "; or ".join(fitting[:most]).format(p=world_size) or None
 
 
-def in_billions(ratio: float) -> str:
-    """What is said of an answer that is the right one in billions, if it is; rounded as one says it.
+def in_large_units(ratio: float) -> str:
+    """What is said of an answer that is the right one in millions or billions, if it is; rounded as one says it.
 
-    >>> in_billions(8.03e9 / 8_030_261_248 / 1e9)
+    >>> in_large_units(8.03e9 / 8_030_261_248 / 1e9)
     'in billions? The number itself is asked'
     """
-    return "in billions? The number itself is asked" if math.isclose(ratio, 1e-9, rel_tol=0.01) else ""
+    for unit, name in ((1e-6, "millions"), (1e-9, "billions")):
+        if math.isclose(ratio, unit, rel_tol=0.01):
+            return f"in {name}? The number itself is asked"
+    return ""
 
 
 def times(ratio: float) -> str:

@@ -206,8 +206,18 @@ def wrong_slide(**wrong):
 
 
 MUTANTS += [
-    ("04.2", "slide", "right: it is lines 2 and 3 together", wrong_slide(wrong_line=lambda *_: 4), False),
-    ("04.2", "slide", "each GPU waits for N - 1 forwards", wrong_slide(wrong_line=lambda *_: 3), False),
+    ("04.2", "slide", "= 1: line 1 is true: it is what is given", wrong_slide(wrong_line=lambda *_: 1), False),
+    ("04.2", "slide", "= 2: line 2 is true: m micro-batches", wrong_slide(wrong_line=lambda *_: 2), False),
+    ("04.2", "slide", "= 3: line 3 is true: each GPU waits for N - 1", wrong_slide(wrong_line=lambda *_: 3), False),
+    ("04.2", "slide", "= 4: line 4 is true: it is lines 2 and 3 together", wrong_slide(wrong_line=lambda *_: 4), False),
+    (
+        "04.2",
+        "slide",
+        "in milliseconds?",
+        wrong_slide(step_time=lambda N, m, F, B: 1000 * (m + N - 1) * (F + B)),
+        False,
+    ),
+    ("04.2", "slide", "that is the waiting alone", wrong_slide(step_time=lambda N, m, F, B: (N - 1) * (F + B)), False),
     ("04.2", "slide", "that is the computing alone", wrong_slide(step_time=lambda N, m, F, B: m * (F + B)), False),
     (
         "04.2",
@@ -237,7 +247,12 @@ MUTANTS += [
         wrong_slide(idle_fraction=lambda N, m, F, B: m / (m + N - 1)),
         False,
     ),
-    ("04.2", "share", "m + N - 1 micro-batches, not m + N", wrong_slide(idle_fraction=lambda N, m, *_: 3 / 12), False),
+    ("04.2", "share", "m + N - 1 micro-batches, not m + N", wrong_slide(idle_fraction=lambda N, m, *_: 5 / 26), False),
+    ("04.2", "share", "micro-batches, not m + N", wrong_slide(idle_fraction=lambda *_: 0.19), False),
+    ("04.2", "share", "those are the seconds", wrong_slide(idle_fraction=lambda N, m, F, B: (N - 1) * (F + B)), False),
+    ("04.2", "share", "rounded too far: give at least 4 digits", wrong_slide(fraction_of_one=lambda *_: 0.83), False),
+    ("04.2", "share", "in percent?", wrong_slide(fraction_of_one=lambda *_: 83.33), False),
+    ("04.2", "share", "does no GPU wait?", wrong_slide(fraction_of_one=lambda *_: 0), False),
     (
         "04.2",
         "share",
@@ -247,7 +262,10 @@ MUTANTS += [
     ),
     ("04.2", "share", "follows from the slide's formula", wrong_slide(enough=lambda N, *_: 10 * (N - 1)), False),
     ("04.2", "share", "N - 1 GPUs are waited for, not N", wrong_slide(enough=lambda N, *_: 9 * N), False),
-    ("04.2", "share", "enough = 28 micro-batches: 3.7 % too large", wrong_slide(enough=lambda N, *_: 28), False),
+    ("04.2", "share", "enough = 47 micro-batches: 4.4 % too large", wrong_slide(enough=lambda *_: 47), False),
+    ("04.2", "share", "but not the smallest", wrong_slide(enough=lambda N, *_: 9 * (N - 1) + 1), False),
+    ("04.2", "share", "still a little above one tenth", wrong_slide(enough=lambda N, *_: 9 * (N - 1) - 1), False),
+    ("04.2", "slide", "the answer is of type NoneType: pass the dict of numbers", lambda *given: None, False),
 ]
 
 
@@ -612,6 +630,21 @@ wrong_numbers(
     "zb-h1",
 )
 wrong_numbers("bubble", "that is ZB-H2", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B - 2 * W), "zb-h1")
+wrong_numbers(
+    "bubble", "saves memory, not time", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B + W) * 2 / 3, "1f1b"
+)
+wrong_numbers("bubble", "nobody waits for a W", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B), "zb-h1")
+wrong_numbers("bubble", "if F = B = W", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B + W) / 3, "zb-h1")
+wrong_numbers("bubble", "no bubble at all is ZB-H2's", 0, lambda *_: 0, "zb-h1")
+
+
+def of_whole_ranks(s, p, m, v, i, F, B, W):
+    """The share if F, B and W were those of one stage."""
+    bubble = (p - 1) * (F + B + W) / v
+    return bubble / (m * v * (F + B + W) + bubble)
+
+
+wrong_numbers("share", "F, B and W are a whole rank's", 1, of_whole_ranks, "interleaved")
 wrong_numbers("share", "idle over *computing* time", 1, lambda s, p, m, *_: (p - 1) / m, "gpipe")
 wrong_numbers("share", "this schedule has another bubble", 1, lambda s, p, m, *_: (p - 1) / (m + p - 1))
 wrong_numbers("share", "in percent?", 1, lambda *given: 100 * right_numbers(*given)[1])
@@ -637,6 +670,17 @@ wrong_numbers(
 
 
 wrong_numbers("held", "only m micro-batches, fewer than that", 2, lambda s, p, m, v, i, *_: p - i, "1f1b")
+wrong_numbers("held", "1F1B's with one stage on each rank", 2, lambda s, p, m, v, i, *_: min(p - i, m), "interleaved")
+wrong_numbers("held", "v times 1F1B's", 2, lambda s, p, m, v, i, *_: v * min(p - i, m), "interleaved")
+wrong_numbers("held", "all v m?", 2, lambda s, p, m, v, i, *_: v * m, "interleaved")
+wrong_numbers("held", "there are only v m", 2, lambda s, p, m, v, i, *_: p * v + p - 1 - 2 * i, "interleaved")
+wrong_numbers(
+    "held", "that is rank 0's", 2, lambda s, p, m, v, i, *rest: right_numbers(s, p, m, v, 0, *rest)[2], "interleaved"
+)
+wrong_numbers("held", "that is rank 0's", 2, lambda s, p, m, v, i, *_: min(p, m), "1f1b")
+wrong_numbers("held", "all m? ZB-H1 holds what 1F1B does", 2, lambda s, p, m, *_: m, "zb-h1")
+wrong_numbers("held", "what is stashed for W does not count", 2, lambda s, p, m, *_: p, "zb-h1")
+wrong_numbers("held", "with what is stashed for W?", 2, lambda s, p, m, *_: p + 1, "zb-h1")
 
 
 @mutant("04.6", "bubble", "returned float, not three things: return bubble_s, idle_share, in_flight")
@@ -682,6 +726,29 @@ wrong_cuts("schedules", "each rank has two stages now", middle_interleaved=lambd
 wrong_cuts("schedules", "p ranks have p - 1 cuts", messages=lambda p, m, S, H, P: 2 * m * p)
 wrong_cuts("schedules", "that is one way, the activations", messages=lambda p, m, S, H, P: m * (p - 1))
 wrong_cuts("ddp", "the gradients once", ddp_rank_sends=lambda p, m, S, H, P: 4 * P)
+wrong_cuts("cut", "in millions?", activation=lambda p, m, S, H, P: 2 * S * H / 1e6)
+wrong_cuts("schedules", "the first or the last rank's", middle_interleaved=lambda p, m, S, H, P: 6 * m * S * H)
+wrong_cuts("schedules", "not at both of its ends", messages=lambda p, m, S, H, P: 4 * m * (p - 1))
+wrong_cuts("schedules", "that is the interleaved one's", messages=lambda p, m, S, H, P: 2 * m * (2 * p - 1))
+wrong_cuts(
+    "ddp", "2 bytes a number, where fp32 has 4? Or one", ddp_rank_sends=lambda p, m, S, H, P: (p - 1) / p * 4 * P
+)
+wrong_cuts("ddp", "which is not quite twice", ddp_rank_sends=lambda p, m, S, H, P: 8 * P)
+wrong_cuts("ddp", "what one sends is asked", ddp_rank_sends=lambda p, m, S, H, P: 2 * (p - 1) * 4 * P)
+wrong_cuts("ddp", "that is one p-th", ddp_rank_sends=lambda p, m, S, H, P: 2 * (p - 1) / p * 4 * P / p)
+wrong_cuts(
+    "ddp",
+    "times_less = 6.54392: that follows from your own numbers above: mend those",
+    ddp_rank_sends=lambda p, m, S, H, P: right_cuts(p, m, S, H, P)["ddp_rank_sends"] / 2,
+    times_less=lambda *given: right_cuts(*given)["times_less"] / 2,
+)
+wrong_cuts(
+    "cut",
+    "first_rank_sends = 4,294,967,296 bytes: that follows from your own numbers above: mend those; middle_rank_sends",
+    activation=lambda p, m, S, H, P: 4 * S * H,
+    first_rank_sends=lambda p, m, S, H, P: 4 * m * S * H,
+    middle_rank_sends=lambda p, m, S, H, P: 8 * m * S * H,
+)
 wrong_cuts("ddp", "one average a step", ddp_rank_sends=lambda p, m, S, H, P: m * 2 * (p - 1) / p * 4 * P)
 wrong_cuts("ddp", "the other way round", times_less=lambda *given: 1 / right_cuts(*given)["times_less"])
 

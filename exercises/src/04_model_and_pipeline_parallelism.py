@@ -140,7 +140,7 @@ print("last end:", max(slot.end_s for slot in slots))
 # | --- | --- |
 # | `wrong_line` | which of the five lines is wrong |
 # | `step_time` | seconds that a step takes |
-# | `idle_fraction` | the share of the step in which a GPU waits, between 0 and 1 |
+# | `idle_fraction` | the share of the step in which a GPU waits, between 0 and 1; four digits are enough |
 # | `fraction_of_one` | the same with a single micro-batch, so without a pipeline |
 # | `enough` | the smallest number of micro-batches for which the share is not above one tenth |
 
@@ -346,6 +346,16 @@ assert check("04.5", one_f_one_b_order, part="training", seed=GRADE_SEED + 1).pa
 # | `"interleaved"` | 1F1B with `v` stages on each rank, m a multiple of p; else `v` is 1 |
 # | `"zb-h1"` | 1F1B whose W wait and fill gaps; W is at most F and B, and m >= p |
 #
+# Interleaved, a rank sends p micro-batches through one of its stages before its next stage has its turn: count the forwards before
+# its first backward. `held` counts what a rank holds, for any schedule:
+
+# %%
+from course_lib.schedules import held
+
+for rank in range(4):
+    print(f"interleaved, rank {rank}:", held(make_schedule("interleaved", 4, 8, stages_per_rank=2), rank).in_flight)
+
+# %% [markdown]
 # **Target:** a function that is right for all four: seconds that a rank idles; that time as a share of the whole step; the
 # activations that rank `rank` holds at most, each of one micro-batch at one *stage* (forward done, B not yet). Write formulas; the
 # library's schedules are there to test them.
@@ -355,7 +365,7 @@ assert check("04.5", one_f_one_b_order, part="training", seed=GRADE_SEED + 1).pa
 def schedule_numbers(schedule, p, m, v, rank, F, B, W):
     """Return three numbers: bubble in seconds, idle share between 0 and 1, activations in flight.
 
-    For ("gpipe", 4, 8, 1, 0, 1, 1, 1) they are 9, 0.2727 and 8.
+    For ("gpipe", 4, 8, 1, 0, 1, 1, 1) they are 9, 0.2727 and 8; for ("interleaved", 2, 4, 2, 0, 2, 3, 1) 3, 0.1111 and 5.
     """
     ### BEGIN SOLUTION
     whole = F + B + W
@@ -398,6 +408,7 @@ assert check("04.6", schedule_numbers, part="held", seed=GRADE_SEED + 1).passed
 #
 # A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one sequence of `S` tokens. Activations and their
 # gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
+# Embedding and head are two matrices, not one that is tied: nothing but activations and their gradients passes the cuts.
 
 # %% nbgrader={"grade": false, "grade_id": "04-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, m, S, H, P = given("04.7", GRADE_SEED)
@@ -413,7 +424,7 @@ print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:
 # | `middle_interleaved` | interleaved, two stages on each rank: the same |
 # | `messages` | GPipe: messages of all ranks together |
 # | `ddp_rank_sends` | *data* parallelism on p ranks instead: bytes that each rank sends for all P gradients in fp32, by a ring |
-# | `times_less` | how many times more that is than `middle_rank_sends` |
+# | `times_less` | how many times more that is than `middle_rank_sends`; three digits are enough |
 
 # %% nbgrader={"grade": false, "grade_id": "04-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION

@@ -14,9 +14,9 @@ SMALL = 0.1  # the share of idle time that is asked for
 def given(seed: int) -> Given:
     """GPUs, micro-batches, and the seconds of one micro-batch's forward and whole backward on each GPU."""
     if seed == 0:
-        return 4, 8, 1, 2
+        return 6, 20, 2, 4
     draw = random.Random(seed)
-    n = draw.choice((4, 6, 8, 16))
+    n = draw.choice((5, 6, 8, 16))
     return n, n * draw.choice((2, 3, 4)), draw.choice((1, 2)), draw.choice((3, 4, 5))
 
 
@@ -43,13 +43,14 @@ FRACTION_SLIPS = (
     (lambda N, m, F, B: m / (m + N - 1), "that is the share in which it computes"),
     (lambda N, m, F, B: (N - 1) / (m + N), "a step lasts as long as m + N - 1 micro-batches, not m + N"),
     (lambda N, m, F, B: N / (m + N), "the first GPU starts at once: N - 1 micro-batches' time is waited for, not N"),
+    (lambda N, m, F, B: idle_time(N, F, B), "those are the seconds; divide them by the whole step's"),
 )
 
 CLAIMS = NumberExercise(
     key="04.2",
     title="find the wrong number",
     given=given,
-    world_size=lambda N, m, F, B: int(N),
+    world_size=lambda N, m, F, B: 0,
     levels={"slide": 2, "share": 3},
     questions=(
         Question(
@@ -58,10 +59,10 @@ CLAIMS = NumberExercise(
             unit="",
             answer=lambda N, m, F, B: WRONG_LINE,
             typical=(
-                (lambda N, m, F, B: 2, "right: m micro-batches of F + B seconds each"),
-                (lambda N, m, F, B: 3, "right: in the schedule each GPU waits for N - 1 forwards and N - 1 backwards"),
-                (lambda N, m, F, B: 4, "right: it is lines 2 and 3 together"),
-                (lambda N, m, F, B: 1, "that is what is given"),
+                (lambda N, m, F, B: 1, "line 1 is true: it is what is given"),
+                (lambda N, m, F, B: 2, "line 2 is true: m micro-batches of F + B seconds each"),
+                (lambda N, m, F, B: 3, "line 3 is true: each GPU waits for N - 1 forwards and N - 1 backwards"),
+                (lambda N, m, F, B: 4, "line 4 is true: it is lines 2 and 3 together"),
             ),
         ),
         Question(
@@ -71,8 +72,10 @@ CLAIMS = NumberExercise(
             answer=step_time,
             typical=(
                 (lambda N, m, F, B: m * (F + B), "that is the computing alone"),
+                (lambda N, m, F, B: idle_time(N, F, B), "that is the waiting alone"),
                 (lambda N, m, F, B: N * m * (F + B), "one GPU after the other, without any overlap"),
                 (lambda N, m, F, B: (m + N) * (F + B), "the last GPU starts after N - 1 forwards, not N"),
+                (lambda N, m, F, B: 1000 * step_time(N, m, F, B), "in milliseconds? Seconds are asked"),
             ),
         ),
         Question(
@@ -92,6 +95,7 @@ CLAIMS = NumberExercise(
             typical=(
                 (lambda N, m, F, B: N - 1, "that is the slide's: which GPU waits longer than the step lasts?"),
                 (lambda N, m, F, B: 1 / N, "that is the share in which it computes"),
+                (lambda N, m, F, B: 0, "does no GPU wait? While one computes, the others have nothing to do"),
                 (lambda N, m, F, B: 100 * (N - 1) / N, "in percent? The share itself is asked, between 0 and 1"),
             ),
         ),
@@ -103,7 +107,9 @@ CLAIMS = NumberExercise(
             typical=(
                 (lambda N, m, F, B: (N - 1) / SMALL, "that follows from the slide's formula; use the right one"),
                 (lambda N, m, F, B: N / SMALL, "N - 1 and not N, and of the whole time, not of the computing time"),
-                (lambda N, m, F, B: 9 * N, "nearly: N - 1 GPUs are waited for, not N"),
+                (lambda N, m, F, B: 9 * N, "N - 1 GPUs are waited for, not N"),
+                (lambda N, m, F, B: 9 * (N - 1) - 1, "with so many the share is still a little above one tenth"),
+                (lambda N, m, F, B: 9 * (N - 1) + 1, "enough, but not the smallest number that is"),
             ),
         ),
     ),
@@ -112,9 +118,7 @@ CLAIMS = NumberExercise(
         "share": "right. With one micro-batch the slide's fraction would be more than everything",
     },
     hints=(
-        "Let the library time it: slots = time_schedule(make_schedule('gpipe', N, m), "
-        "Durations(forward_s=F_s, backward_input_s=B_s, backward_weight_s=0)). idle_s(slots, N) has the idle time of "
-        "each rank, the largest slot.end_s is the end of the step.",
+        "A line that agrees with the timed schedule is true. Compare lines 3 and 4 with what that cell prints.",
         "A fraction of the time is a part over the whole. The whole is computing *and* waiting.",
         "Idle (N-1)(F+B), in all (m+N-1)(F+B). For `enough`, solve (N-1) / (m+N-1) = 0.1 for m.",
     ),

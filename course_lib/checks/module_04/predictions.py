@@ -54,14 +54,19 @@ def in_flight(schedule: str, p: int, m: int, v: int, rank: int, F: float, B: flo
     return pipeline_in_flight(schedule, n_ranks=p, n_microbatches=m, rank=rank, stages_per_rank=v)
 
 
-def only(schedule: str, wrong: Callable[..., float]) -> Callable[..., float]:
-    """A likely wrong answer for one schedule."""
-    return lambda name, *rest: wrong(name, *rest) if name == schedule else nan
+def only(schedules: str, wrong: Callable[..., float]) -> Callable[..., float]:
+    """A likely wrong answer for one schedule, or for several."""
+    return lambda name, *rest: wrong(name, *rest) if name in schedules.split() else nan
 
 
 def whole(p: int, m: int, v: int, rank: int, F: float, B: float, W: float) -> float:
     """GPipe's bubble."""
     return (p - 1) * (F + B + W)
+
+
+def forwards_first(p: int, v: int, rank: int) -> int:
+    """Forwards before the first backward, interleaved, if there are so many."""
+    return 2 * (p - rank - 1) + (v - 1) * p + 1
 
 
 BUBBLE = Formula(
@@ -71,9 +76,17 @@ BUBBLE = Formula(
     show=lambda *numbers: show(*numbers),
     typical=(
         (lambda s, p, m, v, i, F, B, W: p * (F + B + W), "the first rank starts at once: p - 1 others are waited for"),
+        (
+            only("zb-h1", lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B)),
+            "nobody waits for a W any more, that is one half; W also fills part of the waits that are left",
+        ),
         (lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B), "a whole backward is B + W"),
         (lambda s, p, m, v, i, F, B, W: (p - 1) / m * (F + B + W), "the bubble is the same for every m"),
         (lambda s, p, m, v, i, F, B, W: (p - 1) / m, "that is a ratio; seconds are asked"),
+        (
+            only("1f1b", lambda s, *n: whole(*n) * 2 / 3),
+            "a third less than GPipe's? 1F1B's order saves memory, not time",
+        ),
         (only("interleaved", lambda s, *n: whole(*n)), "v stages on a rank: each of its waits is 1/v as long"),
         (only("interleaved", lambda s, *n: whole(*n) * n[2]), "times v? A stage is smaller, a wait shorter"),
         (only("zb-h1", lambda s, *n: whole(*n)), "in ZB-H1 a rank computes weights' gradients while it waits"),
@@ -81,6 +94,8 @@ BUBBLE = Formula(
             only("zb-h1", lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B - 2 * W)),
             "that is ZB-H2, which holds about twice the activations; ZB-H1 leaves F + B - W",
         ),
+        (only("zb-h1", lambda *_: 0), "no bubble at all is ZB-H2's, which holds about twice the activations"),
+        (only("zb-h1", lambda s, *n: whole(*n) / 3), "a third is left if F = B = W, and here they differ"),
     ),
 )  # fmt: skip
 SHARE = Formula(
@@ -96,11 +111,18 @@ SHARE = Formula(
         (lambda *numbers: 100 * share(*numbers), "in percent? The share itself is asked, between 0 and 1"),
         (lambda *numbers: 1 - share(*numbers), "that is the share in which it computes"),
         (
+            only("interleaved", lambda s, p, m, v, i, *rest: share(s, p, m * v, v, i, *rest)),
+            "F, B and W are a whole rank's, of all its v stages: it computes for m (F + B + W)",
+        ),
+        (
             lambda s, p, m, v, i, F, B, W: (p - 1) / (m + p - 1),
             "that is GPipe's and 1F1B's; this schedule has another bubble",
         ),
     ),
 )
+FIRST = "that is rank 0's; a rank nearer to the end gets its first gradient sooner"
+STASHED = " (and what is stashed for W does not count)"
+FEW = "there are only m micro-batches, fewer than that"
 HELD = Formula(
     name="in_flight",
     answer=in_flight,
@@ -109,20 +131,39 @@ HELD = Formula(
         (only("1f1b", lambda s, p, m, v, i, *_: m), "all m? That is GPipe's; 1F1B begins with backward much sooner"),
         (only("zb-h1", lambda s, p, m, v, i, *_: m), "all m? ZB-H1 holds what 1F1B does"),
         (only("gpipe", lambda s, p, m, v, i, *_: min(p - i, m)), "that is 1F1B's; GPipe does all forwards first"),
-        (lambda s, p, m, v, i, *_: p - i, "there are only m micro-batches, fewer than that"),
-        (lambda s, p, m, v, i, *_: p, "rank i is nearer to the end: its first gradient comes back sooner"),
-        (lambda s, p, m, v, i, *_: min(i + 1, m), "the other way round: the *first* rank waits longest for a gradient"),
-        (lambda s, p, m, v, i, *_: min(p - i - 1, m), "one more: a forward comes before the first backward"),
-        (lambda s, p, m, v, i, *_: v * min(p - i, m), "groups of p micro-batches go through all v stages"),
+        (
+            only("interleaved", lambda s, p, m, v, i, *_: min(p - i, m)),
+            "that is 1F1B's with one stage on each rank; here a rank has v",
+        ),
+        (
+            only("interleaved", lambda s, p, m, v, i, *_: v * min(p - i, m)),
+            "v times 1F1B's with one stage? p micro-batches go through a stage before the next stage has its turn",
+        ),
+        (only("interleaved", lambda s, p, m, v, i, *_: v * m), "all v m? Backward begins before the last forward"),
+        (only("interleaved", lambda s, p, m, v, i, *_: m), "m at one stage? A rank has v of them"),
         (
             only("interleaved", lambda s, p, m, v, i, *_: 2 * (p - i - 1) + (v - 1) * p),
             "those are the forwards that it is ahead; one more comes before the first backward",
         ),
+        (only("interleaved", lambda s, p, m, v, i, *_: forwards_first(p, v, i)), "there are only v m in all"),
+        (only("interleaved", lambda s, p, m, v, i, *_: min(forwards_first(p, v, 0), v * m)), FIRST),
         (
             only("interleaved", lambda s, p, m, v, i, *_: in_flight(s, p, m, v, i, 1, 1, 1) / v),
             "in whole ranks? Count activations of one *stage*",
         ),
-        (only("interleaved", lambda s, p, m, v, i, *_: m), "a rank has v stages: v m activations at the very most"),
+        (only("zb-h1", lambda s, p, m, v, i, *_: p), FIRST + STASHED),
+        (only("zb-h1", lambda s, p, m, v, i, *_: p + 1), "with what is stashed for W? That does not count"),
+        (lambda s, p, m, v, i, *_: p if p > m else nan, FEW),
+        (lambda s, p, m, v, i, *_: p - i if p - i > m else nan, FEW),
+        (only("1f1b", lambda s, p, m, v, i, *_: min(p, m)), FIRST),
+        (
+            only("1f1b zb-h1", lambda s, p, m, v, i, *_: min(i + 1, m)),
+            "the other way round: the *first* rank waits longest for a gradient",
+        ),
+        (
+            only("1f1b zb-h1", lambda s, p, m, v, i, *_: min(p - i - 1, m)),
+            "one more: a forward comes before the first backward",
+        ),
     ),
 )  # fmt: skip
 
@@ -165,13 +206,14 @@ def verdict(case: Ask, given: tuple[Part, Numbers], reports: tuple[Any, ...], bo
 def numbers_of(part: Part, schedule: str, where: Where, seed: int) -> Numbers:
     """Numbers for which the formulas hold: W <= F <= B, m >= p for ZB-H1, and groups of p if interleaved.
 
-    In the middle there are as few micro-batches as may be, so that they are the limit.
+    In the middle there are so few micro-batches that they are the limit; but no ZB-H1 is drawn with m = p.
     """
     pick = partial(draw.number, f"{part}{schedule}{where}", seed)
-    p, F = draw.number(f"{schedule}{where}", seed, 4, 7), pick(3, 7)
+    p, F = draw.number(f"{schedule}{where}", seed, 4, 7), pick(4, 8)
     v = pick(2, 4) if schedule == "interleaved" else 1
-    groups = p * (1 if where == "middle" else pick(2, 5))
-    m = groups if schedule in ("interleaved", "zb-h1") else 2 if where == "middle" else pick(p + 1, 40)
+    few = {"interleaved": p, "zb-h1": p + 2}.get(schedule, 2)
+    many = p * pick(2, 5) if schedule == "interleaved" else pick(p + 3, 40)
+    m = few if where == "middle" else many
     rank = {"first": 0, "middle": 1, "last": p - 1}[where]
     return schedule, p, m, v, rank, float(F), float(F + 1), float(F - 1)
 
@@ -213,8 +255,8 @@ PREDICT = ProbeExercise(
         "backward, p - 1 others are waited for. Interleaved, each of these waits is one *stage* long, 1/v of a rank.",
         "ZB-H1 moves W into its waits: F + B - W is what is left of F + B + W. The share is bubble / "
         "(m (F + B + W) + bubble).",
-        "In flight: m; min(p - rank, m) for 1F1B and ZB-H1. Of the interleaved one course_lib.schedules shows you "
-        "examples: held(make_schedule('interleaved', p, m, stages_per_rank=v), rank).in_flight.",
+        "In flight: m; min(p - rank, m) for 1F1B and ZB-H1. Interleaved: let held(...).in_flight "
+        "tell you a few, and see what one rank further, or one stage more on each rank, changes.",
         "Interleaved, a rank does 2(p - rank - 1) + (v - 1)p forwards before its first pair of forward and backward. "
         "There are v m in all.",
     ),

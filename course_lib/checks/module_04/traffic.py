@@ -16,10 +16,10 @@ V = 2  # stages on each rank when they are interleaved
 def given(seed: int) -> Given:
     """Ranks, micro-batches of one sequence, its tokens, and the model's width and parameters."""
     if seed == 0:
-        return _numbers("llama3_1_8b", 4, 16, 8192)
+        return _numbers("llama3_1_8b", 8, 32, 8192)
     draw = random.Random(seed)
     name = draw.choice(("llama3_1_8b", "llama3_1_70b"))
-    return _numbers(name, draw.choice((4, 8, 16)), draw.choice((32, 64)), draw.choice((2048, 4096, 8192)))
+    return _numbers(name, draw.choice((8, 16)), draw.choice((48, 64)), draw.choice((2048, 4096, 8192)))
 
 
 def _numbers(name: str, p: int, m: int, tokens: int) -> Given:
@@ -44,10 +44,12 @@ def ddp(p: float, m: float, S: float, H: float, P: float) -> float:
 
 
 ONE_WAY = "that is one way: activations go to the next rank, gradients to the one before"
+BOTH_ENDS = "that counts what it receives too, or sends in fp32"
+HALF = "half of it: 2 bytes a number, where fp32 has 4? Or one phase, where a ring has reduce-scatter and all-gather?"
 MIDDLE_SLIPS = (
     (lambda p, m, S, H, P: m * message(p, m, S, H, P), ONE_WAY),
     (lambda p, m, S, H, P: 2 * message(p, m, S, H, P), "that is one micro-batch; m of them pass in a step"),
-    (lambda p, m, S, H, P: 4 * m * message(p, m, S, H, P), "that counts what it receives too, or sends in fp32"),
+    (lambda p, m, S, H, P: 4 * m * message(p, m, S, H, P), BOTH_ENDS),
     (
         lambda p, m, S, H, P: 2 * m * (p - 1) * message(p, m, S, H, P),
         "that is what all ranks send; a rank has two neighbours at most",
@@ -58,7 +60,7 @@ CUTS = NumberExercise(
     key="04.7",
     title="bytes at the cuts",
     given=given,
-    world_size=lambda p, m, S, H, P: int(p),
+    world_size=lambda p, m, S, H, P: 0,  # the slips of the one collective are told below
     levels={"cut": 2, "schedules": 2, "ddp": 2},
     questions=(
         Question(
@@ -79,6 +81,7 @@ CUTS = NumberExercise(
             level="cut",
             unit="bytes",
             answer=lambda p, m, S, H, P: sent(p, m, S, H)[0],
+            follows=lambda own, p, m, *_: m * own["activation"],
             typical=(
                 (
                     lambda p, m, S, H, P: 2 * m * message(p, m, S, H, P),
@@ -92,6 +95,7 @@ CUTS = NumberExercise(
             level="cut",
             unit="bytes",
             answer=lambda p, m, S, H, P: sent(p, m, S, H)[1],
+            follows=lambda own, *_: 2 * own["first_rank_sends"],
             typical=MIDDLE_SLIPS,
         ),
         Question(
@@ -99,6 +103,7 @@ CUTS = NumberExercise(
             level="schedules",
             unit="bytes",
             answer=lambda p, m, S, H, P: sent(p, m, S, H)[1],
+            follows=lambda own, *_: own["middle_rank_sends"],
             typical=(
                 (
                     lambda p, m, S, H, P: 2 * p * message(p, m, S, H, P),
@@ -112,6 +117,7 @@ CUTS = NumberExercise(
             level="schedules",
             unit="bytes",
             answer=lambda p, m, S, H, P: sent(p, m, S, H, stages_per_rank=V)[1],
+            follows=lambda own, *_: V * own["middle_rank_sends"],
             typical=(
                 (
                     lambda p, m, S, H, P: 2 * m * message(p, m, S, H, P),
@@ -121,6 +127,11 @@ CUTS = NumberExercise(
                     lambda p, m, S, H, P: m * message(p, m, S, H, P),
                     "half of it? A smaller stage's output is as wide as before",
                 ),
+                (
+                    lambda p, m, S, H, P: sent(p, m, S, H, stages_per_rank=V)[0],
+                    "that is the first or the last rank's; each stage of the second one has two neighbours",
+                ),
+                (lambda p, m, S, H, P: 8 * m * message(p, m, S, H, P), BOTH_ENDS),
             ),
         ),
         Question(
@@ -132,6 +143,8 @@ CUTS = NumberExercise(
                 (lambda p, m, S, H, P: m * (p - 1), "that is one way, the activations"),
                 (lambda p, m, S, H, P: 2 * m * p, "p ranks have p - 1 cuts"),
                 (lambda p, m, S, H, P: 2 * (p - 1), "that is one micro-batch; m of them pass in a step"),
+                (lambda p, m, S, H, P: 4 * m * (p - 1), "count a message once, not at both of its ends"),
+                (lambda p, m, S, H, P: 2 * m * (V * p - 1), "that is the interleaved one's; GPipe has p - 1 cuts"),
             ),
         ),
         Question(
@@ -141,8 +154,11 @@ CUTS = NumberExercise(
             answer=ddp,
             typical=(
                 (lambda p, m, S, H, P: FP32 * P, "the gradients once: a ring sends 2(p-1)/p of them"),
+                (lambda p, m, S, H, P: 2 * FP32 * P, "nearly: a ring sends 2(p-1)/p of them, which is not quite twice"),
                 (lambda p, m, S, H, P: ddp(p, m, S, H, P) / FP32, "that counts numbers; one of fp32 has 4 bytes"),
-                (lambda p, m, S, H, P: ddp(p, m, S, H, P) / 2, "two phases: reduce-scatter, then all-gather"),
+                (lambda p, m, S, H, P: ddp(p, m, S, H, P) / 2, HALF),
+                (lambda p, m, S, H, P: p * ddp(p, m, S, H, P), "that is what all ranks send; what one sends is asked"),
+                (lambda p, m, S, H, P: ddp(p, m, S, H, P) / p, "that is one p-th: every rank has all P gradients"),
                 (lambda p, m, S, H, P: m * ddp(p, m, S, H, P), "micro-batches are added up first: one average a step"),
             ),
         ),
@@ -152,6 +168,7 @@ CUTS = NumberExercise(
             unit="",
             tolerance=0.01,
             answer=lambda p, m, S, H, P: ddp(p, m, S, H, P) / sent(p, m, S, H)[1],
+            follows=lambda own, *_: own["ddp_rank_sends"] / own["middle_rank_sends"],
             typical=(
                 (lambda p, m, S, H, P: sent(p, m, S, H)[1] / ddp(p, m, S, H, P), "the other way round"),
                 (
