@@ -58,7 +58,8 @@ def from_frame(frame: FrameType) -> Frame:
     if number := values.get("call") or getattr(frame.f_locals.get("port"), "call", None):
         values["call"] = number
     what = getattr(frame.f_locals.get("self"), "what", "")  # a message's handle knows whom it waits for
-    return Frame(file=frame.f_code.co_filename, line=frame.f_lineno, name=what or frame.f_code.co_name, values=values)
+    code, line = frame.f_code, frame.f_lineno or frame.f_code.co_firstlineno  # no line yet: it is being entered
+    return Frame(file=code.co_filename, line=line, name=what or code.co_name, values=values)
 
 
 def main_thread_stack() -> list[Frame]:

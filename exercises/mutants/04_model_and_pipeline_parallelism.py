@@ -386,6 +386,20 @@ def returns_the_layers(costs, p):
     return [costs[a:b] for a, b in stages_of(balanced(costs, p))]
 
 
+@mutant("04.3", "small", "right sizes, but your function changed the list `costs`, which is the caller's: work on a copy")
+def empties_the_list(costs, p):
+    sizes = balanced(list(costs), p)
+    costs.clear()
+    return sizes
+
+
+@mutant("04.3", "small", "right sizes, but your function changed the list `costs`")
+def sorts_the_list(costs, p):
+    sizes = balanced(list(costs), p)
+    costs.sort()
+    return sizes
+
+
 @mutant("04.3", "small", "returned NoneType, not a list")
 def returns_nothing(costs, p):
     balanced(costs, p)
@@ -449,7 +463,7 @@ def twice(rank, p, m):
     return [Forward(rank, 0), *right_gpipe(rank, p, m)]
 
 
-@mutant("04.4", "lists", "4 ranks, 8 micro-batches: the ranks idle for")
+@mutant("04.4", "lists", "(forward 1 s and backward 2 s long): rank 1 does Backward(1, 7) before Backward(1, 6)")
 def only_odd_ranks_reversed(rank, p, m):
     backwards = range(m)[::-1] if rank % 2 and p > 2 else range(m)
     return [Forward(rank, k) for k in range(m)] + [Backward(rank, k) for k in backwards]
@@ -487,31 +501,41 @@ def right_1f1b(rank, p, m, ahead=lambda rank, p, m: min(p - rank - 1, m)):
     return order
 
 
-@mutant("04.5", "lists", "rank 0 holds 3 activations at once, 1F1B holds 2: is that GPipe?")
+@mutant("04.5", "lists", "3 ranks, 5 micro-batches: rank 0 holds 5 activations at once, 1F1B holds 3: is that GPipe?")
 def m_in_place_of_p(rank, p, m):
     return right_1f1b(rank, p, m, lambda rank, p, m: m)
 
 
-@mutant("04.5", "lists", "1F1B's bubble is 3 s (forward 1 s and backward 2 s long): one micro-batch at a time")
+@mutant("04.5", "lists", "rank 0 begins with 2 forwards before its first backward, 1F1B with 3")
 def one_forward_too_few(rank, p, m):
     return right_1f1b(rank, p, m, lambda rank, p, m: max(0, min(p - rank - 2, m)))
 
 
-@mutant("04.5", "lists", "rank 0 holds 3 activations at once, 1F1B holds 2: is that GPipe?")
+@mutant("04.5", "lists", "1F1B holds 3: rank 0 begins with 5 forwards before its first backward, 1F1B with 3")
 def two_forwards_too_many(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - rank + 1, m))
+    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - rank + 1, m) if m > 3 else p - rank - 1)
 
 
 @mutant(
-    "04.5", "lists", "4 ranks, 8 micro-batches: rank 0 holds 5 activations at once, 1F1B holds 4: 1 forward too many"
+    "04.5", "lists", "4 ranks, 8 micro-batches: rank 0 holds 5 activations at once, 1F1B holds 4: rank 0 begins with 5"
 )
 def one_forward_too_many(rank, p, m):
     return right_1f1b(rank, p, m, lambda rank, p, m: min(p - rank - (p < 4), m))
 
 
-@mutant("04.5", "lists", "the ranks idle for 6 s, 1F1B's bubble is 3 s (forward 1 s and backward 2 s long): 2.0 x it")
+@mutant("04.5", "lists", "rank 1 begins with 3 forwards before its first backward, 1F1B with 2")
 def the_same_on_all_ranks(rank, p, m):
     return right_1f1b(rank, p, m, lambda rank, p, m: min(p - 1, m))
+
+
+@mutant(
+    "04.5", "lists", "rank 0 holds 4 activations at once, 1F1B holds 3: it begins well, but later does two forwards"
+)
+def two_forwards_later(rank, p, m):
+    order = right_1f1b(rank, p, m)
+    if rank == 0 and m > p:
+        order.insert(p + 2, order.pop(p + 3))
+    return order
 
 
 @mutant(
@@ -526,7 +550,7 @@ def no_warm_up(rank, p, m):
     return right_1f1b(rank, p, m, lambda rank, p, m: 0)
 
 
-@mutant("04.5", "lists", "no Backward(0, 2)")
+@mutant("04.5", "lists", "no Backward(0, 3)")
 def no_cool_down(rank, p, m):
     ahead = p - rank - 1
     order = [Forward(rank, k) for k in range(ahead)]
@@ -548,7 +572,7 @@ def more_ranks_than_micro_batches(rank, p, m):
     return order
 
 
-@mutant("04.5", "lists", "the ranks idle for 8 s, 1F1B's bubble is 3 s")
+@mutant("04.5", "lists", "(forward 1 s and backward 2 s long): rank 0 does Backward(0, 4) before Backward(0, 1)")
 def latest_backward_first(rank, p, m):
     ahead = min(p - rank - 1, m)
     order, waiting = [Forward(rank, k) for k in range(ahead)], list(range(ahead))
@@ -812,7 +836,9 @@ class WeightTurnedRound(Right):
         return gradient @ self.weight.T
 
 
-@mutant("04.8", "values", "backward_weight returns two tensors, of the weight and of the bias")
+@mutant(
+    "04.8", "values", "backward_weight returned a tensor of shape (5, 6): return two tensors, for the weight and for"
+)
 class WeightAlone(Right):
     def products(self):
         return super().products()[0]
@@ -839,7 +865,85 @@ class FirstDimOnly(Right):
         return super().products()[0], self.gradient.sum(0)
 
 
+@mutant("04.8", "values", "backward_weight returned None: return two tensors, for the weight and for the bias")
+class WeightNotReturned(Right):
+    def backward_weight(self):
+        super().backward_weight()
+
+
+@mutant("04.8", "values", "backward_weight returned (bias, weight)? The weight's gradient comes first")
+class BiasFirst(Right):
+    def products(self):
+        return super().products()[::-1]
+
+
+@mutant("04.8", "values", "the weight's gradient is torch.float32, expected torch.float64 as x")
+class InSinglePrecision(Right):
+    def products(self):
+        weight, bias = super().products()
+        return weight.float(), bias
+
+
+@mutant("04.8", "values", "backward_input returned None, not one tensor: is there a return on every path?")
+class InputNotReturned(Right):
+    def backward_input(self, gradient):
+        super().backward_input(gradient)
+
+
+@mutant("04.8", "values", "forward overwrites x, which belongs to the layer before: work on a copy")
+class OverwritesX(Right):
+    def forward(self, x, weight, bias):
+        y = super().forward(x.clone(), weight, bias)
+        x.zero_()
+        return y
+
+
+@mutant("04.8", "values", "backward_weight overwrites the gradient of y, which belongs to the layer after")
+class OverwritesTheGradient(Right):
+    def let_go(self):
+        self.gradient.zero_()
+
+
+class Shared(Right):
+    """One place for all objects; `place` says which pair leaves it first."""
+
+    queue, place = [], 0
+
+    def backward_input(self, gradient):
+        self.queue.append((self.x, gradient))
+        return gradient @ self.weight
+
+    def products(self):
+        x, gradient = (one.flatten(0, -2) for one in self.queue.pop(self.place))
+        return gradient.T @ x, gradient.sum(0)
+
+
 @mutant("04.8", "edges", "micro-batch 0: the weight's gradient is micro-batch 2's: does each object keep its own")
+class OneQueueForAll(Shared):
+    queue = []
+
+
+@mutant("04.8", "edges", "micro-batch 0: the weight's gradient is micro-batch 2's: does each object keep its own")
+class OneStackForAll(Shared):
+    queue, place = [], -1
+
+
+@mutant("04.8", "edges", "micro-batch 0's gradient of y and micro-batch 2's x: does each object keep its own tensors")
+class OneQueueOfInputs(Right):
+    queue = []
+
+    def forward(self, x, weight, bias):
+        self.queue.append(x)
+        return super().forward(x, weight, bias)
+
+    def backward_input(self, gradient):
+        self.x = self.queue.pop(0)
+        return super().backward_input(gradient)
+
+
+@mutant(
+    "04.8", "edges", "the weight's gradient is made of micro-batch 0's gradient of y and micro-batch 2's x: does each"
+)
 class OneShelfForAll(Right):
     shelf = {}
 
@@ -881,7 +985,7 @@ class ComputesTwice(Right):
 @mutant(
     "04.8",
     "costs",
-    "between the parts it keeps 1024 bytes, target 704: x and the gradient; does it keep the output too?",
+    "between the parts 1024 bytes are kept, target 704: x and the gradient; is the output kept too?",
 )
 class KeepsTheOutput(Right):
     def forward(self, x, weight, bias):
@@ -889,13 +993,97 @@ class KeepsTheOutput(Right):
         return self.y
 
 
-@mutant("04.8", "costs", "after backward_weight it still keeps 704 bytes: let go of what is done with")
+@mutant("04.8", "costs", "after backward_weight 704 bytes are still kept, in self or elsewhere: let go of what is done")
 class NeverLetsGo(Right):
     def let_go(self):
         pass
 
 
-@mutant("04.8", "costs", "backward_input does 1440 operations, 3.0 x the target of 480: is the weight's gradient")
+@mutant("04.8", "costs", "after backward_weight 704 bytes are still kept, in self or elsewhere: let go of what is done")
+class KeepsAClosure(Right):
+    def backward_input(self, gradient):
+        found, x, self.x = super().backward_input(gradient), self.x, None
+        self.later = lambda: (gradient.flatten(0, -2).T @ x.flatten(0, -2), gradient.flatten(0, -2).sum(0))
+        return found
+
+    def products(self):
+        return self.later()
+
+
+@mutant("04.8", "costs", "after backward_weight 384 bytes are still kept, in self or elsewhere: let go of what is done")
+class KeepsInTheClass(Right):
+    kept = []
+
+    def forward(self, x, weight, bias):
+        self.kept.append(x)
+        return super().forward(x, weight, bias)
+
+
+@mutant(
+    "04.8", "costs", "between the parts 1088 bytes are kept, target 704: x and the gradient; is a copy of x kept too?"
+)
+class KeepsACopyInTheClass(Right):
+    kept = []
+
+    def forward(self, x, weight, bias):
+        self.kept.append(x.clone())
+        return super().forward(x, weight, bias)
+
+
+@mutant(
+    "04.8", "costs", "backward_weight does 0 operations in products of matrices, target 480: is the product done in"
+)
+class WithoutAProduct(Right):
+    def backward_input(self, gradient):
+        found, (x, rows) = super().backward_input(gradient), (self.x.flatten(0, -2), gradient.flatten(0, -2))
+        self.ready = (rows[:, :, None] * x[:, None, :]).sum(0), rows.sum(0)
+        return found
+
+    def products(self):
+        return self.ready
+
+
+@mutant(
+    "04.8", "costs", "between the parts 280 bytes are kept, target 704: x and the gradient; what does backward_weight"
+)
+class ProductForShow(WithoutAProduct):
+    def backward_input(self, gradient):
+        found, self.rows = super().backward_input(gradient), gradient.shape[:-1].numel()
+        self.let_go()
+        return found
+
+    def products(self):
+        torch.ones(self.weight.shape[0], self.rows) @ torch.ones(self.rows, self.weight.shape[1])
+        return self.ready
+
+
+@mutant("04.8", "costs", "backward_weight goes backward by autograd: write it with products of matrices")
+class WeightByAutograd(Right):
+    def products(self):
+        weight, bias = (one.detach().requires_grad_() for one in (self.weight, self.bias))
+        return torch.autograd.grad(F.linear(self.x, weight, bias), (weight, bias), self.gradient)
+
+    def forward(self, x, weight, bias):
+        self.bias = bias
+        return super().forward(x, weight, bias)
+
+
+@mutant("04.8", "costs", "backward_input goes backward by autograd: write it with products of matrices")
+class ByAutogradOfOneGraph(Right):
+    def forward(self, x, weight, bias):
+        self.leaves = [one.detach().requires_grad_() for one in (x, weight, bias)]
+        self.y = F.linear(*self.leaves)
+        return self.y.detach()
+
+    def backward_input(self, gradient):
+        self.gradient = gradient
+        return torch.autograd.grad(self.y, self.leaves[0], gradient, retain_graph=True)[0]
+
+    def products(self):
+        return torch.autograd.grad(self.y, self.leaves[1:], self.gradient)
+
+
+@mutant("04.8", "costs", "backward_input goes backward by autograd: write it with products of matrices")
 class ByAutogradInOne(Right):
     def backward_input(self, gradient):
         x = self.x.detach().requires_grad_()

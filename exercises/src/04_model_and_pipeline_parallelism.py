@@ -196,7 +196,7 @@ assert check("04.2", idle, part="share", seed=GRADE_SEED).passed
 def cut_layers(costs, p):
     """Return p whole numbers, how many layers each stage gets: at least one each, all of them together.
 
-    costs: a whole number for each layer. For [8, 1, 1, 1, 5] and p = 2 return [1, 4].
+    costs: a whole number for each layer; the list stays as it is. For [8, 1, 1, 1, 5] and p = 2 return [1, 4].
     """
     ### BEGIN SOLUTION
     from functools import cache
@@ -469,21 +469,22 @@ assert check("04.7", cuts, part="ddp", seed=GRADE_SEED).passed
 #
 # *Write · hard · 25 minutes · 6 points.* **You learn** what zero-bubble schedules are made of.
 #
-# The backward of a linear layer y = x Wᵀ + b computes two things, and only one of them is waited for:
+# The backward of a linear layer y = x weightᵀ + bias computes two things, and only one of them is waited for:
 #
 # ```text
-# backward_input     the gradient of x      the stage before cannot go on without it       "B"
-# backward_weight    the gradients of W, b  nobody needs them before the optimizer         "W"
+# backward_input     the gradient of x                 the stage before cannot go on without it       "B"
+# backward_weight    the gradients of weight and bias  nobody needs them before the optimizer         "W"
 # ```
 #
 # ZB-H1 does the second part later, when the rank would wait anyway. Until then the layer must keep what that part needs.
 
 # %% [markdown]
 # Write a class; every micro-batch gets an object of its own, in which `forward`, `backward_input` and `backward_weight` are called once
-# each, in this order. In between, other micro-batches' methods are called. Use products of matrices, not autograd.
+# each, in this order. In between, other micro-batches' methods are called, in any order. Use products of matrices, not autograd.
 #
 # **Target:** the gradients of autograd. Each part does one product, of 2 · rows · in · out operations. Between the parts `self` keeps x
-# and the gradient of y, no tensor more; weights do not count. After the second part it keeps nothing.
+# and the gradient of y, no tensor more; weights do not count. After the second part it keeps nothing. What a method is given stays as
+# it is.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-8", "locked": false, "schema_version": 3, "solution": true, "task": false}

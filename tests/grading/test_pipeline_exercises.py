@@ -56,6 +56,13 @@ def test_who_waits_for_whom_is_said():
     )
 
 
+def test_who_only_waits_for_one_that_waits_is_left_out():
+    order = [[Forward(0, 0), Backward(0, 0), Forward(0, 1), Backward(0, 1)]]
+    order += [[Forward(rank, 0), Forward(rank, 1), Backward(rank, 0), Backward(rank, 1)] for rank in (1, 2)]
+    found = lists.not_legal(lists.Written(order), 2)
+    assert found.count("waits with") == 2 and "rank 2 waits" not in found
+
+
 def test_a_list_without_an_end_is_cut_off():
     def endless(rank, p, m):
         while True:

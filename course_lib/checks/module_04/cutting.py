@@ -35,10 +35,11 @@ class Layers:
 
 
 class Report(NamedTuple):
-    """The numbers of layers that the answer gave, or what else it was; and the library's function that it called."""
+    """The numbers of layers that the answer gave, or what else it was; what it called, and what it changed."""
 
     sizes: list[Any] | str
     library: str
+    changed: bool = False
 
 
 def draw(case: Layers, seed: int) -> tuple[list[int], int]:
@@ -48,17 +49,21 @@ def draw(case: Layers, seed: int) -> tuple[list[int], int]:
 
 def attempt(function: Callable[..., Any], given: tuple[list[int], int]) -> Report:
     """Runs on a rank."""
-    result, library = watched(function, (list(given[0]), given[1]))
-    return Report(list(result) if isinstance(result, list | tuple) else type(result).__name__, library)
+    costs = list(given[0])
+    result, library = watched(function, (costs, given[1]))
+    sizes = list(result) if isinstance(result, list | tuple) else type(result).__name__
+    return Report(sizes, library, costs != given[0])
 
 
 def verdict(case: Layers, given: tuple[list[int], int], reports: tuple[Any, ...], book: Ledger) -> str | None:
     """A cut at all, then its slowest stage."""
-    (sizes, library), (costs, p) = reports[0], given
+    (sizes, library, changed), (costs, p) = reports[0], given
     shown = f" ({', '.join(map(str, costs))})" if len(costs) <= MOST_SHOWN else ""
     reason = _no_cut(sizes, costs, p) or _too_slow(sizes, costs, p)
     if reason is None and library:
         reason = f"right, but by {library}: this exercise asks you to write it"
+    if reason is None and changed:
+        reason = "right sizes, but your function changed the list `costs`, which is the caller's: work on a copy"
     return f"{case}{shown}: {reason}" if reason else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from course_lib.checks import ratios
@@ -93,6 +93,8 @@ def _blocked(schedule: Schedule) -> str | None:
             missing = _missing(schedule, rank, at[rank], done)[0]
             other = schedule.rank_of(missing.stage)
             after = schedule.lists[other][at[other]]
+            if after == missing:
+                continue  # the other rank waits with just that; its own line says for what
             waits.append(
                 f"rank {rank} waits with {schedule.lists[rank][at[rank]]} for {missing}, "
                 f"which rank {other} does only after {after}"
@@ -110,10 +112,22 @@ def too_costly(name: str, lists: Lists, m: int) -> str | None:
     """None if bubble and activations in flight are the named schedule's."""
     p, schedule = len(lists), add_messages(schedule_of(lists, m))
     holds = [held(schedule, rank).in_flight for rank in range(p)]
-    return _wrong_bubble(name, schedule, holds) or _wrong_held(name, holds, m)
+    begins = _wrong_beginning(name, lists, m)
+    return _wrong_bubble(name, schedule, holds, begins) or _wrong_held(name, holds, m, begins)
 
 
-def _wrong_bubble(name: str, schedule: Schedule, holds: Sequence[int]) -> str | None:
+def _wrong_beginning(name: str, lists: Lists, m: int) -> str:
+    """Of the first rank that begins with too few or too many forwards, how many they are."""
+    for rank, instructions in enumerate(lists):
+        got = [type(one) for one in instructions].index(Backward)
+        want = _in_flight(name, len(lists), m, rank)
+        if got != want:
+            forwards = f"{got} forward{'s' * (got != 1)}"
+            return f"rank {rank} begins with {forwards} before its first backward, {WORDS[name]} with {want}"
+    return ""
+
+
+def _wrong_bubble(name: str, schedule: Schedule, holds: Sequence[int], begins: str) -> str | None:
     for durations in (Durations(), UNEQUAL):
         p, m = schedule.n_ranks, schedule.n_microbatches
         got = bubble_s(time_schedule(schedule, durations), p)
@@ -124,12 +138,20 @@ def _wrong_bubble(name: str, schedule: Schedule, holds: Sequence[int]) -> str | 
         text = f"the ranks idle for {got:g} s, {WORDS[name]}'s bubble is {want:g} s ({seconds})"
         if m > 1 and max(holds) == 1 and p > 1:
             return f"{text}: one micro-batch at a time is naive model parallelism, nothing overlaps"
-        short = next((rank for rank in range(p) if holds[rank] < _in_flight(name, p, m, rank)), None)
-        if short is not None:
-            many = _in_flight(name, p, m, short)
-            return f"{text}: rank {short} begins with backward too soon, it could be {many} forwards ahead"
+        if seen := begins or _out_of_order(schedule):
+            return f"{text}: {seen}"
         return f"{text}: {ratios.times(got / want)} it" if want else text
     return None
+
+
+def _out_of_order(schedule: Schedule) -> str:
+    """The first two backwards of a rank that go another way than the micro-batches' numbers."""
+    for rank in range(schedule.n_ranks):
+        backwards = [one for one in schedule.computes(rank) if isinstance(one, Backward)]
+        for before, after in pairwise(backwards):
+            if before.microbatch > after.microbatch:
+                return f"rank {rank} does {before} before {after}"
+    return ""
 
 
 def formula_bubble_s(name: str, p: int, m: int, durations: Durations) -> float:
@@ -144,7 +166,7 @@ def formula_bubble_s(name: str, p: int, m: int, durations: Durations) -> float:
     )
 
 
-def _wrong_held(name: str, holds: Sequence[int], m: int) -> str | None:
+def _wrong_held(name: str, holds: Sequence[int], m: int, begins: str) -> str | None:
     p, other = len(holds), OTHER[name]
     for rank, got in enumerate(holds):
         want = _in_flight(name, p, m, rank)
@@ -152,8 +174,7 @@ def _wrong_held(name: str, holds: Sequence[int], m: int) -> str | None:
             text = f"rank {rank} holds {got} activation{'s' * (got != 1)} at once, {WORDS[name]} holds {want}"
             if all(one == _in_flight(other, p, m, place) for place, one in enumerate(holds)):
                 return f"{text}: is that {WORDS[other]}?"
-            many = abs(got - want)
-            return f"{text}: {many} forward{'s' * (many > 1)} too {'many' if got > want else 'few'} at the beginning"
+            return f"{text}: {begins or 'it begins well, but later does two forwards without a backward between'}"
     return None
 
 

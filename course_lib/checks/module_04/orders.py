@@ -149,7 +149,7 @@ ONE_F_ONE_B = ProbeExercise(
     levels={
         "lists": Level(
             points=3,
-            cases=(Sizes(p=2, m=3), Sizes(p=4, m=8), Sizes(p=3, m=9), Sizes(p=5, m=5)),
+            cases=(Sizes(p=3, m=5), Sizes(p=2, m=3), Sizes(p=4, m=8), Sizes(p=5, m=5)),
             praise="GPipe's bubble, and min(p - rank, m) activations in place of m",
         ),
         "edges": Level(

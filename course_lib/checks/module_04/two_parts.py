@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.checks import ratios
 from course_lib.checks.module_03.compare import exactly, ratio_of, same
+from course_lib.checks.module_04.meter import Meter, Work
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
 from course_lib.comm.ledger import Ledger
 
 NAMES = ("the output", "the input's gradient", "the weight's gradient", "the bias's gradient")
 OUTPUT, INPUT, WEIGHT, BIAS = range(4)
+BACKWARD = ("backward_input", "backward_weight")
+OWNERS = {
+    "forward": "x, which belongs to the layer before",
+    "backward_input": "the gradient of y, which belongs to the layer after",
+}
+OWN_TENSORS = "does each object keep its own tensors, in self?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +48,17 @@ class Given(NamedTuple):
     weight: Tensor
     bias: Tensor
     parts: list[tuple[Tensor, Tensor]]
+    looks_at_cost: bool = False
 
 
 class Report(NamedTuple):
-    """One micro-batch: what came out, the multiplications of both parts of backward, bytes kept between and after."""
+    """By micro-batch and method what came out and was computed; the bytes kept between the parts of all, and after."""
 
-    found: list[Tensor | str]
-    flops: tuple[int, int]
-    kept: tuple[int, int]
+    results: list[dict[str, Any]]
+    works: list[dict[str, Work]]
+    overwritten: str
+    between: int
+    after: int
 
 
 def draw(case: Layer, seed: int) -> Given:
@@ -59,56 +69,80 @@ def draw(case: Layer, seed: int) -> Given:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     parts = [(numbers(*shape, case.n_in), numbers(*shape, case.n_out)) for shape in case.shapes]
-    return Given(numbers(case.n_out, case.n_in), numbers(case.n_out), parts)
+    return Given(numbers(case.n_out, case.n_in), numbers(case.n_out), parts, case.looks_at_cost)
 
 
-def attempt(answer: Callable[..., Any], given: Given) -> list[Report]:
-    """Runs on a rank: all forwards, then all first parts, then all second parts, as in the tail of ZB-H1."""
+class _Trial:
+    """The answer's objects, one for each micro-batch, and what their methods do."""
+
+    def __init__(self, answer: Callable[..., Any], given: Given) -> None:
+        self.given, self.meter = given, Meter()
+        self.objects = [answer() for _ in given.parts]
+        self.results: list[dict[str, Any]] = [{} for _ in given.parts]
+        self.works: list[dict[str, Work]] = [{} for _ in given.parts]
+        self.handed: list[tuple[str, Tensor, Tensor]] = []
+        self.overwritten = ""
+
+    def call(self, method: str, number: int, *parameters: Tensor) -> None:
+        """Of one object."""
+        function = getattr(self.objects[number], method)
+        result, work = self.meter.measure(function, *self._hand_out(method, number), *parameters)
+        self.results[number][method], self.works[number][method] = _copied(result), work
+        for owner, tensor, before in self.handed:
+            if not self.overwritten and not torch.equal(tensor, before):
+                self.overwritten = f"{method} overwrites {owner}: work on a copy"
+
+    def _hand_out(self, method: str, number: int) -> list[Tensor]:
+        """The micro-batch's tensor for this method. Where memory is measured, the answer alone may keep it."""
+        if method not in OWNERS:
+            return []
+        before = self.given.parts[number][list(OWNERS).index(method)]
+        tensor = before.clone()
+        self.meter.note([tensor])
+        if not self.given.looks_at_cost:
+            self.handed.append((OWNERS[method], tensor, before))
+        return [tensor]
+
+
+def attempt(answer: Callable[..., Any], given: Given) -> Report:
+    """Runs on a rank: all forwards, all first parts, all second parts.
+
+    Each in another order: if objects share a queue or a stack, they get each other's tensors.
+    """
     weight, bias = torch.nn.Parameter(given.weight), torch.nn.Parameter(given.bias)
-    layers = [answer() for _ in given.parts]
-    outputs = [layer.forward(x, weight, bias) for layer, (x, _) in zip(layers, given.parts, strict=True)]
-    firsts, between = [], []
-    for layer, (_, gradient) in zip(layers, given.parts, strict=True):
-        with FlopCounterMode(display=False) as counter:
-            firsts.append(layer.backward_input(gradient))
-        between.append((counter.get_total_flops(), kept_bytes(layer, (weight, bias))))
-    reports = []
-    for layer, output, first, (flops, kept) in zip(layers, outputs, firsts, between, strict=True):
-        with FlopCounterMode(display=False) as counter:
-            second = layer.backward_weight()
-        both = list(second) if isinstance(second, tuple | list) and len(second) == 2 else [f"{second!r:.40}"] * 2
-        found = [one.detach() if isinstance(one, Tensor) else str(one) for one in (output, first, *both)]
-        after = kept_bytes(layer, (weight, bias))
-        reports.append(Report(found, (flops, counter.get_total_flops()), (kept, after)))
-    return reports
+    trial, numbers = _Trial(answer, given), range(len(given.parts))
+    for number in numbers:
+        trial.call("forward", number, weight, bias)
+    for number in [*numbers[1:], *numbers[:1]]:
+        trial.call("backward_input", number)
+    between = trial.meter.live_bytes(besides=(weight, bias)) if given.looks_at_cost else 0
+    for number in [*numbers[2:], *numbers[:2]]:
+        trial.call("backward_weight", number)
+    after = trial.meter.live_bytes(besides=(weight, bias)) if given.looks_at_cost else 0
+    return Report(trial.results, trial.works, trial.overwritten, between, after)
 
 
-def kept_bytes(layer: Any, parameters: Iterable[Tensor]) -> int:
-    """Bytes behind the tensors that an object holds, in containers too; those of its parameters do not count."""
-    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in _tensors(vars(layer))}
-    for parameter in parameters:
-        storages.pop(parameter.untyped_storage().data_ptr(), None)
-    return sum(storages.values())
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(one)
+def _copied(value: Any) -> Any:
+    """What a method returned, as tensors with memory of their own; anything else by its type's name."""
+    if isinstance(value, tuple | list):
+        return [_copied(one) for one in value]
+    return value.detach().clone() if isinstance(value, Tensor) else "None" if value is None else type(value).__name__
 
 
 def verdict(case: Layer, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """Values, then multiplications and memory."""
-    for number, (report, (x, gradient)) in enumerate(zip(reports[0], given.parts, strict=True)):
+    report: Report = reports[0]
+    if report.overwritten:
+        return f"{case}: {report.overwritten}"
+    for number, (found, works) in enumerate(zip(report.results, report.works, strict=True)):
         which = f", micro-batch {number}" if len(given.parts) > 1 else ""
-        reason = _wrong_values(report.found, given, number)
+        reason = _wrong_form(found, given) or _wrong_values(found, given, number)
         if reason is None and case.looks_at_cost:
-            reason = _wrong_flops(report.flops, x, gradient) or _wrong_memory(report.kept, given, x, gradient)
+            reason = _wrong_work(works, *given.parts[number])
         if reason:
             return f"{case}{which}: {reason}"
-    return None
+    reason = _wrong_memory(report, given) if case.looks_at_cost else None
+    return f"{case}: values right, but {reason}" if reason else None
 
 
 def reference(given: Given, number: int) -> list[Tensor]:
@@ -119,24 +153,41 @@ def reference(given: Given, number: int) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y, leaves, gradient)]
 
 
-def _wrong_values(found: list[Tensor | str], given: Given, number: int) -> str | None:
-    want = reference(given, number)
-    for place, (name, got, right) in enumerate(zip(NAMES, found, want, strict=True)):
-        if isinstance(got, str):
-            of = "backward_weight returns two tensors, of the weight and of the bias" if place >= WEIGHT else "a tensor"
-            return f"{name} is {got}, expected {of}"
+def _wrong_form(found: dict[str, Any], given: Given) -> str | None:
+    for method in ("forward", "backward_input"):
+        if not isinstance(found[method], Tensor):
+            return f"{method} returned {_shown(found[method])}, not one tensor: is there a return on every path?"
+    second = found["backward_weight"]
+    if not isinstance(second, list) or len(second) != 2 or not all(isinstance(one, Tensor) for one in second):
+        return f"backward_weight returned {_shown(second)}: return two tensors, for the weight and for the bias"
+    if [one.shape for one in second] == [given.bias.shape, given.weight.shape]:
+        return "backward_weight returned (bias, weight)? The weight's gradient comes first"
+    return None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return f"({', '.join(map(_shown, value))})"
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else str(value)
+
+
+def _wrong_values(found: dict[str, Any], given: Given, number: int) -> str | None:
+    tensors = [found["forward"], found["backward_input"], *found["backward_weight"]]
+    for place, (name, got, right) in enumerate(zip(NAMES, tensors, reference(given, number), strict=True)):
         if got.shape != right.shape:
             turned = ": is it turned round? weight is (out, in)" * (got.shape == right.shape[::-1])
             return f"{name} has shape {tuple(got.shape)}, expected {tuple(right.shape)}{turned}"
+        if got.dtype != right.dtype:
+            return f"{name} is {got.dtype}, expected {right.dtype} as x"
         if not same(got, right):
             return f"{name} {_signature(place, got, right, given, number)}"
     return None
 
 
 def _signature(place: int, got: Tensor, right: Tensor, given: Given, number: int) -> str:
-    for other in range(len(given.parts)):
-        if other != number and same(got, reference(given, other)[place]):
-            return f"is micro-batch {other}'s: does each object keep its own tensors, in self?"
+    mixed = _mixed_up(place, got, given, number)
+    if mixed:
+        return f"{mixed}: {OWN_TENSORS}"
     if place == OUTPUT and same(got, right - given.bias):
         return "lacks the bias"
     ratio = ratio_of(got, right)
@@ -147,27 +198,55 @@ def _signature(place: int, got: Tensor, right: Tensor, given: Given, number: int
     return f"is {exactly(ratio)} the reference{meaning.get(round(ratio, 12), '')}"
 
 
-def _wrong_flops(flops: tuple[int, int], x: Tensor, gradient: Tensor) -> str | None:
+def _mixed_up(place: int, got: Tensor, given: Given, number: int) -> str:
+    """Whether it is made from another micro-batch's tensors."""
+    for other in range(len(given.parts)):
+        if other != number and same(got, reference(given, other)[place]):
+            return f"is micro-batch {other}'s"
+    pairs = product(range(len(given.parts)), repeat=2) if place == WEIGHT else ()
+    for one, other in pairs:
+        gradient, x = given.parts[one][1].flatten(0, -2), given.parts[other][0].flatten(0, -2)
+        if len(gradient) == len(x) and same(got, gradient.T @ x):
+            return f"is made of micro-batch {one}'s gradient of y and micro-batch {other}'s x"
+    return ""
+
+
+def _wrong_work(works: dict[str, Work], x: Tensor, gradient: Tensor) -> str | None:
     target = 2 * x.numel() * gradient.shape[-1]
-    for name, got in zip(("backward_input", "backward_weight"), flops, strict=True):
+    for method in BACKWARD:
+        if works[method].autograd:
+            return f"values right, but {method} goes backward by autograd: write it with products of matrices"
+    for method in BACKWARD:
+        got = works[method].flops
         if got > target:
             text = (
-                f"values right, but {name} does {got} operations, {ratios.times(got / target)} the target of {target}"
+                f"values right, but {method} does {got} operations, {ratios.times(got / target)} the target of {target}"
             )
-            both = ": is the weight's gradient computed here already?" if name == "backward_input" else ""
-            return f"{text}{both}"
+            return text + ": is the weight's gradient computed here already?" * (method == "backward_input")
+        if got < target:
+            return (
+                f"values right, but {method} does {got} operations in products of matrices, target {target}: "
+                "is the product done in another method, or not as a product (@)?"
+            )
     return None
 
 
-def _wrong_memory(kept: tuple[int, int], given: Given, x: Tensor, gradient: Tensor) -> str | None:
-    between, after = kept
-    target = x.nbytes + gradient.nbytes
-    if between > target:
-        text = f"values right, but between the parts it keeps {between} bytes, target {target}: x and the gradient"
-        output = " too" if between == target + gradient.nbytes else ""
-        return f"{text}; does it keep the output{output}?" if output else text
-    if after:
-        return f"values right, but after backward_weight it still keeps {after} bytes: let go of what is done with"
+def _wrong_memory(report: Report, given: Given) -> str | None:
+    x, gradient = (sum(tensor.nbytes for tensor in tensors) for tensors in zip(*given.parts, strict=True))
+    target, count = x + gradient, len(given.parts)
+    each = f" for {count} micro-batches" if count > 1 else ""
+    text = f"between the parts {report.between} bytes are kept{each}, target {target}: x and the gradient"
+    if report.between > target:
+        likely = {gradient: "the output", x: "a copy of x", count * given.weight.nbytes: "a copy of the weight"}
+        more = likely.get(report.between - target)
+        return f"{text}; is {more} kept too?" if more else text
+    if report.between < target:
+        return f"{text}; what does backward_weight compute from?"
+    if report.after:
+        return (
+            f"after backward_weight {report.after} bytes are still kept, in self or elsewhere: "
+            "let go of what is done with"
+        )
     return None
 
 
@@ -185,7 +264,7 @@ TWO_PARTS = ProbeExercise(
         ),
         "edges": Level(
             points=2,
-            cases=(Layer(shapes=((2, 3),)), Layer(shapes=((4,), (4,), (2,))), Layer(shapes=((1,),), n_in=1, n_out=1)),
+            cases=(Layer(shapes=((2, 3),)), Layer(shapes=((4,), (4,), (4,))), Layer(shapes=((1,),), n_in=1, n_out=1)),
             praise="for (B, S, H) too, and with several micro-batches waiting",
         ),
         "costs": Level(
@@ -198,8 +277,8 @@ TWO_PARTS = ProbeExercise(
         ),
     },
     hints=(
-        "y = x W^T + b. With g the gradient of y: x's is g W, W's is g^T x, b's is the sum of g over all rows. "
-        "Which of them does the stage before wait for?",
+        "y = x weight^T + bias. With g the gradient of y: that of x is g weight, that of weight is g^T x, that of bias "
+        "the sum of g over all rows. Which of them does the stage before wait for?",
         "Keep x and weight in forward, and gradient in backward_input: in self, since each micro-batch has its object. "
         "A weight is there anyway and does not count.",
         "gradient.flatten(0, -2) makes rows of (B, S, out); the same for x.",
