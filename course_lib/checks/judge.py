@@ -21,6 +21,8 @@ TRAFFIC = {"messages": ratios.MESSAGES, "steps": ratios.STEPS, "bytes": ratios.B
 UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
 WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
 LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
+COLLECTIVE = re.compile(r"waits? in \w+ #\d+")
+NO_HISTORY = "; backward starts at a tensor without history: was it detached? Only what is sent needs none"
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 
@@ -47,7 +49,7 @@ def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str
     if unwritten:
         return "not written yet: put your code in place of the line `raise NotImplementedError`"
     lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
-    advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_lengths(text, row)
+    advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_error(text, row)
     return f"{lead}: {text}{advice}"
 
 
@@ -62,6 +64,8 @@ def _advice_on_hang(text: str) -> str:
         return "; all that wait are sending, nobody receives: start the receive first (comm.irecv), then send"
     if receives and not sends:
         return "; all that wait are receiving, nobody sends: does each partner send to the rank that expects it?"
+    if COLLECTIVE.search(text):
+        return "; a collective waits until every rank of its group has called it"
     return ""
 
 
@@ -78,7 +82,9 @@ def _partner_that_returned(text: str) -> str | None:
     return None
 
 
-def _advice_on_lengths(text: str, row: tuple[int, ...]) -> str:
+def _advice_on_error(text: str, row: tuple[int, ...]) -> str:
+    if "does not require grad and does not have a grad_fn" in text:
+        return NO_HISTORY
     lengths = LENGTHS.search(text)
     if not lengths or lengths[2] != lengths[4] or abs(int(lengths[1]) - int(lengths[3])) != math.prod(row):
         return ""

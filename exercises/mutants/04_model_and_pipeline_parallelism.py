@@ -96,6 +96,56 @@ def loss_is_nan(*given):
     return halves(*given, returned=lambda loss: loss.item() * float("nan"))
 
 
+@mutant("04.1", "values", "right gradients, but rank 1 returned a tensor with its history, not the loss as a number")
+def loss_with_its_history(*given):
+    return halves(*given, returned=lambda loss: loss)
+
+
+@mutant("04.1", "values", "right gradients, but rank 1 returned a tensor, not the loss as a number: loss.item()")
+def loss_is_a_tensor(*given):
+    return halves(*given, returned=lambda loss: loss.detach())
+
+
+@mutant("04.1", "values", "right gradients, but rank 1 returned str, not the loss as a number")
+def loss_in_words(*given):
+    return halves(*given, returned=lambda loss: f"{loss.item():.3f}")
+
+
+@mutant("04.1", "values", "backward starts at a tensor without history: was it detached? Only what is sent needs none")
+def detaches_the_output_itself(half, *given):
+    return halves(lambda x: half(x).detach() if dist.get_rank() == 0 else half(x), *given)
+
+
+@mutant("04.1", "values", "these are the gradients without the GELU: call half(inputs), not one of its layers")
+def skips_the_gelu(half, *given):
+    return halves(half.layer1 if dist.get_rank() == 0 else half, *given)
+
+
+@mutant("04.1", "values", "these are the gradients with two GELUs, one after the other: half(inputs) has one in it")
+def one_gelu_more(half, *given):
+    return halves(lambda x: F.gelu(half(x)) if dist.get_rank() == 0 else half(x), *given)
+
+
+@mutant("04.1", "values", "layer1.weight on rank 0 is exactly 1/32 of the reference: y.backward(gradient) is all that")
+def means_on_rank_0(*given):
+    return halves(*given, gradient=lambda found: found / found.numel())
+
+
+@mutant("04.1", "values", "layer1.weight on rank 0 holds nan, not a number: was a torch.empty(...) used before")
+def gradient_not_waited_for(*given):
+    return halves(*given, gradient=torch.empty_like)
+
+
+@mutant("04.1", "values", "layer1.weight on rank 0 is off by ")
+def a_little_too_much(*given):
+    return halves(*given, gradient=lambda found: found * 1.00003)
+
+
+@mutant("04.1", "values", "right gradients, but the loss on rank 1 is exactly 1.0005 x that of all rows")
+def loss_is_a_little_too_large(*given):
+    return halves(*given, returned=lambda loss: loss.item() * 1.0005)
+
+
 @mutant("04.1", "values", "layer1.weight on rank 0 is exactly 1/2 of the reference")
 def averages_over_the_ranks(*given):
     return halves(*given, gradient=lambda found: found / 2)
@@ -386,7 +436,9 @@ def returns_the_layers(costs, p):
     return [costs[a:b] for a, b in stages_of(balanced(costs, p))]
 
 
-@mutant("04.3", "small", "right sizes, but your function changed the list `costs`, which is the caller's: work on a copy")
+@mutant(
+    "04.3", "small", "right sizes, but your function changed the list `costs`, which is the caller's: work on a copy"
+)
 def empties_the_list(costs, p):
     sizes = balanced(list(costs), p)
     costs.clear()
@@ -1203,7 +1255,82 @@ def zeroed_in_between(*given):
     return gpipe(*given, between=lambda half: half.zero_grad())
 
 
-@mutant("04.9", "gradients", "layer1.weight on rank 0 is no multiple of the reference")
+@mutant(
+    "04.9",
+    "gradients",
+    "2 micro-batches of 3, 3 rows: your gradient is exactly 1/2 of the reference: divided by 4? Here",
+)
+def divides_by_4(*given):
+    return gpipe(*given, weight=lambda rows, total, m: 1 / 4, loss_of=lambda values, rows: sum(values) * 4 / len(rows))
+
+
+@mutant(
+    "04.9", "gradients", "2 micro-batches of 3, 3 rows: your gradient is exactly 0.75 x the reference: divided by 8?"
+)
+def divides_by_8(*given):
+    return gpipe(
+        *given, weight=lambda rows, total, m: rows / 8, loss_of=lambda values, rows: sum(values) * 8 / sum(rows)
+    )
+
+
+@mutant("04.9", "gradients", "the last micro-batch is left out")
+def without_the_last(half, parts, width):
+    return gpipe(half, parts[:-1], width)
+
+
+@mutant("04.9", "gradients", "the last micro-batch is left out")
+def last_backward_left_out(*given):
+    return gpipe(*given, order=lambda kept, rank: kept[:-1])
+
+
+@mutant("04.9", "gradients", "right gradients, but rank 1 returned a tensor with its history, not the loss as a number")
+def returns_a_tensor(half, parts, width):
+    loss = gpipe(half, parts, width)
+    return torch.tensor(loss, requires_grad=True) if dist.get_rank() == 1 else None
+
+
+@mutant("04.9", "messages", "values right, but one micro-batch after the other: rank 0 sends number 1 only when the")
+def one_after_the_other(*given):
+    return some_at_a_time(*given, 1)
+
+
+@mutant("04.9", "messages", "values right, but the pipeline runs empty: rank 0 sends number 2 only when the gradients")
+def two_at_a_time(*given):
+    return some_at_a_time(*given, 2)
+
+
+def some_at_a_time(half, parts, width, many):
+    total = sum(len(targets) for _, targets in parts)
+    groups = [parts[first : first + many] for first in range(0, len(parts), many)]
+    losses = [gpipe(half, group, width, weight=lambda rows, _, m: rows / total) for group in groups]
+    return sum(losses) if dist.get_rank() == 1 else None
+
+
+@mutant("04.9", "messages", "the ledger has no message from rank 1 to rank 0: use comm.send and comm.recv, not torch")
+def gradients_past_the_ledger(half, parts, width):
+    rank, total, kept = dist.get_rank(), sum(len(targets) for _, targets in parts), []
+    for inputs, targets in parts:
+        if rank == 0:
+            kept.append(half(inputs))
+            comm.send(kept[-1].detach(), 1)
+        else:
+            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
+            kept.append((x, F.cross_entropy(half(x), targets, reduction="sum") / total))
+    if rank == 0:
+        for y in kept:
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, 1)
+            y.backward(gradient)
+        return None
+    for x, loss in kept:
+        loss.backward()
+        dist.send(x.grad, 0)
+    return sum(loss.item() for _, loss in kept)
+
+
+@mutant(
+    "04.9", "gradients", "the gradients come back in another order than rank 0 takes them: each y needs that of its"
+)
 def one_rank_the_other_way_round(*given):
     return gpipe(*given, order=lambda kept, rank: kept[::-1] if rank else kept)
 
@@ -1330,7 +1457,66 @@ def averages_the_weights_too(*given):
     return mend(given, change)
 
 
-@mutant("04.10", "gradients", "nobody adds them")
+@mutant(
+    "04.10", "gradients", "each copy has its own part and half of the other's: the gradient of two uses is their sum"
+)
+def half_of_the_other_s(*given):
+    return mend(given, lambda own, theirs: own + theirs / 2)
+
+
+@mutant("04.10", "gradients", "640 bytes came in, but tied.grad is what it was; what is sent, and where is it added?")
+def received_and_not_added(*given):
+    return mend(given, lambda own, theirs: own)
+
+
+@mutant("04.10", "gradients", "embedding.weight on rank 0 holds nan, not a number: was a torch.empty(...) used before")
+def adds_before_it_waits(*given):
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if tied is not None:
+        theirs, other = torch.empty_like(tied), last - dist.get_rank()
+        receiving, own = comm.irecv(theirs, other), tied.grad.clone()
+        tied.grad += theirs
+        dist.barrier()  # nothing can have come in before; without it, that is a matter of luck
+        handles = [receiving, comm.isend(own, other)]
+        for handle in handles:
+            handle.wait()
+    return loss
+
+
+@mutant("04.10", "gradients", "right gradients, but rank 1 returned a tensor, not the loss as a number")
+def returns_the_loss_as_a_tensor(*given):
+    return torch.tensor(mend(given, lambda own, theirs: own + theirs) or 0.0)
+
+
+@mutant(
+    "04.10", "gradients", "what comm.all_reduce returns is the sum, its input stays as it is; where does the sum go?"
+)
+def sum_not_used(*given):
+    loss, tied = tied_step(*given), given[1]
+    comm.all_reduce(torch.zeros(20, 8) if tied is None else tied.grad)
+    return loss
+
+
+@mutant("04.10", "gradients", "the *weights* were written, which are equal anyway; add the gradients")
+def averages_the_weights(*given):
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if tied is not None:
+        theirs, other = torch.empty_like(tied), last - dist.get_rank()
+        handles = [comm.irecv(theirs, other), comm.isend(tied.detach(), other)]
+        for handle in handles:
+            handle.wait()
+        tied.data = (tied.data + theirs) / 2
+    return loss
+
+
+@mutant("04.10", "bytes", "the ledger has no message for the tied weight: use comm.isend and comm.irecv, not torch")
+def past_the_ledger(*given):
+    loss, tied = tied_step(*given), given[1]
+    dist.all_reduce(torch.zeros(20, 8) if tied is None else tied.grad)
+    return loss
+
+
+@mutant("04.10", "gradients", "the *weights* were written, which are equal anyway; add the gradients")
 def copies_the_weight(*given):
     loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
     if tied is not None and dist.get_rank() == 0:
@@ -1350,7 +1536,7 @@ def both_send_first(*given):
     return loss
 
 
-@mutant("04.10", "gradients", "3 ranks, 2 x 5 tokens: a hang: ", hangs=True)
+@mutant("04.10", "gradients", "a collective waits until every rank of its group has called it", hangs=True)
 def not_all_call_the_all_reduce(*given):
     loss, tied = tied_step(*given), given[1]
     if tied is not None:
@@ -1358,7 +1544,7 @@ def not_all_call_the_all_reduce(*given):
     return loss
 
 
-@mutant("04.10", "bytes", "only the first and the last rank send, one gradient each, 640 bytes")
+@mutant("04.10", "bytes", "640 bytes. All ranks take part in your all_reduce, also those without a copy")
 def zeros_from_those_between(*given):
     loss, tied = tied_step(*given), given[1]
     total = comm.all_reduce(torch.zeros(20, 8) if tied is None else tied.grad)

@@ -63,8 +63,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # | call | does |
 # | --- | --- |
-# | `comm.send(tensor, 1)` | sends a tensor's numbers to rank 1, and waits until they have been received |
+# | `comm.send(tensor, 1)` | sends a tensor's numbers, never its history, to rank 1, and waits until they have been received |
 # | `comm.recv(torch.empty(shape), 0)` | returns what rank 0 sends, a tensor of that shape without any history |
+# | `y.detach()` | y's numbers as a tensor without history; `y` itself keeps its own, and backward needs it |
 # | `y.backward(gradient)` | backward from `y`, if `gradient` is that of the loss with respect to `y` |
 #
 # **Target:** on both ranks the gradients of one device; one message each way. The loss is the mean cross-entropy of all rows.
@@ -615,12 +616,13 @@ compare(pipeline_step)
 #
 # Write the function again without the bug, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
-# **Target:** the gradients of one device, those of the mean over *all* rows; the same messages as before.
+# **Target:** the gradients of one device, those of the mean over *all* rows; the same messages as before. It stays a pipeline: rank 0
+# sends the next micro-batch before the gradients of all earlier ones are back, as GPipe and 1F1B do. The loss is a number, as before.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def repaired_step(half, parts, width):
-    """Leave the gradients in this rank's half; return the loss of all rows on rank 1."""
+    """Leave the gradients in this rank's half; return the loss of all rows on rank 1, as a number."""
     ### BEGIN SOLUTION
     rank, total, kept = dist.get_rank(), sum(len(targets) for _, targets in parts), []
     for inputs, targets in parts:
@@ -740,8 +742,8 @@ compare_tied(tied_step)
 # trained, with more parameters, and a checkpoint that saves one copy loses what the other has learnt.
 #
 # Write the function again without the bug; `compare_tied(repaired_tied_step)` shows what has become of the copies. It is called once in a
-# step, after `zero_grad`. `comm.irecv(into, source)` and
-# `comm.isend(tensor, other)` start a message and return a handle; its `.wait()` ends it.
+# step, after `zero_grad`. `comm.irecv(into, source)` and `comm.isend(tensor, other)` start a message and return a handle; its `.wait()`
+# ends it, and only then `into` holds what was sent. The messages go through `comm`, so that the ledger counts them.
 #
 # **Target:** both copies have the gradient that one device has; for it, the first and the last rank send one matrix each, and the
 # others nothing. On one rank there is one copy, and all is well.
@@ -749,7 +751,7 @@ compare_tied(tied_step)
 
 # %% nbgrader={"grade": false, "grade_id": "04-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def repaired_tied_step(stage, tied, inputs, targets, shape):
-    """Leave the gradients in this rank's stage; return the loss on the last rank."""
+    """Leave the gradients in this rank's stage; return the loss on the last rank, as a number."""
     ### BEGIN SOLUTION
     loss = tied_step(stage, tied, inputs, targets, shape)
     last = dist.get_world_size() - 1

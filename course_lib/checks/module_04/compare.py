@@ -8,11 +8,12 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks.module_03.compare import Causes, exactly, ratio_of, same
+from course_lib.checks.module_03.compare import Causes, exactly, no_multiple, ratio_of, same
 from course_lib.comm.ledger import Ledger
 
 Place = tuple[int, str]  # rank, parameter
 Gradients = Mapping[Place, Tensor | None]
+Sizes = Mapping[Place, float]  # of the terms that a gradient is the sum of
 Guess = tuple[Gradients, str]  # what a likely mistake leaves, on the ranks that it shows on, and the mistake in words
 
 
@@ -21,21 +22,34 @@ def gradients_on(rank: int, stage: nn.Module) -> dict[Place, Tensor | None]:
     return {(rank, name): None if p.grad is None else p.grad.clone() for name, p in stage.named_parameters()}
 
 
-def why_wrong(got: Gradients, want: Gradients, *, guesses: Sequence[Guess] = (), causes: Causes = ()) -> str | None:
+def why_wrong(
+    got: Gradients, want: Gradients, *, guesses: Sequence[Guess] = (), causes: Causes = (), sizes: Sizes | None = None
+) -> str | None:
     """None if all gradients are right, else one line: a known mistake, one ratio for all, or the first wrong tensor."""
-    if _agree(got, want):
+    terms = sizes or {}
+    if _agree(got, want, terms):
         return None
+    if missing := _without_numbers(got, want):
+        return missing
+    for expected, text in guesses:
+        if _agree(got, expected, terms):
+            return text
+    return _overall_ratio(got, want, causes) or _first_wrong(got, want, causes, terms)
+
+
+def _agree(got: Gradients, want: Gradients, terms: Sizes) -> bool:
+    return all(same(got.get(place), right, terms=terms.get(place, 0.0)) for place, right in want.items())
+
+
+def _without_numbers(got: Gradients, want: Gradients) -> str | None:
     for (rank, name), right in want.items():
         if right is not None and got.get((rank, name)) is None:
             return f"{name} has no gradient on rank {rank}"
-    for expected, text in guesses:
-        if _agree(got, expected):
-            return text
-    return _overall_ratio(got, want, causes) or _first_wrong(got, want, causes)
-
-
-def _agree(got: Gradients, want: Gradients) -> bool:
-    return all(same(got.get(place), right) for place, right in want.items())
+    for (rank, name), found in got.items():
+        if found is not None and bool(found.isnan().any()):
+            question = "was a torch.empty(...) used before its numbers had come in? With irecv, that is after wait()"
+            return f"{name} on rank {rank} holds nan, not a number: {question}"
+    return None
 
 
 def _overall_ratio(got: Gradients, want: Gradients, causes: Causes) -> str | None:
@@ -44,14 +58,14 @@ def _overall_ratio(got: Gradients, want: Gradients, causes: Causes) -> str | Non
     return None if ratio is None else f"your gradient is {exactly(ratio)} the reference{_because(ratio, causes)}"
 
 
-def _first_wrong(got: Gradients, want: Gradients, causes: Causes) -> str:
+def _first_wrong(got: Gradients, want: Gradients, causes: Causes, terms: Sizes) -> str:
     for (rank, name), right in want.items():
         found = got[rank, name]
-        if found is None or right is None or same(found, right):
+        if found is None or right is None or same(found, right, terms=terms.get((rank, name), 0.0)):
             continue
         ratio = ratio_of(found, right) if found.shape == right.shape else None
         if ratio is None:
-            return f"{name} on rank {rank} is no multiple of the reference"
+            return f"{name} on rank {rank} {no_multiple(found, right)}"
         return f"{name} on rank {rank} is {exactly(ratio)} the reference{_because(ratio, causes)}"
     raise AssertionError("_first_wrong: called with right gradients")
 
@@ -61,10 +75,10 @@ def _because(ratio: float, causes: Causes) -> str:
     return f": {texts[0]}" if texts else ""
 
 
-def wrong_loss(loss: object, want: float, *, rank: int) -> str | None:
-    """None if the last rank returned the loss of all rows, else what it is."""
-    if isinstance(loss, bool) or not isinstance(loss, int | float):
-        return f"right gradients, but rank {rank} returned {type(loss).__name__}, not the loss as a number: loss.item()"
+def wrong_loss(loss: float | str, want: float, *, rank: int) -> str | None:
+    """None if the last rank returned the loss of all rows, else what it is; a text names what is no number."""
+    if isinstance(loss, str):
+        return f"right gradients, but rank {rank} returned {loss}, not the loss as a number: loss.item()"
     if not isfinite(loss):
         return f"right gradients, but the loss on rank {rank} is {loss}"
     if abs(loss - want) > 1e-5 * abs(want):
@@ -77,6 +91,9 @@ def wrong_traffic(book: Ledger, want: Sequence[Sequence[tuple[int, int]]], advic
     for rank, row in enumerate(want):
         for other, target in enumerate(row):
             sends = [e.nbytes for e in book.events if e.kind == "send" and (e.rank, e.peer) == (rank, other)]
+            if target[0] and not sends:
+                found = f"the ledger has no message from rank {rank} to rank {other}"
+                return f"values right, but {found}: use comm.send and comm.recv, not torch.distributed's own calls"
             if (len(sends), sum(sends)) != target:
                 found = f"rank {rank} sends rank {other} {_messages(len(sends), sum(sends))}"
                 return f"values right, but {found}, target {_messages(*target)}: {advice}"

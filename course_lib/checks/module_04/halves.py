@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.checks.module_03 import models
-from course_lib.checks.module_04.compare import Guess, Place, gradients_on, wrong_traffic
+from course_lib.checks.module_04.compare import Guess, Place, Sizes, gradients_on, wrong_traffic
 from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
@@ -82,13 +82,36 @@ def verdict(case: Halves, given: Given, reports: tuple[Any, ...], book: Ledger) 
     model = build(given.width, given.seed)
     loss = F.cross_entropy(model(given.batch[0]), given.batch[1])
     loss.backward()
-    causes = [(case.rows, "was the loss summed over the rows? F.cross_entropy takes their mean")]
-    reason = wrong_step(reports, gradients_of_halves(model), loss.item(), book, guesses=_guesses(given), causes=causes)
+    causes = [
+        (case.rows, "was the loss summed over the rows? F.cross_entropy takes their mean"),
+        (1 / (case.rows * case.width), "y.backward(gradient) is all that rank 0 does: was a mean taken there?"),
+    ]
+    reason = wrong_step(
+        reports,
+        gradients_of_halves(model),
+        loss.item(),
+        book,
+        guesses=_guesses(given),
+        causes=causes,
+        sizes=sizes_of_terms(given.width, given.seed, given.batch),
+    )
     if reason is None and case.look_at_bytes:
         one = (1, FP32 * case.rows * case.width)
         advice = "the whole batch passes the cut once each way, in fp32"
         reason = wrong_traffic(book, [[(0, 0), one], [one, (0, 0)]], advice)
     return f"{case}: {reason}" if reason else None
+
+
+def sizes_of_terms(width: int, seed: int, batch: Batch) -> Sizes:
+    """How large the rows' gradients are that the mean's gradient is the sum of, signs left out."""
+    sizes: dict[Place, Tensor] = {}
+    for row, target in zip(*(tensor.split(1) for tensor in batch), strict=True):
+        model = build(width, seed)
+        (F.cross_entropy(model(row), target) / len(batch[1])).backward()
+        for place, gradient in gradients_of_halves(model).items():
+            if gradient is not None:
+                sizes[place] = sizes.get(place, torch.zeros(())) + gradient.abs()
+    return {place: float(size.max()) for place, size in sizes.items()}
 
 
 def gradients_of_halves(model: nn.Module) -> dict[Place, Tensor | None]:
@@ -97,8 +120,18 @@ def gradients_of_halves(model: nn.Module) -> dict[Place, Tensor | None]:
 
 
 def _guesses(given: Given) -> list[Guess]:
-    """What rank 0 has if something else than the gradient of its output comes back."""
+    """What is there without the GELU or with two, and what rank 0 has if no gradient of its output comes back."""
+    layer1, gelu, layer2 = build(given.width, given.seed)
+    skipped, twice = nn.Sequential(layer1, layer2), nn.Sequential(layer1, gelu, gelu, layer2)
     return [
+        (
+            _gradients_with(skipped, layer1, layer2, given.batch),
+            "these are the gradients without the GELU: call half(inputs), not one of its layers",
+        ),
+        (
+            _gradients_with(twice, layer1, layer2, given.batch),
+            "these are the gradients with two GELUs, one after the other: half(inputs) has one in it",
+        ),
         (
             _first_half(given, lambda y: y.detach()),
             "layer1's gradients are those for the *activation* in place of its gradient: send x.grad back, not x",
@@ -108,6 +141,15 @@ def _guesses(given: Given) -> list[Guess]:
             "layer1's gradients are those of the sum of its outputs: give y.backward(...) what rank 1 sends back",
         ),
     ]
+
+
+def _gradients_with(model: nn.Module, layer1: nn.Module, layer2: nn.Module, batch: Batch) -> dict[Place, Tensor | None]:
+    model.zero_grad()
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    parts = enumerate((("layer1", layer1), ("layer2", layer2)))
+    return {
+        (rank, f"{name}.{key[1]}"): x for rank, (name, layer) in parts for key, x in gradients_on(rank, layer).items()
+    }
 
 
 def _first_half(given: Given, incoming: Callable[[Tensor], Tensor]) -> dict[Place, Tensor | None]:

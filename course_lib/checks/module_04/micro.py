@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.checks.module_04.compare import Gradients, Guess, wrong_traffic
-from course_lib.checks.module_04.halves import build, gradients_of_halves, half_of, rows_of
+from course_lib.checks.module_04.compare import Gradients, Guess, gradients_on, wrong_traffic
+from course_lib.checks.module_04.halves import build, gradients_of_halves, half_of, rows_of, sizes_of_terms
 from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
@@ -56,21 +57,41 @@ def verdict(case: Micro, given: Given, reports: tuple[Any, ...], book: Ledger) -
     """Gradients and loss, then messages."""
     rows, m = sum(case.rows), len(case.rows)
     want, loss = _weighed(given, [len(targets) / rows for _, targets in given.parts])
-    reason = wrong_step(reports, want, loss, book, guesses=_guesses(case, given), causes=_causes(case))
+    inputs, targets = zip(*given.parts, strict=True)
+    sizes = sizes_of_terms(WIDTH, given.seed, (torch.cat(inputs), torch.cat(targets)))
+    reason = wrong_step(reports, want, loss, book, guesses=_guesses(case, given), causes=_causes(case), sizes=sizes)
     if reason is None and case.look_at_messages:
         one_way = (m, FP32 * rows * WIDTH)
         reason = wrong_traffic(book, [[(0, 0), one_way], [one_way, (0, 0)]], "each micro-batch passes once each way")
+        reason = reason or _runs_empty(book)
     return f"{case}: {reason}" if reason else None
+
+
+def _runs_empty(book: Ledger) -> str | None:
+    """None if rank 0 always sends the next micro-batch before the gradients of all earlier ones are back."""
+    mine = [event for event in book.events if event.rank == 0]
+    sends = [event for event in mine if event.kind == "send"]
+    back = [sum(event.kind == "recv" and event.end_s <= send.start_s for event in mine) for send in sends]
+    late = [number for number in range(1, len(sends)) if back[number] >= number]
+    if not late:
+        return None
+    how = "one micro-batch after the other" if len(late) == len(sends) - 1 else "the pipeline runs empty"
+    when = f"rank 0 sends number {late[0]} only when the gradients of all before it are back"
+    return f"values right, but {how}: {when}, and rank 1 waits meanwhile"
 
 
 def _causes(case: Micro) -> list[tuple[float, str]]:
     m, rows = len(case.rows), sum(case.rows)
     causes = [
+        (m / 4, f"divided by 4? Here there are {m} micro-batches"),
+        (rows / 8, f"divided by 8? Here there are {rows} rows"),
         (m, "was the loss divided by the number of micro-batches?"),
         (1 / m, "was the loss divided twice, on the way back once more?"),
         (rows, "was the loss summed over the rows, and never divided?"),
         (rows / m, "was the loss summed over a micro-batch's rows, and divided by their number alone?"),
     ]
+    if m == 4:
+        del causes[:2]  # the numbers of the first case, written in, are right in it
     return [(ratio, text) for ratio, text in causes if ratio != 1]
 
 
@@ -97,13 +118,32 @@ def _guesses(case: Micro, given: Given) -> list[Guess]:
         )
         for weight in (1.0, case.rows[-1] / rows)
     ]
-    if len(set(case.rows)) > 1:
+    for total in (rows, rows - case.rows[-1]):
+        weights = [number / total for number in case.rows[:-1]]
+        guesses.append((_weighed(given, [*weights, 0.0])[0], "the last micro-batch is left out"))
+    if len(set(case.rows)) == 1:
+        text = "the gradients come back in another order than rank 0 takes them: each y needs that of its own rows"
+        guesses.append((_crossed(given), text))
+    else:
         short = case.rows.index(min(case.rows))
         text = f"the mean of the micro-batches' means: a row of number {short}, the short one, weighs more"
         guesses.append((_weighed(given, [1 / m] * m)[0], f"these are the gradients of {text}"))
         text = "these are the gradients of the sum of the micro-batches' means: was the loss divided by anything?"
         guesses.append((_weighed(given, [1.0] * m)[0], text))
     return guesses
+
+
+def _crossed(given: Given) -> Gradients:
+    """Rank 0's gradients, if what comes back for the last micro-batch is taken for the first one."""
+    model, rows = build(WIDTH, given.seed), sum(len(targets) for _, targets in given.parts)
+    first, second = half_of(model, 0), half_of(model, 1)
+    outputs = [first(inputs) for inputs, _ in given.parts]
+    arrived = [y.detach().requires_grad_() for y in outputs]
+    for x, (_, targets) in zip(arrived, given.parts, strict=True):
+        (F.cross_entropy(second(x), targets) * len(targets) / rows).backward()
+    for y, x in zip(outputs, reversed(arrived), strict=True):
+        y.backward(x.grad)
+    return gradients_on(0, first)
 
 
 NOT_DIVIDED = ProbeExercise(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Real
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.module_03 import models
 from course_lib.checks.module_03.compare import Causes
-from course_lib.checks.module_04.compare import Gradients, Guess, Place, gradients_on, why_wrong, wrong_loss
+from course_lib.checks.module_04.compare import Gradients, Guess, Place, Sizes, gradients_on, why_wrong, wrong_loss
 from course_lib.checks.steps import unmatched
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
@@ -19,22 +22,47 @@ FP32 = 4
 
 
 class Report(NamedTuple):
-    """What a rank's call returned, if that is a number, its gradients, and whether its weights have changed."""
+    """What a rank's call returned, its gradients, whether its weights have changed, or were written at all."""
 
-    loss: float | None
+    loss: float | str  # a text says what it is, if it is no number
     gradients: dict[Place, Tensor | None]
     weights_changed: bool
+    weights_written: bool
 
 
 def attempt_on(stage: nn.Module, call: Callable[[], Any]) -> Report:
     """Runs on a rank: `call` is the learner's function with its arguments."""
-    before = models.state(stage)
+    before, untouched = models.state(stage), _marks(stage)
     ledger.clear()
-    loss = call()
+    with _nothing_in_empty():
+        loss = call()
     after = models.state(stage)
     changed = any(not before[name].equal(after[name]) for name in before)
-    kept = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
-    return Report(kept if isinstance(kept, int | float) else None, gradients_on(dist.get_rank(), stage), changed)
+    return Report(_number(loss), gradients_on(dist.get_rank(), stage), changed, _marks(stage) != untouched)
+
+
+@contextmanager
+def _nothing_in_empty() -> Iterator[None]:
+    """Let torch.empty give nan: what is read too early shows, where old memory may hold the right numbers."""
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode("default")
+
+
+def _marks(stage: nn.Module) -> list[tuple[int, int]]:
+    """What writing a weight changes, even if its numbers stay."""
+    return [(p._version, p.data_ptr()) for p in stage.parameters()]
+
+
+def _number(loss: object) -> float | str:
+    """A number as it is, anything else in words: it need not be able to travel."""
+    if type(loss) is not bool and isinstance(loss, Real):
+        return float(loss)
+    if isinstance(loss, Tensor):
+        return "a tensor with its history" if loss.requires_grad else "a tensor"
+    return type(loss).__name__
 
 
 def wrong_step(
@@ -45,11 +73,12 @@ def wrong_step(
     *,
     guesses: Sequence[Guess] = (),
     causes: Causes = (),
+    sizes: Sizes | None = None,
 ) -> str | None:
     """None if gradients and loss are one device's, by means of `comm`; the order is that of a learner's progress."""
     got = {place: x for report in reports for place, x in report.gradients.items()}
     last = len(reports) - 1
-    if reason := why_wrong(got, want, guesses=guesses, causes=causes):
+    if reason := why_wrong(got, want, guesses=guesses, causes=causes, sizes=sizes):
         return reason
     if any(report.weights_changed for report in reports):
         return "right gradients, but the weights have changed: the optimizer comes later"

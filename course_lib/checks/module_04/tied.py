@@ -87,7 +87,7 @@ def verdict(case: Tied, given: Given, reports: tuple[Any, ...], book: Ledger) ->
     p = case.world_size
     want, loss = _on_one_device(given, p)
     causes = [(0.5, "an average of the two copies' gradients, where their sum belongs"), (2, "is it added twice?")]
-    guesses = _guesses(given, p) if p > 1 else []
+    guesses = _guesses(given, p, _not_added(p, reports, book)) if p > 1 else []
     reason = wrong_step(reports, want, loss, book, guesses=guesses, causes=causes)
     if reason is None and case.look_at_bytes:
         reason = _wrong_bytes(case, book)
@@ -98,12 +98,29 @@ def _wrong_bytes(case: Tied, book: Ledger) -> str | None:
     p = case.world_size
     one = FP32 * case.batch * case.sequence * SMALL.hidden_size
     target = pipeline_step([one] * (p - 1), n_ranks=p, n_microbatches=1, tied_bytes=TABLE).sent_bytes
+    if p > 1 and all(book.bytes_sent(rank) == target[rank] - TABLE for rank in (0, p - 1)):
+        found = "values right, but the ledger has no message for the tied weight"
+        return f"{found}: use comm.isend and comm.irecv, not torch.distributed's own calls"
     for rank, limit in enumerate(target):
         if (got := book.bytes_sent(rank)) != limit:
             extra = f"values right, but rank {rank} sends {got} bytes, target {limit}"
             advice = "besides what passes the cuts, only the first and the last rank send, one gradient each"
-            return f"{extra}: {advice}, {TABLE} bytes"
+            everyone = p > 2 and any(e.operation == "all_reduce" and 0 < e.rank < p - 1 for e in book.events)
+            meeting = ". All ranks take part in your all_reduce, also those without a copy" if everyone else ""
+            return f"{extra}: {advice}, {TABLE} bytes{meeting}"
     return None
+
+
+def _not_added(p: int, reports: tuple[Any, ...], book: Ledger) -> str:
+    """What was done in place of adding, if each copy has the gradient of its own use alone."""
+    copies = f"rank 0's copy has the gradient of looking tokens up, rank {p - 1}'s that of the head"
+    if any(report.weights_written for report in reports):
+        return f"{copies}: the *weights* were written, which are equal anyway; add the gradients"
+    if any(event.operation == "all_reduce" for event in book.events):
+        return f"{copies}: what comm.all_reduce returns is the sum, its input stays as it is; where does the sum go?"
+    if any(event.kind == "recv" and event.nbytes == TABLE for event in book.events):
+        return f"{copies}: {TABLE} bytes came in, but tied.grad is what it was; what is sent, and where is it added?"
+    return f"{copies}: nobody adds them"
 
 
 def _on_one_device(given: Given, p: int, *, tied: bool = True) -> tuple[dict[Place, Tensor | None], float]:
@@ -115,7 +132,7 @@ def _on_one_device(given: Given, p: int, *, tied: bool = True) -> tuple[dict[Pla
     return {place: x for rank in range(p) for place, x in gradients_on(rank, stages[rank]).items()}, loss.item()
 
 
-def _guesses(given: Given, p: int) -> list[Guess]:
+def _guesses(given: Given, p: int, not_added: str) -> list[Guess]:
     """What the two copies hold if their gradients are not added, or only half of the way."""
     apart, (whole, _) = _on_one_device(given, p, tied=False)[0], _on_one_device(given, p)
     first, last = (0, "embedding.weight"), (p - 1, "head.weight")
@@ -125,14 +142,17 @@ def _guesses(given: Given, p: int) -> list[Guess]:
     def copies(one: Tensor | None, other: Tensor | None) -> Gradients:
         return {first: one, last: other}
 
-    alone = f"rank 0's copy has the gradient of looking tokens up, rank {p - 1}'s that of the head: nobody adds them"
     half = "only rank {}'s copy has the sum; rank {}'s keeps its own part, so the two drift apart"
     return [
-        (copies(looked_up, multiplied), alone),
+        (copies(looked_up, multiplied), not_added),
         (copies(both, multiplied), half.format(0, p - 1)),
         (copies(looked_up, both), half.format(p - 1, 0)),
         (copies(multiplied, looked_up), "the two copies changed places: add what comes in, do not put it in place"),
         (copies(2 * looked_up, 2 * multiplied), "each copy has twice its own gradient: add the *other* rank's"),
+        (
+            copies(looked_up + multiplied / 2, multiplied + looked_up / 2),
+            "each copy has its own part and half of the other's: the gradient of two uses is their sum",
+        ),
         (copies(multiplied, multiplied), f"both copies have rank {p - 1}'s part alone: add, do not replace"),
         (copies(looked_up, looked_up), "both copies have rank 0's part alone: add, do not replace"),
     ]

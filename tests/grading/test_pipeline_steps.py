@@ -1,0 +1,244 @@
+"""Right answers to 04.1, 04.9 and 04.10, written in other ways than the solutions; how rounding is judged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib import comm
+from course_lib.checks import check
+from course_lib.checks.module_03 import compare as one_model
+from course_lib.checks.module_04 import compare as cut_model
+
+# 04.1 ----------------------------------------------------------------------------------------------------------------
+
+
+def train_half(half, inputs, targets, shape, *, sent=lambda y: y.detach(), loss_of=F.cross_entropy):
+    """Right, with another thing sent or another loss of the same value."""
+    if dist.get_rank() == 0:
+        y = half(inputs)
+        comm.send(sent(y), 1)
+        y.backward(comm.recv(torch.empty(shape), 1))
+        return None
+    x = comm.recv(torch.empty(shape), 0).requires_grad_()
+    loss = loss_of(half(x), targets)
+    loss.backward()
+    comm.send(x.grad, 0)
+    return loss.item()
+
+
+def without_detach(*given):
+    return train_half(*given, sent=lambda y: y)
+
+
+def row_by_row(*given):
+    def loss_of(logits, targets):
+        return sum(F.cross_entropy(*row) for row in zip(logits, targets, strict=True)) / len(targets)
+
+    return train_half(*given, loss_of=loss_of)
+
+
+def zeroes_first(half, *given):
+    half.zero_grad()
+    return train_half(half, *given)
+
+
+# 04.9 ----------------------------------------------------------------------------------------------------------------
+
+
+def forwards(half, parts, width):
+    """All of them: each micro-batch's input and output on this rank."""
+    kept = []
+    for inputs, _ in parts:
+        if dist.get_rank() == 0:
+            kept.append((inputs, half(inputs)))
+            comm.send(kept[-1][1].detach(), 1)
+        else:
+            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
+            kept.append((x, half(x)))
+    return kept
+
+
+def backwards_of_rank_0(kept):
+    for _, y in kept:
+        y.backward(comm.recv(torch.empty_like(y), 1))
+
+
+def one_loss_of_all(half, parts, width):
+    """One backward for all micro-batches on rank 1."""
+    kept = forwards(half, parts, width)
+    if dist.get_rank() == 0:
+        return backwards_of_rank_0(kept)
+    loss = F.cross_entropy(torch.cat([y for _, y in kept]), torch.cat([targets for _, targets in parts]))
+    loss.backward()
+    for x, _ in kept:
+        comm.send(x.grad, 0)
+    return loss.item()
+
+
+def summed_losses(half, parts, width):
+    kept, total = forwards(half, parts, width), sum(len(targets) for _, targets in parts)
+    if dist.get_rank() == 0:
+        return backwards_of_rank_0(kept)
+    losses = [F.cross_entropy(y, t, reduction="sum") for (_, y), (_, t) in zip(kept, parts, strict=True)]
+    loss = sum(losses) / total
+    loss.backward()
+    for x, _ in kept:
+        comm.send(x.grad, 0)
+    return loss.item()
+
+
+def backwards_from_the_last(half, parts, width):
+    kept, total = forwards(half, parts, width), sum(len(targets) for _, targets in parts)
+    if dist.get_rank() == 0:
+        return backwards_of_rank_0(kept[::-1])
+    loss = 0
+    for (x, y), (_, targets) in reversed(list(zip(kept, parts, strict=True))):
+        part = F.cross_entropy(y, targets, reduction="sum") / total
+        part.backward()
+        comm.send(x.grad, 0)
+        loss += part.item()
+    return loss
+
+
+def divides_at_the_end(half, parts, width):
+    """Sums first, and the gradients divided by all rows once."""
+    kept, total, loss = forwards(half, parts, width), sum(len(targets) for _, targets in parts), 0
+    for (x, y), (_, targets) in zip(kept, parts, strict=True):
+        if dist.get_rank() == 0:
+            y.backward(comm.recv(torch.empty_like(y), 1))
+        else:
+            part = F.cross_entropy(y, targets, reduction="sum")
+            part.backward()
+            comm.send(x.grad, 0)
+            loss += part.item() / total
+    for parameter in half.parameters():
+        parameter.grad /= total
+    return loss if dist.get_rank() == 1 else None
+
+
+def one_f_one_b(half, parts, width):
+    """Rank 0 is one micro-batch ahead; rank 1 does each backward at once."""
+    total, loss, kept = sum(len(targets) for _, targets in parts), 0, []
+    if dist.get_rank() == 1:
+        for inputs, targets in parts:
+            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
+            part = F.cross_entropy(half(x), targets, reduction="sum") / total
+            part.backward()
+            comm.send(x.grad, 0)
+            loss += part.item()
+        return loss
+    for number, (inputs, _) in enumerate(parts):
+        y = half(inputs)
+        kept.append((y, comm.isend(y.detach(), 1)))
+        if number:
+            end_of(*kept[number - 1])
+    end_of(*kept[-1])
+    return None
+
+
+def end_of(y, sending):
+    gradient = comm.recv(torch.empty_like(y), 1)
+    sending.wait()
+    y.backward(gradient)
+
+
+# 04.10 ---------------------------------------------------------------------------------------------------------------
+
+
+def tied_step(stage, tied, inputs, targets, shape):
+    """The exercise's own, with its bug."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    x = inputs if rank == 0 else comm.recv(torch.empty(shape), rank - 1).requires_grad_()
+    y = stage(x)
+    if rank == last:
+        y = F.cross_entropy(y.flatten(0, 1), targets.flatten())
+        y.backward()
+    else:
+        comm.send(y.detach(), rank + 1)
+        y.backward(comm.recv(torch.empty_like(y), rank + 1))
+    if rank > 0:
+        comm.send(x.grad, rank - 1)
+    return y.item() if rank == last else None
+
+
+def one_after_the_other(*given):
+    """Rank 0 sends first, the last rank receives first."""
+    loss, tied, rank, last = tied_step(*given), given[1], dist.get_rank(), dist.get_world_size() - 1
+    if tied is None or last == 0:
+        return loss
+    own = tied.grad.clone()
+    if rank == 0:
+        comm.send(own, last)
+        tied.grad += comm.recv(torch.empty_like(own), last)
+    else:
+        tied.grad += comm.recv(torch.empty_like(own), 0)
+        comm.send(own, 0)
+    return loss
+
+
+def there_and_back(*given):
+    """The last rank's part to rank 0, the sum back."""
+    loss, tied, rank, last = tied_step(*given), given[1], dist.get_rank(), dist.get_world_size() - 1
+    if tied is not None and last > 0:
+        if rank == last:
+            comm.send(tied.grad, 0)
+            tied.grad = comm.recv(torch.empty_like(tied), 0)
+        else:
+            tied.grad += comm.recv(torch.empty_like(tied), last)
+            comm.send(tied.grad, last)
+    return loss
+
+
+def all_reduce_of_the_two(*given):
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if last == 0:
+        return loss
+    two = dist.new_group([0, last])
+    if tied is not None:
+        comm.all_reduce_(tied.grad, group=two)
+    return loss
+
+
+ANSWERS = {
+    "04.1": (without_detach, row_by_row, zeroes_first),
+    "04.9": (one_loss_of_all, summed_losses, backwards_from_the_last, divides_at_the_end, one_f_one_b),
+    "04.10": (one_after_the_other, there_and_back, all_reduce_of_the_two),
+}
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer"), [(exercise, answer) for exercise, answers in ANSWERS.items() for answer in answers]
+)
+def test_a_right_answer_passes_however_it_is_written(exercise, answer):
+    assert check(exercise, answer).passed
+
+
+# Rounding ------------------------------------------------------------------------------------------------------------
+
+WANT = torch.tensor([1.0, -2.0])
+
+
+def reason_of(got, **known):
+    """In module 04's words and in module 03's."""
+    cut = cut_model.why_wrong({(0, "w"): got}, {(0, "w"): WANT}, **known)
+    return cut, one_model.why_wrong([{"w": got}], {"w": WANT})
+
+
+def test_what_is_nearly_right_is_not_called_one_time_the_reference():
+    for reason in reason_of(WANT * 1.00003):
+        assert "w on rank 0 is off by 3e-05 x its largest number, more than rounding" in reason
+
+
+def test_a_factor_near_one_has_its_digits():
+    for reason in reason_of(WANT * 1.0005):
+        assert "exactly 1.0005 x the reference" in reason
+
+
+def test_rounding_is_measured_by_what_was_summed():
+    """Terms of 100 that cancel to 2 round as numbers of 100 do."""
+    got = WANT + torch.tensor([2e-4, 0.0])
+    assert reason_of(got)[0] and reason_of(got, sizes={(0, "w"): 1.0})[0]
+    assert reason_of(got, sizes={(0, "w"): 100.0})[0] is None
