@@ -82,7 +82,7 @@ def _why_wrong(
     spec: WriteExercise | ProbeExercise, function: Any, level: Level, *, seed: int, timeout: float
 ) -> str | None:
     if not callable(function):
-        return f"the answer is of type {type(function).__name__}: pass the function itself, without brackets"
+        return f"the answer is of type {type(function).__name__}: pass the function or class itself, without brackets"
     try:
         packed(function)
     except Exception as error:

@@ -28,6 +28,7 @@ class Question:
     answer: Callable[..., float]  # of the given numbers
     typical: tuple[tuple[Callable[..., float], str], ...] = ()
     follows: Callable[..., float] | None = None
+    collective: bool = True  # whether a wrong number's ratio may be read as a ring's, on the exercise's ranks
     tolerance: float = 1e-6  # relative
 
 
@@ -120,7 +121,8 @@ def _suggestion(exercise: NumberExercise, question: Question, guess: float, righ
             return meaning
     if right == 0 or guess / right <= 0:
         return "not right"
-    return ratios.in_large_units(guess / right) or suggest(guess / right, exercise.world_size(*given))
+    ranks = exercise.world_size(*given) if question.collective else 0
+    return ratios.in_large_units(guess / right) or suggest(guess / right, ranks)
 
 
 def _rounded(guess: float, number: float) -> bool:

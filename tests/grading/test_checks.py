@@ -84,7 +84,7 @@ def test_a_wrong_call_is_one_line(call, line):
 
 
 def test_a_result_instead_of_a_function_is_said_so():
-    assert "pass the function itself" in check("02.2", torch.ones(3)).reason
+    assert "pass the function or class itself" in check("02.2", torch.ones(3)).reason
     assert "pass the dict of numbers" in check("02.1", 7).reason
 
 

@@ -36,6 +36,19 @@ def test_no_ring_explains_what_is_no_collective(exercise, wrong, reason):
     assert said_of(exercise, **wrong) == reason
 
 
+@pytest.mark.parametrize(
+    ("exercise", "wrong", "reason"),
+    [
+        ("02.10", {"links_per_pair": 12}, "links_per_pair = 12 links: 2.0 x the answer"),
+        ("02.10", {"one_gpu_both_ways": 1800}, "one_gpu_both_ways = 1,800 GB/s: 2.0 x the answer"),
+        ("03.4", {"naive_calls": 582}, "naive_calls = 582 calls: 2.0 x the answer"),
+    ],
+)
+def test_nor_where_other_questions_are_about_one(exercise, wrong, reason):
+    levels = check(exercise, wrong).levels
+    assert reason in "; ".join(level.detail for level in levels).split("; ")
+
+
 @pytest.mark.parametrize("guess", [150.0, np.int64(150), np.float64(150), Fraction(150), torch.tensor(150)])
 def test_every_kind_of_number_is_one(guess):
     assert said_of("04.2", step_time=guess) == ""

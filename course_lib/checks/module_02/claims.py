@@ -56,6 +56,7 @@ CLAIMS = NumberExercise(
             name="links_per_pair",
             level="nvlink",
             unit="links",
+            collective=False,
             answer=lambda p, M, B: LINKS_PER_GPU / (GPUS - 1),
             typical=(
                 (lambda p, M, B: 3, "75 GB/s would be 3 links of 25 GB/s; a GPU has 18 links for 3 others"),
@@ -66,6 +67,7 @@ CLAIMS = NumberExercise(
             name="pair_one_way",
             level="nvlink",
             unit="GB/s",
+            collective=False,
             answer=lambda p, M, B: ONE_LINK * LINKS_PER_GPU / (GPUS - 1),
             typical=(
                 (lambda p, M, B: 75, "that is the slide's number: it belongs to 3 links; how many does a pair have?"),
@@ -77,6 +79,7 @@ CLAIMS = NumberExercise(
             name="one_gpu_both_ways",
             level="nvlink",
             unit="GB/s",
+            collective=False,
             answer=lambda p, M, B: 2 * ONE_LINK * LINKS_PER_GPU,
             typical=((lambda p, M, B: 450, "that is one direction; the data sheet counts both"),),
         ),
@@ -84,6 +87,7 @@ CLAIMS = NumberExercise(
             name="whole_node_both_ways",
             level="nvlink",
             unit="GB/s",
+            collective=False,
             answer=lambda p, M, B: ONE_LINK * LINKS_PER_GPU * GPUS,
             typical=(
                 (lambda p, M, B: 900, "900 is one GPU's links, both ways; the slide counts it as the whole node's"),

@@ -58,6 +58,7 @@ STEP = NumberExercise(
             name="naive_calls",
             level="naive",
             unit="calls",
+            collective=False,
             answer=lambda p, L, P: len(lengths(int(L))),
             typical=(
                 (lambda p, L, P: 9 * L, "the layers alone; embedding, last norm and head have gradients too"),
@@ -81,6 +82,7 @@ STEP = NumberExercise(
             name="bucket_calls",
             level="buckets",
             unit="calls",
+            collective=False,
             answer=lambda p, L, P: buckets(L),
             typical=(
                 (
@@ -96,6 +98,7 @@ STEP = NumberExercise(
             name="largest_bucket",
             level="buckets",
             unit="bytes",
+            collective=False,
             answer=lambda p, L, P: FP32 * (V * H + H),
             typical=(
                 (lambda p, L, P: BUCKET, "a tensor is never cut: a bucket can be far larger than its limit"),
