@@ -1,6 +1,7 @@
 """`make test` and `make check`: every check, one after the other, and a table of what each took.
 
 Files that start ranks run one at a time: a machine with more work than cores would make a slow run look like a hang.
+The unit tests start none and share two cores.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PYTHON_ALONE = (
     Step(name="types", command=(PYTHON, "-m", "mypy")),
     Step(name="notebooks follow their sources", command=(PYTHON, "-m", "tools.build_notebooks", "--check")),
     Step(name="exercises follow their masters", command=(PYTHON, "tools/build_exercises.py", "--check")),
-    Step(name="unit tests", command=(*PYTEST, "tests/unit", "tests/notebooks")),
+    Step(name="unit tests", command=(*PYTEST, "-n2", "--dist=worksteal", "tests/unit", "tests/notebooks")),
     Step(name="rank tests", command=(*PYTEST, "tests/ranks")),
     Step(name="notebooks and solutions, strict", command=(*NBVAL, "notebooks", "exercises/solutions")),
     Step(name="stubs, mutants, grading", command=(*PYTEST, "tests/grading")),
