@@ -130,10 +130,8 @@ def grade_module(master: Path, found: dict[str, Path], arguments: argparse.Names
         course = make_course(Path(folder) / "course", master, arguments)
 
         def one(student: str) -> Grade:
-            for attempt in (
-                "first",
-                "second",
-            ):  # a kernel that a busy machine could not start is not the student's fault
+            # Twice: a kernel that a busy machine could not start is not the student's fault.
+            for attempt in ("first", "second"):
                 place = Path(folder) / attempt / student
                 shutil.copytree(course, place)
                 result = grade_submission(place, student, master.stem, found[student], arguments)
