@@ -56,7 +56,7 @@ def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str
 def _advice_on_hang(text: str) -> str:
     sends, receives = " send to " in text, " recv from " in text or " irecv from " in text
     if "still run" in text:
-        return "; an endless loop?"
+        return "; an endless loop? Or far more steps than are needed?"
     gone = _partner_that_returned(text)
     if gone:
         return gone

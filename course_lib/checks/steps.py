@@ -38,8 +38,8 @@ def unmatched(events: Sequence[Event], world_size: int) -> str | None:
             received = sum(e.kind == "recv" and (e.rank, e.peer) == (target, source) for e in events)
             if sent != received:
                 return (
-                    f"rank {source} sent {sent} messages to rank {target}, which received {received}: "
-                    "each send needs its receive, and each handle its wait()"
+                    f"of rank {source}'s messages to rank {target}, {sent} were sent and {received} received "
+                    "to the end: each send needs its receive, and each handle its wait()"
                 )
     return None
 

@@ -242,7 +242,7 @@ def test_steps_are_counted_by_who_waits_for_whom(sends, steps):
 def test_a_send_without_its_receive_is_named():
     events = messages((0, 1, 0, 1))
     assert unmatched(events, 2) is None
-    assert unmatched(events[:1], 2).startswith("rank 0 sent 1 messages to rank 1, which received 0")
+    assert unmatched(events[:1], 2).startswith("of rank 0's messages to rank 1, 1 were sent and 0 received to the end")
 
 
 # hints and predictions ---------------------------------------------------------------------------------------------
