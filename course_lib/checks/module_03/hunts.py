@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.module_03 import models
-from course_lib.checks.module_03.compare import Guess, all_same, causes_of, exactly, why_wrong
+from course_lib.checks.module_03.compare import Guess, all_same, causes_of, why_wrong
 from course_lib.checks.module_03.models import Kind, Tensors
+from course_lib.checks.tensors import exactly
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from course_lib.checks import ratios
 from course_lib.checks.module_03 import models
-from course_lib.checks.module_03.compare import same
 from course_lib.checks.module_03.models import Kind
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
 from course_lib.checks.steps import unmatched
+from course_lib.checks.tensors import same
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 

@@ -8,7 +8,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks.module_03.compare import Causes, exactly, no_multiple, ratio_of, same
+from course_lib.checks.tensors import Causes, because, exactly, no_multiple, ratio_of, same
 from course_lib.comm.ledger import Ledger
 
 Place = tuple[int, str]  # rank, parameter
@@ -55,7 +55,7 @@ def _without_numbers(got: Gradients, want: Gradients) -> str | None:
 def _overall_ratio(got: Gradients, want: Gradients, causes: Causes) -> str | None:
     flat = [torch.cat([x.flatten() for place in want if (x := side[place]) is not None]) for side in (got, want)]
     ratio = ratio_of(*flat) if flat[0].shape == flat[1].shape else None
-    return None if ratio is None else f"your gradient is {exactly(ratio)} the reference{_because(ratio, causes)}"
+    return None if ratio is None else f"your gradient is {exactly(ratio)} the reference{because(ratio, causes)}"
 
 
 def _first_wrong(got: Gradients, want: Gradients, causes: Causes, terms: Sizes) -> str:
@@ -66,13 +66,8 @@ def _first_wrong(got: Gradients, want: Gradients, causes: Causes, terms: Sizes) 
         ratio = ratio_of(found, right) if found.shape == right.shape else None
         if ratio is None:
             return f"{name} on rank {rank} {no_multiple(found, right)}"
-        return f"{name} on rank {rank} is {exactly(ratio)} the reference{_because(ratio, causes)}"
+        return f"{name} on rank {rank} is {exactly(ratio)} the reference{because(ratio, causes)}"
     raise AssertionError("_first_wrong: called with right gradients")
-
-
-def _because(ratio: float, causes: Causes) -> str:
-    texts = [text for value, text in causes if abs(ratio - value) < 1e-4 * max(1.0, abs(value))]
-    return f": {texts[0]}" if texts else ""
 
 
 def wrong_loss(loss: float | str, want: float, *, rank: int) -> str | None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from course_lib.checks import ratios
-from course_lib.checks.module_03.compare import exactly, ratio_of, same
 from course_lib.checks.module_04.meter import Meter, Work
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
+from course_lib.checks.tensors import exactly, ratio_of, same
 from course_lib.comm.ledger import Ledger
 
 NAMES = ("the output", "the input's gradient", "the weight's gradient", "the bias's gradient")
