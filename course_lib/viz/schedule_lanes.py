@@ -18,6 +18,9 @@ from course_lib.viz.schedule_runs import Clock, Run
 LEFT = style.MARGIN + 0.8  # inches: rank names
 _TOP, _BOTTOM = 0.05, 0.95  # of a lane
 _STRIP = 0.8  # of a lane: where the strip of messages begins, if there is one
+_APART = 0.2  # inches: the least between two times on the axis
+_BESIDE = 0.03  # inches: the least that a box is wider than its number
+_KEYS = {"backward input": "backward input B", "backward weight": "backward weight W"}  # the formulas' letters
 _PALEST = 0.5  # as far from idle's grey as from the full colour, for colour-blind readers too
 
 
@@ -33,6 +36,20 @@ def lane_axes(axes: Axes, n_ranks: int, clock: Clock, reach_s: float, *, size: f
         _write(axes, 0, rank + 0.5, f"rank {rank}", right=-10, ha="right", size=size)
 
 
+def mark_end(axes: Axes, clock: Clock, end_s: float, width: float) -> None:
+    """When the step ends, on an axis `width` inches wide, in place of the times that have no room beside it."""
+    end, text = end_s * clock.factor, clock.says(end_s).partition(" ")[0]
+    inches = width / end
+
+    def fits(time: float) -> bool:
+        both = sum(style.text_width(word, style.SMALL_SIZE) for word in (f"{time:g}", text))
+        return time >= 0 and (end - time) * inches > both / 2 + _APART
+
+    times = [time for time in axes.get_xticks() if fits(time)]
+    axes.set_xticks([*times, end], [*(f"{time:g}" for time in times), text])
+    axes.get_xticklabels()[-1].set_color(style.INK)
+
+
 def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
     """Boxes of all computations on axes `width` inches wide, on their ranks' idle time up to the end.
 
@@ -44,6 +61,7 @@ def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
         axes.add_patch(Rectangle(*lane, facecolor=style.IDLE, linewidth=0, zorder=1))
     bottom = _STRIP if run.sent else _BOTTOM
     inches = width / axes.get_xlim()[1] * clock.factor
+    widest = max(style.text_width(str(m), style.SMALL_SIZE) for m in range(run.schedule.n_microbatches))
     groups: dict[tuple[str, int], list[Slot]] = defaultdict(list)
     for slot in run.computed:
         groups[run.what(slot), run.chunk(slot)].append(slot)
@@ -52,8 +70,8 @@ def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
         narrowest = inches * min(slot.end_s - slot.start_s for slot in run.computed if run.what(slot) == what)
         look = {"facecolor": hue, "edgecolor": style.PAPER, "linewidth": min(0.8, 6 * narrowest)}
         _draw_boxes(axes, some, clock.factor, _TOP, bottom, look)
-        if narrowest > style.text_width(str(run.schedule.n_microbatches - 1), style.SMALL_SIZE) + 0.07:
-            _number_boxes(axes, some, clock.factor, (_TOP + bottom) / 2, style.text_on(hue))
+        if narrowest > widest + _BESIDE:
+            _number_boxes(axes, some, clock.factor, (_TOP + bottom) / 2, _text_on(hue))
     look = {"facecolor": style.COMMUNICATION, "edgecolor": style.COMMUNICATION, "linewidth": 0.7}  # seen if short
     _draw_boxes(axes, run.sent, clock.factor, _STRIP, _BOTTOM, look)
 
@@ -65,7 +83,7 @@ def key_of(runs: Sequence[Run]) -> list[Entry]:
         for what in map(run.what, run.computed):
             shades[what] = max(shades.get(what, 0), run.schedule.stages_per_rank)
     entries = [
-        Entry(what, [_shade(hue, k, shades[what]) for k in range(shades[what])])
+        Entry(_KEYS.get(what, what), [_shade(hue, k, shades[what]) for k in range(shades[what])])
         for what, hue in style.COMPUTE.items()
         if what in shades
     ]
@@ -79,6 +97,11 @@ def key_of(runs: Sequence[Run]) -> list[Entry]:
 
 def _shade(colour: str, chunk: int, chunks: int) -> str:
     return style.tint(colour, 1 - (1 - _PALEST) * chunk / max(1, chunks - 1))
+
+
+def _text_on(colour: str) -> str:
+    """Black for ink: on backward's colour its contrast is 5.4, that of ink 3.9."""
+    return "#000000" if style.text_on(colour) == style.INK else style.text_on(colour)
 
 
 def _write(axes: Axes, x: float, y: float, text: str, *, right: float = 0.0, size: float, **look: Any) -> None:

@@ -11,7 +11,7 @@ from course_lib.schedules import Durations, Schedule
 from course_lib.viz import marks, style
 from course_lib.viz.keys import LINE, draw_key, lines_of
 from course_lib.viz.picture import Picture
-from course_lib.viz.schedule_lanes import LEFT, draw_lanes, key_of, lane_axes
+from course_lib.viz.schedule_lanes import LEFT, draw_lanes, key_of, lane_axes, mark_end
 from course_lib.viz.schedule_runs import NAMES, Clock, Run, bubble_words, clock_of, rank_words, simulate
 
 _LANE, _THIN = 0.46, 0.24  # inches: one rank, alone and among several schedules
@@ -53,6 +53,7 @@ def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], 
     axes = style.chart_axes(figure, LEFT, top, width, tall)
     lane_axes(axes, run.schedule.n_ranks, clock, run.end_s, size=style.BASE_SIZE)
     draw_lanes(axes, run, clock, width)
+    mark_end(axes, clock, run.end_s, width)
     right = LEFT + width
     for name, cells in columns.items():
         right += wide[name]

@@ -129,11 +129,41 @@ def test_every_computation_has_a_box_where_the_list_has_it(name, message_s):
 
 @pytest.mark.parametrize(
     ("name", "p", "m", "times"),
-    [("1f1b", 4, 5, 8), ("1f1b", 4, 12, 4), ("zb-h1", 8, 16, 0)],  # all boxes, those of backward alone, none
+    [  # all boxes, also narrow ones; those of backward alone; none
+        ("1f1b", 4, 5, 8),
+        ("interleaved", 4, 8, 16),
+        ("1f1b", 4, 12, 4),
+        ("zb-h1", 8, 16, 0),
+    ],
 )
 def test_boxes_are_numbered_as_the_lists_number_them_where_all_numbers_fit(name, p, m, times):
     words = [text for text, *_ in drawn_texts(viz.plot_schedule(schedule(name, p, m)).figure)]
     assert words.count("1") == words.count(str(m - 1)) == times
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "times"),
+    [
+        ("1f1b", 8, "0 5 10 15 20 25 30 33"),
+        ("interleaved", 8, "0 5 10 15 20 25 28.5"),
+        ("1f1b", 4, "0 2.5 5 7.5 10 12.5 15 17.5 21"),
+    ],
+)
+def test_the_axis_says_when_the_step_ends_in_place_of_the_times_without_room_beside_it(name, m, times):
+    axes = viz.plot_schedule(schedule(name, 4, m)).figure.axes[1]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == times.split()
+    assert list(axes.get_xticks()) == pytest.approx([float(label) for label in labels])
+
+
+def test_the_key_has_the_letters_of_the_formulas():
+    words = {text for text, *_ in drawn_texts(viz.plot_schedule(schedule("zb-h1", 2, 2)).figure)}
+    assert {"backward input B", "backward weight W"} <= words
+
+
+def test_numbers_stand_out_from_their_boxes():
+    axes = viz.plot_schedule(schedule("1f1b", 2, 2)).figure.axes[1]
+    assert [text.get_color() for text in axes.texts if text.get_text() == "1"] == ["#000000"] * 4
 
 
 def test_a_schedule_says_its_step_its_bubble_and_who_does_what_when():
