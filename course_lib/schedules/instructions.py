@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from course_lib.errors import four_parts
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Instruction:
@@ -112,7 +114,13 @@ class Schedule:
         return range(rank, self.n_stages, self.n_ranks)
 
     def computes(self, rank: int) -> Iterator[Compute]:
-        """What a rank computes, in its order."""
+        """What a rank computes, in its order.
+
+        Raises: ValueError if the schedule has no such rank.
+        """
+        if not 0 <= rank < self.n_ranks:
+            rule = f"this schedule has {self.n_ranks} rank{'s' * (self.n_ranks > 1)}, counted from 0"
+            raise ValueError(four_parts("schedule", f"rank {rank}", rule, "give one of them"))
         return (instruction for instruction in self.lists[rank] if isinstance(instruction, Compute))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,11 +23,20 @@ from course_lib.schedules.instructions import (
 
 @dataclass(frozen=True, kw_only=True)
 class Durations:
-    """Seconds that one stage takes for one micro-batch; a whole backward pass takes both of its parts."""
+    """Seconds that one stage takes for one micro-batch; a whole backward pass takes both of its parts.
+
+    Raises: ValueError for a time below 0, or if nothing takes time.
+    """
 
     forward_s: float = 1.0
     backward_input_s: float = 1.0
     backward_weight_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        times = (self.forward_s, self.backward_input_s, self.backward_weight_s)
+        if not (min(times) >= 0 and 0 < sum(times) < math.inf):
+            rule = "no computation takes less than 0 s, and together they take some time"
+            raise ValueError(four_parts("Durations", f"{', '.join(map(str, times))} s", rule, "give other times"))
 
     def of(self, compute: Compute) -> float:
         """How long an instruction takes."""

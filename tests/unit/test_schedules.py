@@ -167,3 +167,17 @@ def test_lists_that_block_cannot_be_timed() -> None:
 def test_an_unknown_schedule_has_no_formula() -> None:
     with pytest.raises(ValueError, match=r"schedule='2f2b'; no formula for it; choose one of gpipe"):
         pipeline_stashed("2f2b", n_microbatches=1, rank=0)
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_that_the_schedule_lacks_is_refused(rank: int) -> None:
+    with pytest.raises(ValueError, match=rf"^schedule: rank {rank}; this schedule has 2 ranks, counted from 0; give"):
+        held(make_schedule("gpipe", 2, 3), rank)
+
+
+@pytest.mark.parametrize(
+    "times", [(-1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (1.0, float("inf"), 1.0), (1.0, 1.0, float("nan"))]
+)
+def test_durations_that_nothing_can_have_are_refused(times: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match=r"^Durations: .* s; no computation takes less than 0 s, and together they"):
+        Durations(forward_s=times[0], backward_input_s=times[1], backward_weight_s=times[2])
