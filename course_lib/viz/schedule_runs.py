@@ -17,6 +17,7 @@ from course_lib.schedules import (
     Slot,
     bubble_s,
     idle_s,
+    problems,
     time_schedule,
 )
 from course_lib.viz.timeline import time_unit
@@ -92,9 +93,11 @@ def simulate(
 ) -> Run:
     """A schedule's times, from the durations of one micro-batch on one rank: each of its v stages takes a v-th.
 
-    Raises: ValueError for more than 8 ranks, or another number of durations than ranks.
+    Raises: ValueError for more than 8 ranks, another number of durations than ranks, or lists that cannot run.
     """
     check_ranks(operation, schedule)
+    if found := problems(schedule):
+        raise ValueError(four_parts(operation, found[0], "a schedule is drawn as it runs", "mend its lists first"))
     p, v = schedule.n_ranks, schedule.stages_per_rank
     each = [durations] * p if isinstance(durations, Durations) else list(durations)
     if len(each) != p:

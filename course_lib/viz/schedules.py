@@ -33,7 +33,7 @@ def plot_schedule(
 
     `durations` are those of one micro-batch on one *rank*, for all or for each; each of its v stages takes a v-th.
     Units: seconds; or forward passes, where some rank's forward takes exactly 1.
-    Raises: ValueError for more than 8 ranks, or another number of durations than ranks.
+    Raises: ValueError for more than 8 ranks, another number of durations than ranks, or lists that cannot run.
     """
     run = simulate("plot_schedule", schedule, durations, message_s)
     columns = {"idle": [f"{share:.0%}" for share in run.idle_shares]}

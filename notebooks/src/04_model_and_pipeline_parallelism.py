@@ -70,9 +70,9 @@ viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptro
 #
 # *Forward:* rank 0 computes the hidden numbers, the **activations**, and sends them. Rank 1 computes the rest, and the loss.
 #
-# *Backward:* the chain rule runs the other way. Rank 1 gets the gradients of its weights, and of what it *received*. From that rank 0 can go on.
+# *Backward:* the other way. Rank 1 gets the gradients of its weights, and of what it *received*. From that rank 0 goes on.
 #
-# Three calls say this to PyTorch. `detach()`: only numbers travel. `requires_grad_()`: keep a gradient for this input too. `hidden.backward(g)`: go backward from here, with g as the gradient of `hidden`. ($f$ does nothing here.)
+# Three calls say this to PyTorch. `detach()`: only numbers travel (`send` would see to it). `requires_grad_()`: keep a gradient for this input too. `hidden.backward(g)`: go backward from here, with g as the gradient of `hidden`. (The picture's $f$ is the identity.)
 #
 # **Predict** the bytes that cross the cut in one step: 8 rows, 4 hidden numbers each, 4 bytes<!-- =4 --> a number.
 
@@ -103,7 +103,7 @@ print("equal to one device:", all(torch.allclose(together[name], whole[name]) fo
 #
 # Nothing was averaged: every weight has **one** owner, so no two ranks can disagree. (Remember this sentence. A habit of language models breaks it, in section 9.) And the bytes depend on the rows and the width of the cut, not on the number of parameters.
 #
-# The workshop writes `.to(0)` and `.to(1)`: one process with two GPUs.
+# The Kempner workshop writes `.to(0)` and `.to(1)`: one process with two GPUs.
 #
 # ## 4 · The price
 #
@@ -111,7 +111,7 @@ print("equal to one device:", all(torch.allclose(together[name], whole[name]) fo
 
 # %%
 ONE = Durations(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
-naive = make_schedule("gpipe", 4, 1)  # four ranks, the batch in one piece
+naive = make_schedule("gpipe", 4, 1)  # 4 ranks, the batch in 1 piece; the name comes in section 5
 step_s = max(slot.end_s for slot in time_schedule(naive, ONE))
 predict("times faster than one device", guess=4, answer=4 * 3e-3 / step_s)
 viz.plot_schedule(naive, ONE, title="Four ranks, one batch")
@@ -132,9 +132,9 @@ schedule = make_schedule("gpipe", 2, 3)
 print(*schedule.lists[1], sep="\n")
 
 # %% [markdown]
-# A **schedule** is one such list for each rank, and nothing else. The same list is run on tensors, timed on paper, checked for deadlock, and drawn.
+# A **schedule** is one such list for each rank, and nothing else. The same list is run on tensors, timed on paper (where messages are free), checked for deadlock, and drawn.
 #
-# The executor is a loop over the list. Below is what it does with one instruction, and one computation backward. (`Forward` and `Backward` are both a `Compute`.) `saved` holds what forward left, a stage's input and output; `ready` a gradient until it is sent. Find `hidden.backward(g)` of section 3.
+# The executor is a loop over the list. Below is what it does with one instruction, and one computation backward. (`Forward` and `Backward` are both a `Compute`.) `saved` holds what forward left, a stage's input and output; `ready` a gradient until it is sent; `leaving` what is on its way. Find `hidden.backward(g)` of section 3.
 
 # %%
 display(viz.show_source(pipeline._Run.do), viz.show_source(pipeline._Run.backward))
@@ -155,7 +155,7 @@ print(f"{8 * 4 * 3e-3 / step_s:.1f} times faster than one device")
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
 
 # %% [markdown]
-# Count in any row ($p$ is the talk's N). A rank computes $m$ times $F + B + W$: forward, gradient of the input, gradient of the weights. It waits $(p-1)(F+B+W)$ in all: before, between, after. This wait is the **bubble**.
+# Count in any row ($p$ is the talk's N). A rank computes $m$ times $F + B + W$: forward, gradient of the input, gradient of the weights. It waits $(p-1)(F+B+W)$ in all: before, between, after. This wait is the **bubble** (if ranks differ: the busiest one's).
 #
 # $$\frac{\text{bubble}}{\text{computing}} = \frac{p-1}{m} \qquad \frac{\text{bubble}}{\text{step}} = \frac{p-1}{m+p-1}$$
 #
@@ -166,9 +166,9 @@ viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
 # %% [markdown]
 # ### Second: 1F1B
 #
-# What does GPipe pay? At the end of the forwards a rank holds the activations of *all* $m$ micro-batches. The first backward could begin long before: the last stage has finished micro-batch 0 after four forwards.
+# What does GPipe's order pay? At the end of the forwards a rank holds the activations of *all* $m$ micro-batches. (The paper keeps each stage's input alone and pays a second forward.) The first backward could begin long before: the last stage has finished micro-batch 0 after four forwards.
 #
-# **1F1B** (PipeDream, 2019; Megatron-LM, 2021): rank $i$, counted from 0, makes $p-i-1$ forwards to fill the pipe, then one forward, one backward, in turn. (So rank 0 makes four before its first backward.)
+# **1F1B** (PipeDream-Flush, 2020; Megatron-LM, 2021): rank $i$, counted from 0, makes $p-i-1$ forwards to fill the pipe, then one forward, one backward, in turn. (So rank 0 makes four before its first backward.)
 #
 # **Predict** the bubble. GPipe's is 9 ms<!-- =(4 - 1) * (1 + 1 + 1) -->. The guess: a third less.
 
@@ -178,7 +178,7 @@ predict("ms of bubble under 1F1B", guess=6, answer=1e3 * bubble_s(time_schedule(
 viz.plot_schedules({"GPipe": gpipe, "1F1B": one_f_one_b}, ONE, title="GPipe and 1F1B")
 
 # %% [markdown]
-# Surprise: not a microsecond is won. The boxes moved, the triangles did not shrink. Many texts say that 1F1B reduces the bubble. It does not.
+# Surprise: not a microsecond is won. The idle time only moved: rank 0's one long gap became a shorter one and three slits. Many texts say that 1F1B reduces the bubble. With even stages and free messages it does not.
 #
 # What it saves is memory. **Predict**: rank 0 under GPipe holds 8 micro-batches' activations at once. And under 1F1B?
 
@@ -204,18 +204,18 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b})
 interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)
 HALF = Durations(forward_s=0.5e-3, backward_input_s=0.5e-3, backward_weight_s=0.5e-3)  # a chunk is half a stage
 predict("ms of bubble, interleaved", guess=9, answer=1e3 * bubble_s(time_schedule(interleaved, HALF), 4), unit="ms")
-viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank")  # it halves ONE itself
+viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank")  # it takes a rank's times, ONE
 
 # %% [markdown]
-# The bubble is $\frac{1}{v}(p-1)(F+B+W)$. The price: $pv-1$ cuts to cross, not $p-1$; rank 0 holds $1+\frac{p-1}{pv}$ times 1F1B's memory (if $m \ge 2p$); $m$ must be a multiple of $p$.
+# The bubble is $\frac{1}{v}(p-1)(F+B+W)$. The price: $pv-1$ cuts to cross, not $p-1$; rank 0 holds $1+\frac{p-1}{pv}$ times 1F1B's memory (if $m \ge 2p$); in Megatron's order, and here, $m$ is a multiple of $p$.
 #
 # ### Fourth: zero bubble
 #
-# In backward a layer $y = Wx$ makes two gradients. With $g$ the gradient of $y$:
+# In backward a layer $y = Ax$ makes two gradients. With $g$ the gradient of $y$:
 #
-# $$\underbrace{W^\top g}_{B:\ \text{the stage before waits for it}} \qquad \underbrace{g\,x^\top}_{W:\ \text{nobody waits, until the optimizer}}$$
+# $$\underbrace{A^\top g}_{B:\ \text{the stage before waits for it}} \qquad \underbrace{g\,x^\top}_{W:\ \text{nobody waits, until the optimizer}}$$
 #
-# So make B at once, and W when you would be idle (Qi et al., 2023). Below, a linear layer that does so; `Deferred` puts it in place of every other. For W it keeps $x$ and $g$. **Predict** the bytes that wait in the perceptron, for 8 rows.
+# So make B at once, and W when you would be idle (Qi et al., 2023). Below, such a linear layer; `Deferred` puts it in place of every linear one. For W it keeps $x$ and $g$. **Predict** the bytes that wait in the perceptron, for 8 rows.
 
 # %%
 display(viz.show_source(deferred._Linear))
@@ -244,9 +244,9 @@ display(
 )
 
 # %% [markdown]
-# $(p-1)(F+B-W)$, if W is at most F and B, and $m \ge p$; here a third is left. (None in the paper's ZB-H2, for more memory.)
+# $(p-1)(F+B-\min(F,B,W))$, if $m \ge p$; here a third is left. (None in the paper's ZB-H2 if F = B = W, for more memory.)
 #
-# Under H1 rank $i$ has $p-i$ micro-batches in flight, and **stashes** $x$ and $g$ of up to $i+1$ more, for W. At one time never more than $p$ in all, the most of 1F1B.
+# Under H1 rank $i$ has $p-i$ micro-batches in flight, and **stashes** $x$ and $g$ of up to $i+1$ more, for W. Not both at once: never more than $p$ together, the most of 1F1B.
 #
 # ### Your turn
 #
@@ -295,11 +295,13 @@ print(assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, wo
 # %% [markdown]
 # Seven rungs, rounding only. The other three, and numbers that do not divide: three ranks for eight layers, fewer micro-batches than ranks.
 #
-# And can a list hang? `problems` looks for sends without receives, a backward before its forward, and ranks that wait in a circle, even if every send has to wait for its receiver. First a list that lost its first receive:
+# And can a list hang? `problems` looks for sends without receives, a backward before its forward, and ranks that wait in a circle, even if every send has to wait for its receiver. First a list in which rank 0 goes backward too early:
 
 # %%
 pair = make_schedule("gpipe", 2, 3)
-print(problems(replace(pair, lists=(pair.lists[0], pair.lists[1][1:]))))
+order = pair.lists[0]
+too_early = (*order[:2], *order[6:8], *order[2:6], *order[8:])  # micro-batch 0 backward, before 1 goes forward
+print(problems(replace(pair, lists=(too_early, pair.lists[1]))))
 for name, p, m, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 4, 8, 1), ("zb-h1", 3, 2, 1)]:
     schedule = make_schedule(name, p, m, stages_per_rank=v)
     assert problems(schedule) == []
@@ -366,7 +368,7 @@ viz.plot_idle(paper, emulated, title="Idle share of a step on four ranks")
 # %% [markdown]
 # ### And in real time, honestly
 #
-# Without the clock, with the small decoder. Four ranks share this machine's cores: while one waits, another uses its core. So these times say nothing about a cluster. But look at the *order*: it is the list's. (A send's bar lasts until somebody waits for it. At the end the tied embedding's gradient and the loss travel.)
+# Without the clock, with the small decoder. Four ranks share this machine's cores: while one waits, another uses its core. So these times say nothing about a cluster. But look at the pattern: rank 0 goes forward four times first, rank 3 to and fro. (A send's bar lasts until its rank asks whether it has arrived. At the end travel the tied embedding's gradient and the loss, by broadcast.)
 
 # %%
 # NBVAL_IGNORE_OUTPUT: measured times
@@ -381,7 +383,8 @@ def real_step(schedule):
 
 
 run_ranks(real_step, 4, make_schedule("1f1b", 4, 4))
-viz.plot_timeline(ledger(), title="1F1B in real time: four ranks on this machine's cores")
+real_run = ledger()
+viz.plot_timeline(real_run, title="1F1B in real time: four ranks on this machine's cores")
 
 # %% [markdown]
 # ### Bytes at the cuts
@@ -391,7 +394,7 @@ viz.plot_timeline(ledger(), title="1F1B in real time: four ranks on this machine
 # %%
 cut_bytes = [2 * 16 * 32 * 4] * 3  # of one micro-batch: two of the eight sequences
 formula = pipeline_step(cut_bytes, n_ranks=4, n_microbatches=4, tied_bytes=512 * 32 * 4)
-sent = tuple(ledger().of("isend").bytes_sent(rank) for rank in range(4))
+sent = tuple(real_run.of("isend").bytes_sent(rank) for rank in range(4))
 predict("KiB that rank 1 sends", guess=128, answer=sent[1] / 1024, unit="KiB")
 print("ledger ", sent)
 print("formula", formula.sent_bytes)
@@ -411,10 +414,11 @@ uneven = [ONE, ONE, SLOW, ONE]
 slower = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3
 predict("percent longer", guess=25, answer=100 * (slower - 1), unit="%")
 print(f"rank 0 idle on real processes: {measured_idle(one_f_one_b, uneven):.0%}; on paper, even stages: {9 / 33:.0%}")
+print(f"the step under GPipe: {1e3 * max(slot.end_s for slot in time_schedule(gpipe, uneven)):.0f} ms")
 viz.plot_schedule(one_f_one_b, uneven, title="One stage takes twice as long")
 
 # %% [markdown]
-# A pipe is as fast as its narrowest place: $m$ micro-batches pass the slow stage one after another, and three ranks wait for it. (The bubble counts the busiest rank, here the slow one.) So the cut deserves thought; section 10 balances one.
+# A pipe is as fast as its narrowest place: 8 micro-batches of 6 ms<!-- =2 + 2 + 2 --> pass the slow stage one after another, it waits for 7 ms<!-- =(1 + 1) + 1 + (2 + 2) --> itself, and three ranks wait for it. (The bubble counts the busiest rank, here the slow one.) GPipe is no longer equal: evenness made it so. The cut deserves thought; section 10 balances one.
 #
 # ## 8 · PyTorch's own
 #
@@ -458,7 +462,7 @@ print(
 # %% [markdown]
 # Untied, because PyTorch leaves a matrix that lies on two stages to its user.
 #
-# And note `scale_grads=False`. By default PyTorch divides the gradients by $m$, which is right if your loss is a micro-batch's *mean*. Ours is a sum divided by the number of *all* targets: nothing is left to divide. Who does both divides twice. Who does neither trains with gradients $m$ times too large.
+# And note `scale_grads=False`. By default PyTorch divides the gradients by $m$, which is right if your loss is a micro-batch's *mean* and all have equally many targets. Ours is a sum divided by the number of *all* targets: nothing is left to divide. Who does both divides twice. Who does neither trains with gradients $m$ times too large.
 #
 # ## 9 · Bug museum
 #
@@ -481,7 +485,7 @@ losses = {run: curve.losses for run, curve in curves.items()}
 viz.plot_loss_curves(losses, title="Which of these runs are sound?")
 
 # %% [markdown]
-# One: run B. The others end within a few per cent of one device, and nobody would stop them. D even ends lower than it should. So climb. Say for A, C and D on which rung each falls: output, gradients, gradient norm, parameters (SGD), or loss curve?
+# One: run B. The others end within a few per cent of one device, and nobody would stop them. C and D even end lower. So climb. Say for A, C and D on which rung each falls: output, gradients, gradient norm, parameters (SGD), or loss curve?
 
 # %%
 from course_lib.verify import RUNGS, NotEqual
@@ -492,12 +496,13 @@ for run in ("A", "C", "D"):
         assert_parallel_equals(decoder_alone, bug.planted(decoder_on_ranks), plain, world_size=4, rungs=RUNGS[:5])
     except NotEqual as error:
         where, _, way_out = str(error).split("; ", 2)  # the middle part is the rule
+        way_out = way_out.replace("? ", "?\n    ")
         print(f"run {run} falls on: {error.rung}", where, way_out, f"met in public: {bug.where.link}", sep="\n    ")
 
 # %% [markdown]
-# C: each micro-batch's loss is its own mean, and eight gradients add up: 8.0 times, exactly. The logged loss is right, and AdamW divides the factor away; only clipping feels it. A: each stage clips by its own norm, so the stages learn at different speeds.
+# C: each micro-batch's loss is its own mean, and eight gradients add up: 8.0 times, exactly. The logged loss is right, and AdamW divides the factor away; only clipping feels it. A: each stage clips by its own norm, one is cut, its neighbour not.
 #
-# D is the **tied embedding**. One matrix $E$ is used twice: to look tokens up, and at the end for the logits, $E\,h$. Its gradient is the sum of two parts. On one device `.grad` adds them, and nobody notices. Cut the model, and each part lies on another rank.
+# D is the **tied embedding**. One matrix $E$ is used twice: to look tokens up, and at the end for the logits, $E\,h$. Its gradient is the sum of two parts. On one device `.grad` adds them. Cut the model, and each part lies on another rank.
 #
 # Take the tie apart on one device. **Predict** the norm of the first stage's part, divided by the norm of the whole.
 
@@ -511,60 +516,68 @@ for decoder in (tied, apart):
     loss_of(decoder(rows), goals).backward()
 first, last, both = apart.embedding.weight.grad, apart.head.weight.grad, tied.embedding.weight.grad
 predict("norm of the first stage's part over the whole's", guess=0.5, answer=(first.norm() / both.norm()).item())
-print(
-    f"the last stage's part {last.norm() / both.norm():.2f}; cosine of the two {abs(F.cosine_similarity(first.flatten(), last.flatten(), dim=0)):.2f}"
-)
+cosine = F.cosine_similarity(first.flatten(), last.flatten(), dim=0)
+print(f"the last stage's part {last.norm() / both.norm():.2f}; cosine of the two, without its sign, {cosine.abs():.2f}")
 print("sum of both parts equals the tied gradient:", torch.allclose(first + last, both, atol=1e-4))
 
 # %% [markdown]
-# Nearly perpendicular: neither can stand for the other. Without the sum the first stage trains its copy with the first part, the last stage with the second. After one step one matrix is two. The cure is one exchange per step, `parallel.ties.Ties`: both ranks send their part, and add in the same order.
+# Nearly perpendicular, at this first step: neither can stand for the other. Without the sum the first stage trains its copy with the first part, the last stage with the second. After one step one matrix is two. The cure is one exchange per step, `parallel.ties.Ties`: both send their part and add.
 #
 # ## 10 · In a Llama
 #
 # ### Where to cut
 #
-# Llama 3.1 8B: an embedding, 32 layers, a head. Cut into four by number, that is 9, 9, 8 and 8 of these 34. But they do not weigh the same: the embedding only looks up, the head multiplies with 128256 rows. **Predict** the work of the last stage, seven layers and the head, in layers.
+# Llama 3.1 8B: an embedding, 32 layers, a head. Cut by number, that is 9, 9, 8 and 8 of these 34. But they weigh differently: a layer multiplies by 218 million weights, the head by 525 million, the embedding only looks up. **Predict** the work of the last stage, seven layers and the head, in layers.
 
 # %%
 layer, table = costs.layer_parameters(LLAMA_3_1_8B), LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size
-work = [0, *[1] * 32, table / layer]  # a multiplication for each weight and token; the embedding only looks up
 
 
-def step_length(sizes):
+def step_length(sizes, sequence=0):
+    """Work of each stage, and the step, in layers; attention multiplies a token with half of the sequence, twice."""
+    work = [0, *[1] * 32, table / (layer + sequence * LLAMA_3_1_8B.hidden_size)]
     ends = [0, *accumulate(sizes)]
     each = [sum(work[start:end]) for start, end in pairwise(ends)]
     durations = [Durations(forward_s=w, backward_input_s=w, backward_weight_s=w) for w in each]
     return each, max(slot.end_s for slot in time_schedule(make_schedule("1f1b", 4, 16), durations))
 
 
-by_number, by_work = costs.split_sizes(34, 4), costs.balanced_sizes(work, 4)
+by_number, by_work = costs.split_sizes(34, 4), costs.balanced_sizes([0, *[1] * 32, table / layer], 4)
 predict("layers' worth of work on the last stage", guess=8, answer=step_length(by_number)[0][-1])
 for sizes in (by_number, by_work):
     each, length = step_length(sizes)
-    print(f"{sizes}: work {', '.join(f'{w:.1f}' for w in each)}; step {length:.0f} layers' times")
+    print(f"{sizes}: work {', '.join(f'{w:.1f}' for w in each)}; step {length:.0f} times a layer's forward")
+shorter = 1 - step_length(by_work, 8192)[1] / step_length(by_number, 8192)[1]
+print(f"shorter, at 8192 tokens: {shorter:.1%}")
 
 # %% [markdown]
-# With a layer less on the last stage the step is 4 %<!-- =100 * (1 - 506.45 / 526.61) --> shorter, for free.
+# With a layer less on the last stage the step is 4 %<!-- =100 * (1 - 506.45 / 526.61) --> shorter, for free. That holds for short sequences. At 8192 tokens attention makes each layer heavier, the head weighs less beside it, and little is left: balance for *your* sequence.
 #
 # ### Llama 3.1 405B
 #
-# Meta trained it on 16 stages; each pipeline got 16 sequences per step (Llama 3 paper, table 4). We take one in a micro-batch: $p = m = 16$. **Predict** the idle share under 1F1B.
+# On 16,384 GPUs Meta used 16 pipeline ranks; each pipeline got 16 sequences of 8192 tokens per step (Llama 3 paper, table 4). We take one in a micro-batch: $p = m = 16$. **Predict** the idle share under 1F1B.
+
 
 # %%
-predict("idle share of 405B under 1F1B", guess=15 / 16, answer=15 / (16 + 15))
-print("schedule                    idle   messages of a middle rank in a step")
-for v in (1, 2, 4, 8):
+def planned(v):
     schedule = make_schedule("interleaved" if v > 1 else "1f1b", 16, 16, stages_per_rank=v)
     part = Durations(forward_s=1 / v, backward_input_s=1 / v, backward_weight_s=1 / v)
     slots = time_schedule(schedule, part)
-    idle = idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
-    cuts = pipeline_step([1] * (16 * v - 1), n_ranks=16, n_microbatches=16)
-    print(f"{schedule.name:11} {v} x 1/{v} stage   {idle:6.1%}   {cuts.messages[7]}")
+    return schedule, idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
+
+
+predict("idle share of 405B under 1F1B", guess=15 / 16, answer=planned(1)[1])
+print("schedule                    idle   messages of rank 7   micro-batches held by rank 0, rank 15")
+for v in (1, 2, 4, 8):
+    schedule, idle = planned(v)
+    messages = pipeline_step([1] * (16 * v - 1), n_ranks=16, n_microbatches=16).messages[7]
+    first, last = (held(schedule, rank).in_flight / v for rank in (0, 15))
+    print(f"{schedule.name:11} {v} x 1/{v} stage   {idle:6.1%}   {messages:18}   {first:.1f}, {last:.1f}")
 
 # %% [markdown]
-# By our lists, with even stages and free messages: half of 16,384 GPUs idle, or a tenth. With $v=8$ each chunk is one layer: 16 × 8 = 128 places, and the model has 126 layers. The other two are for the embedding and the head. That is no accident: Meta took one layer from the first and one from the last stage, to balance the pipe.
+# By our lists, with even stages and free messages: half of the GPUs idle, or a tenth. With $v=8$ each chunk is one layer: 16 × 8 = 128 places, and the model has 126 layers. The other two are for embedding and head: Meta took a layer from the first and one from the last stage, to balance.
 #
-# And $m = p$, so everything is in flight anyway: here interleaving costs no memory. It costs messages: 256 of 268 MB<!-- =8192 * 16384 * 2 / MB -->, of which sequence parallelism (module 05) leaves each GPU an eighth. That is 8.6 GB<!-- =256 * 8192 * 16384 * 2 / 8 / GB -->, 0.2 s<!-- =256 * 8192 * 16384 * 2 / 8 / INFINIBAND.bandwidth_bytes_per_s --> of InfiniBand.
+# Rank 0, the fullest, holds no more: with $m = p$ everything is in flight there anyway. The last rank catches up. The price is messages: 256 of 268 MB<!-- =8192 * 16384 * 2 / MB -->, of which sequence parallelism (module 05) leaves each GPU an eighth. That is 8.6 GB<!-- =256 * 8192 * 16384 * 2 / 8 / GB -->, 0.2 s<!-- =256 * 8192 * 16384 * 2 / 8 / INFINIBAND.bandwidth_bytes_per_s --> at InfiniBand's speed, as far as computing does not hide them.
 
 # %% [markdown]
 # ### On a GPU node and on a cluster
@@ -583,14 +596,14 @@ for v in (1, 2, 4, 8):
 # %% [markdown]
 # ## 11 · Takeaways
 #
-# - Model parallelism divides the memory. Alone it divides no time.
-# - A schedule is a list for each rank. Idle time, memory and messages are read off it.
-# - The bubble is $(p-1)(F+B+W)$ for GPipe *and* 1F1B. 1F1B saves memory; interleaving divides the bubble by $v$; zero bubble fills it with W.
-# - Divide the loss by *all* targets, once. What is tied over a cut must be summed.
+# - Model parallelism divides memory. Alone it divides no time.
+# - A schedule is a list for each rank: idle time, memory and messages are read off it.
+# - With even stages and free messages the bubble is $(p-1)(F+B+W)$ for GPipe *and* 1F1B. 1F1B saves memory; interleaving divides the bubble by $v$; zero bubble fills it with W.
+# - Divide the loss by *all* targets, once. What is tied over a cut is summed.
 #
-# **Next:** the exercises `04_model_and_pipeline_parallelism`; then module 05, which cuts the layers themselves.
+# **Next:** the exercises; then module 05, which cuts the layers themselves.
 #
-# References: Huang et al. 2019 (GPipe); Narayanan et al. 2019 (PipeDream), 2021 (interleaving); Qi et al. 2023 (zero bubble); Llama team 2024; Kempner Institute 2024; K. Yuan 2024.
+# References: Huang et al. 2018 (GPipe); Narayanan et al. 2020 (PipeDream-Flush), 2021 (interleaving); Qi et al. 2023 (zero bubble); Llama team, Kempner Institute, K. Yuan (a lecture) 2024. (PipeDream, 2019, uses older weights.)
 
 # %%
 score()
@@ -599,7 +612,7 @@ score()
 # ## Quiz
 #
 # <details><summary>1. You double the number of 1F1B's micro-batches, each of the same size. What happens to the bubble, to its share, to rank 0's memory?</summary>
-# The same bubble, a smaller share (27 becomes 16 per cent, later nearly half), the same memory.
+# The same bubble; a smaller share (27 becomes 16 per cent); the same memory.
 # </details>
 #
 # <details><summary>2. Every gradient is exactly 8 times too large, and there are 8 micro-batches. What happened?</summary>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -281,6 +282,10 @@ def test_idle_draws_lines_and_marks_of_one_hue_where_the_numbers_are():
         (
             lambda: viz.plot_schedule(schedule("interleaved", 2, 2), [IN_MS] * 4),
             r"^plot_schedule: 4 durations, 2 ranks; each rank has its own; give one for each rank, or one for all",
+        ),
+        (
+            lambda: viz.plot_schedule(replace(schedule("gpipe", 2, 2), lists=(schedule("gpipe", 2, 2).lists[0], ()))),
+            r"^plot_schedule: .*; a schedule is drawn as it runs; mend its lists first",
         ),
         (lambda: viz.plot_schedules({}), r"^plot_schedules: 0 schedules; this picture holds 1 to 6; draw two pictures"),
         (
