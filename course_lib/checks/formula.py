@@ -102,7 +102,8 @@ def _verdict(
         return f"{where}: right, but by {library}: this exercise asks you to write it" if library else None
     if isinstance(got, str):
         return f"{where}: returned {got}, not a number: is there a return on every path?"
-    reason = next((text for wrong, text in formula.typical if _equal(got, wrong(*arguments), 1e-9)), "")
+    slack = max(formula.tolerance, 1e-9)
+    reason = next((text for wrong, text in formula.typical if _equal(got, wrong(*arguments), slack)), "")
     if got is None or want is None:
         return f"{where}: returned {_short(got)}, the reference {_short(want)}{_because(reason)}"
     reason = reason or ratios.in_large_units(got / want if want else 0.0)

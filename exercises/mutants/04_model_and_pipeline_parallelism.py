@@ -712,6 +712,22 @@ wrong_numbers(
 wrong_numbers("bubble", "nobody waits for a W", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B), "zb-h1")
 wrong_numbers("bubble", "if F = B = W", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B + W) / 3, "zb-h1")
 wrong_numbers("bubble", "no bubble at all is ZB-H2's", 0, lambda *_: 0, "zb-h1")
+for times_three in (5, 6, 7):  # F, B, W
+    wrong_numbers("bubble", "right only if F = B = W", 0, lambda *n, k=times_three: (n[1] - 1) * 3 * n[k], "gpipe")
+    wrong_numbers(
+        "bubble", "right only if F = B = W", 0, lambda *n, k=times_three: (n[1] - 1) * 3 * n[k] / n[3], "interleaved"
+    )
+    wrong_numbers("bubble", "right only if F = B = W", 0, lambda *n, k=times_three: (n[1] - 1) * n[k], "zb-h1")
+wrong_numbers("bubble", "/ and not //", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + B + W) // v, "interleaved")
+wrong_numbers("bubble", "/ and not //", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * ((F + B + W) // v), "interleaved")
+wrong_numbers(
+    "bubble", "W = 4): your bubble is 1.42 x", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (2 * F - W + 1), "zb-h1"
+)
+wrong_numbers("bubble", "that is all ranks together", 0, lambda *given: given[1] * right_numbers(*given)[0])
+wrong_numbers("bubble", "B + W, not 2 B", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * (F + 2 * B), "1f1b")
+wrong_numbers("bubble", "backwards are waited for too", 0, lambda s, p, m, v, i, F, B, W: (p - 1) * F, "gpipe")
+wrong_numbers("bubble", "each rank waits equally long", 0, lambda s, p, m, v, i, F, B, W: i * (F + B + W), "1f1b")
+wrong_numbers("bubble", "that is the idle share; the bubble comes first", 0, lambda *given: right_numbers(*given)[1])
 
 
 def of_whole_ranks(s, p, m, v, i, F, B, W):
@@ -724,6 +740,18 @@ wrong_numbers("share", "F, B and W are a whole rank's", 1, of_whole_ranks, "inte
 wrong_numbers("share", "idle over *computing* time", 1, lambda s, p, m, *_: (p - 1) / m, "gpipe")
 wrong_numbers("share", "this schedule has another bubble", 1, lambda s, p, m, *_: (p - 1) / (m + p - 1))
 wrong_numbers("share", "in percent?", 1, lambda *given: 100 * right_numbers(*given)[1])
+wrong_numbers("share", "give four decimals", 1, lambda *given: round(right_numbers(*given)[1], 2))
+wrong_numbers("share", "those are the seconds", 1, lambda *given: right_numbers(*given)[0])
+
+
+def share_of(computes):
+    """The bubble as a part of itself and of what a rank computes, as is thought."""
+    return lambda *n: right_numbers(*n)[0] / (right_numbers(*n)[0] + computes(*n))
+
+
+wrong_numbers("share", "a rank computes W too", 1, share_of(lambda s, p, m, v, i, F, B, W: m * (F + B)))
+for times_three in (5, 6, 7):  # F, B, W
+    wrong_numbers("share", "right only if F = B = W", 1, share_of(lambda *n, k=times_three: n[2] * 3 * n[k]))
 wrong_numbers(
     "held", "that is 1F1B's; GPipe does all forwards first", 2, lambda s, p, m, v, i, *_: min(p - i, m), "gpipe"
 )
@@ -757,6 +785,21 @@ wrong_numbers("held", "that is rank 0's", 2, lambda s, p, m, v, i, *_: min(p, m)
 wrong_numbers("held", "all m? ZB-H1 holds what 1F1B does", 2, lambda s, p, m, *_: m, "zb-h1")
 wrong_numbers("held", "what is stashed for W does not count", 2, lambda s, p, m, *_: p, "zb-h1")
 wrong_numbers("held", "with what is stashed for W?", 2, lambda s, p, m, *_: p + 1, "zb-h1")
+for one_less in (lambda p, v, i: (v - 1) * p + p - i, lambda p, v, i: p * v + p - 1 - i):
+    wrong_numbers(
+        "held",
+        "from rank to rank it is one less here",
+        2,
+        lambda s, p, m, v, i, *_, f=one_less: min(v * m, f(p, v, i)),
+        "interleaved",
+    )
+wrong_numbers(
+    "held", "p too many: of the v stages", 2, lambda s, p, m, v, i, *_: 2 * (p - i - 1) + v * p + 1, "interleaved"
+)
+wrong_numbers("held", "one too many", 2, lambda s, p, m, v, i, *_: min(p - i + 1, m), "1f1b")
+wrong_numbers("held", "one too few: a forward comes before", 2, lambda s, p, m, v, i, *_: min(p - i - 1, m), "zb-h1")
+wrong_numbers("held", "one too few", 2, lambda s, p, m, *_: m - 1, "gpipe")
+wrong_numbers("held", "p at most? GPipe does all forwards", 2, lambda s, p, m, *_: min(p, m), "gpipe")
 
 
 @mutant("04.6", "bubble", "returned float, not three things: return bubble_s, idle_share, in_flight")
@@ -794,7 +837,9 @@ def wrong_cuts(level, reason, **wrong):
 wrong_cuts("cut", "that counts numbers", activation=lambda p, m, S, H, P: S * H)
 wrong_cuts("cut", "4 bytes a number?", activation=lambda p, m, S, H, P: 4 * S * H)
 wrong_cuts("cut", "that is one token", activation=lambda p, m, S, H, P: 2 * H)
-wrong_cuts("cut", "no gradient leaves the first rank", first_rank_sends=lambda p, m, S, H, P: 4 * m * S * H)
+wrong_cuts(
+    "cut", "no rank before the first one. Or 4 bytes a number", first_rank_sends=lambda p, m, S, H, P: 4 * m * S * H
+)
 wrong_cuts("cut", "that is one way", middle_rank_sends=lambda p, m, S, H, P: 2 * m * S * H)
 wrong_cuts("cut", "that is one micro-batch", middle_rank_sends=lambda p, m, S, H, P: 4 * S * H)
 wrong_cuts("schedules", "all m pass the cut", middle_with_1f1b=lambda p, m, S, H, P: 2 * p * 2 * S * H)
@@ -826,6 +871,7 @@ wrong_cuts(
     middle_rank_sends=lambda p, m, S, H, P: 8 * m * S * H,
 )
 wrong_cuts("ddp", "one average a step", ddp_rank_sends=lambda p, m, S, H, P: m * 2 * (p - 1) / p * 4 * P)
+wrong_cuts("ddp", "times_less = 13: nearly, but rounded too far: give at least 3 digits", times_less=lambda *_: 13)
 wrong_cuts("ddp", "the other way round", times_less=lambda *given: 1 / right_cuts(*given)["times_less"])
 
 

@@ -120,7 +120,7 @@ assert check("04.1", train_half, part="edges").passed
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 N, m, F_s, B_s = given("04.2", GRADE_SEED)
-print(f"line 1   N = {N} GPUs, m = {m} micro-batches; on each GPU forward takes {F_s} s, backward {B_s} s")
+print(f"line 1   N = {N} GPUs, m = {m} micro-batches; each takes each GPU {F_s} s forward and {B_s} s backward")
 print(f"line 2   in a step every GPU computes for {m * (F_s + B_s)} s")
 print(f"line 3   and waits for the others for {(N - 1) * (F_s + B_s)} s")
 print(f"line 4   so a step takes {m * (F_s + B_s) + (N - 1) * (F_s + B_s)} s")
@@ -142,7 +142,7 @@ print("last end:", max(slot.end_s for slot in slots))
 # | `wrong_line` | which of the five lines is wrong |
 # | `step_time` | seconds that a step takes |
 # | `idle_fraction` | the share of the step in which a GPU waits, between 0 and 1; four digits are enough |
-# | `fraction_of_one` | the same with a single micro-batch, so without a pipeline |
+# | `fraction_of_one` | that share with a single micro-batch, still on N GPUs |
 # | `enough` | the smallest number of micro-batches for which the share is not above one tenth |
 
 # %% nbgrader={"grade": false, "grade_id": "04-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -348,7 +348,7 @@ assert check("04.5", one_f_one_b_order, part="training", seed=GRADE_SEED + 1).pa
 # | `"zb-h1"` | 1F1B whose W wait and fill gaps; W is at most F and B, and m >= p |
 #
 # Interleaved, a rank sends p micro-batches through one of its stages before its next stage has its turn: count the forwards before
-# its first backward. `held` counts what a rank holds, for any schedule:
+# its first backward. `held` counts for any schedule what a rank holds: activations of one *stage*, a v-th part of the rank:
 
 # %%
 from course_lib.schedules import held
@@ -357,16 +357,17 @@ for rank in range(4):
     print(f"interleaved, rank {rank}:", held(make_schedule("interleaved", 4, 8, stages_per_rank=2), rank).in_flight)
 
 # %% [markdown]
-# **Target:** a function that is right for all four: seconds that a rank idles; that time as a share of the whole step; the
-# activations that rank `rank` holds at most, each of one micro-batch at one *stage* (forward done, B not yet). Write formulas; the
-# library's schedules are there to test them.
+# **Target:** a function that is right for all four: seconds that a rank idles; that time as a share of the whole step, of which
+# four decimals are enough; the activations that rank `rank` holds at most, each of one micro-batch at one *stage* (forward done,
+# B not yet). Write formulas; the library's schedules are there to test them.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def schedule_numbers(schedule, p, m, v, rank, F, B, W):
     """Return three numbers: bubble in seconds, idle share between 0 and 1, activations in flight.
 
-    For ("gpipe", 4, 8, 1, 0, 1, 1, 1) they are 9, 0.2727 and 8; for ("interleaved", 2, 4, 2, 0, 2, 3, 1) 3, 0.1111 and 5.
+    For ("gpipe", 4, 8, 1, 0, 1, 1, 1) they are 9, 0.2727 and 8.
+    For ("interleaved", 2, 4, 2, 0, 4, 6, 1) they are 5.5, 0.1111 and 5.
     """
     ### BEGIN SOLUTION
     whole = F + B + W
@@ -420,12 +421,12 @@ print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:
 # | --- | --- |
 # | `activation` | bytes of one micro-batch at one cut |
 # | `first_rank_sends` | GPipe: bytes that the first rank sends |
-# | `middle_rank_sends` | GPipe: bytes that the second rank sends |
-# | `middle_with_1f1b` | 1F1B: the same |
-# | `middle_interleaved` | interleaved, two stages on each rank: the same |
+# | `middle_rank_sends` | GPipe: bytes that a rank sends that is neither the first nor the last |
+# | `middle_with_1f1b` | 1F1B: bytes that such a rank sends |
+# | `middle_interleaved` | interleaved, two stages on each rank: bytes that such a rank sends |
 # | `messages` | GPipe: messages of all ranks together |
 # | `ddp_rank_sends` | *data* parallelism on p ranks instead: bytes that each rank sends for all P gradients in fp32, by a ring |
-# | `times_less` | how many times more that is than `middle_rank_sends`; three digits are enough |
+# | `times_less` | how many times less `middle_rank_sends` is than `ddp_rank_sends`; three digits are enough |
 
 # %% nbgrader={"grade": false, "grade_id": "04-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from course_lib.checks import check, given
+from course_lib.checks.module_04 import predictions
 from tests.grading.conftest import mutants_of
 
 RIGHT = next(mutant[3] for mutant in mutants_of("04_model_and_pipeline_parallelism") if mutant[0] == "04.2").__globals__
@@ -107,3 +109,44 @@ def test_large_numbers_are_written_alike():
     assert check("04.7", {"ddp_rank_sends": 30_000_000_000.5}, part="ddp").reason.startswith(
         "ddp_rank_sends = 30,000,000,000 bytes: "
     )
+
+
+# 04.6 ------------------------------------------------------------------------------------------------------------
+
+
+def rounded(found):
+    return found[0], round(found[1], 4), found[2]
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor, rounded, lambda found: [*map(torch.tensor, found)]])
+def test_three_numbers_of_04_6_pass_in_every_form(kind):
+    right = RIGHT["right_numbers"]
+    assert check("04.6", lambda *numbers: kind(right(*numbers))).passed
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_04_6_draws_numbers_that_no_wrong_formula_hits(seed):
+    """Only with such numbers is a formula told from others, and its cause from other causes."""
+    for level in predictions.PREDICT.levels.values():
+        for ask in level.cases:
+            schedule, p, m, v, rank, F, B, W = ask.arguments(seed)
+            assert len({F, B, W}) == 3 and B - F != 1
+            assert F + B + W not in (3 * F, 3 * B, 3 * W)
+            assert v == 1 or (p - 1) * (F + B + W) % v
+            assert schedule != "zb-h1" or (min(F, B) >= W and m >= p)
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("part", predictions.PARTS)
+def test_04_6_s_first_cases_tell_its_likely_wrong_answers_apart(part, seed):
+    formula = predictions.FORMULAS[part]
+    for schedule in ("gpipe", "1f1b", "interleaved", "zb-h1"):
+        first = next(ask for ask in predictions.PREDICT.levels[part].cases if ask.arguments(seed)[0] == schedule)
+        numbers = first.arguments(seed)
+        _, p, m, v, rank, *_ = numbers
+        assert 0 < rank < p - 1 and m > p
+        causes = {}
+        for wrong, cause in formula.typical:
+            if (value := wrong(*numbers)) == value and not math.isclose(value, formula.answer(*numbers), rel_tol=2e-3):
+                causes.setdefault(round(value, 9), set()).add(cause)
+        assert all(len(found) == 1 for found in causes.values()), causes
