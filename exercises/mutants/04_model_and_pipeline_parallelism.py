@@ -340,7 +340,11 @@ def uniform(costs, p):
     return list(split_sizes(len(costs), p))
 
 
-@mutant("04.3", "small", "6 layers in 3 stages (1, 2, 3, 4, 5, 9): stage 2 costs 14, where 9 is possible")
+@mutant(
+    "04.3",
+    "small",
+    "6 layers in 3 stages (1, 2, 3, 4, 5, 9): stage 2 costs 14, where 9 is possible: the last stage costs most",
+)
 def never_above_the_mean(costs, p):
     return greedy(costs, p, lambda held, cost: held + cost > sum(costs) / p)
 
@@ -388,7 +392,11 @@ def cheapest_as_dear_as_can_be(costs, p):
     return recursion(costs, p, lambda each: -min(each))
 
 
-@mutant("04.3", "small", "5 layers in 3 stages (5, 8, 4, 3, 8): stage 0 costs 13, where 12 is possible")
+@mutant(
+    "04.3",
+    "small",
+    "5 layers in 3 stages (5, 8, 4, 3, 8): stage 0 costs 13, where 12 is possible: your stages cost 13, 7, 8",
+)
 def least_squares(costs, p):
     return recursion(costs, p, lambda each: sum(cost**2 for cost in each))
 
@@ -450,6 +458,14 @@ def sorts_the_list(costs, p):
     sizes = balanced(list(costs), p)
     costs.sort()
     return sizes
+
+
+@mutant(
+    "04.3", "small", "(8, 1, 1, 1, 5): your function changed the list `costs`, which is the caller's: work on a copy"
+)
+def sorts_the_list_first(costs, p):
+    costs.sort()
+    return balanced(costs, p)
 
 
 @mutant("04.3", "small", "returned NoneType, not a list")
@@ -534,6 +550,11 @@ def with_messages(rank, p, m):
 @mutant("04.4", "lists", "right, but by course_lib.schedules.make_schedule: this exercise asks you to write it")
 def by_make_schedule(rank, p, m):
     return list(make_schedule("gpipe", p, m).computes(rank))
+
+
+@mutant("04.4", "lists", "rank 1's list holds None: idle time is not written down; waiting comes by itself")
+def with_the_figure_s_gaps(rank, p, m):
+    return [None] * rank + right_gpipe(rank, p, m)
 
 
 @mutant("04.4", "lists", "for rank 0 it returned NoneType, not a list")
@@ -661,6 +682,13 @@ def never_done(rank, p, m):
 @mutant("04.5", "lists", "by course_lib.schedules.make_schedule: this exercise asks you to write it")
 def as_made_by_the_library(rank, p, m):
     return list(make_schedule("1f1b", p, m).computes(rank))
+
+
+@mutant("04.5", "lists", "rank 0's list holds None: idle time is not written down; waiting comes by itself")
+def waits_before_backward(rank, p, m):
+    order = right_1f1b(rank, p, m)
+    place = [type(one) for one in order].index(Backward)
+    return [*order[:place], *[None] * (p - rank - 1), *order[place:]]
 
 
 @mutant("04.5", "training", "rank 1's list holds")
@@ -1080,6 +1108,30 @@ class ComputesTwice(Right):
         return super().products()
 
 
+@mutant("04.8", "costs", "does 560 operations, 1.17 x the target of 480: the bias needs no product")
+class BiasByAProduct(Right):
+    def products(self):
+        gradient = self.gradient.flatten(0, -2)
+        return super().products()[0], torch.ones(len(gradient), dtype=gradient.dtype) @ gradient
+
+
+@mutant("04.8", "costs", "does 560 operations, 1.17 x the target of 480: the bias needs no product")
+class BiasByAColumnOfOnes(Right):
+    def products(self):
+        x, gradient = self.x.flatten(0, -2), self.gradient.flatten(0, -2)
+        both = gradient.T @ torch.cat([x, x.new_ones(len(x), 1)], 1)
+        return both[:, :-1], both[:, -1]
+
+
+@mutant(
+    "04.8", "costs", "backward_weight does 0 operations in torch's products of matrices, target 480: is the product"
+)
+class ByNumpy(Right):
+    def products(self):
+        x, gradient = (one.flatten(0, -2).numpy() for one in (self.x, self.gradient))
+        return torch.from_numpy(gradient.T @ x), torch.from_numpy(gradient.sum(0))
+
+
 @mutant(
     "04.8",
     "costs",
@@ -1129,7 +1181,9 @@ class KeepsACopyInTheClass(Right):
 
 
 @mutant(
-    "04.8", "costs", "backward_weight does 0 operations in products of matrices, target 480: is the product done in"
+    "04.8",
+    "costs",
+    "backward_weight does 0 operations in torch's products of matrices, target 480: is the product done",
 )
 class WithoutAProduct(Right):
     def backward_input(self, gradient):

@@ -177,8 +177,8 @@ assert check("04.2", idle, part="share", seed=GRADE_SEED).passed
 #
 # *Write · medium · 25 minutes · 5 points.* **You learn** why equally many layers on each stage make a slow pipeline.
 #
-# In every turn of a pipeline all ranks wait for the slowest stage. So the layers, in their order, are cut where the most expensive
-# stage is as cheap as possible:
+# A pipeline goes at the pace of its slowest stage: the other ranks wait for it with every micro-batch. So the layers, in their order,
+# are cut where the most expensive stage is as cheap as possible:
 #
 # ```text
 # costs             8    1    1    1    5         5 layers, 2 stages
@@ -186,8 +186,8 @@ assert check("04.2", idle, part="share", seed=GRADE_SEED).passed
 # better          [ 8 ][ 1    1    1    5 ]       1 and 4 layers: 8
 # ```
 #
-# A real model has such layers: a Llama's head is a matrix of its whole vocabulary, and costs as much as several of its layers. The
-# course's own answer is `costs.balanced_sizes`; write it yourself.
+# A real model has such layers: a Llama's head is a matrix of its whole vocabulary, and costs as much as two or three of its layers.
+# The course's own answer is `costs.balanced_sizes`; write it yourself.
 #
 # **Target:** the cost of the slowest stage is the smallest that there is, for 60 layers too. Which of several best cuts you return
 # is up to you.
@@ -251,10 +251,12 @@ assert check("04.3", cut_layers, part="models").passed
 # rank 2             F0  F1  F2  B0  B1  B2              time ──►
 # ```
 #
-# Only the order is yours to say. The check adds the messages, finds out whether the ranks can block each other, times the lists
-# and counts activations; then real ranks train by them.
+# Only the order is yours to say: waiting comes by itself. The check adds the messages, finds out whether the ranks can block each
+# other, times the lists and counts activations; then real ranks train by them. The figure draws a backward as wide as a forward; in
+# the check it takes twice as long.
 #
-# **Target:** no deadlock; ranks idle for (p-1)(F+B+W) seconds; each rank holds m activations at once.
+# **Target:** no deadlock; each rank idles for (p-1)(F+B+W) seconds, with F, B, W the seconds of a forward, of the input's gradient, of
+# the weights'; each rank holds m activations at once.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -482,11 +484,11 @@ assert check("04.7", cuts, part="ddp", seed=GRADE_SEED).passed
 
 # %% [markdown]
 # Write a class; every micro-batch gets an object of its own, in which `forward`, `backward_input` and `backward_weight` are called once
-# each, in this order. In between, other micro-batches' methods are called, in any order. Use products of matrices, not autograd.
+# each, in this order. In between, other micro-batches' methods are called, in any order. Use torch's products of matrices, not autograd.
 #
-# **Target:** the gradients of autograd. Each part does one product, of 2 · rows · in · out operations. Between the parts `self` keeps x
-# and the gradient of y, no tensor more; weights do not count. After the second part it keeps nothing. What a method is given stays as
-# it is.
+# **Target:** the gradients of autograd. Each part of backward does one product, of 2 · rows · in · out operations. Besides the weight
+# and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none after the second part. Do not write into
+# what a method is given.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-8", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy
 import pytest
+import torch
 
 from course_lib.checks import check
 from course_lib.checks.module_04 import claims, lists, predictions, traffic
-from course_lib.checks.module_04.cutting import CUT, Layers, verdict
+from course_lib.checks.module_04.cutting import CUT, Layers, attempt, verdict
 from course_lib.checks.module_04.cutting import Report as Cut
 from course_lib.comm.ledger import Ledger
 from course_lib.costs import balanced_sizes
@@ -71,6 +73,22 @@ def test_a_list_without_an_end_is_cut_off():
     assert lists.not_legal(lists.write(endless, 2, 3), 3) == "Forward(0, 0) stands 16 times"
 
 
+@pytest.mark.parametrize("numbers", [numpy.arange, torch.arange])
+def test_numpy_s_and_torch_s_whole_numbers_are_whole_numbers(numbers):
+    written = lists.write(lambda rank, p, m: [kind(rank, k) for kind in (Forward, Backward) for k in numbers(m)], 3, 4)
+    assert written == lists.write(library_order("gpipe"), 3, 4)
+    assert all(type(one.microbatch) is int for one in written.lists[0])
+    case = CUT.levels["small"].cases[0]
+    report = attempt(lambda costs, p: [numbers(costs[1] + 1)[1], numbers(9)[4]], ([8, 1, 1, 1, 5], 2))
+    assert verdict(case, ([8, 1, 1, 1, 5], 2), (report,), Ledger((), 1)) is None
+
+
+@pytest.mark.parametrize("gap", [0, 3])
+def test_idle_time_in_a_list_is_named(gap):
+    written = lists.write(lambda rank, p, m: [*map(Forward, [0] * gap, range(gap)), None, Backward(0, 0)], 2, 3)
+    assert written.strange == "rank 0's list holds None: idle time is not written down; waiting comes by itself"
+
+
 @pytest.mark.parametrize("one", [7, "F0", Forward(0, 0.5), Forward])
 def test_what_is_no_computation_is_shown(one):
     assert f"rank 0's list holds {one!r}" in lists.write(lambda rank, p, m: [one], 2, 3).strange
@@ -119,7 +137,20 @@ def test_every_best_cut_is_accepted():
     assert "stage 0 costs 5, where 4 is possible" in verdict(case, given, (Cut([2, 1, 1], ""),), Ledger((), 1))
 
 
-def test_the_llama_of_04_3_has_a_head_as_dear_as_several_layers():
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ([2, 2, 1], "stage 0 costs 13, where 12 is possible: your stages cost 13, 7, 8"),
+        ([1, 1, 3], "stage 2 costs 15, where 12 is possible: the last stage costs most; your stages cost 5, 8, 15"),
+    ],
+)
+def test_where_several_algorithms_agree_with_a_uniform_cut_only_costs_are_said(sizes, text):
+    case = CUT.levels["small"].cases[2]
+    costs = case.costs(None)
+    assert verdict(case, (costs, 3), (Cut(sizes, ""),), Ledger((), 1)).endswith(f"(5, 8, 4, 3, 8): {text}")
+
+
+def test_the_llama_of_04_3_has_a_head_as_dear_as_two_or_three_layers():
     *layers, head = CUT.levels["models"].cases[0].costs(None)
     assert len(layers) == 32 and 2 < head / layers[0] < 3
 

@@ -87,6 +87,18 @@ def test_however_it_is_written_a_right_answer_passes(answer, case):
     assert verdict(case, given, (attempt(answer, given),), Ledger((), 1)) is None
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_mean_over_any_number_of_rows_is_named(case):
+    class Mean(Plain):
+        def backward_weight(self):
+            rows = self.x.flatten(0, -2).shape[0]
+            return tuple(one / rows for one in super().backward_weight())
+
+    given = draw(case, 3)
+    found = verdict(case, given, (attempt(Mean, given),), Ledger((), 1))
+    assert (found or "").endswith("a mean over rows, where a sum belongs") == (case.shapes != ((1,),))
+
+
 def test_the_meter_sees_what_is_kept_where_no_name_leads():
     meter, x = Meter(), torch.ones(3, requires_grad=True)
     y, work = meter.measure(lambda: (x * 2).exp())  # autograd's graph keeps the result, and y has the same memory

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from course_lib.checks.formula import watched
+from course_lib.checks.module_04.whole import whole
 from course_lib.checks.probe import ProbeExercise
 from course_lib.checks.spec import Level
 from course_lib.comm.ledger import Ledger
@@ -28,6 +29,7 @@ class Layers:
     text: str
     costs: Callable[[random.Random], list[int]]
     stages: int
+    only_uniform: bool = False  # here a cut by costs has other sizes
     world_size: int = 1
 
     def __str__(self) -> str:
@@ -51,19 +53,26 @@ def attempt(function: Callable[..., Any], given: tuple[list[int], int]) -> Repor
     """Runs on a rank."""
     costs = list(given[0])
     result, library = watched(function, (costs, given[1]))
-    sizes = list(result) if isinstance(result, list | tuple) else type(result).__name__
+    sizes = list(map(_plain, result)) if isinstance(result, list | tuple) else type(result).__name__
     return Report(sizes, library, costs != given[0])
+
+
+def _plain(size: Any) -> Any:
+    """A whole number of NumPy or torch as Python's own; anything else as it is."""
+    number = whole(size)
+    return size if number is None else number
 
 
 def verdict(case: Layers, given: tuple[list[int], int], reports: tuple[Any, ...], book: Ledger) -> str | None:
     """A cut at all, then its slowest stage."""
     (sizes, library, changed), (costs, p) = reports[0], given
     shown = f" ({', '.join(map(str, costs))})" if len(costs) <= MOST_SHOWN else ""
-    reason = _no_cut(sizes, costs, p) or _too_slow(sizes, costs, p)
+    reason = _no_cut(sizes, costs, p) or _too_slow(sizes, costs, p, case.only_uniform)
+    if changed:  # first: what is cut may be the list as it was changed
+        right = "right sizes, but " * (reason is None)
+        reason = f"{right}your function changed the list `costs`, which is the caller's: work on a copy"
     if reason is None and library:
         reason = f"right, but by {library}: this exercise asks you to write it"
-    if reason is None and changed:
-        reason = "right sizes, but your function changed the list `costs`, which is the caller's: work on a copy"
     return f"{case}{shown}: {reason}" if reason else None
 
 
@@ -85,17 +94,16 @@ def _no_cut(sizes: list[Any] | str, costs: Sequence[int], p: int) -> str | None:
     return None
 
 
-def _too_slow(sizes: Sequence[int], costs: Sequence[int], p: int) -> str | None:
+def _too_slow(sizes: Sequence[int], costs: Sequence[int], p: int, only_uniform: bool) -> str | None:
     best, got = _stage_costs(balanced_sizes(costs, p), costs), _stage_costs(sizes, costs)
     if max(got) <= max(best):
         return None
     slowest = got.index(max(got))
     text = f"stage {slowest} costs {max(got):,}, where {max(best):,} is possible"
-    if tuple(sizes) == split_sizes(len(costs), p):
+    if only_uniform and tuple(sizes) == split_sizes(len(costs), p):
         return f"{text}: that is a uniform cut, as if all layers were alike"
-    if slowest == p - 1:
-        return f"{text}: the last stage takes what the others left; did they stop too early?"
-    return f"{text}; your stages cost {', '.join(f'{cost:,}' for cost in got[:MOST_SHOWN])}"
+    last = "the last stage costs most; " * (slowest == p - 1)
+    return f"{text}: {last}your stages cost {', '.join(f'{cost:,}' for cost in got[:MOST_SHOWN])}"
 
 
 def _stage_costs(sizes: Sequence[int], costs: Sequence[int]) -> list[int]:
@@ -117,7 +125,7 @@ CUT = ProbeExercise(
         "small": Level(
             points=2,
             cases=(
-                Layers(text="5 layers", costs=lambda random: [8, 1, 1, 1, 5], stages=2),
+                Layers(text="5 layers", costs=lambda random: [8, 1, 1, 1, 5], stages=2, only_uniform=True),
                 Layers(text="6 layers", costs=lambda random: [1, 2, 3, 4, 5, 9], stages=3),
                 Layers(text="5 layers", costs=lambda random: [5, 8, 4, 3, 8], stages=3),
                 Layers(text="9 layers", costs=lambda random: random.choices(range(1, 30), k=9), stages=4),
@@ -137,8 +145,18 @@ CUT = ProbeExercise(
         "models": Level(
             points=2,
             cases=(
-                Layers(text="Llama 3.1 8B and its head", costs=lambda random: llama(LLAMA.n_layers), stages=4),
-                Layers(text="Llama 3.1 8B and its head", costs=lambda random: llama(LLAMA.n_layers), stages=8),
+                Layers(
+                    text="Llama 3.1 8B and its head",
+                    costs=lambda random: llama(LLAMA.n_layers),
+                    stages=4,
+                    only_uniform=True,
+                ),
+                Layers(
+                    text="Llama 3.1 8B and its head",
+                    costs=lambda random: llama(LLAMA.n_layers),
+                    stages=8,
+                    only_uniform=True,
+                ),
                 Layers(text="60 layers", costs=lambda random: random.choices(range(10, 99), k=60), stages=12),
             ),
             praise="also for models of many layers, in time",

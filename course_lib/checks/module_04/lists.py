@@ -7,6 +7,7 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from course_lib.checks import ratios
+from course_lib.checks.module_04.whole import whole
 from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
 from course_lib.schedules import (
     Backward,
@@ -44,16 +45,26 @@ def write(order: Order, p: int, m: int) -> Written:
         result = order(rank, p, m)
         if result is None or not hasattr(result, "__iter__"):
             return Written([], f"for rank {rank} it returned {type(result).__name__}, not a list")
-        lists.append(list(islice(result, 4 * m + 4)))  # twice too many: one that has no end
-        wrong = next((one for one in lists[-1] if not _is_compute(one)), None)
-        if wrong is not None:
-            text = f"rank {rank}'s list holds {wrong!r}: it is made of Forward(stage, microbatch) and Backward"
-            return Written([], f"{text}; the messages are added for you")
+        lists.append([])
+        for one in islice(result, 4 * m + 4):  # twice too many: one that has no end
+            compute = _compute(one)
+            if isinstance(compute, str):
+                return Written([], f"rank {rank}'s list holds {one!r}: {compute}")
+            lists[-1].append(compute)
     return Written(lists)
 
 
-def _is_compute(one: Any) -> bool:
-    return type(one) in (Forward, Backward) and isinstance(one.stage, int) and isinstance(one.microbatch, int)
+def _compute(one: Any) -> Instruction | str:
+    """The computation, of Python's own whole numbers; or what is wrong with it."""
+    if one is None:
+        return "idle time is not written down; waiting comes by itself"
+    if type(one) not in (Forward, Backward):
+        return "it is made of Forward(stage, microbatch) and Backward; the messages are added for you"
+    stage, microbatch = whole(one.stage), whole(one.microbatch)
+    if stage is None or microbatch is None:
+        return "stage and micro-batch are whole numbers"
+    kind: type[Instruction] = type(one)
+    return kind(stage, microbatch)
 
 
 def schedule_of(lists: Lists, m: int) -> Schedule:

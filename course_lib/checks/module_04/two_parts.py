@@ -194,7 +194,7 @@ def _signature(place: int, got: Tensor, right: Tensor, given: Given, number: int
     if ratio is None:
         return "is no multiple of the reference"
     rows = len(given.parts[number][1].flatten(0, -2))
-    meaning = {0.0: ": nothing was added up", 1 / rows: ": a mean over rows, where a sum belongs"}
+    meaning = {0.0: ": nothing was added up", round(1 / rows, 12): ": a mean over rows, where a sum belongs"}
     return f"is {exactly(ratio)} the reference{meaning.get(round(ratio, 12), '')}"
 
 
@@ -222,11 +222,13 @@ def _wrong_work(works: dict[str, Work], x: Tensor, gradient: Tensor) -> str | No
             text = (
                 f"values right, but {method} does {got} operations, {ratios.times(got / target)} the target of {target}"
             )
-            return text + ": is the weight's gradient computed here already?" * (method == "backward_input")
+            if method == "backward_input":
+                return f"{text}: is the weight's gradient computed here already?"
+            return text + ": the bias needs no product" * (got - target == 2 * gradient.numel())
         if got < target:
             return (
-                f"values right, but {method} does {got} operations in products of matrices, target {target}: "
-                "is the product done in another method, or not as a product (@)?"
+                f"values right, but {method} does {got} operations in torch's products of matrices, target {target}: "
+                "is the product done in another method, or not by torch's @?"
             )
     return None
 
