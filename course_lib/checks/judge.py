@@ -63,7 +63,8 @@ def _advice_on_hang(text: str) -> str:
     if sends and not receives:
         return "; all that wait are sending, nobody receives: start the receive first (comm.irecv), then send"
     if receives and not sends:
-        return "; all that wait are receiving, nobody sends: does each partner send to the rank that expects it?"
+        asked = "does each partner send to the rank that expects it, and wait() for each isend?"
+        return f"; all that wait are receiving, nobody sends: {asked}"
     if COLLECTIVE.search(text):
         return "; a collective waits until every rank of its group has called it"
     return ""
@@ -75,10 +76,11 @@ def _partner_that_returned(text: str) -> str | None:
     waiting = {rank for ranks, _, _ in found for rank in ranks}
     for ranks, call, partner in found:
         if partner not in waiting:
-            does = "sends to" if "send" in call else "receives from"
-            return (
-                f"; rank {ranks[0]} {does} {partner}, which has already returned: is there such a partner in this step?"
-            )
+            returned = f"{partner}, which has already returned"
+            if "send" in call:
+                return f"; rank {ranks[0]} sends to {returned}: is there such a partner in this step?"
+            asked = "did it send as often as it is received from, and wait() for each isend?"
+            return f"; rank {ranks[0]} receives from {returned}: {asked}"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -46,10 +47,13 @@ def no_multiple(got: Tensor, want: Tensor) -> str:
 
 
 def exactly(ratio: float) -> str:
-    """A ratio as a learner reads it: `exactly 4.0 x`, `exactly 1/4 of`; one that is nearly 1 with more digits."""
+    """A ratio as a learner reads it: `exactly 4.0 x`, `exactly 1/4 of`, and `1.143 x`, which is not all of it."""
     if 0 < ratio < 0.9 and abs(1 / ratio - round(1 / ratio)) < 1e-4:
         return f"exactly 1/{round(1 / ratio)} of"
-    return f"exactly {ratio:.7g} x" if 0.99 < ratio < 1.01 else f"exactly {ratios.times(ratio)}"
+    if 0.99 < ratio < 1.01:
+        return f"exactly {ratio:.7g} x"
+    short = math.isclose(ratio, float(f"{ratio:.3g}"), rel_tol=1e-5)
+    return f"exactly {ratios.times(ratio)}" if short else f"{ratio:.4g} x"
 
 
 def because(ratio: float, causes: Causes) -> str:

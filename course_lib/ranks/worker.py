@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import signal
 import sys
 import threading
 import traceback
 import types
+import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -117,6 +119,7 @@ def carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
         pulled = pull(task.pull, namespace) if task.pull else None
     except (Exception, SystemExit) as error:
         failure = describe(error)
+        forget(error)
     return Outcome(failure=failure, value=value, pulled=pulled, events=list(ledger.current()))
 
 
@@ -156,6 +159,13 @@ def pull(names: tuple[str, ...], namespace: dict[str, Any]) -> bytes:
         raise ValueError(message)
     found: bytes = cloudpickle.dumps({name: namespace[name] for name in names})
     return found
+
+
+def forget(error: BaseException) -> None:
+    """Free what a failed task has left now: a message that was under way must not warn in a later task."""
+    with warnings.catch_warnings(action="ignore"):  # nobody forgot its wait(): the error came first
+        error.__traceback__ = None
+        gc.collect()
 
 
 def describe(error: BaseException) -> Failure:

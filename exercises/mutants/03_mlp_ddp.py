@@ -314,7 +314,7 @@ def does_not_average(model, inputs, targets):
     return on_loss(model, inputs, targets)
 
 
-@mutant("03.3", "even", "4 ranks with 5, 5, 5, 5 targets, the 6-4-2 MLP: your gradient is exactly 0.833 x")
+@mutant("03.3", "even", "4 ranks with 5, 5, 5, 5 targets, the 6-4-2 MLP: your gradient is 0.8333 x")
 def rows_for_targets(model, inputs, targets):
     rows = dist.get_world_size() * len(targets)
     return on_share(model, inputs, targets, lambda counted, _: dist.get_world_size() / rows)

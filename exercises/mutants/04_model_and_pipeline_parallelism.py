@@ -136,6 +136,13 @@ def gradient_not_waited_for(*given):
     return halves(*given, gradient=torch.empty_like)
 
 
+@mutant(
+    "04.1", "values", "exactly 0 x the reference: set to zero afterwards, or computed from an inbox before its handle's"
+)
+def inbox_of_zeros_not_waited_for(*given):
+    return halves(*given, gradient=torch.zeros_like)
+
+
 @mutant("04.1", "values", "layer1.weight on rank 0 is off by ")
 def a_little_too_much(*given):
     return halves(*given, gradient=lambda found: found * 1.00003)
@@ -151,7 +158,7 @@ def averages_over_the_ranks(*given):
     return halves(*given, gradient=lambda found: found / 2)
 
 
-@mutant("04.1", "values", "which has already returned", hangs=True)
+@mutant("04.1", "values", "did it send as often as it is received from, and wait() for each isend?", hangs=True)
 def gradient_not_sent(half, inputs, targets, shape):
     if dist.get_rank() == 0:
         y = half(inputs)
@@ -163,7 +170,7 @@ def gradient_not_sent(half, inputs, targets, shape):
     return loss.item()
 
 
-@mutant("04.1", "values", "all that wait are receiving, nobody sends", hangs=True)
+@mutant("04.1", "values", "to the rank that expects it, and wait() for each isend?", hangs=True)
 def both_receive_first(half, inputs, targets, shape):
     incoming = comm.recv(torch.empty(shape), 1 - dist.get_rank())
     if dist.get_rank() == 0:
@@ -1287,7 +1294,7 @@ def mean_over_rows(values, rows):
 @mutant(
     "04.9",
     "gradients",
-    "your gradient is exactly 4.0 x the reference: was the loss divided by the number of micro-batches?",
+    "your gradient is exactly 4.0 x the reference: was the loss divided? What makes it the mean over all rows?",
 )
 def not_repaired(*given):
     return gpipe(*given, weight=lambda rows, total, m: 1, loss_of=mean_over_rows)
@@ -1299,7 +1306,7 @@ def divided_on_both_ranks(*given):
 
 
 @mutant(
-    "04.9", "gradients", "layer2.weight on rank 1 is exactly 4.0 x the reference: was the loss divided by the number of"
+    "04.9", "gradients", "layer2.weight on rank 1 is exactly 4.0 x the reference: was the loss divided? What makes it"
 )
 def divided_on_the_way_back(*given):
     return gpipe(*given, weight=lambda rows, total, m: 1, back=lambda gradient, m: gradient / m, loss_of=mean_over_rows)
@@ -1322,6 +1329,29 @@ def summed(*given):
 )
 def summed_and_divided(*given):
     return gpipe(*given, weight=lambda rows, total, m: rows / m)
+
+
+@mutant("04.9", "gradients", "exactly 1/2 of the reference: was a mean over a micro-batch's rows divided by all rows?")
+def mean_divided_by_all_rows(*given):
+    return gpipe(*given, weight=lambda rows, total, m: 1 / total)
+
+
+@mutant("04.9", "gradients", "your gradient is 1.143 x the reference")
+def one_row_too_few(*given):
+    return gpipe(*given, weight=lambda rows, total, m: rows / (total - 1))
+
+
+@mutant("04.9", "uneven", "each micro-batch's mean is weighed by 4/9, as if all had the rows of the first one")
+def weighs_by_the_first_one_s_rows(half, parts, width):
+    return gpipe(half, parts, width, weight=lambda rows, total, m: len(parts[0][1]) / total)
+
+
+@mutant("04.9", "gradients", "did it send as often as it is received from, and wait() for each isend?", hangs=True)
+def gradients_not_sent(half, parts, width):
+    if dist.get_rank() == 0:
+        return gpipe(half, parts, width)
+    for inputs, _ in parts:
+        comm.recv(torch.empty(len(inputs), width), 0)
 
 
 @mutant(
@@ -1545,6 +1575,16 @@ def the_last_s_for_both(*given):
 @mutant("04.10", "gradients", "embedding.weight on rank 0 is exactly 2.0 x the reference: is it added twice?")
 def summed_twice(*given):
     return mend(given, lambda own, theirs: 2 * (own + theirs))
+
+
+@mutant("04.10", "gradients", "rank 0's copy has its own part twice: it came back in what rank 1 sent")
+def last_sends_the_sum(*given):
+    return mend(given, lambda own, theirs: own + theirs if dist.get_rank() else 2 * own + theirs)
+
+
+@mutant("04.10", "gradients", "rank 1's copy has its own part twice: it came back in what rank 0 sent")
+def first_sends_the_sum(*given):
+    return mend(given, lambda own, theirs: 2 * own + theirs if dist.get_rank() else own + theirs)
 
 
 @mutant("04.10", "gradients", "right gradients, but the weights have changed")

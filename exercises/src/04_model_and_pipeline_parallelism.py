@@ -73,7 +73,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 
 # %% nbgrader={"grade": false, "grade_id": "04-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def train_half(half, inputs, targets, shape):
-    """Leave the gradients in this rank's half; return the loss on rank 1, as a number.
+    """Leave the gradients in the `.grad` of this half's parameters; return the loss on rank 1, as a number.
 
     inputs: (rows, 6), for rank 0. targets: (rows,), for rank 1. shape: of what passes the cut, (rows, 4).
     """
@@ -584,7 +584,7 @@ def task(number):
 
 
 def train(model, step, name):
-    optimizer, losses = getattr(torch.optim, name)(model.parameters(), lr=0.02), []
+    optimizer, losses = getattr(torch.optim, name)(model.parameters(), lr={"AdamW": 0.02, "SGD": 0.7}[name]), []
     for number in range(60):
         optimizer.zero_grad()
         losses.append(step(model, *task(number)))
@@ -607,15 +607,18 @@ def on_ranks(step, name):
 def compare(step, name="AdamW"):
     torch.manual_seed(0)
     alone, suspect = train(MLP(gelu=True), one_device, name), run_ranks(on_ranks, 2, step, name)[1]
-    for number in (1, 20, 40, 60):
-        print(f"step {number:2}   one device {alone[number - 1]:.3f}   two ranks {suspect[number - 1]:.3f}")
+    print("mean loss of")
+    for end in (20, 40, 60):
+        means = [sum(losses[end - 20 : end]) / 20 for losses in (alone, suspect)]
+        print(f"steps {end - 19:2} to {end}   one device {means[0]:.3f}   two ranks {means[1]:.3f}")
 
 
 compare(pipeline_step)
 
 # %% [markdown]
 # The curves are the same. Compare with SGD too: `compare(pipeline_step, "SGD")`. AdamW divides by the size of the
-# gradients, so it hides that they are all too large by one factor. SGD does not, and clipping cuts off what was no long step.
+# gradients, so it hides that they are all too large by one factor. SGD does not: its steps are too long by that factor. With
+# clipping, gradients that should stay as they are would be cut too.
 #
 # Write the function again without the bug, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
@@ -744,12 +747,13 @@ compare_tied(tied_step)
 # The loss falls even faster, and who sees the loss alone is pleased. But the two copies are no longer one matrix: another model is
 # trained, with more parameters, and a checkpoint that saves one copy loses what the other has learnt.
 #
-# Write the function again without the bug; `compare_tied(repaired_tied_step)` shows what has become of the copies. It is called once in a
-# step, after `zero_grad`. `comm.irecv(into, source)` and `comm.isend(tensor, other)` start a message and return a handle; its `.wait()`
+# Write the function again without the bug. It is called once in a training step, after `zero_grad`. Then
+# `compare_tied(repaired_tied_step)` shows whether the copies stay one matrix. It cannot tell a sum of the gradients from their average;
+# the check can. `comm.irecv(into, source)` and `comm.isend(tensor, other)` start a message and return a handle; its `.wait()`
 # ends it, and only then `into` holds what was sent. The messages go through `comm`, so that the ledger counts them.
 #
-# **Target:** both copies have the gradient that one device has; for it, the first and the last rank send one matrix each, and the
-# others nothing. On one rank there is one copy, and all is well.
+# **Target:** both copies have the gradient that one device has. Besides what passes the cuts, the first and the last rank send one
+# matrix each, and the others nothing. On one rank there is one copy, and all is well.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-10", "locked": false, "schema_version": 3, "solution": true, "task": false}

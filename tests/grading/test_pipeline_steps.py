@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -214,6 +216,25 @@ ANSWERS = {
 )
 def test_a_right_answer_passes_however_it_is_written(exercise, answer):
     assert check(exercise, answer).passed
+
+
+# What a failed answer leaves -----------------------------------------------------------------------------------------
+
+
+def fails_with_a_message_under_way(stage, tied, inputs, targets, shape):
+    receiving = comm.irecv(torch.empty(shape), 1 - dist.get_rank())
+    raise RuntimeError(receiving.what)
+
+
+def collects_garbage(*given):
+    gc.collect()
+    return tied_step(*given)
+
+
+def test_a_failed_answer_s_handle_does_not_warn_in_the_next_check(capsys):
+    assert "irecv from" in check("04.10", fails_with_a_message_under_way).reason
+    assert "nobody adds them" in check("04.10", collects_garbage).reason
+    assert "dropped before wait" not in capsys.readouterr().out
 
 
 # Rounding ------------------------------------------------------------------------------------------------------------

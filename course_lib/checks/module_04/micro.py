@@ -85,9 +85,10 @@ def _causes(case: Micro) -> list[tuple[float, str]]:
     causes = [
         (m / 4, f"divided by 4? Here there are {m} micro-batches"),
         (rows / 8, f"divided by 8? Here there are {rows} rows"),
-        (m, "was the loss divided by the number of micro-batches?"),
+        (m, "was the loss divided? What makes it the mean over all rows?"),
         (1 / m, "was the loss divided twice, on the way back once more?"),
         (rows, "was the loss summed over the rows, and never divided?"),
+        (m / rows, "was a mean over a micro-batch's rows divided by all rows? It is divided by its own already"),
         (rows / m, "was the loss summed over a micro-batch's rows, and divided by their number alone?"),
     ]
     if m == 4:
@@ -128,6 +129,8 @@ def _guesses(case: Micro, given: Given) -> list[Guess]:
         short = case.rows.index(min(case.rows))
         text = f"the mean of the micro-batches' means: a row of number {short}, the short one, weighs more"
         guesses.append((_weighed(given, [1 / m] * m)[0], f"these are the gradients of {text}"))
+        text = f"each micro-batch's mean is weighed by {case.rows[0]}/{rows}, as if all had the rows of the first one"
+        guesses.append((_weighed(given, [case.rows[0] / rows] * m)[0], text))
         text = "these are the gradients of the sum of the micro-batches' means: was the loss divided by anything?"
         guesses.append((_weighed(given, [1.0] * m)[0], text))
     return guesses

@@ -19,6 +19,7 @@ from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 
 FP32 = 4
+ALL_ZEROS = (0.0, "set to zero afterwards, or computed from an inbox before its handle's wait()?")
 
 
 class Report(NamedTuple):
@@ -78,7 +79,7 @@ def wrong_step(
     """None if gradients and loss are one device's, by means of `comm`; the order is that of a learner's progress."""
     got = {place: x for report in reports for place, x in report.gradients.items()}
     last = len(reports) - 1
-    if reason := why_wrong(got, want, guesses=guesses, causes=causes, sizes=sizes):
+    if reason := why_wrong(got, want, guesses=guesses, causes=[*causes, ALL_ZEROS], sizes=sizes):
         return reason
     if any(report.weights_changed for report in reports):
         return "right gradients, but the weights have changed: the optimizer comes later"

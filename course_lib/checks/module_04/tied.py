@@ -137,16 +137,20 @@ def _guesses(given: Given, p: int, not_added: str) -> list[Guess]:
     apart, (whole, _) = _on_one_device(given, p, tied=False)[0], _on_one_device(given, p)
     first, last = (0, "embedding.weight"), (p - 1, "head.weight")
     looked_up, multiplied, both = apart[first], apart[last], whole[first]
-    assert looked_up is not None and multiplied is not None
+    assert looked_up is not None and multiplied is not None and both is not None
 
     def copies(one: Tensor | None, other: Tensor | None) -> Gradients:
         return {first: one, last: other}
 
+    back = "rank {}'s copy has its own part twice: it came back in what rank {} sent. "
+    back += "Was that the sum already, or was something added to tied.grad before its send had ended?"
     half = "only rank {}'s copy has the sum; rank {}'s keeps its own part, so the two drift apart"
     return [
         (copies(looked_up, multiplied), not_added),
         (copies(both, multiplied), half.format(0, p - 1)),
         (copies(looked_up, both), half.format(p - 1, 0)),
+        (copies(both + looked_up, both), back.format(0, p - 1)),
+        (copies(both, both + multiplied), back.format(p - 1, 0)),
         (copies(multiplied, looked_up), "the two copies changed places: add what comes in, do not put it in place"),
         (copies(2 * looked_up, 2 * multiplied), "each copy has twice its own gradient: add the *other* rank's"),
         (
