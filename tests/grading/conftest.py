@@ -43,9 +43,14 @@ def names_defined(notebook):
 
 
 def mutants_of(module):
-    """MUTANTS of a file whose name is no Python name; not in sys.modules, so its functions travel by value."""
+    """MUTANTS of a module's file."""
+    return mutants_file(module).MUTANTS
+
+
+def mutants_file(module):
+    """A file whose name is no Python name; not in sys.modules, so its functions travel by value."""
     path = EXERCISES / "mutants" / f"{module}.py"
     spec = importlib.util.spec_from_file_location("mutants_of_an_exercise", path)
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
-    return found.MUTANTS
+    return found

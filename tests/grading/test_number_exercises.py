@@ -11,10 +11,10 @@ import torch
 
 from course_lib.checks import check, given
 from course_lib.checks.module_04 import predictions
-from tests.grading.conftest import mutants_of
+from tests.grading.conftest import mutants_file
 
-RIGHT = next(mutant[3] for mutant in mutants_of("04_model_and_pipeline_parallelism") if mutant[0] == "04.2").__globals__
-SLIDE, CUTS = RIGHT["right_slide"], RIGHT["right_cuts"]
+MUTANTS = mutants_file("04_model_and_pipeline_parallelism")
+SLIDE, CUTS = MUTANTS.right_slide, MUTANTS.right_cuts
 
 
 def said_of(exercise, **wrong):
@@ -120,7 +120,7 @@ def rounded(found):
 
 @pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor, rounded, lambda found: [*map(torch.tensor, found)]])
 def test_three_numbers_of_04_6_pass_in_every_form(kind):
-    right = RIGHT["right_numbers"]
+    right = MUTANTS.right_numbers
     assert check("04.6", lambda *numbers: kind(right(*numbers))).passed
 
 

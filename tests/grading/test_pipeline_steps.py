@@ -13,6 +13,9 @@ from course_lib import comm
 from course_lib.checks import check
 from course_lib.checks.module_03 import compare as one_model
 from course_lib.checks.module_04 import compare as cut_model
+from tests.grading.conftest import mutants_file
+
+tied_step = mutants_file("04_model_and_pipeline_parallelism").tied_step  # the exercise's own, with its bug
 
 # 04.1 ----------------------------------------------------------------------------------------------------------------
 
@@ -68,28 +71,28 @@ def backwards_of_rank_0(kept):
         y.backward(comm.recv(torch.empty_like(y), 1))
 
 
-def one_loss_of_all(half, parts, width):
-    """One backward for all micro-batches on rank 1."""
+def at_once(half, parts, width, loss_of):
+    """One backward for all micro-batches on rank 1, from a loss of all its outputs."""
     kept = forwards(half, parts, width)
     if dist.get_rank() == 0:
         return backwards_of_rank_0(kept)
-    loss = F.cross_entropy(torch.cat([y for _, y in kept]), torch.cat([targets for _, targets in parts]))
+    loss = loss_of([y for _, y in kept], [targets for _, targets in parts])
     loss.backward()
     for x, _ in kept:
         comm.send(x.grad, 0)
     return loss.item()
 
 
-def summed_losses(half, parts, width):
-    kept, total = forwards(half, parts, width), sum(len(targets) for _, targets in parts)
-    if dist.get_rank() == 0:
-        return backwards_of_rank_0(kept)
-    losses = [F.cross_entropy(y, t, reduction="sum") for (_, y), (_, t) in zip(kept, parts, strict=True)]
-    loss = sum(losses) / total
-    loss.backward()
-    for x, _ in kept:
-        comm.send(x.grad, 0)
-    return loss.item()
+def one_loss_of_all(*given):
+    return at_once(*given, lambda outputs, targets: F.cross_entropy(torch.cat(outputs), torch.cat(targets)))
+
+
+def summed_losses(*given):
+    def loss_of(outputs, targets):
+        losses = [F.cross_entropy(*pair, reduction="sum") for pair in zip(outputs, targets, strict=True)]
+        return sum(losses) / sum(map(len, targets))
+
+    return at_once(*given, loss_of)
 
 
 def backwards_from_the_last(half, parts, width):
@@ -148,22 +151,6 @@ def end_of(y, sending):
 
 
 # 04.10 ---------------------------------------------------------------------------------------------------------------
-
-
-def tied_step(stage, tied, inputs, targets, shape):
-    """The exercise's own, with its bug."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    x = inputs if rank == 0 else comm.recv(torch.empty(shape), rank - 1).requires_grad_()
-    y = stage(x)
-    if rank == last:
-        y = F.cross_entropy(y.flatten(0, 1), targets.flatten())
-        y.backward()
-    else:
-        comm.send(y.detach(), rank + 1)
-        y.backward(comm.recv(torch.empty_like(y), rank + 1))
-    if rank > 0:
-        comm.send(x.grad, rank - 1)
-    return y.item() if rank == last else None
 
 
 def one_after_the_other(*given):
