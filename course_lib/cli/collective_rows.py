@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import comm, ranks
-from course_lib.cli.proof import Row, Traffic
+from course_lib.cli.proof import Row
 from course_lib.comm import ledger
+from course_lib.comm.traces import Traffic
 from course_lib.costs import ALGORITHMS, comm_time
 from course_lib.verify.equality import deviation
 

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import ranks
-from course_lib.cli.proof import Row, Traffic
+from course_lib.cli.proof import Row
+from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig
 from course_lib.costs import (
     Convention,

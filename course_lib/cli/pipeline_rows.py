@@ -9,7 +9,8 @@ from functools import partial
 import torch
 
 from course_lib.cli import training_rows
-from course_lib.cli.proof import Row, Traffic
+from course_lib.cli.proof import Row
+from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig
 from course_lib.costs import comm_time, rank_parameters
 from course_lib.costs.ddp import ddp_wrapping

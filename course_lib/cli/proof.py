@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.comm.ledger import Ledger
-from course_lib.costs import CommTime
+from course_lib.comm.traces import Traffic
 from course_lib.units import format_bytes, format_seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """Bytes and messages, by rank."""
-
-    sent_bytes: tuple[int, ...]
-    received_bytes: tuple[int, ...]
-    messages: tuple[int, ...]
-
-    @classmethod
-    def measured(cls, ledger: Ledger) -> Traffic:
-        """What the ledger recorded."""
-        ranks = range(ledger.world_size)
-        return cls(
-            sent_bytes=tuple(map(ledger.bytes_sent, ranks)),
-            received_bytes=tuple(map(ledger.bytes_received, ranks)),
-            messages=tuple(map(ledger.messages, ranks)),
-        )
-
-    @classmethod
-    def predicted(cls, costs: Iterable[CommTime]) -> Traffic:
-        """What the formulas say of several calls together."""
-        counts = [(cost.sent_bytes, cost.received_bytes, cost.messages) for cost in costs]
-        sent, received, messages = (tuple(map(sum, zip(*column, strict=True))) for column in zip(*counts, strict=True))
-        return cls(sent_bytes=sent, received_bytes=received, messages=messages)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from course_lib.cli.proof import Row, Traffic
+from course_lib.cli.proof import Row
+from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.costs import comm_time
 from course_lib.costs.ddp import ddp_step, ddp_wrapping

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import covered_s
 from course_lib.errors import four_parts
 from course_lib.viz import marks, style
 from course_lib.viz.keys import LINE, draw_key, lines_of
@@ -152,12 +153,7 @@ def _name_end(axes: Axes, end: float, time: str, faster: str) -> None:
 
 
 def _covered(bars: Iterable[Bar]) -> float:
-    """Seconds in which at least one of the bars runs."""
-    total = reached = 0.0
-    for bar in sorted(bars, key=lambda bar: bar.start_s):
-        total += max(0.0, bar.end_s - max(reached, bar.start_s))
-        reached = max(reached, bar.end_s)
-    return total
+    return covered_s((bar.start_s, bar.end_s) for bar in bars)
 
 
 def _in_words(runs: Mapping[str, list[Bar]], spans: Mapping[str, float], subtitle: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -11,6 +10,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from course_lib.comm.ledger import Event, Ledger
+from course_lib.comm.traces import matched_sends
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
 from course_lib.viz import style
@@ -59,7 +59,7 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
                 "communicate through course_lib.comm, then plot ledger()",
             )
         )
-    pairs = match_messages(ledger.events)
+    pairs = matched_sends(ledger.events)
     beside = _at_once(ledger)
     bars = [bar for event in ledger.events for bar in _bars(event, pairs.get(id(event)), beside)]
     origin = ledger.events[0].start_s
@@ -79,20 +79,6 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
     _draw_calls(axes, ledger, origin, scale, width)
     draw_key(page, key, _LEFT)
     return Picture(figure, title=title, description=_in_words(ledger, bars))
-
-
-def match_messages(events: Iterable[Event]) -> dict[int, Event]:
-    """The send that each receive waited for, by `id` of the receive: the k-th from a to b met the k-th at b from a."""
-    sent: dict[tuple[int | None, int | None], list[Event]] = defaultdict(list)
-    received: dict[tuple[int | None, int | None], list[Event]] = defaultdict(list)
-    for event in events:
-        if event.kind == "send":
-            sent[event.rank, event.peer].append(event)
-        elif event.kind == "recv":
-            received[event.peer, event.rank].append(event)
-    # A rank that was stopped half-way leaves one list longer than the other.
-    pairs = [pair for way in received for pair in zip(received[way], sent[way], strict=False)]
-    return {id(receive): send for receive, send in pairs}
 
 
 def _at_once(ledger: Ledger) -> bool:

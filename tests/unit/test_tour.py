@@ -9,9 +9,8 @@ import pytest
 from course_lib.cli import tour as tours
 from course_lib.cli.machine import describe_machine
 from course_lib.cli.main import main
-from course_lib.cli.proof import COLUMNS, Row, Traffic, header, written
-from course_lib.comm.ledger import Event, Ledger
-from course_lib.costs import comm_time
+from course_lib.cli.proof import COLUMNS, Row, header, written
+from course_lib.comm.traces import Traffic
 from course_lib.ranks import RankError
 
 TRAFFIC = Traffic(sent_bytes=(4, 8), received_bytes=(8, 4), messages=(1, 2))
@@ -65,16 +64,6 @@ def test_columns_line_up():
     names, rule = header().splitlines()
     assert rule.split() == ["-" * int(spec[1:]) for spec in COLUMNS.values()]
     assert names.index("ranks") + len("ranks") == written(GOOD).index(" 2 ") + 2
-
-
-def test_traffic_comes_from_ledger_and_formulas():
-    event = Event(
-        rank=0, kind="send", peer=1, nbytes=12, operation="send", algorithm="", call=0, start_s=0.0, end_s=1.0
-    )
-    events = [event, replace(event, nbytes=4), replace(event, rank=1, kind="recv", peer=0)]
-    assert Traffic.measured(Ledger(events, 2)) == Traffic(sent_bytes=(16, 0), received_bytes=(0, 12), messages=(2, 0))
-    cost = comm_time("broadcast", "tree", world_size=2, length=3, itemsize=4)
-    assert Traffic.predicted([cost, cost]) == Traffic(sent_bytes=(24, 0), received_bytes=(0, 24), messages=(2, 0))
 
 
 def broken(world_size, text):

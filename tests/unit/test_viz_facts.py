@@ -15,7 +15,6 @@ from course_lib.viz.cost_bars import FORMULAS
 from course_lib.viz.holdings import OPERATIONS, holdings
 from course_lib.viz.messages import all_reduce_messages
 from course_lib.viz.ring_steps import ring_steps
-from course_lib.viz.timeline import match_messages
 from tests.unit.viz_ledgers import one_message, ring_ledger
 
 SIZES = (1, 2, 3, 4, 8)
@@ -148,20 +147,8 @@ def test_the_timeline_splits_a_receive_into_waiting_and_transfer():
     assert "call #7: broadcast, tree" in text
 
 
-def test_messages_are_matched_in_order_per_pair():
-    ledger = ring_ledger(3, calls=2)
-    pairs = match_messages(ledger.events)
-    receives = [event for event in ledger.events if event.kind == "recv"]
-    assert len(pairs) == len(receives) == 24
-    for receive in receives:
-        send = pairs[id(receive)]
-        assert (send.rank, send.peer) == (receive.peer, receive.rank)
-        assert receive.start_s < send.start_s < receive.end_s
-
-
-def test_a_rank_that_stopped_half_way_leaves_a_receive_alone():
+def test_a_receive_whose_message_never_left_is_drawn():
     lone = Event(rank=1, kind="recv", peer=0, nbytes=8, start_s=0.0, end_s=1.0)
-    assert match_messages([lone]) == {}
     assert "receives 1 (8 B)" in viz.plot_timeline(Ledger([lone], 2)).text
 
 
