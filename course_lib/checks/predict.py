@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from course_lib.checks import ratios
-from course_lib.checks.numbers import suggest
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.numbers import suggest
 from course_lib.units import format_bytes, format_seconds
 
 FULL, CLOSE, ROUGH = 10, 5, 2  # points: right; within a factor of 2; within a factor of 10

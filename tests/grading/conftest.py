@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from course_lib.checks import runner
+from course_lib.checks.kit import runner
 from tools.exercise_text import learner_copy, solution_copy
 from tools.paths import ROOT
 

@@ -12,12 +12,13 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
-from course_lib.checks import check, given, hint, predict, runner, score
-from course_lib.checks import hints as hints_module
+from course_lib.checks import check, given, hint, predict, score
 from course_lib.checks import predict as predict_function
-from course_lib.checks.numbers import suggest
-from course_lib.checks.signature import Puzzle, diagnose
-from course_lib.checks.steps import count_steps, unmatched
+from course_lib.checks.kit import hints as hints_module
+from course_lib.checks.kit import runner
+from course_lib.checks.kit.numbers import suggest
+from course_lib.checks.kit.signature import Puzzle, diagnose
+from course_lib.checks.kit.steps import count_steps, unmatched
 from course_lib.comm.ledger import Event
 from course_lib.ranks import run_ranks
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from course_lib.checks import check, given
-from course_lib.checks.numbers import NumberExercise
-from course_lib.checks.registry import EXERCISES
+from course_lib.checks.kit.numbers import NumberExercise
+from course_lib.checks.kit.registry import EXERCISES
 from tests.grading.conftest import mutants_of
 
 HANG_S = 2.0  # mutants that hang; a right answer takes 0.1 s

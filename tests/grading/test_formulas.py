@@ -8,11 +8,12 @@ import os
 import pytest
 import torch
 
-from course_lib.checks import check, runner
-from course_lib.checks.formula import Call, Formula, _counted, formula_exercise
+from course_lib.checks import check
+from course_lib.checks.kit import runner
+from course_lib.checks.kit.formula import Call, Formula, _counted, formula_exercise
+from course_lib.checks.kit.probe import why_probe_fails
+from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import bits, counting, needs, zero_ranks
-from course_lib.checks.probe import why_probe_fails
-from course_lib.checks.spec import Level
 from course_lib.config import load_model
 from course_lib.costs import model_parameters
 

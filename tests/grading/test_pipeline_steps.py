@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.checks import check
-from course_lib.checks.module_03 import compare as one_model
-from course_lib.checks.module_04 import compare as cut_model
+from course_lib.checks.kit import parts as cut_model
+from course_lib.checks.kit import replicas as one_model
 from tests.grading.conftest import mutants_file
 
 tied_step = mutants_file("04_model_and_pipeline_parallelism").tied_step  # the exercise's own, with its bug

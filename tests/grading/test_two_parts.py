@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib.checks.module_04.meter import Meter
+from course_lib.checks.kit.meter import Meter
 from course_lib.checks.module_04.two_parts import TWO_PARTS, attempt, draw, verdict
 from course_lib.comm.ledger import Ledger
 

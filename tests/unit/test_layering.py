@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
 WITHOUT_TORCH = set().union(*LAYERS[:5])
 FORBIDDEN = {("comm", "ranks")}
 ALLOWED_OF_COMM_IN_RANKS = {"ledger", "call"}
+CHAPTER = re.compile(r"course_lib\.checks\.(module_\d+)\b")
 DRAWING = ("matplotlib", "ipywidgets")
 
 
@@ -59,6 +61,8 @@ def violations(module, text):
             yield f"{module} imports torch"
         if top in DRAWING and here != "viz":
             yield f"{module} imports {top}; only viz draws"
+        if crosses_chapters(module, name):
+            yield f"{module} imports {name}; chapters import checks.kit and never each other"
         if top != "course_lib" or not rest or rest[0] == here:
             continue
         upward = level(rest[0]) > level(here) or (here, rest[0]) in FORBIDDEN
@@ -66,6 +70,13 @@ def violations(module, text):
             yield f"{module} imports upward: {name}"
         if (here, rest[0]) == ("ranks", "comm") and rest[1:2] and rest[1] not in ALLOWED_OF_COMM_IN_RANKS:
             yield f"{module} imports {name}; ranks may use comm's ledger and call only"
+
+
+def crosses_chapters(module, name):
+    """Whether an import inside checks leads from the kit, or from one chapter, into a chapter that is not its own."""
+    home, target = CHAPTER.match(module), CHAPTER.match(name)
+    inside = module.startswith("course_lib.checks.")
+    return inside and target is not None and (home is None or home[1] != target[1])
 
 
 def module_name(path):
@@ -91,6 +102,9 @@ def test_no_import_goes_up():
         ("course_lib.checks.predict", "import matplotlib.pyplot as plt"),
         ("course_lib.ranks.pool", "from course_lib.comm.ring import all_reduce"),
         ("course_lib.models.decoder", "from ..parallel import ddp"),
+        ("course_lib.checks.module_04.orders", "from course_lib.checks.module_03 import average"),
+        ("course_lib.checks.module_04.orders", "from ..module_03.average import payloads"),
+        ("course_lib.checks.kit.registry", "from course_lib.checks.module_01 import bits"),
     ],
 )
 def test_an_import_that_goes_up_is_found(module, text):
@@ -104,6 +118,8 @@ def test_an_import_that_goes_up_is_found(module, text):
         ("course_lib.viz.style", "import matplotlib\nfrom course_lib.checks import predict"),
         ("course_lib.costs.ring", "from course_lib.units import MiB\nfrom course_lib.costs import table"),
         ("course_lib.models.decoder", "from .norm import RMSNorm"),
+        ("course_lib.checks.module_03.overlap", "from course_lib.checks.module_03.average import payloads"),
+        ("course_lib.checks.module_03.overlap", "from course_lib.checks.kit import models"),
     ],
 )
 def test_an_import_that_goes_down_passes(module, text):

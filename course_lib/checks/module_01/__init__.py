@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from course_lib.checks.kit.numbers import NumberExercise
+from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.module_01 import bits, counting, duration, needs, sharing, slips, stand_still, zero_ranks
-from course_lib.checks.numbers import NumberExercise
-from course_lib.checks.probe import ProbeExercise
 
 EXERCISES: tuple[NumberExercise | ProbeExercise, ...] = (
     bits.VALUE_OF_BITS,

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 
 Kind = Literal["normal", "small", "special"]

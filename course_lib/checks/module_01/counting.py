@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from course_lib.checks.formula import Amounts, Call, Formula, formula_exercise
+from course_lib.checks.kit.formula import Amounts, Call, Formula, formula_exercise
+from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import draw
 from course_lib.checks.module_01.draw import Shape
-from course_lib.checks.spec import Level
 from course_lib.config import ModelConfig, load_model
 from course_lib.costs import checkpointed_activations, layer_activations, model_parameters
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from course_lib.checks.formula import Call, Formula, formula_exercise
+from course_lib.checks.kit.formula import Call, Formula, formula_exercise
+from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import draw
-from course_lib.checks.spec import Level
 from course_lib.costs import GPT3_PROJECTED, LLAMA_65B, TrainingRun, rule_of_thumb_flops, training_seconds
 from course_lib.hardware import load_device
 

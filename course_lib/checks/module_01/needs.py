@@ -6,7 +6,7 @@ import random
 from functools import partial
 from math import ceil, nan
 
-from course_lib.checks.numbers import Given, NumberExercise, Question
+from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.config import ModelConfig
 from course_lib.costs import find_convention, gpus_needed, workshop_activations, workshop_parameters
 from course_lib.hardware import load_device

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 
-from course_lib.checks.numbers import Given, NumberExercise, Question
+from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.config import ModelConfig, ParallelConfig, load_model, load_preset
 from course_lib.costs import (
     LLAMA_TOKENS,

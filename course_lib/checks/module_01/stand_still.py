@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 
 

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checks import ratios
-from course_lib.checks.judge import over_cost
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
-from course_lib.checks.steps import unmatched
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.judge import over_cost
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.steps import unmatched
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs import CommTime, comm_time, split_sizes

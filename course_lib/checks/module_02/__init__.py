@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from course_lib.checks.kit.numbers import NumberExercise
+from course_lib.checks.kit.spec import WriteExercise
 from course_lib.checks.module_02 import claims, patterns, predictions, repairs, ring
-from course_lib.checks.numbers import NumberExercise
-from course_lib.checks.spec import WriteExercise
 
 EXERCISES: tuple[WriteExercise | NumberExercise, ...] = (
     predictions.TRAFFIC,

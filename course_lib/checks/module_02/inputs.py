@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.checks.signature import Puzzle
-from course_lib.checks.spec import Case
+from course_lib.checks.kit.signature import Puzzle
+from course_lib.checks.kit.spec import Case
 from course_lib.costs import CommTime, comm_time
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_lib.checks import ratios
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.signature import Puzzle
+from course_lib.checks.kit.spec import Case, Level, WriteExercise
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import ring_levels
-from course_lib.checks.signature import Puzzle
-from course_lib.checks.spec import Case, Level, WriteExercise
 from course_lib.costs import comm_time
 
 _groups: dict[int, tuple[Any, Any]] = {}  # on a rank: node size -> (inside, between), made once per pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from course_lib.checks.numbers import Given, NumberExercise, Question
+from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.costs import CommTime, comm_time
 from course_lib.hardware import NVLINK
 from course_lib.units import MiB

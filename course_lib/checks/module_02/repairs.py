@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from course_lib.checks.kit.signature import Puzzle
+from course_lib.checks.kit.spec import Case, Level, WriteExercise
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import COUNTED, EQUAL
-from course_lib.checks.signature import Puzzle
-from course_lib.checks.spec import Case, Level, WriteExercise
 
 _UNEVEN = (Case(world_size=3, length=20), Case(world_size=4, length=26), Case(world_size=1, length=5))
 

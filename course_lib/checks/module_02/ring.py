@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from course_lib.checks.kit.signature import Puzzle
+from course_lib.checks.kit.spec import Case, Level, WriteExercise
 from course_lib.checks.module_02 import inputs
-from course_lib.checks.signature import Puzzle
-from course_lib.checks.spec import Case, Level, WriteExercise
 
 EQUAL = (Case(world_size=4, length=24), Case(world_size=2, length=12))
 UNEVEN = (

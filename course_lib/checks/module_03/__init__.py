@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from course_lib.checks.kit.numbers import NumberExercise
+from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.module_03 import accumulate, average, bugs, overlap, predictions, replicate, sampling, uneven
-from course_lib.checks.numbers import NumberExercise
-from course_lib.checks.probe import ProbeExercise
 
 EXERCISES: tuple[NumberExercise | ProbeExercise, ...] = (
     average.BY_HAND,

@@ -11,12 +11,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.checks import ratios
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_03.compare import Guess, all_same, causes_of, why_wrong
-from course_lib.checks.module_03.models import Kind, Tensors
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit import models, ratios
+from course_lib.checks.kit.models import Kind, Tensors
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
+from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.ddp import fill_buckets

@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch.distributed as dist
 
-from course_lib.checks.judge import over_cost
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_03.compare import causes_of, why_wrong
-from course_lib.checks.module_03.models import Kind, Tensors
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
-from course_lib.checks.steps import unmatched
+from course_lib.checks.kit import models
+from course_lib.checks.kit.judge import over_cost
+from course_lib.checks.kit.models import Kind, Tensors
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.replicas import causes_of, why_wrong
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.steps import unmatched
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.ddp import ddp_step, fill_buckets

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_03.hunts import Answer, Hunt, attempt, draw, verdict, warm_up
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
 
 LOOKS_RIGHT = ProbeExercise(
     key="03.8",

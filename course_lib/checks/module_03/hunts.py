@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_03.compare import Guess, all_same, causes_of, why_wrong
-from course_lib.checks.module_03.models import Kind, Tensors
-from course_lib.checks.tensors import exactly
+from course_lib.checks.kit import models
+from course_lib.checks.kit.models import Kind, Tensors
+from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
+from course_lib.checks.kit.tensors import exactly
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig

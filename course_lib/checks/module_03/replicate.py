@@ -9,13 +9,12 @@ from typing import Any, Literal, NamedTuple
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checks import ratios
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_03.models import Kind
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
-from course_lib.checks.steps import unmatched
-from course_lib.checks.tensors import same
+from course_lib.checks.kit import models, ratios
+from course_lib.checks.kit.models import Kind
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.steps import unmatched
+from course_lib.checks.kit.tensors import same
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.training.sampler import DistributedSampler

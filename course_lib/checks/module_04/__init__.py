@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from course_lib.checks.kit.numbers import NumberExercise
+from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.module_04 import (
     claims,
     cutting,
@@ -13,8 +15,6 @@ from course_lib.checks.module_04 import (
     traffic,
     two_parts,
 )
-from course_lib.checks.numbers import NumberExercise
-from course_lib.checks.probe import ProbeExercise
 
 EXERCISES: tuple[NumberExercise | ProbeExercise, ...] = (
     halves.HALVES,

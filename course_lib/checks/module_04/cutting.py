@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from course_lib.checks.formula import watched
-from course_lib.checks.module_04.whole import whole
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit.formula import watched
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.whole import whole
 from course_lib.comm.ledger import Ledger
 from course_lib.config import load_model
 from course_lib.costs import layer_parameters

@@ -12,11 +12,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_04.compare import Guess, Place, Sizes, gradients_on, wrong_traffic
-from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit import models
+from course_lib.checks.kit.parts import Guess, Place, Sizes, gradients_on, wrong_traffic
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.comm.ledger import Ledger
 from course_lib.parallel.stages import cut
 from course_lib.training.batches import Batch

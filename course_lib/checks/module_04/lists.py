@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from course_lib.checks import ratios
-from course_lib.checks.module_04.whole import whole
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.whole import whole
 from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
 from course_lib.schedules import (
     Backward,

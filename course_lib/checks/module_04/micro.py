@@ -11,11 +11,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.checks.module_04.compare import Gradients, Guess, gradients_on, wrong_traffic
+from course_lib.checks.kit.parts import Gradients, Guess, gradients_on, wrong_traffic
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.checks.module_04.halves import build, gradients_of_halves, half_of, rows_of, sizes_of_terms
-from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.training.batches import Batch
 

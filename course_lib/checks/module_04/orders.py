@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from course_lib.checks.formula import watched
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_03.compare import why_wrong
-from course_lib.checks.module_03.models import Tensors
+from course_lib.checks.kit import models
+from course_lib.checks.kit.formula import watched
+from course_lib.checks.kit.models import Tensors
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.replicas import why_wrong
+from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_04 import lists
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.costs.pipeline import pipeline_in_flight

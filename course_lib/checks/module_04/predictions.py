@@ -9,10 +9,10 @@ from math import isclose, nan
 from random import Random
 from typing import Any, Literal
 
-from course_lib.checks import formula
-from course_lib.checks.formula import Call, Formula, Report, formula_exercise
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit import formula
+from course_lib.checks.kit.formula import Call, Formula, Report, formula_exercise
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
 

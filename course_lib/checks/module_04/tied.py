@@ -11,10 +11,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks.module_04.compare import Gradients, Guess, Place, gradients_on
-from course_lib.checks.module_04.stages import FP32, Report, attempt_on, wrong_step
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit.parts import Gradients, Guess, Place, gradients_on
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
 from course_lib.costs.pipeline import pipeline_step

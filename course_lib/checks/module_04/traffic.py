@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from course_lib.checks.numbers import Given, NumberExercise, Question
+from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.config import load_model
 from course_lib.costs import model_parameters
 from course_lib.costs.pipeline import pipeline_step

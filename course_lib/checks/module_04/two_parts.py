@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks import ratios
-from course_lib.checks.module_04.meter import Meter, Work
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
-from course_lib.checks.tensors import exactly, ratio_of, same
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.meter import Meter, Work
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.tensors import exactly, ratio_of, same
 from course_lib.comm.ledger import Ledger
 
 NAMES = ("the output", "the input's gradient", "the weight's gradient", "the bias's gradient")

@@ -8,7 +8,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks.tensors import Causes, because, exactly, no_multiple, ratio_of, same
+from course_lib.checks.kit.tensors import Causes, because, exactly, no_multiple, ratio_of, same
 from course_lib.comm.ledger import Ledger
 
 Place = tuple[int, str]  # rank, parameter

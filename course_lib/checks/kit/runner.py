@@ -16,7 +16,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from course_lib.checks.spec import Case
+from course_lib.checks.kit.spec import Case
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.ranks.pool import START_LIMIT_S, Listener, RankPool

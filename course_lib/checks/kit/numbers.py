@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.checks import ratios
-from course_lib.checks.result import LevelResult
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.result import LevelResult
 
 Given = tuple[float, ...]
 EXACT = 1_000_000  # a whole number below this one is not given rounded

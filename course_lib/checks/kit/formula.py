@@ -10,9 +10,9 @@ from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
-from course_lib.checks import ratios
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import Level
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 
 Amounts = Mapping[str, float]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from course_lib.checks.judge import ended_badly
-from course_lib.checks.runner import drop_pool, run_call
-from course_lib.checks.spec import Level
-from course_lib.checks.steps import unmatched
+from course_lib.checks.kit.judge import ended_badly
+from course_lib.checks.kit.runner import drop_pool, run_call
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.steps import unmatched
 from course_lib.comm.ledger import Ledger
 from course_lib.ranks.pool import START_LIMIT_S
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from course_lib.checks import ratios
-from course_lib.checks.runner import RankReport, Trial
-from course_lib.checks.signature import Puzzle, diagnose, only_own_part
-from course_lib.checks.spec import Case, WriteExercise
-from course_lib.checks.steps import count_steps, unmatched
+from course_lib.checks.kit import ratios
+from course_lib.checks.kit.runner import RankReport, Trial
+from course_lib.checks.kit.signature import Puzzle, diagnose, only_own_part
+from course_lib.checks.kit.spec import Case, WriteExercise
+from course_lib.checks.kit.steps import count_steps, unmatched
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.costs import CommTime
 from course_lib.ranks.report import RankError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_lib.checks import ratios
+from course_lib.checks.kit import ratios
 
 Source = tuple[int, int]  # (rank, chunk): a chunk of a rank's input
 Piece = list[Source]  # the chunks whose sum makes one piece of a result

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.checks.module_03.models import Tensors
-from course_lib.checks.tensors import Causes, because, exactly, no_multiple, ratio_of, same
+from course_lib.checks.kit.models import Tensors
+from course_lib.checks.kit.tensors import Causes, because, exactly, no_multiple, ratio_of, same
 
 Guess = tuple[Sequence[Tensors], str]  # by rank what a likely mistake leaves, and the mistake in words
 

@@ -7,14 +7,14 @@ import os
 import sys
 from typing import Any
 
-from course_lib.checks.judge import judge
-from course_lib.checks.numbers import NumberExercise, judge_numbers
-from course_lib.checks.probe import ProbeExercise, why_probe_fails
-from course_lib.checks.registry import Exercise, find
-from course_lib.checks.result import CheckResult, LevelResult
-from course_lib.checks.runner import drop_pool, run_trial
-from course_lib.checks.spec import Case, Level, WriteExercise
-from course_lib.checks.steps import unmatched
+from course_lib.checks.kit.judge import judge
+from course_lib.checks.kit.numbers import NumberExercise, judge_numbers
+from course_lib.checks.kit.probe import ProbeExercise, why_probe_fails
+from course_lib.checks.kit.registry import Exercise, find
+from course_lib.checks.kit.result import CheckResult, LevelResult
+from course_lib.checks.kit.runner import drop_pool, run_trial
+from course_lib.checks.kit.spec import Case, Level, WriteExercise
+from course_lib.checks.kit.steps import unmatched
 from course_lib.errors import four_parts
 from course_lib.ranks.tasks import packed
 

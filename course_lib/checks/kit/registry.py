@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from course_lib.checks import module_01, module_02, module_03, module_04
-from course_lib.checks.numbers import Given, NumberExercise
-from course_lib.checks.probe import ProbeExercise
-from course_lib.checks.spec import WriteExercise
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
+from course_lib.checks.kit.numbers import Given, NumberExercise
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.spec import WriteExercise
 from course_lib.errors import four_parts
 
 Exercise = WriteExercise | NumberExercise | ProbeExercise
-MODULES = (module_01, module_02, module_03, module_04)
-EXERCISES: dict[str, Exercise] = {spec.key: spec for module in MODULES for spec in module.EXERCISES}
+CHECKS = Path(__file__).parents[1]
+
+
+def discover() -> dict[str, Exercise]:
+    """The `EXERCISES` of every package `checks/module_NN`, by their numbers: a chapter is a folder and nothing else."""
+    chapters = sorted(found.name for found in pkgutil.iter_modules([str(CHECKS)]) if found.name.startswith("module_"))
+    modules = [import_module(f"course_lib.checks.{name}") for name in chapters]
+    return {spec.key: spec for module in modules for spec in module.EXERCISES}
+
+
+EXERCISES = discover()
 
 
 def find(exercise: str) -> Exercise:

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checks.module_03 import models
-from course_lib.checks.module_04.compare import Gradients, Guess, Place, Sizes, gradients_on, why_wrong, wrong_loss
-from course_lib.checks.steps import unmatched
-from course_lib.checks.tensors import Causes
+from course_lib.checks.kit import models
+from course_lib.checks.kit.parts import Gradients, Guess, Place, Sizes, gradients_on, why_wrong, wrong_loss
+from course_lib.checks.kit.steps import unmatched
+from course_lib.checks.kit.tensors import Causes
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 

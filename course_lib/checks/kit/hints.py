@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.checks.registry import find
+from course_lib.checks.kit.registry import find
 from course_lib.errors import four_parts
 
 _shown: dict[str, int] = {}
