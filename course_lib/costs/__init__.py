@@ -86,9 +86,8 @@ from course_lib.costs.published_runs import (
     MeasuredRow,
     TrainingRun,
 )
-from course_lib.costs.stages import balanced_sizes
 from course_lib.costs.sweep import SweepPoint
-from course_lib.costs.traffic import CommTime, Step, split_sizes
+from course_lib.costs.traffic import CommTime, Step
 
 __all__ = [
     "ALGORITHMS",
@@ -121,7 +120,6 @@ __all__ = [
     "StateBytes",
     "Step",
     "SweepPoint",
-    "balanced_sizes",
     "TrainingRun",
     "Weight",
     "Work",
@@ -181,7 +179,6 @@ __all__ = [
     "rank_outer_parameters",
     "rank_parameters",
     "rule_of_thumb_flops",
-    "split_sizes",
     "state_bytes",
     "training_flops",
     "training_seconds",

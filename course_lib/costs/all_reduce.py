@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from course_lib.costs import rooted
 from course_lib.costs.shards import all_gather_ring, reduce_scatter_ring
-from course_lib.costs.traffic import Case, CommTime, Step, split_sizes
+from course_lib.costs.traffic import Case, CommTime, Step
+from course_lib.split import split_sizes
 
 
 def naive(case: Case) -> CommTime:

@@ -9,8 +9,8 @@ from math import ceil, prod
 from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.costs.conventions import Convention
 from course_lib.costs.parameters import Weight, layer_weights, outer_weights
-from course_lib.costs.traffic import split_sizes
 from course_lib.errors import four_parts
+from course_lib.split import split_sizes
 
 
 @dataclass(frozen=True, kw_only=True)

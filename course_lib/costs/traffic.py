@@ -10,16 +10,7 @@ from operator import add
 from typing import NamedTuple
 
 from course_lib.hardware import Link
-
-
-def split_sizes(length: int, parts: int) -> tuple[int, ...]:
-    """Sizes of the `parts` chunks that `torch.tensor_split` makes: the first `length % parts` have one more.
-
-    >>> split_sizes(7, 3)
-    (3, 2, 2)
-    """
-    small, longer = divmod(length, parts)
-    return (small + 1,) * longer + (small,) * (parts - longer)
+from course_lib.split import split_sizes
 
 
 class Step(NamedTuple):

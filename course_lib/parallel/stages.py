@@ -77,7 +77,7 @@ def layers_of(model: nn.Module) -> list[tuple[str, ...]]:
 
 
 def layer_parameters(model: nn.Module) -> list[int]:
-    """By layer, its number of parameters: what `costs.stages.balanced_sizes` can balance."""
+    """By layer, its number of parameters: what `split.balanced_sizes` can balance."""
     return [
         sum(parameter.numel() for name in names for parameter in model.get_submodule(name).parameters())
         for names in layers_of(model)

@@ -16,12 +16,12 @@ from torch.distributed import ProcessGroup
 from course_lib import comm
 from course_lib.comm.call import resolve
 from course_lib.config import TrainConfig
-from course_lib.costs.traffic import split_sizes
 from course_lib.errors import four_parts
 from course_lib.parallel import agreement, replicate, stages
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.ties import Ties, canonical_names
 from course_lib.schedules import Durations, Schedule, problems
+from course_lib.split import split_sizes
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 from course_lib.training.data_parallel import on_first_rank

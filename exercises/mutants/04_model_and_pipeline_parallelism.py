@@ -14,9 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_lib import comm
-from course_lib.costs import balanced_sizes
-from course_lib.costs.traffic import split_sizes
 from course_lib.schedules import Backward, Forward, SendActivation, make_schedule
+from course_lib.split import balanced_sizes, split_sizes
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
 
@@ -372,7 +371,7 @@ def returns_costs(costs, p):
     return [sum(costs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
 
 
-@mutant("04.3", "small", "right, but by course_lib.costs.balanced_sizes: this exercise asks you to write it")
+@mutant("04.3", "small", "right, but by course_lib.split.balanced_sizes: this exercise asks you to write it")
 def by_the_library(costs, p):
     return balanced_sizes(costs, p)
 

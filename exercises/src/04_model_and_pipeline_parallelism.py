@@ -187,7 +187,7 @@ assert check("04.2", idle, part="share", seed=GRADE_SEED).passed
 # ```
 #
 # A real model has such layers: a Llama's head is a matrix of its whole vocabulary, and costs as much as two or three of its layers.
-# The course's own answer is `costs.balanced_sizes`; write it yourself.
+# The course's own answer is `course_lib.split.balanced_sizes`; write it yourself.
 #
 # **Target:** the cost of the slowest stage is the smallest that there is, for 60 layers too. Which of several best cuts you return
 # is up to you.

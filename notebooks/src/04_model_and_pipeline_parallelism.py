@@ -41,6 +41,7 @@ from course_lib.parallel import deferred, pipeline
 from course_lib.parallel.stages import cut
 from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import Durations, bubble_s, held, idle_s, make_schedule, problems, time_schedule
+from course_lib.split import balanced_sizes, split_sizes
 from course_lib.training.pipeline_parallel import PipelineTrainer
 from course_lib.training.step import count_targets, loss_of
 from course_lib.training.trainer import Trainer
@@ -542,7 +543,7 @@ def step_length(sizes, sequence=0):
     return each, max(slot.end_s for slot in time_schedule(make_schedule("1f1b", 4, 16), durations))
 
 
-by_number, by_work = costs.split_sizes(34, 4), costs.balanced_sizes([0, *[1] * 32, table / layer], 4)
+by_number, by_work = split_sizes(34, 4), balanced_sizes([0, *[1] * 32, table / layer], 4)
 predict("layers' worth of work on the last stage", guess=8, answer=step_length(by_number)[0][-1])
 for sizes in (by_number, by_work):
     each, length = step_length(sizes)

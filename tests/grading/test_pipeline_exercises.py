@@ -13,8 +13,8 @@ from course_lib.checks.module_04 import claims, lists, predictions, traffic
 from course_lib.checks.module_04.cutting import CUT, Layers, attempt, verdict
 from course_lib.checks.module_04.cutting import Report as Cut
 from course_lib.comm.ledger import Ledger
-from course_lib.costs import balanced_sizes
 from course_lib.schedules import SCHEDULES, Backward, Durations, Forward, bubble_s, held, make_schedule, time_schedule
+from course_lib.split import balanced_sizes
 
 NUMBERS = ("bubble", "share", "held")
 

@@ -11,10 +11,10 @@ from ladder_models import UNEVEN
 from pipeline_models import LLAMA, MODELS, alone, numbers, pipeline, tokens
 
 from course_lib.config import TrainConfig
-from course_lib.costs.stages import balanced_sizes
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.stages import layer_parameters
 from course_lib.ranks import run_ranks
+from course_lib.split import balanced_sizes
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
 

@@ -10,11 +10,11 @@ import torch.distributed as dist
 from pipeline_models import LLAMA, tokens
 
 from course_lib.config import TrainConfig
-from course_lib.costs.traffic import split_sizes
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.stages import cut
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
+from course_lib.split import split_sizes
 from course_lib.training.pipeline_parallel import PipelineTrainer
 from course_lib.training.step import count_targets, loss_of
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import subprocess
 import sys
 
 import pytest
 
-from course_lib.costs import ALGORITHMS, comm_time, least_bytes, split_sizes, traffic
+from course_lib.costs import ALGORITHMS, comm_time, least_bytes
 from course_lib.hardware import INFINIBAND, NVLINK
 
 CASES = [(operation, algorithm) for operation, names in ALGORITHMS.items() for algorithm in names]
@@ -199,16 +198,6 @@ def test_bad_input_is_refused_in_four_parts(change, message):
     call = {"operation": "all_reduce", "algorithm": "ring", "world_size": 6, "length": 7, "itemsize": 4, **change}
     with pytest.raises(ValueError, match=message):
         comm_time(**call)
-
-
-def test_chunks_are_those_of_tensor_split():
-    import torch
-
-    for length in range(20):
-        for parts in range(1, 9):
-            chunks = torch.arange(length).tensor_split(parts)
-            assert split_sizes(length, parts) == tuple(len(chunk) for chunk in chunks)
-    assert doctest.testmod(traffic) == (0, 1)
 
 
 def test_no_torch_below_the_line():

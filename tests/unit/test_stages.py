@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
 from course_lib.config import ModelConfig
-from course_lib.costs.stages import balanced_sizes
-from course_lib.costs.traffic import split_sizes
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel.stages import cut, layer_parameters, layers_of, passed_on, skeleton
 from course_lib.parallel.ties import canonical_names
+from course_lib.split import balanced_sizes, split_sizes
 
 LLAMA = ModelConfig(
     name="small Llama", hidden_size=12, n_layers=3, n_heads=2, n_kv_heads=1, ffn_size=20, vocab_size=16, tied=True
@@ -75,31 +73,6 @@ def test_layers_by_parameters():
     assert sizes[0] == 16 * 12 and sizes[-1] == 16 * 12 + 12
 
 
-def every_way(n_layers, n_stages):
-    """All sizes, by brute force."""
-    if n_stages == 1:
-        return [(n_layers,)]
-    return [
-        (first, *rest)
-        for first in range(1, n_layers - n_stages + 2)
-        for rest in every_way(n_layers - first, n_stages - 1)
-    ]
-
-
-def heaviest(costs, sizes):
-    ends = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
-    return max(sum(costs[start:end]) for start, end in pairwise(ends))
-
-
-@pytest.mark.parametrize("n_stages", [1, 2, 3, 4, 7])
-def test_no_other_cut_has_a_cheaper_heaviest_stage(n_stages):
-    for seed in range(20):
-        costs = torch.randint(1, 20, (7,), generator=torch.Generator().manual_seed(seed)).tolist()
-        found = balanced_sizes(costs, n_stages)
-        assert len(found) == n_stages and sum(found) == 7
-        assert heaviest(costs, found) == min(heaviest(costs, sizes) for sizes in every_way(7, n_stages))
-
-
 @pytest.mark.parametrize(
     ("model", "sizes", "message"),
     [
@@ -121,10 +94,3 @@ def test_no_other_cut_has_a_cheaper_heaviest_stage(n_stages):
 def test_what_cannot_be_cut_is_refused(model, sizes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         cut(model, sizes)
-
-
-def test_more_stages_than_layers_cannot_be_balanced():
-    with pytest.raises(
-        ValueError, match="^balanced_sizes: 3 stages, 2 layers; each stage has a layer; choose n_stages in"
-    ):
-        balanced_sizes([1, 2], 3)

@@ -17,7 +17,8 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.steps import unmatched
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
-from course_lib.costs import CommTime, comm_time, split_sizes
+from course_lib.costs import CommTime, comm_time
+from course_lib.split import split_sizes
 
 Look = Literal["values", "memory", "bytes"]
 BF16, FP32 = 2, 4

@@ -15,8 +15,7 @@ from course_lib.checks.kit.whole import whole
 from course_lib.comm.ledger import Ledger
 from course_lib.config import load_model
 from course_lib.costs import layer_parameters
-from course_lib.costs.stages import balanced_sizes
-from course_lib.costs.traffic import split_sizes
+from course_lib.split import balanced_sizes, split_sizes
 
 MOST_SHOWN = 12  # layers whose costs are listed
 LLAMA = load_model("llama3_1_8b")

@@ -1,4 +1,4 @@
-"""Which layers make a pipeline's stages: as many layers on each, or as equal costs as there can be."""
+"""Cut a row in parts: as many in each, or as equal costs as there can be. What runs and what counts both cut here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from functools import cache
 from itertools import accumulate
 
 from course_lib.errors import four_parts
+
+
+def split_sizes(length: int, parts: int) -> tuple[int, ...]:
+    """Sizes of the `parts` chunks that `torch.tensor_split` makes: the first `length % parts` have one more.
+
+    >>> split_sizes(7, 3)
+    (3, 2, 2)
+    """
+    small, longer = divmod(length, parts)
+    return (small + 1,) * longer + (small,) * (parts - longer)
 
 
 def balanced_sizes(costs: Sequence[float], n_stages: int) -> tuple[int, ...]:
