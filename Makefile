@@ -27,11 +27,11 @@ lab: setup  ## open your own copies of the notebooks in JupyterLab (PORT=8888, L
 tour: setup  ## run the main progression on four real ranks and print the proof table
 	@$(LEARNER) -m course_lib tour
 
-test: setup-dev  ## run everything that Python alone can run
-	@$(DEVELOPER) -m tools.check test
+test: setup-dev  ## run everything that Python alone can run (ONLY=04, CHANGED=1)
+	@$(DEVELOPER) -m tools.check test --only=$(ONLY) --changed=$(CHANGED)
 
-check: setup-dev  ## run the tests, the slide check and the browser test
-	@$(DEVELOPER) -m tools.check check
+check: setup-dev  ## run the tests, the slide check and the browser test (ONLY=04, or CHANGED=1: what you edited)
+	@$(DEVELOPER) -m tools.check check --only=$(ONLY) --changed=$(CHANGED)
 
 bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 	@$(DEVELOPER) tests/benchmarks/run.py

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tools.modules import module_of
+
 # pytest's own filter does not reach the ranks: the fork server and all processes after it inherit this instead.
 os.environ["PYTHONWARNINGS"] = "error"
 
@@ -18,3 +20,18 @@ def _no_ranks_left():
     ranks = sys.modules.get("course_lib.ranks")
     if ranks is not None:
         ranks.shutdown()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--module", default="", help='run only the tests of these modules, for instance "04" or "03,shared"'
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the tests of other modules than those asked for."""
+    wanted = config.getoption("--module")
+    if wanted:
+        others = [item for item in items if module_of(item.location[0], item.name) not in wanted.split(",")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]

@@ -1,92 +1,121 @@
-"""`make test` and `make check`: every check, one after the other, and a table of what each took.
+"""`make test` and `make check`: every check, and a table of the seconds that each step and each module took.
 
 Files that start ranks run one at a time: a machine with more work than cores would make a slow run look like a hang.
-The unit tests start none and share two cores.
+The unit tests start none and share two cores. What may run *beside* fills the gaps that the ranks leave, at the lowest
+priority; its output is shown when it has ended.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
 
-from tools import outside
-from tools.paths import DEVELOPER, ROOT, python_of, quiet_kernels
+from tools import changed, outside, seconds, steps
+from tools.paths import CACHE, ROOT, quiet_kernels
+from tools.seconds import Result
+from tools.steps import Step
 
-PYTHON = str(python_of(DEVELOPER))
-PYTEST = (PYTHON, "-m", "pytest", "-q")
-NBVAL = (
-    *PYTEST,
-    "--nbval",
-    "--nbval-current-env",
-    "--nbval-sanitize-with=tests/notebooks/sanitize.cfg",
-    "--nbval-cell-timeout=60",
-    "--timeout=0",  # nbval has its own limit per cell
-)
+REPORTS = CACHE / "check"
+NOTHING_COLLECTED = 5  # pytest's exit status
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One command of the check."""
-
-    name: str
-    command: tuple[str, ...]
-
-
-PYTHON_ALONE = (
-    Step(name="lint", command=(PYTHON, "-m", "ruff", "check", ".")),
-    Step(name="format", command=(PYTHON, "-m", "ruff", "format", "--check", "-q", ".")),
-    Step(name="types", command=(PYTHON, "-m", "mypy")),
-    Step(name="notebooks follow their sources", command=(PYTHON, "-m", "tools.build_notebooks", "--check")),
-    Step(name="exercises follow their masters", command=(PYTHON, "tools/build_exercises.py", "--check")),
-    Step(name="unit tests", command=(*PYTEST, "-n2", "--dist=worksteal", "tests/unit", "tests/notebooks")),
-    Step(name="rank tests", command=(*PYTEST, "tests/ranks")),
-    Step(name="notebooks and solutions, strict", command=(*NBVAL, "notebooks", "exercises/solutions")),
-    Step(name="stubs, mutants, grading", command=(*PYTEST, "tests/grading")),
-)
-OUTSIDE = (
-    Step(name="slides", command=(PYTHON, "slides/build.py", "--check")),
-    Step(name="slide check's own tests", command=(*PYTEST, "tests/slides")),
-    Step(name="browser", command=(*PYTEST, "tests/browser")),
-)
-
-
-def main(which: str) -> int:
+def main(*words: str) -> int:
     """Run the steps, report each; the exit status says whether all passed."""
-    steps = list(PYTHON_ALONE)
-    missing: list[str] = []
-    if which == "check":
-        missing = outside.left_out()
-        steps += [] if missing else OUTSIDE
-    environment = {**outside.with_tools(), **quiet_kernels()}
-    results = [run(step, environment) for step in steps]
-    print_table(steps, results)
+    arguments = parsed(words)
+    wanted = list(chosen(arguments))
+    missing = outside.left_out() if arguments.which == "check" and any(step.outside for step in wanted) else []
+    if arguments.which == "test" or missing:
+        wanted = [step for step in wanted if not step.outside]
+    started = time.monotonic()
+    results = run_all(
+        wanted, {**outside.with_tools(), **quiet_kernels()}, partly=bool(arguments.only or arguments.changed)
+    )
+    print(seconds.table(results, time.monotonic() - started))
     if missing:
         print(f"left out: slides and browser ({'; '.join(missing)})")
-    return int(not all(passed for passed, _ in results))
+    good = sum(result.passed for result in results)
+    print(f"{good} passed, {len(results) - good} failed")
+    return int(good < len(results))
 
 
-def run(step: Step, environment: dict[str, str]) -> tuple[bool, float]:
-    """Run one step with its output on the screen; return whether it passed, and its seconds."""
-    print(f"\n── {step.name}", flush=True)
+def parsed(words: tuple[str, ...]) -> argparse.Namespace:
+    """Return what `make` was asked for; an empty ONLY or CHANGED counts as none."""
+    parser = argparse.ArgumentParser(prog="make check", description=__doc__)
+    parser.add_argument("which", choices=("test", "check"))
+    parser.add_argument(
+        "--only", default="", metavar="04", help="the lesson, exercises, slides and tests of one module"
+    )
+    parser.add_argument("--changed", default="", help="what the changes since the branch point with main touch")
+    return parser.parse_args(words)
+
+
+def chosen(arguments: argparse.Namespace) -> tuple[Step, ...]:
+    """Return the steps that are asked for."""
+    if arguments.only:
+        return steps.of_module(arguments.only)
+    if arguments.changed:
+        files = changed.changed_files()
+        return steps.of_change(files, changed.affected_tests(files))
+    return steps.EVERYTHING
+
+
+def run_all(wanted: list[Step], environment: dict[str, str], *, partly: bool) -> list[Result]:
+    """Run the steps in order, those that may share the cores beside the others, and return what came of each."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    ended: list[tuple[Result, str]] = []
+
+    def run_beside() -> None:
+        for step in wanted:
+            if step.beside:
+                ended.append(run(step, environment, partly=partly))
+
+    aside = threading.Thread(target=run_beside)
+    aside.start()
+    results: list[Result] = []
+    for step in wanted:
+        if not step.beside:
+            print(f"\n── {step.name}", flush=True)
+            results.append(run(step, environment, partly=partly)[0])
+            results += show(ended)
+    aside.join()
+    return results + show(ended)
+
+
+def show(ended: list[tuple[Result, str]]) -> list[Result]:
+    """Print what ran beside and has ended, take it off the list and return the results."""
+    results = []
+    while ended:
+        result, output = ended.pop(0)
+        print(f"\n── {result.name} (ran beside)\n{output}", end="", flush=True)
+        results.append(result)
+    return results
+
+
+def run(step: Step, environment: dict[str, str], *, partly: bool) -> tuple[Result, str]:
+    """Run one step; return what came of it, and its output if it ran beside (else that is on the screen)."""
+    report = REPORTS / f"{'-'.join(step.name.split())}.xml"
+    report.unlink(missing_ok=True)
+    words = [*step.command, *step.on, *([f"--junitxml={report}", "-ojunit_family=xunit1"] if step.is_pytest else [])]
+    quietly = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} if step.beside else {}
     started = time.monotonic()
-    code = subprocess.call(step.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL)
-    return code == 0, time.monotonic() - started
-
-
-def print_table(steps: list[Step], results: list[tuple[bool, float]]) -> None:
-    """Print one line per step and the counts."""
-    print()
-    for step, (passed, seconds) in zip(steps, results, strict=True):
-        print(f"{'ok    ' if passed else 'FAILED'} {seconds:6.1f} s  {step.name}")
-    good = sum(passed for passed, _ in results)
-    total = sum(seconds for _, seconds in results)
-    print(f"in all {total / 60:.1f} min")
-    print(f"{good} passed, {len(steps) - good} failed")
+    ran = subprocess.run(
+        ["nice", "-n19", *words] if step.beside else words,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        **quietly,
+    )
+    passed = ran.returncode == 0 or (partly and step.is_pytest and ran.returncode == NOTHING_COLLECTED)
+    took = time.monotonic() - started
+    shares = seconds.of_modules(report, ran.stdout or "")
+    return Result(name=step.name, passed=passed, seconds=took, beside=step.beside, shares=shares), ran.stdout or ""
 
 
 if __name__ == "__main__":
     os.environ.pop("PYTHONWARNINGS", None)
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -2,53 +2,142 @@
 
 from __future__ import annotations
 
+import doctest
 import sys
 
 import pytest
 
-from tools import check, outside
-from tools.check import Step
+from tools import check, modules, outside, seconds, steps
+from tools.modules import MODULES, module_of
+from tools.seconds import Result, of_modules, table
+from tools.steps import Step
 
 
 @pytest.fixture
-def steps(monkeypatch, tmp_path):
-    def use(alone, beside=()):
-        made = [
-            tuple(Step(name=name, command=(sys.executable, "-c", code)) for name, code in group.items())
-            for group in (alone, beside or {})
-        ]
-        monkeypatch.setattr(check, "PYTHON_ALONE", made[0])
-        monkeypatch.setattr(check, "OUTSIDE", made[1])
+def everything(monkeypatch, tmp_path):
+    """Steps of a toy check, as (name, code) or with more of a step's fields."""
 
+    def use(*made):
+        found = [Step(name=name, command=(sys.executable, "-c", code), **more) for name, code, more in made]
+        monkeypatch.setattr(steps, "EVERYTHING", tuple(found))
+
+    monkeypatch.setattr(check, "REPORTS", tmp_path / "reports")
     return use
 
 
-def test_all_passing_steps_pass(steps, capfd):
-    steps({"first": "print('ran')", "second": ""})
+def test_all_passing_steps_pass(everything, capfd):
+    everything(("first", "print('ran')", {}), ("second", "", {}))
     assert check.main("test") == 0
     told = capfd.readouterr().out
     assert "── first\nran\n" in told and told.endswith("2 passed, 0 failed\n")
 
 
-def test_one_failing_step_fails_and_the_rest_still_runs(steps, capfd):
-    steps({"first": "raise SystemExit(1)", "second": "print('ran')"})
+def test_one_failing_step_fails_and_the_rest_still_runs(everything, capfd):
+    everything(("first", "raise SystemExit(1)", {}), ("second", "print('ran')", {}))
     assert check.main("test") == 1
     told = capfd.readouterr().out
     assert "ran\n" in told and "FAILED" in told and told.endswith("1 passed, 1 failed\n")
 
 
-def test_check_adds_slides_and_browser(steps, monkeypatch, capfd):
-    steps({"first": ""}, {"browser": "print('ran')"})
+def test_steps_beside_run_at_the_same_time_and_their_output_stays_whole(everything, capfd, tmp_path):
+    meet = "import pathlib as p, time\np.Path({mine!r}).touch()\nwhile not p.Path({other!r}).exists(): time.sleep(0.01)"
+    names = str(tmp_path / "a"), str(tmp_path / "b")
+    beside = meet.format(mine=names[0], other=names[1]) + "\nprint('one'); print('two')"
+    everything(("types", beside, {"beside": True}), ("ranks", meet.format(mine=names[1], other=names[0]), {}))
+    assert check.main("test") == 0
+    assert "── types (ran beside)\none\ntwo\n" in capfd.readouterr().out
+
+
+def test_a_failure_beside_fails_the_check_and_shows_its_output(everything, capfd):
+    everything(("types", "import sys; print('wrong', file=sys.stderr); sys.exit(1)", {"beside": True}), ("a", "", {}))
+    assert check.main("test") == 1
+    told = capfd.readouterr().out
+    assert "── types (ran beside)\nwrong\n" in told and told.endswith("1 passed, 1 failed\n")
+
+
+def test_check_adds_slides_and_browser(everything, monkeypatch, capfd):
+    everything(("first", "", {}), ("browser", "print('ran')", {"outside": True}))
     monkeypatch.setattr(outside, "left_out", list)
     assert check.main("check") == 0
     assert capfd.readouterr().out.endswith("2 passed, 0 failed\n")
+    assert check.main("test") == 0
+    assert capfd.readouterr().out.endswith("1 passed, 0 failed\n")
 
 
-def test_what_cannot_be_installed_is_left_out_in_one_line(steps, monkeypatch, capfd):
-    steps({"first": ""}, {"browser": "raise SystemExit(1)"})
+def test_what_cannot_be_installed_is_left_out_in_one_line(everything, monkeypatch, capfd):
+    everything(("first", "", {}), ("browser", "raise SystemExit(1)", {"outside": True}))
     monkeypatch.setattr(outside, "left_out", lambda: ["Chromium is missing"])
     assert check.main("check") == 0
     assert "left out: slides and browser (Chromium is missing)\n" in capfd.readouterr().out
+
+
+def test_a_module_is_its_lesson_exercises_slides_and_tests():
+    chosen = {step.name: step for step in steps.of_module("04")}
+    assert list(chosen)[:6] == [*(step.name for step in steps.ALWAYS), "rules of the house"]
+    assert chosen["slides 04"].on == ("04",)
+    assert all(
+        "--module=04" in chosen[name].command for name in ("unit tests", "rank tests", "stubs, mutants, grading")
+    )
+    assert [name[:12] for name in chosen["notebooks and solutions, strict"].on] == ["notebooks/04", "exercises/so"]
+    with pytest.raises(SystemExit, match="^make check: ONLY=99 is no module; choose one of 00, 01, "):
+        check.main("check", "--only=99")
+
+
+def test_a_change_brings_its_tests_and_what_it_edits():
+    tests = ["tests/ranks/test_pipeline.py", "tests/unit/test_stages.py", "tests/unit/test_style.py"]
+    chosen = {step.name: step for step in steps.of_change(["course_lib/parallel/pipeline.py"], tests)}
+    assert chosen["rank tests"].on == (tests[0],) and chosen["unit tests"].on == (tests[1],)
+    assert "notebooks and solutions, strict" not in chosen and "stubs, mutants, grading" not in chosen
+    chosen = {step.name: step for step in steps.of_change(["notebooks/src/02_collectives.py"], [])}
+    assert chosen["notebooks and solutions, strict"].on == ("notebooks/02_collectives.ipynb",)
+    assert all(name.startswith("tests/notebooks/") for name in chosen["unit tests"].on)
+
+
+def test_a_changed_exercise_runs_its_own_module_unless_more_has_changed():
+    grading, one = "stubs, mutants, grading", "tests/grading/test_exercises.py"
+    files = ["course_lib/checks/module_04/halves.py", "exercises/mutants/04_model_and_pipeline_parallelism.py"]
+    narrow = {step.name: step for step in steps.of_change(files, [one])}
+    assert "--module=04,shared" in narrow[grading].command
+    assert narrow["notebooks and solutions, strict"].on == (
+        "exercises/solutions/04_model_and_pipeline_parallelism.ipynb",
+    )
+    wide = {step.name: step for step in steps.of_change([*files, "course_lib/checks/engine.py"], [one])}
+    assert wide[grading].command == steps.GRADING.command
+
+
+def test_a_selection_without_tests_of_its_own_passes(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "REPORTS", tmp_path)
+    none = Step(name="none", command=steps.PYTEST, on=("tests/unit/test_check.py", "-k", "no_such_test"))
+    assert check.run(none, dict(check.os.environ), partly=True)[0].passed
+    assert not check.run(none, dict(check.os.environ), partly=False)[0].passed
+
+
+def test_files_belong_to_modules_by_number_or_by_the_one_table():
+    assert module_of("tests/unit/test_viz_module_03.py") == "03"
+    assert module_of("tests/ranks/test_museum_pipeline.py") == "04" and module_of("tests/ranks/test_museum.py") == "03"
+    assert module_of("tests/grading/test_exercises.py", "test_a_stub[02.10-values]") == "02"
+    assert module_of("tests/grading/test_checks.py", "test_a_wrong_call[0.04-12.5 GB]") == "shared"
+    assert module_of("notebooks/00_start_here.ipynb", "Cell 3") == "00"
+
+
+def test_the_examples_in_the_tool_s_own_texts():
+    assert doctest.testmod(modules) == (0, 2) and doctest.testmod(seconds) == (0, 1)
+
+
+def test_seconds_are_read_from_pytest_s_report_and_the_slides_lines(tmp_path):
+    report = tmp_path / "report.xml"
+    cases = '<testcase file="tests/ranks/test_pool.py" name="a" time="1.5"/><testcase file="x.py" name="b" time="0.5"/>'
+    report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert of_modules(report, "") == {"00": 1.5, "shared": 0.5}
+    assert of_modules(tmp_path / "none.xml", "02_collectives: .html in 9.5 s\nother\n") == {"02": 9.5}
+
+
+def test_the_table_has_a_column_for_each_module_and_the_budget():
+    shares = {MODULES[0]: 1.0, MODULES[1]: 3.0}
+    told = table([Result(name="ranks", passed=True, seconds=8.0, shares=shares)], wall_s=90).splitlines()
+    assert told[2].split() == ["ok", "8.0", "2.0", "6.0", "ranks"]
+    assert told[3].split() == ["8.0", "2.0", "6.0", *["0.0"] * (len(MODULES) - 1), "together"]
+    assert told[4].startswith("in all 1.5 min, of a budget of ")
 
 
 def test_without_root_chromium_is_asked_for_in_one_line(monkeypatch):

@@ -1,0 +1,71 @@
+"""The table at the end of `make check`: seconds of each step and of each module, beside the budget."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tools.modules import MODULES, SHARED, module_of
+
+FIRST_MODULES = 5  # 00 to 04, which share one budget
+FIRST_BUDGET_S = 12 * 60
+FURTHER_BUDGET_S = 70
+DECK_LINE = re.compile(r"^(\d\d)_\w+: .* in ([\d.]+) s$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of one step; `shares` are weights that say how its seconds belong to modules."""
+
+    name: str
+    passed: bool
+    seconds: float
+    beside: bool = False
+    shares: dict[str, float] = field(default_factory=dict)
+
+    def by_module(self) -> dict[str, float]:
+        """Return the step's seconds of each module; two workers' tests share the seconds that passed.
+
+        >>> Result(name="ranks", passed=True, seconds=6.0, shares={"02": 1.0, "shared": 2.0}).by_module()
+        {'02': 2.0, 'shared': 4.0}
+        """
+        total = sum(self.shares.values())
+        if not total:
+            return {SHARED: self.seconds}
+        return {module: self.seconds * share / total for module, share in self.shares.items()}
+
+
+def of_modules(report: Path, output: str) -> dict[str, float]:
+    """Return each module's seconds, from pytest's report or from what the slides' build has printed."""
+    found: Counter[str] = Counter()
+    if report.exists():
+        for case in ElementTree.parse(report).iter("testcase"):
+            place = case.get("file") or case.get("classname", "")
+            found[module_of(place, case.get("name", ""))] += float(case.get("time", 0))
+    for module, taken in DECK_LINE.findall(output):
+        found[module] += float(taken)
+    return dict(found)
+
+
+def table(results: list[Result], wall_s: float) -> str:
+    """Return one line per step, with a column per module, then the sums and the budget."""
+    columns = [*MODULES, SHARED]
+    lines = ["", f"{'seconds':14}" + "".join(f"{name:>7}" for name in columns)]
+    sums: Counter[str] = Counter()
+    for result in results:
+        taken = result.by_module()
+        sums.update(taken)
+        mark = "ok    " if result.passed else "FAILED"
+        cells = "".join(f"{taken[name]:7.1f}" if name in taken else f"{'':7}" for name in columns)
+        lines.append(f"{mark}{result.seconds:7.1f} {cells}  {result.name}{' (beside)' if result.beside else ''}")
+    lines.append(f"{'':6}{sum(sums.values()):7.1f} " + "".join(f"{sums[name]:7.1f}" for name in columns) + "  together")
+    further = max(len(MODULES) - FIRST_MODULES, 0)
+    budget = FIRST_BUDGET_S + further * FURTHER_BUDGET_S
+    lines.append(
+        f"in all {wall_s / 60:.1f} min, of a budget of {budget / 60:.1f}"
+        f" (12 min for modules 00 to 04, {FURTHER_BUDGET_S} s for each further one)"
+    )
+    return "\n".join(lines)
