@@ -43,7 +43,7 @@ LABELS = {
 class Pipeline:
     """A rank's stages, by number, and the schedule that says when they compute.
 
-    With `durations`, one for each stage, a computation lasts as long as they say, as `comm.compute` does it: the way
+    With `durations`, those of this rank, a computation lasts as long as they say, as `comm.compute` does it: the way
     to see a timeline under the emulated clock.
     """
 
@@ -53,9 +53,10 @@ class Pipeline:
         schedule: Schedule,
         group: ProcessGroup,
         *,
-        durations: Sequence[Durations] | None = None,
+        durations: Durations | None = None,
     ) -> None:
-        self.stages, self.schedule, self.group, self.durations = stages, schedule, group, durations
+        self.stages, self.schedule, self.group = stages, schedule, group
+        self.durations = durations.part(schedule.stages_per_rank) if durations else None  # of one stage
         self.rank, self.names = group.rank(), dist.get_process_group_ranks(group)
         self.device = next(parameter.device for stage in stages.values() for parameter in stage.parameters())
         self.held = Held(in_flight=0, stashed=0)  # the most of the last run, counted on what was kept
@@ -178,7 +179,7 @@ class _Run:
         with nullcontext() if durations else comm.span(label):
             self.work(compute, place, needed)
         if durations:
-            comm.compute(durations[compute.stage].of(compute), label)
+            comm.compute(durations.of(compute), label)
 
     def work(self, compute: Compute, place: Place, needed: Tensor | None) -> None:
         """The computation itself; `needed` is the stage's input, or the gradient of its output if others sent one."""

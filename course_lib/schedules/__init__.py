@@ -19,7 +19,7 @@ from course_lib.schedules.instructions import (
     SendGradient,
 )
 from course_lib.schedules.memory import Held, held
-from course_lib.schedules.timing import Durations, Slot, bubble_s, idle_s, time_schedule
+from course_lib.schedules.timing import Durations, Slot, bubble_s, durations_by_rank, idle_s, time_schedule
 
 __all__ = [
     "SCHEDULES",
@@ -39,6 +39,7 @@ __all__ = [
     "SendGradient",
     "Slot",
     "bubble_s",
+    "durations_by_rank",
     "held",
     "idle_s",
     "make_schedule",

@@ -31,7 +31,9 @@ Event = tuple[float, int, int, int]  # time, then messages before computations, 
 def add_messages(schedule: Schedule) -> Schedule:
     """The same computations, with every message between stages on different ranks."""
     lists: list[list[tuple[Event, Instruction]]] = [[] for _ in schedule.lists]
-    for slot in time_schedule(schedule, Durations()):
+    whole = float(schedule.stages_per_rank)  # so that a stage takes 1, and what happens at once compares equal
+    durations = Durations(forward_s=whole, backward_input_s=whole, backward_weight_s=whole)
+    for slot in time_schedule(schedule, durations):
         compute = slot.instruction
         lists[slot.rank].append(((slot.start_s, 1, compute.stage, compute.microbatch), compute))
         for send in _sends(compute, schedule):

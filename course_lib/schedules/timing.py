@@ -23,8 +23,9 @@ from course_lib.schedules.instructions import (
 
 @dataclass(frozen=True, kw_only=True)
 class Durations:
-    """Seconds that one stage takes for one micro-batch; a whole backward pass takes both of its parts.
+    """Seconds of one micro-batch on one *rank*, as the formulas have them; each of its v stages takes a v-th.
 
+    A whole backward pass takes both of its parts.
     Raises: ValueError for a time below 0, or if nothing takes time.
     """
 
@@ -46,6 +47,28 @@ class Durations:
             return self.backward_input_s + self.backward_weight_s
         return self.backward_input_s if isinstance(compute, BackwardInput) else self.backward_weight_s
 
+    def part(self, stages: int) -> Durations:
+        """Those of one of a rank's so many stages."""
+        return Durations(
+            forward_s=self.forward_s / stages,
+            backward_input_s=self.backward_input_s / stages,
+            backward_weight_s=self.backward_weight_s / stages,
+        )
+
+
+def durations_by_rank(
+    durations: Durations | Sequence[Durations], n_ranks: int, *, operation: str = "time_schedule"
+) -> list[Durations]:
+    """One for all ranks, or one for each, as one for each.
+
+    Raises: ValueError for another number of durations than ranks.
+    """
+    each = [durations] * n_ranks if isinstance(durations, Durations) else list(durations)
+    if len(each) != n_ranks:
+        rule, way_out = "each rank has its own", "give one for each rank, or one for all"
+        raise ValueError(four_parts(operation, f"{len(each)} durations, {n_ranks} ranks", rule, way_out))
+    return each
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
@@ -62,9 +85,9 @@ def time_schedule(
 ) -> list[Slot]:
     """The slots of all ranks, in the order of their starts.
 
-    `durations` holds for all stages, or is one for each. Every message takes `message_s`; a rank sends, and
+    `durations` holds for all ranks, or is one for each. Every message takes `message_s`; a rank sends, and
     receives, one at a time. Sends and receives are started where they stand in the list; who computes waits.
-    Raises: ValueError if the ranks block each other.
+    Raises: ValueError if the ranks block each other, or for another number of durations than ranks.
     """
     run = _Run(schedule, durations, message_s)
     while run.advance():
@@ -95,10 +118,8 @@ class _Run:
     """Ranks that go through their lists."""
 
     def __init__(self, schedule: Schedule, durations: Durations | Sequence[Durations], message_s: float) -> None:
-        self.durations = [durations] * schedule.n_stages if isinstance(durations, Durations) else list(durations)
-        if len(self.durations) != schedule.n_stages:
-            values, rule = f"{len(self.durations)} durations, {schedule.n_stages} stages", "each stage has its own"
-            raise ValueError(four_parts("time_schedule", values, rule, "give one for each stage, or one for all"))
+        by_rank = durations_by_rank(durations, schedule.n_ranks)
+        self.of_a_stage = [one.part(schedule.stages_per_rank) for one in by_rank]  # by rank
         self.schedule, self.message_s = schedule, message_s
         self.slots: list[Slot] = []
         self.ends: dict[Instruction, float] = {}  # of computations; of sends: when the message left
@@ -148,7 +169,7 @@ class _Run:
             self.in_free[rank] = max(sent, self.in_free[rank]) + self.message_s
             self.note(rank, message, sent, self.in_free[rank])
             start = max(start, self.in_free[rank])
-        self.now[rank] = self.ends[compute] = start + self.durations[compute.stage].of(compute)
+        self.now[rank] = self.ends[compute] = start + self.of_a_stage[rank].of(compute)
         self.note(rank, compute, start, self.now[rank])
         return True
 

@@ -20,7 +20,7 @@ from course_lib.errors import four_parts
 from course_lib.parallel import agreement, replicate, stages
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.ties import Ties, canonical_names
-from course_lib.schedules import Durations, Schedule, problems
+from course_lib.schedules import Durations, Schedule, durations_by_rank, problems
 from course_lib.split import split_sizes
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
@@ -34,7 +34,7 @@ class PipelineTrainer(Trainer):
     """Cuts the model into stages and runs `schedule` on them; with one micro-batch it is plain model parallelism.
 
     `sizes` says how many layers each stage gets, as `parallel.stages.cut` takes them; without it they get equally
-    many. `durations`, one for all stages or for each, lets computations last that long, for the emulated clock.
+    many. `durations`, one for all ranks or for each, lets computations last that long, for the emulated clock.
     `module` is the model without its numbers; `model` holds this rank's stages.
 
     Cost: the first rank's weights are copied at the start. A step sends what `costs.pipeline.pipeline_step` says, the
@@ -54,7 +54,7 @@ class PipelineTrainer(Trainer):
     ) -> None:
         self.group = resolve(group, OPERATION)
         self.schedule, self.sizes = schedule, sizes
-        self.durations = [durations] * schedule.n_stages if isinstance(durations, Durations) else durations
+        self.durations = durations_by_rank(durations, schedule.n_ranks, operation=OPERATION) if durations else None
         self._shapes: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
         super().__init__(model, config)
 
@@ -70,7 +70,8 @@ class PipelineTrainer(Trainer):
         replicate.broadcast_state(model, self.group, dist.get_process_group_ranks(self.group)[0])
         all_stages = stages.cut(model, sizes)
         mine = {number: all_stages[number] for number in self.schedule.stages_of(self.group.rank())}
-        self.pipeline = Pipeline(mine, self.schedule, self.group, durations=self.durations)
+        durations = self.durations[self.group.rank()] if self.durations else None
+        self.pipeline = Pipeline(mine, self.schedule, self.group, durations=durations)
         self.canonical = canonical_names(self.module)
         self.ties = Ties(self._own_parameters(), self._holders(), self.group)
         return nn.ModuleDict({str(number): stage for number, stage in mine.items()})

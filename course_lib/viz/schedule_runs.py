@@ -16,6 +16,7 @@ from course_lib.schedules import (
     SendGradient,
     Slot,
     bubble_s,
+    durations_by_rank,
     idle_s,
     problems,
     time_schedule,
@@ -91,27 +92,15 @@ def clock_of(durations: Durations | Sequence[Durations], longest_s: float) -> Cl
 def simulate(
     operation: str, schedule: Schedule, durations: Durations | Sequence[Durations], message_s: float = 0.0
 ) -> Run:
-    """A schedule's times, from the durations of one micro-batch on one rank: each of its v stages takes a v-th.
+    """A schedule's times.
 
     Raises: ValueError for more than 8 ranks, another number of durations than ranks, or lists that cannot run.
     """
     check_ranks(operation, schedule)
     if found := problems(schedule):
         raise ValueError(four_parts(operation, found[0], "a schedule is drawn as it runs", "mend its lists first"))
-    p, v = schedule.n_ranks, schedule.stages_per_rank
-    each = [durations] * p if isinstance(durations, Durations) else list(durations)
-    if len(each) != p:
-        rule, way_out = "each rank has its own", "give one for each rank, or one for all"
-        raise ValueError(four_parts(operation, f"{len(each)} durations, {p} ranks", rule, way_out))
-    parts = [
-        Durations(
-            forward_s=one.forward_s / v,
-            backward_input_s=one.backward_input_s / v,
-            backward_weight_s=one.backward_weight_s / v,
-        )
-        for one in each
-    ]
-    return Run(schedule, time_schedule(schedule, parts * v, message_s=message_s))
+    each = durations_by_rank(durations, schedule.n_ranks, operation=operation)
+    return Run(schedule, time_schedule(schedule, each, message_s=message_s))
 
 
 def check_ranks(operation: str, schedule: Schedule) -> None:

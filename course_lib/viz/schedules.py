@@ -31,7 +31,7 @@ def plot_schedule(
 ) -> Picture:
     """A lane for each rank, a box for each computation with its micro-batch's number, and the idle part of the step.
 
-    `durations` are those of one micro-batch on one *rank*, for all or for each; each of its v stages takes a v-th.
+    `durations` hold for all ranks, or are one for each.
     Units: seconds; or forward passes, where some rank's forward takes exactly 1.
     Raises: ValueError for more than 8 ranks, another number of durations than ranks, or lists that cannot run.
     """
@@ -83,7 +83,7 @@ def plot_schedules(
 ) -> Picture:
     """The lanes of each schedule below its name, on one time axis, with its step and its bubble.
 
-    `durations` are those of one micro-batch on one *rank*, for all or for each; each of its v stages takes a v-th.
+    `durations` hold for all ranks, or are one for each.
     Units: seconds; or forward passes, where some rank's forward takes exactly 1.
     Raises: ValueError for no schedules or more than 6, a name that is too long, and what `plot_schedule` refuses.
     """

@@ -202,10 +202,9 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b})
 # To fill the pipe takes $p-1$ forwards of a whole stage; smaller stages would fill it sooner. So give each rank $v$ **chunks** from different depths: with $v=2$, rank 0 has stages 0 and 4, and a micro-batch goes around twice. **Predict** the bubble in ms.
 
 # %%
-interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)
-HALF = Durations(forward_s=0.5e-3, backward_input_s=0.5e-3, backward_weight_s=0.5e-3)  # a chunk is half a stage
-predict("ms of bubble, interleaved", guess=9, answer=1e3 * bubble_s(time_schedule(interleaved, HALF), 4), unit="ms")
-viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank")  # it takes a rank's times, ONE
+interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)  # a chunk takes half of ONE, a rank's time
+predict("ms of bubble, interleaved", guess=9, answer=1e3 * bubble_s(time_schedule(interleaved, ONE), 4), unit="ms")
+viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank")
 
 # %% [markdown]
 # The bubble is $\frac{1}{v}(p-1)(F+B+W)$. The price: $pv-1$ cuts to cross, not $p-1$; rank 0 holds $1+\frac{p-1}{pv}$ times 1F1B's memory (if $m \ge 2p$); in Megatron's order, and here, $m$ is a multiple of $p$.
@@ -351,19 +350,19 @@ viz.plot_schedule_run(one_f_one_b, run, ONE, title="1F1B: the list on paper, and
 # %%
 # NBVAL_IGNORE_OUTPUT: measured times
 kinds = {
-    "1F1B (GPipe is the same)": ("1f1b", 1, ONE),
-    "interleaved, v = 2": ("interleaved", 2, HALF),
-    "ZB-H1": ("zb-h1", 1, ONE),
+    "1F1B (GPipe is the same)": ("1f1b", 1),
+    "interleaved, v = 2": ("interleaved", 2),
+    "ZB-H1": ("zb-h1", 1),
 }
 paper, emulated = {}, {}
-for label, (name, v, durations) in kinds.items():
+for label, (name, v) in kinds.items():
     for m in (4, 8, 12, 16, 24, 32):
         schedule = make_schedule(name, 4, m, stages_per_rank=v)
-        slots = time_schedule(schedule, durations)
+        slots = time_schedule(schedule, ONE)
         paper.setdefault(label, {})[m] = idle_s(slots, 4)[0] / max(slot.end_s for slot in slots)
     for m in (4, 12):
         schedule = make_schedule(name, 4, m, stages_per_rank=v)
-        emulated.setdefault(label, {})[m] = measured_idle(schedule, durations)
+        emulated.setdefault(label, {})[m] = measured_idle(schedule, ONE)
 viz.plot_idle(paper, emulated, title="Idle share of a step on four ranks")
 
 # %% [markdown]
@@ -562,8 +561,7 @@ print(f"shorter, at 8192 tokens: {shorter:.1%}")
 # %%
 def planned(v):
     schedule = make_schedule("interleaved" if v > 1 else "1f1b", 16, 16, stages_per_rank=v)
-    part = Durations(forward_s=1 / v, backward_input_s=1 / v, backward_weight_s=1 / v)
-    slots = time_schedule(schedule, part)
+    slots = time_schedule(schedule, Durations())
     return schedule, idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
 
 

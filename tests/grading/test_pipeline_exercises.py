@@ -123,8 +123,8 @@ def test_04_6_asks_what_the_lists_show(seed):
             name, p, m, v, rank, F, B, W = ask.arguments(seed)
             schedule = make_schedule(name, p, m, stages_per_rank=v)
             assert held(schedule, rank).in_flight == predictions.in_flight(name, p, m, v, rank, F, B, W)
-            stage = Durations(forward_s=F / v, backward_input_s=B / v, backward_weight_s=W / v)
-            found = bubble_s(time_schedule(schedule, stage), p)
+            durations = Durations(forward_s=F, backward_input_s=B, backward_weight_s=W)
+            found = bubble_s(time_schedule(schedule, durations), p)
             assert found == pytest.approx(predictions.bubble(name, p, m, v, rank, F, B, W))
 
 

@@ -114,7 +114,12 @@ def agree(schedule, durations):
 
 @cases
 def test_the_timeline_on_the_clock_is_the_simulated_one(name, p, m, v):
-    agree(make_schedule(name, p, m, stages_per_rank=v), DURATIONS)
+    of_rank = Durations(  # so that a stage takes DURATIONS
+        forward_s=v * DURATIONS.forward_s,
+        backward_input_s=v * DURATIONS.backward_input_s,
+        backward_weight_s=v * DURATIONS.backward_weight_s,
+    )
+    agree(make_schedule(name, p, m, stages_per_rank=v), of_rank)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1"])

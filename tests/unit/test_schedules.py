@@ -44,9 +44,9 @@ def agrees_with_the_formulas(schedule: Schedule, durations: Durations) -> bool:
         schedule.name,
         n_ranks=p,
         n_microbatches=schedule.n_microbatches,
-        forward_s=durations.forward_s * v,
-        backward_input_s=durations.backward_input_s * v,
-        backward_weight_s=durations.backward_weight_s * v,
+        forward_s=durations.forward_s,
+        backward_input_s=durations.backward_input_s,
+        backward_weight_s=durations.backward_weight_s,
         stages_per_rank=v,
     )
     sizes = {"n_microbatches": schedule.n_microbatches}
@@ -160,7 +160,7 @@ def test_lists_that_block_cannot_be_timed() -> None:
     stuck = Schedule(name="stuck", n_microbatches=1, lists=((Backward(0, 0), Forward(0, 0)),))
     with pytest.raises(ValueError, match=r"rank 0 at Backward\(0, 0\); some rank can always go on"):
         time_schedule(stuck, Durations())
-    with pytest.raises(ValueError, match=r"3 durations, 2 stages; each stage has its own"):
+    with pytest.raises(ValueError, match=r"^time_schedule: 3 durations, 2 ranks; each rank has its own; give one for"):
         time_schedule(make_schedule("gpipe", 2, 1), [Durations()] * 3)
 
 
