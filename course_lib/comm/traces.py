@@ -128,10 +128,10 @@ def payloads(ledger: Ledger) -> list[int]:
     return [sent[call] // (2 * (ledger.world_size - 1)) for call in sorted(sent)]
 
 
-def bytes_between_nodes(events: Iterable[Event], node_size: int) -> int:
-    """Bytes that left a node, all ranks together; rank r is in node r // node_size."""
-    pairs = sent_by_pair(events).items()
-    return sum(e.nbytes for (a, b), sends in pairs for e in sends if a // node_size != b // node_size)
+def bytes_between_nodes(matrix: Sequence[Sequence[int]], node_size: int) -> int:
+    """Bytes that left a node, all ranks together, of a ledger's matrix; rank r is in node r // node_size."""
+    cells = ((a, b, nbytes) for a, row in enumerate(matrix) for b, nbytes in enumerate(row))
+    return sum(nbytes for a, b, nbytes in cells if a // node_size != b // node_size)
 
 
 # time -----------------------------------------------------------------------------------------------------------------

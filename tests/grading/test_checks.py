@@ -18,8 +18,6 @@ from course_lib.checks.kit import hints as hints_module
 from course_lib.checks.kit import runner
 from course_lib.checks.kit.numbers import suggest
 from course_lib.checks.kit.signature import Puzzle, diagnose
-from course_lib.checks.kit.steps import count_steps, unmatched
-from course_lib.comm.ledger import Event
 from course_lib.ranks import run_ranks
 
 predictions = sys.modules[predict_function.__module__]
@@ -210,40 +208,6 @@ def test_a_guess_without_a_ratio_is_told_why(guess, text, capsys):
 def test_a_guess_gets_one_explanation_the_more_specific():
     assert suggest(2, 4) == "2.0 x the answer; p/2 times too much: the whole tensor in each of p-1 steps"
     assert suggest(0.5, 0) == "1/2.0 of the answer"
-
-
-# steps -------------------------------------------------------------------------------------------------------------
-
-
-def messages(*sends):
-    """Events of messages (from, to, start, end), each received as it ends."""
-    events = []
-    for source, target, start, end in sends:
-        events.append(Event(rank=source, kind="send", peer=target, nbytes=4, start_s=start, end_s=end))
-        events.append(Event(rank=target, kind="recv", peer=source, nbytes=4, start_s=start, end_s=end))
-    return events
-
-
-@pytest.mark.parametrize(
-    ("sends", "steps"),
-    [
-        ((), 0),
-        (((0, 1, 0, 1), (0, 2, 1, 2), (0, 3, 2, 3)), 3),  # star
-        (((0, 1, 0, 1), (0, 2, 1, 2), (1, 3, 1, 2)), 2),  # tree
-        (((0, 1, 0, 1), (1, 2, 1, 2), (2, 3, 2, 3)), 3),  # chain
-        (tuple((r, (r + 1) % 4, s, s + 1) for s in range(3) for r in range(4)), 3),  # ring
-        (((1, 0, 0, 1), (2, 0, 0, 1), (3, 0, 0, 1)), 3),  # all to one port
-        (((0, 1, 0, 9), (2, 3, 5, 6)), 1),  # slow, but nothing waits
-    ],
-)
-def test_steps_are_counted_by_who_waits_for_whom(sends, steps):
-    assert count_steps(messages(*sends)) == steps
-
-
-def test_a_send_without_its_receive_is_named():
-    events = messages((0, 1, 0, 1))
-    assert unmatched(events, 2) is None
-    assert unmatched(events[:1], 2).startswith("of rank 0's messages to rank 1, 1 were sent and 0 received to the end")
 
 
 # hints and predictions ---------------------------------------------------------------------------------------------

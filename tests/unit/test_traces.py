@@ -106,8 +106,8 @@ def test_a_ring_s_payload_is_the_tensor():
 
 @pytest.mark.parametrize(("node_size", "crossing"), [(1, 4), (2, 2), (4, 0)])
 def test_bytes_between_nodes_are_those_that_leave_one(node_size, crossing):
-    ring = messages(*((r, (r + 1) % 4, 0, 1) for r in range(4)))
-    assert bytes_between_nodes(ring, node_size) == 4 * crossing
+    ring = Ledger(messages(*((r, (r + 1) % 4, 0, 1) for r in range(4))), 4)
+    assert bytes_between_nodes(ring.matrix(), node_size) == 4 * crossing
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from course_lib.checks.kit.registry import Exercise, find
 from course_lib.checks.kit.result import CheckResult, LevelResult
 from course_lib.checks.kit.runner import drop_pool, run_trial
 from course_lib.checks.kit.spec import Case, Level, WriteExercise
-from course_lib.checks.kit.steps import unmatched
+from course_lib.comm.traces import unmatched
 from course_lib.errors import four_parts
 from course_lib.ranks.tasks import packed
 
@@ -102,6 +102,6 @@ def _why_case_fails(
 ) -> str | None:
     trial = run_trial(function, spec.arguments, case, seed=seed, timeout=timeout)
     reason = judge(spec, case, trial, seed=seed, traffic=traffic)
-    if unmatched(trial.events, case.world_size):
+    if unmatched(trial.events):
         drop_pool(case.world_size)  # a message of this run must not reach the next one
     return f"{case}: {reason}" if reason and "not written yet" not in reason else reason

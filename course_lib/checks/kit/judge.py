@@ -12,8 +12,8 @@ from course_lib.checks.kit import ratios
 from course_lib.checks.kit.runner import RankReport, Trial
 from course_lib.checks.kit.signature import Puzzle, diagnose, only_own_part
 from course_lib.checks.kit.spec import Case, WriteExercise
-from course_lib.checks.kit.steps import count_steps, unmatched
 from course_lib.comm.ledger import Event, Ledger
+from course_lib.comm.traces import Traffic, count_steps, unmatched
 from course_lib.costs import CommTime
 from course_lib.ranks.report import RankError
 
@@ -134,7 +134,7 @@ def _wrong_means(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger
         return f"right values, but by comm.{min(foreign)}: this exercise asks you to build it from {means}"
     if case.world_size > 1 and exercise.cost(case).total_bytes and not _total_sent(book):
         return "right values, but nothing is in the ledger: use comm.isend and irecv, not torch.distributed's own calls"
-    return unmatched(trial.events, case.world_size)
+    return unmatched(trial.events)
 
 
 def _too_much(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger) -> str | None:
@@ -145,12 +145,12 @@ def _too_much(exercise: WriteExercise, case: Case, trial: Trial, book: Ledger) -
 
 def over_cost(cost: CommTime, events: Sequence[Event], world_size: int) -> str | None:
     """By how much the recorded traffic exceeds the formula's, and what that suggests."""
-    book, ranks = Ledger(events, world_size), range(world_size)
+    found = Traffic.measured(Ledger(events, world_size))
     measures = (
-        ("messages", sum(map(book.messages, ranks)), sum(cost.messages), "messages of all ranks"),
+        ("messages", sum(found.messages), sum(cost.messages), "messages of all ranks"),
         ("steps", count_steps(events), cost.steps, "steps that wait for one another"),
-        ("bytes", max(map(book.bytes_sent, ranks)), max(cost.sent_bytes), "B sent by the busiest rank"),
-        ("bytes", _total_sent(book), cost.total_bytes, "B sent by all ranks"),
+        ("bytes", max(found.sent_bytes), max(cost.sent_bytes), "B sent by the busiest rank"),
+        ("bytes", sum(found.sent_bytes), cost.total_bytes, "B sent by all ranks"),
     )
     for name, got, limit, unit in measures:
         if got > limit:

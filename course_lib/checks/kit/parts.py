@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.kit.tensors import Causes, because, exactly, no_multiple, ratio_of, same
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import sent_by_pair
 
 Place = tuple[int, str]  # rank, parameter
 Gradients = Mapping[Place, Tensor | None]
@@ -83,9 +84,10 @@ def wrong_loss(loss: float | str, want: float, *, rank: int) -> str | None:
 
 def wrong_traffic(book: Ledger, want: Sequence[Sequence[tuple[int, int]]], advice: str) -> str | None:
     """None if every rank sent every other one `want[rank][other]`, messages and their bytes in all, else the first."""
+    sent = sent_by_pair(book.events)
     for rank, row in enumerate(want):
         for other, target in enumerate(row):
-            sends = [e.nbytes for e in book.events if e.kind == "send" and (e.rank, e.peer) == (rank, other)]
+            sends = [event.nbytes for event in sent.get((rank, other), ())]
             if target[0] and not sends:
                 found = f"the ledger has no message from rank {rank} to rank {other}"
                 return f"values right, but {found}: use comm.send and comm.recv, not torch.distributed's own calls"

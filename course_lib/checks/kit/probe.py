@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from course_lib.checks.kit.judge import ended_badly
 from course_lib.checks.kit.runner import drop_pool, run_call
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.steps import unmatched
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import unmatched
 from course_lib.ranks.pool import START_LIMIT_S
 
 
@@ -49,6 +49,6 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
         if case.world_size == 1:
             text = text.replace("rank 0 died (its process ended)", "its process ended").replace("rank 0 ", "it ")
         return text if "not written yet" in text else f"{case}: {text}"
-    if unmatched(trial.events, case.world_size):
+    if unmatched(trial.events):
         drop_pool(case.world_size)  # a message of this run must not reach the next one
     return exercise.verdict(case, given, trial.reports, Ledger(trial.events, case.world_size))

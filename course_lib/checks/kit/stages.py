@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from course_lib.checks.kit import models
 from course_lib.checks.kit.parts import Gradients, Guess, Place, Sizes, gradients_on, why_wrong, wrong_loss
-from course_lib.checks.kit.steps import unmatched
 from course_lib.checks.kit.tensors import Causes
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import unmatched
 
 FP32 = 4
 ALL_ZEROS = (0.0, "set to zero afterwards, or computed from an inbox before its handle's wait()?")
@@ -83,7 +83,7 @@ def wrong_step(
         return reason
     if any(report.weights_changed for report in reports):
         return "right gradients, but the weights have changed: the optimizer comes later"
-    if reason := wrong_loss(reports[last].loss, loss, rank=last) or unmatched(book.events, len(reports)):
+    if reason := wrong_loss(reports[last].loss, loss, rank=last) or unmatched(book.events):
         return reason
     if last and not any(event.kind == "send" for event in book.events):
         return "right values, but nothing is in the ledger: use comm.send and comm.recv, not torch.distributed's own"

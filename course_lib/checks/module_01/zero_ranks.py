@@ -14,9 +14,9 @@ from course_lib.checks.kit import ratios
 from course_lib.checks.kit.judge import over_cost
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.steps import unmatched
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import unmatched
 from course_lib.costs import CommTime, comm_time
 from course_lib.split import split_sizes
 
@@ -105,7 +105,7 @@ def verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) ->
     if reason is None and any(report.input_changed for report in reports):
         reason = "right weights, but the input was overwritten: start from a copy"
     if reason is None:
-        reason = unmatched(book.events, case.world_size) or _wrong_means(book)
+        reason = unmatched(book.events) or _wrong_means(book)
     if reason is None and case.look == "memory":
         reason = _kept_too_much(case, reports)
     if reason is None and case.look == "bytes":

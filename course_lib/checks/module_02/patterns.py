@@ -11,6 +11,7 @@ from course_lib.checks.kit.signature import Puzzle
 from course_lib.checks.kit.spec import Case, Level, WriteExercise
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import ring_levels
+from course_lib.comm.traces import bytes_between_nodes
 from course_lib.costs import comm_time
 
 _groups: dict[int, tuple[Any, Any]] = {}  # on a rank: node size -> (inside, between), made once per pool
@@ -77,17 +78,11 @@ def _node_groups(case: Case, seed: int, rank: int) -> tuple[Any, ...]:
     return (case.whole(seed, rank), *_groups[size])
 
 
-def bytes_between_nodes(case: Case, matrix: list[list[int]]) -> int:
-    """Bytes that left a node, all ranks together."""
-    size = case.node_size
-    return sum(n for r, row in enumerate(matrix) for s, n in enumerate(row) if r // size != s // size)
-
-
 def _slow_links(case: Case, matrix: list[list[int]]) -> str | None:
     """The point of the exercise: only 1/node_size of the tensor per rank crosses between nodes."""
     nodes, shard = case.world_size // case.node_size, case.length // case.node_size
     ring = comm_time("all_reduce", "ring", world_size=nodes, length=shard, itemsize=4)
-    limit, got = ring.total_bytes * case.node_size, bytes_between_nodes(case, matrix)
+    limit, got = ring.total_bytes * case.node_size, bytes_between_nodes(matrix, case.node_size)
     if got <= limit:
         return None
     advice = "reduce inside the node first, then send only one chunk per rank between nodes"

@@ -14,9 +14,9 @@ from course_lib.checks.kit.models import Kind, Tensors
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.replicas import causes_of, why_wrong
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.steps import unmatched
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import payloads, unmatched
 from course_lib.costs.ddp import ddp_step, fill_buckets
 
 Look = Literal["values", "calls"]
@@ -86,7 +86,7 @@ def verdict(case: Averaging, given: Given, reports: tuple[Any, ...], book: Ledge
     if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
         reason = "right values, but nothing is in the ledger: use comm's collectives, not torch.distributed's own"
     if reason is None:
-        reason = unmatched(book.events, case.world_size)
+        reason = unmatched(book.events)
     if reason is None and case.look == "calls":
         reason = _wrong_calls(case, given, book)
     return f"{case}: {reason}" if reason else None
@@ -129,15 +129,6 @@ def _hint_of_number(case: Averaging, got: Sequence[int], lengths: Sequence[int])
     if len(got) > len(lengths):
         return ": is a frozen or a tied parameter sent as well?"
     return f": they hold {_listed(got)} bytes"
-
-
-def payloads(book: Ledger) -> list[int]:
-    """Bytes of the tensor of each all-reduce, in the order of the calls; a ring sends 2(p-1) times as many."""
-    sent: dict[int, int] = {}
-    for event in book.events:
-        if event.kind == "send":
-            sent[event.call] = sent.get(event.call, 0) + event.nbytes
-    return [sent[call] // (2 * (book.world_size - 1)) for call in sorted(sent)]
 
 
 def _listed(numbers: Sequence[int]) -> str:

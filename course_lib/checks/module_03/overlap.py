@@ -20,9 +20,9 @@ from course_lib.checks.kit.models import Kind, Tensors
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.replicas import all_same, causes_of, why_wrong
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_03.average import payloads
 from course_lib.comm import clock, ledger
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import first_start_s, last_end_s, payloads
 from course_lib.costs.ddp import DdpTime, ddp_time
 from course_lib.hardware import ETHERNET
 from course_lib.training.pace import pace
@@ -96,7 +96,9 @@ def attempt(function: Callable[..., Any], given: Given) -> Report:
         clock.finish_background()
     dropped = sum("before wait()" in str(warning.message) for warning in caught)
     hooks = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
-    return Report(found, own, dropped, hooks, _later_calls(model, inputs), end_s, *_stretch(ledger.current()))
+    later = _later_calls(model, inputs)
+    first_send_s, computed_s = first_start_s(ledger.current(), "send"), last_end_s(ledger.current(), "compute")
+    return Report(found, own, dropped, hooks, later, end_s, first_send_s, computed_s)
 
 
 def _build(case: Backward, seed: int) -> tuple[nn.Module, list[list[nn.Parameter]]]:
@@ -137,12 +139,6 @@ def _later_calls(model: nn.Module, inputs: torch.Tensor) -> int:
     ledger.clear()
     ledger.current().extend(seen)
     return calls + failures
-
-
-def _stretch(events: Sequence[ledger.Event]) -> tuple[float, float]:
-    """When the first message left, and when the computing was over."""
-    sends = [event.start_s for event in events if event.kind == "send"]
-    return min(sends, default=0.0), max((event.end_s for event in events if event.kind == "compute"), default=0.0)
 
 
 def verdict(case: Backward, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:

@@ -13,10 +13,10 @@ from course_lib.checks.kit import models, ratios
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.steps import unmatched
 from course_lib.checks.kit.tensors import same
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import unmatched
 
 Look = Literal["values", "bytes"]
 
@@ -78,7 +78,7 @@ def verdict(case: Wrapping, given: Given, reports: tuple[Any, ...], book: Ledger
     if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
         reason = "right values, but nothing is in the ledger: use comm.broadcast"
     if reason is None:
-        reason = unmatched(book.events, case.world_size)
+        reason = unmatched(book.events)
     if reason is None and case.look == "bytes":
         reason = _too_many_bytes(case, reports[0].before, book)
     return f"{case}: {reason}" if reason else None

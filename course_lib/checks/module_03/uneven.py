@@ -17,10 +17,10 @@ from course_lib.checks.kit.models import Kind, Tensors
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.steps import unmatched
 from course_lib.checks.kit.tensors import exactly
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import unmatched
 from course_lib.training.batches import IGNORED, Batch
 
 EMPTY = "a share without a target has no mean, but a sum of 0"
@@ -96,7 +96,7 @@ def verdict(case: Shares, given: Given, reports: tuple[Any, ...], book: Ledger) 
     if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
         reason = "right values, but nothing is in the ledger: use comm's collectives, not torch.distributed's own"
     if reason is None:
-        reason = unmatched(book.events, case.world_size)
+        reason = unmatched(book.events)
     return f"{case}: {reason}" if reason else None
 
 

@@ -17,6 +17,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.stages import FP32, Report, attempt_on, wrong_step
 from course_lib.checks.module_04.halves import build, gradients_of_halves, half_of, rows_of, sizes_of_terms
 from course_lib.comm.ledger import Ledger
+from course_lib.comm.traces import received_before
 from course_lib.training.batches import Batch
 
 WIDTH = 4
@@ -69,10 +70,8 @@ def verdict(case: Micro, given: Given, reports: tuple[Any, ...], book: Ledger) -
 
 def _runs_empty(book: Ledger) -> str | None:
     """None if rank 0 always sends the next micro-batch before the gradients of all earlier ones are back."""
-    mine = [event for event in book.events if event.rank == 0]
-    sends = [event for event in mine if event.kind == "send"]
-    back = [sum(event.kind == "recv" and event.end_s <= send.start_s for event in mine) for send in sends]
-    late = [number for number in range(1, len(sends)) if back[number] >= number]
+    sends = [event for event in book.events if event.kind == "send" and event.rank == 0]
+    late = [number for number in range(1, len(sends)) if received_before(sends[number], book.events) >= number]
     if not late:
         return None
     how = "one micro-batch after the other" if len(late) == len(sends) - 1 else "the pipeline runs empty"
