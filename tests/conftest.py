@@ -11,6 +11,7 @@ from tools.modules import module_of
 
 # pytest's own filter does not reach the ranks: the fork server and all processes after it inherit this instead.
 os.environ["PYTHONWARNINGS"] = "error"
+os.environ.pop("COURSE_LIB_PUBLISHED", None)  # set while notebooks are built and compared; tests are learners
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ from tools.paths import ROOT, quiet_kernels
 
 NOTEBOOKS = ROOT / "notebooks"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-VARIES = re.compile(r"^# NBVAL_IGNORE_OUTPUT: \w", re.MULTILINE)  # nbval knows the bare comment or the tag
+ASKS = re.compile(r"^ *predict\(", re.MULTILINE)
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -78,19 +78,32 @@ def build(source: Path, target: Path) -> None:
 
 
 def read_source(source: Path) -> Any:
-    """Read percent text as a notebook with cell ids that stay while a cell's text stays.
-
-    A cell with the comment `# NBVAL_IGNORE_OUTPUT: reason` gets the tag that tells nbval not to compare.
-    """
+    """Read percent text as a notebook with cell ids that stay while a cell's text stays."""
     notebook = jupytext.read(source, fmt="py:percent")
     seen: set[str] = set()
     for cell in notebook.cells:
         cell.id = stable_id(cell.source, seen)
-        tags = [*cell.metadata.get("tags", []), *(["nbval-ignore-output"] if VARIES.search(cell.source) else [])]
-        cell.metadata = {"tags": tags} if tags else {}
+        cell.metadata = metadata_of(cell)
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
+
+
+def metadata_of(cell: Any) -> dict[str, Any]:
+    """Return what nbval and JupyterLab are told about a cell, from the marks of its source.
+
+    `# %% varies="reason"`: its output differs from run to run, so nbval does not compare it. `# %% folded=true`: its
+    code is folded away. The answer of a prediction is folded away without a mark. Other tags are kept.
+    """
+    tags = [*cell.metadata.get("tags", []), *(["nbval-ignore-output"] if cell.metadata.get("varies") else [])]
+    folded = {"source_hidden": bool(cell.metadata.get("folded")), "outputs_hidden": asks(cell)}
+    found = {"tags": tags, "jupyter": {what: True for what, hidden in folded.items() if hidden}}
+    return {name: value for name, value in found.items() if value}
+
+
+def asks(cell: Any) -> bool:
+    """Whether a cell asks for a prediction."""
+    return cell.cell_type == "code" and bool(ASKS.search(cell.source))
 
 
 def stable_id(text: str, seen: set[str]) -> str:
@@ -157,8 +170,8 @@ def drift(source: Path, target: Path) -> list[str]:
     for number, (new, old) in enumerate(pairs):
         if (new.cell_type, new.source, new.id) != (old.cell_type, old.source, old.id):
             return [f"{source.stem}: cell {number} differs from its source; {way_out}"]
-        if new.metadata.get("tags") != old.metadata.get("tags"):
-            return [f"{source.stem}: cell {number} has other tags than its source; {way_out}"]
+        if new.metadata != old.metadata:
+            return [f"{source.stem}: cell {number} is marked otherwise than in its source; {way_out}"]
         if old.cell_type == "code" and old.source.strip() and old.execution_count is None:
             return [f"{source.stem}: cell {number} was never executed; {way_out}"]
     if len(wanted.cells) != len(found.cells):

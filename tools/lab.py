@@ -86,27 +86,28 @@ def lab_command(port: str, folder: Path, *extra: str) -> list[str]:
 
 
 def copy_notebooks(course: Path, work: Path) -> Copies:
-    """Copy the course's notebooks into `work`; a copy that the learner changed is never overwritten.
+    """Copy the course's notebooks into `work`, without outputs; a copy that the learner changed is never overwritten.
 
-    A fresh copy is signed as trusted: JupyterLab shows no SVG of a notebook that it does not trust.
+    A fresh copy is signed as trusted, or JupyterLab would warn of it.
     """
     work.mkdir(exist_ok=True)
     record = work / COPIED
     copied = json.loads(record.read_text()) if record.exists() else {}
     copies, notary = Copies(), NotebookNotary()
     for name in names_of(course):
-        source, target = course / name, work / name
-        if target.exists() and digest(target) == digest(source):
+        fresh, target = without_outputs(course / name), work / name
+        there = target.read_text(encoding="utf-8") if target.exists() else None
+        if there == fresh:
             continue
-        if target.exists() and digest(target) != copied.get(name):
-            if copied.get(name) != digest(source):
+        if there is not None and digest(there) != copied.get(name):
+            if copied.get(name) != digest(fresh):
                 copies.kept.append(name)
             continue
-        (copies.renewed if target.exists() else copies.added).append(name)
+        (copies.added if there is None else copies.renewed).append(name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read_bytes())
-        notary.sign(nbformat.read(target, as_version=4))
-        copied[name] = digest(source)
+        target.write_text(fresh, encoding="utf-8")
+        notary.sign(nbformat.reads(fresh, as_version=4))
+        copied[name] = digest(fresh)
     record.write_text(json.dumps(copied, indent=1))
     return copies
 
@@ -117,9 +118,19 @@ def names_of(course: Path) -> list[str]:
     return [str(path.relative_to(course)) for path in found if ".ipynb_checkpoints" not in path.parts]
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def without_outputs(path: Path) -> str:
+    """Return a notebook's text without what its cells showed, so that nothing is answered before it is asked."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+            cell.metadata.get("jupyter", {}).pop("outputs_hidden", None)  # the published copies fold answers away
+    return nbformat.writes(notebook)
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a notebook's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 if __name__ == "__main__":

@@ -19,11 +19,12 @@ def python_of(environment: Path) -> Path:
 def quiet_kernels() -> dict[str, str]:
     """Return environment variables for notebooks that run without a person watching.
 
-    Kernels read a configuration of their own: no start-up files of the user, no notice about TCP at each start.
+    Kernels read a configuration of their own: no start-up files of the user, no notice about TCP at each start. Nobody
+    is there to guess, so predictions show their answers, as in the published copies.
     """
     home = CACHE / "ipython"
     profile = home / "profile_default"
     profile.mkdir(parents=True, exist_ok=True)
     (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")
     templates = LEARNER / "share" / "jupyter"
-    return {**os.environ, "IPYTHONDIR": str(home), "JUPYTER_PATH": str(templates)}
+    return {**os.environ, "IPYTHONDIR": str(home), "JUPYTER_PATH": str(templates), "COURSE_LIB_PUBLISHED": "1"}

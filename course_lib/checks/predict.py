@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from course_lib.checks import withhold
 from course_lib.checks.kit import ratios
 from course_lib.checks.kit.numbers import suggest
 from course_lib.units import format_bytes, format_seconds
 
+PUBLISHED = "COURSE_LIB_PUBLISHED"  # an environment variable; set while the course's own copies are built and compared
 FULL, CLOSE, ROUGH = 10, 5, 2  # points: right; within a factor of 2; within a factor of 10
 
 
@@ -27,24 +30,29 @@ _answered: dict[str, Prediction] = {}  # by question, so that running a cell aga
 def predict(
     question: str,
     *,
-    guess: object,  # a number; None while there is none
+    guess: object,  # a number; None, as every lesson has it, asks for one
     answer: float | Callable[[], float],
     unit: str = "",
     tolerance: float = 0.01,
     world_size: int = 0,
+    think: str = "",
 ) -> None:
     """Print guess, answer, points (10 right, 5 within a factor of 2, 2 within 10) and what the ratio suggests.
 
-    `tolerance` is relative. `world_size` lets the ratio be read in terms of p. Nothing is written to disk.
+    Without a guess, ask for one, say what to `think` about, and hold back whatever else the cell would show; the cells
+    after it run as they are. `tolerance` is relative. `world_size` lets the ratio be read in terms of p. The published
+    copies are built without guesses and show the answer alone. Nothing is written to disk.
     """
     print(f"Predict: {question}")
-    if guess is None:
-        print("  no guess yet: put a number in place of None first; the answer comes after it")
-        return
-    if not isinstance(guess, int | float):
-        print(f"  {guess!r} is not a number: put one in its place first; the answer comes after it")
+    if guess is None and think:
+        print(f"  think about {think}")
+    if not isinstance(guess, int | float) and not (guess is None and PUBLISHED in os.environ):
+        _ask(guess)
         return
     right = float(answer() if callable(answer) else answer)
+    if not isinstance(guess, int | float):
+        print(f"  the answer  {_with_unit(right, unit)}")
+        return
     points = score_of(guess, right, tolerance)
     _answered[question] = Prediction(question=question, points=points)
     print(f"  your guess  {_with_unit(guess, unit)}")
@@ -53,8 +61,18 @@ def predict(
     print(f"  {points} of {FULL} points: {remark}")
 
 
+def _ask(guess: object) -> None:
+    """Wait for a guess without stopping "Run all"."""
+    what = "put your number in place of None" if guess is None else f"{guess!r} is not a number: put one in its place"
+    print(f"  {what} and run this cell again; the answer waits for it, and so does what else the cell shows")
+    withhold.rest_of_cell()
+
+
 def score() -> None:
     """Print the points of all predictions of this session."""
+    if not _answered:
+        print("Predictions so far: none; put your numbers in place of None above")
+        return
     points = sum(prediction.points for prediction in _answered.values())
     print(f"Predictions so far: {points} of {FULL * len(_answered)} points in {len(_answered)} questions")
 

@@ -111,7 +111,7 @@ viz.who_holds_what("all_reduce", 4)
 # Rank 0 holds 1, rank 1 holds 2, rank 2 holds 3, rank 3 holds 4. All ranks call all-reduce. What does rank 0 hold
 # afterwards? The run comes first, its result stays hidden until you have guessed.
 #
-# Put your own number in place of the guess: 10 points if it is right, 5 within a factor of two, 2 within a factor of ten.
+# Put your number in place of `None` and run the cell: 10 points if it is right, 5 within a factor of two, 2 within a factor of ten.
 
 # %%
 # %%ranks 4 --pull after
@@ -122,11 +122,11 @@ after = gradient.item()
 # %%
 from course_lib.checks import predict, score
 
-predict("rank 0 after all-reduce of 1, 2, 3, 4", guess=2.5, answer=after[0])
+predict("rank 0 after all-reduce of 1, 2, 3, 4", guess=None, answer=after[0])
 
 # %% [markdown]
-# All-reduce **sums**; it does not average. A guess of 2.5 is the average: what training *wants*, and what people
-# often assume the library did.
+# All-reduce **sums**; it does not average. If you said 2.5, you took the average: it is what training *wants*, and what
+# people often assume the library did.
 #
 # Dividing by the world size is your job. Remember this: near the end of this notebook it turns into a bug that no loss
 # curve shows.
@@ -179,9 +179,7 @@ comm.all_reduce(gradient, algorithm="naive")
 # %%
 from course_lib.ranks import ledger
 
-predict("bytes that rank 0 sent", guess=4, answer=ledger().bytes_sent(0), unit="bytes")
-
-# %%
+predict("bytes that rank 0 sent", guess=None, answer=ledger().bytes_sent(0), unit="bytes")
 viz.plot_bytes_matrix(ledger())
 
 # %% [markdown]
@@ -196,8 +194,7 @@ viz.plot_bytes_matrix(ledger())
 # The same ledger drawn over time. This is *your* run, a moment ago. Run the `comm.all_reduce` cell again, then this one, and it looks different. Four
 # numbers need no time: long bars are processes that wait for each other, or for one of your cores.
 
-# %%
-# NBVAL_IGNORE_OUTPUT: times differ on every machine and in every run
+# %% varies="times differ on every machine and in every run"
 viz.plot_timeline(ledger(), title="All-reduce through rank 0, as it just ran")
 
 # %% [markdown]
@@ -306,7 +303,7 @@ for step in range(0, 40, 8):
 # each gradient by its own typical size, and so a constant factor cancels.
 
 # %%
-predict("gradient norm, wrong over right", guess=1.0, answer=lambda: round(wrong_norm / right_norm, 2))
+predict("gradient norm, wrong over right", guess=None, answer=lambda: round(wrong_norm / right_norm, 2))
 
 # %% [markdown]
 # The gradient is 4 times too large, and the loss does not know. With plain SGD the two runs differ after one step. With

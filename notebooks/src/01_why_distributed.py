@@ -17,7 +17,7 @@
 # To train it you need 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, before the first token enters. And on one GPU the training lasts
 # 509<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years (15 trillion tokens, at 40 %<!-- =40 --> of what the GPU can do at best). Today you compute both numbers yourself.
 
-# %%
+# %% folded=true
 # %load_ext course_lib
 import copy
 
@@ -41,11 +41,11 @@ from course_lib.units import GB, GiB
 #
 # Most parameters sit in matrices inside the layers. Many people remember 12 H² per layer: attention has four matrices H × H, the feed-forward block two of H × 4H.
 #
-# **Predict** the parameters of Llama 3.1 8B: H is 4096, L is 32. The guess is 12 L H²; put in your own.
+# **Predict** the parameters of Llama 3.1 8B: H is 4096, L is 32. Is 12 L H² the whole story?
 
 # %%
 exact = costs.model_parameters(LLAMA_3_1_8B)
-predict("parameters of Llama 3.1 8B", guess=12 * 32 * 4096**2, answer=exact, tolerance=0)
+predict("parameters of Llama 3.1 8B", guess=None, answer=exact, tolerance=0)
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
@@ -77,10 +77,8 @@ print(f"by hand {by_hand:,}\nexact   {exact:,}\nbuilt   {built:,}")
 
 # %%
 workshop, real = load_model("olmo_1b_workshop"), load_model("olmo_1b")
-formula = costs.workshop_parameters(workshop)
-predict("parameters of the real OLMo 1B", guess=formula, answer=costs.model_parameters(real), tolerance=0)
+predict("parameters of the real OLMo 1B", guess=None, answer=costs.model_parameters(real), tolerance=0)
 
-# %%
 counts = costs.parameters_by_part(workshop), costs.parameters_by_part(real)
 print(f"{'':10} {'formula':>15} {'real OLMo 1B':>15}")
 for part in costs.PARTS:
@@ -110,7 +108,7 @@ viz.float_bits(65504 + 16)
 
 # %%
 weight = torch.tensor(256.0, dtype=torch.bfloat16)
-predict("256 + 1 in bf16", guess=257, answer=(weight + 1).item(), tolerance=0)
+predict("256 + 1 in bf16", guess=None, answer=(weight + 1).item(), tolerance=0)
 for start, update in ((256, 1), (258, 1), (1, 0.001)):
     print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
 
@@ -128,11 +126,11 @@ viz.float_bits_explorer()
 # ## 4 · Predict: what a parameter costs
 #
 # Llama's weights are in bf16, so a parameter takes 2 bytes<!-- =find_convention("zero").weights -->. **How many bytes does it take in mixed-precision training with Adam?**
-# The guess is what newcomers say: the weight and its gradient.
+# Newcomers count the weight and its gradient. What else does the optimizer's step need?
 
 # %%
 zero = costs.find_convention("zero")
-predict("bytes per parameter in training", guess=4, answer=zero.bytes_per_parameter, unit="bytes")
+predict("bytes per parameter in training", guess=None, answer=zero.bytes_per_parameter, unit="bytes")
 
 # %% [markdown]
 # Weight 2, gradient 2, and 12 for what only the optimizer's step reads: the fp32 copy, and Adam's two **moments** in fp32, each 4. Together these are the training's **states**.
@@ -158,11 +156,11 @@ for c in costs.CONVENTIONS.values():
 # states p times. **ZeRO** cuts them into p **shards**, one for each rank: stage 1 the optimizer's, stage 2 the gradients too, stage 3
 # the weights too.
 #
-# **Predict**: 7.5 billion parameters, 64 ranks, stage 1. The guess divides everything by 64.
+# **Predict**: 7.5 billion parameters, 64 ranks, stage 1. Which of the states are divided by 64?
 
 # %%
 stages = [costs.state_bytes(7_500_000_000, zero, zero_stage=stage, shards=64) for stage in range(4)]
-predict("GB on each rank under ZeRO-1", guess=120 / 64, answer=stages[1].total / GB, unit="GB")
+predict("GB on each rank under ZeRO-1", guess=None, answer=stages[1].total / GB, unit="GB")
 
 print(f"{'ZeRO stage':10} {'weights':>8} {'gradients':>10} {'optimizer':>10} {'sum in GB':>10}")
 for stage, held in enumerate(stages):
@@ -227,7 +225,7 @@ print("ranks that agree with one device:", ranks_that_agree(torch.optim.SGD), "o
 # **Predict**: how many of the three ranks still agree with one device?
 
 # %%
-predict("ranks that agree, without the division", guess=0, answer=ranks_that_agree(torch.optim.AdamW, divide=False))
+predict("ranks that agree, without the division", guess=None, answer=ranks_that_agree(torch.optim.AdamW, divide=False))
 print("and under SGD:", ranks_that_agree(torch.optim.SGD, divide=False))
 
 # %% [markdown]
@@ -313,14 +311,14 @@ print(f"formula              {small.n_layers * inputs + head:,}")
 # %% [markdown]
 # One eighth, at the price of one more forward. The rest is the table of rotation angles, 4096 bytes<!-- =64 * 16 * 4 -->, which all layers share, and cross-entropy's number.
 #
-# **Predict** for the large one. Llama 3.1 70B reads one sequence of 8192 tokens in bf16: H = 8192, F = 28672, 80 layers, keys and values of 1024. On GPUs a norm keeps only its input. The guess: each layer
-# keeps its input.
+# **Predict** for the large one. Llama 3.1 70B reads one sequence of 8192 tokens in bf16: H = 8192, F = 28672, 80 layers, keys and values of 1024. On GPUs a norm keeps only its input. What does a layer
+# keep besides its input?
 
 # %%
 llama = load_model("llama3_1_70b")
 one = costs.layer_activations(llama, batch=1, sequence=8192, itemsize=2, fused_norms=True)
 layers_gb = llama.n_layers * sum(saved.nbytes for saved in one) / GB
-predict("GB of activations, all layers", guess=80 * 8192 * 8192 * 2 / GB, answer=layers_gb, unit="GB")
+predict("GB of activations, all layers", guess=None, answer=layers_gb, unit="GB")
 
 # %% [markdown]
 # A layer keeps some twenty times its input, unless it recomputes.
@@ -378,7 +376,7 @@ from torch.utils.flop_counter import FlopCounterMode
 in_matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name)
 with FlopCounterMode(display=False) as counter:
     F.cross_entropy(model(tokens[:1]).flatten(0, 1), targets[:1].flatten()).backward()
-predict("operations", guess=6 * in_matrices * 64, answer=counter.get_total_flops(), tolerance=0)
+predict("operations", guess=None, answer=counter.get_total_flops(), tolerance=0)
 
 # %% [markdown]
 # To the operation. Not in the rule: attention's products of tokens with tokens, which PyTorch does not count on a CPU. For 70B at 8192 tokens they
@@ -392,11 +390,11 @@ predict("operations", guess=6 * in_matrices * 64, answer=counter.get_total_flops
 #
 # #### First exhibit
 #
-# LLaMA 65B: 65.2 billion parameters, 1.4 trillion tokens, 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each, 21 days. A talk on distributed training (K. Yuan, 2024) prints its utilisation as 0.3. That is the guess.
+# LLaMA 65B: 65.2 billion parameters, 1.4 trillion tokens, 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each, 21 days. A talk on distributed training (K. Yuan, 2024) prints its utilisation as 0.3. **Predict** it from these numbers.
 
 # %%
 run = costs.LLAMA_65B
-predict("model utilisation of LLaMA 65B", guess=0.3, answer=run.model_utilisation())
+predict("model utilisation of LLaMA 65B", guess=None, answer=run.model_utilisation())
 
 for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     days, mfu, hfu = run.seconds / 86400, run.model_utilisation(), run.hardware_utilisation()
@@ -415,7 +413,7 @@ for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
 # %%
 cluster = load_cluster("kempner_h100")
 dense, sparse = (cluster.peak_flops_per_s(sparse=with_zeros) / 1e15 for with_zeros in (False, True))
-predict("dense peak in PFLOP/s", guess=759, answer=dense, unit="PFLOP/s")
+predict("dense peak in PFLOP/s", guess=None, answer=dense, unit="PFLOP/s")
 print(f"{cluster.n_gpus} GPUs: {dense:.1f} dense, {sparse:.1f} if two of four weights are zero")
 
 # %% [markdown]

@@ -19,14 +19,19 @@
 #
 # The ring that you build today needs 0.045 s<!-- =comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> for the whole all-reduce.
 
-# %%
+# %% folded=true
 # %load_ext course_lib
 import torch
 import torch.distributed as dist
 
 from course_lib import viz
 from course_lib.checks import predict, score
+from course_lib.comm import ring as ring_code
+from course_lib.config import LLAMA_3_1_8B
+from course_lib.costs import comm_time, fit_alpha_beta, layer_messages
+from course_lib.hardware import INFINIBAND, NVLINK
 from course_lib.ranks import ledger, run_ranks
+from course_lib.units import MiB
 
 # %% [markdown]
 # ## 2 · The reference: one device
@@ -91,15 +96,17 @@ viz.ring_stepper(4)
 # Each of 4 ranks holds 1 MiB<!-- =MiB / MiB -->. They call ring all-reduce: three steps that add, three that pass on. In every step
 # a rank sends one chunk, a quarter of the whole.
 #
-# **How many bytes does each rank send?** Most people say "everything to everyone": three times the tensor. Put in your own
-# number.
+# **How many bytes does each rank send?** Put your number in place of `None`. It may be a product, such as `2 * MiB`.
 
 # %%
-from course_lib.costs import comm_time, fit_alpha_beta, layer_messages
-from course_lib.units import MiB
-
 ring = comm_time("all_reduce", "ring", world_size=4, length=MiB // 4, itemsize=4)
-predict("bytes that each rank sends", guess=3 * MiB, answer=ring.sent_bytes[0], unit="bytes")
+predict(
+    "bytes that each rank sends",
+    guess=None,
+    answer=ring.sent_bytes[0],
+    unit="bytes",
+    think="how often a rank sends, and how large is what it sends",
+)
 
 # %% [markdown]
 # Six sends of a quarter: one and a half times the tensor. In general, with $M$ the bytes of the **whole** tensor and $p$
@@ -116,8 +123,6 @@ predict("bytes that each rank sends", guess=3 * MiB, answer=ring.sent_bytes[0], 
 # rank runs only its own part. `port.isend` and `port.irecv` start a message; `wait()` waits until it has passed.
 
 # %%
-from course_lib.comm import ring as ring_code
-
 display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather))
 
 # %% [markdown]
@@ -219,8 +224,6 @@ for algorithm in comm.ALGORITHMS["all_reduce"]:
 # Small tensors pay for steps, large ones for bytes. So the best algorithm depends on the size: some lines cross.
 
 # %%
-from course_lib.hardware import INFINIBAND
-
 viz.plot_cost_lines(["naive", "tree", "recursive_doubling", "ring"], world_size=16, link=INFINIBAND)
 
 # %% [markdown]
@@ -228,8 +231,7 @@ viz.plot_cost_lines(["naive", "tree", "recursive_doubling", "ring"], world_size=
 #
 # Time real all-reduces on 4 ranks over many sizes, and fit the two numbers. PyTorch's own (gloo) takes turns with ours.
 
-# %%
-# NBVAL_IGNORE_OUTPUT: measured times
+# %% varies="measured times"
 sizes = [2**k for k in range(10, 25, 2)]
 names = ["ring", "recursive_doubling", "native"]
 sweep = run_ranks(comm.sweep_all_reduce, 4, sizes, names, timeout=50)[0]
@@ -244,8 +246,7 @@ display(viz.plot_bandwidth(sweep), viz.plot_fit(sweep, fit))
 #
 # **When did what happen?** One ring all-reduce, as it just ran: each rank waits for its left neighbour. Its time may differ a lot from the sweep's median.
 
-# %%
-# NBVAL_IGNORE_OUTPUT: measured times
+# %% varies="measured times"
 run_ranks(all_reduce_of_1_mib, 4, "ring")
 viz.plot_timeline(ledger(), title="Ring all-reduce of 1 MiB on 4 ranks, as it just ran")
 
@@ -255,8 +256,6 @@ viz.plot_timeline(ledger(), title="Ring all-reduce of 1 MiB on 4 ranks, as it ju
 # Real clusters have two kinds of links: fast inside a node, slow between nodes. Each GPU has its own way out.
 
 # %%
-from course_lib.hardware import NVLINK
-
 viz.plot_topology(node_size=2, n_nodes=2, inside=NVLINK, between=INFINIBAND)
 
 # %% [markdown]
@@ -278,9 +277,14 @@ seconds = {}
 for algorithm in ("ring", "hierarchical"):
     run_ranks(under_the_clock, 4, algorithm, clock)
     seconds[algorithm] = ledger().span_s
-predict("ring time over hierarchical time", guess=3, answer=seconds["ring"] / seconds["hierarchical"], tolerance=0.05)
+predict(
+    "ring time over hierarchical time",
+    guess=None,
+    answer=seconds["ring"] / seconds["hierarchical"],
+    tolerance=0.05,
+    think="how many bytes each of the two sends over the slow link, one after the other",
+)
 
-# %%
 for algorithm in ("ring", "hierarchical"):
     formula = comm_time("all_reduce", algorithm, world_size=4, length=4 * MiB, itemsize=4, node_size=2)
     expected = formula.time_s(NVLINK, INFINIBAND)
@@ -366,7 +370,13 @@ def check_sum(ring, length):
 
 # %%
 run_ranks(lambda: ring_a(torch.ones(48)), 4)
-predict("bytes that rank 0 sends in ring_a", guess=288, answer=ledger().bytes_sent(0), unit="bytes")
+predict(
+    "bytes that rank 0 sends in ring_a",
+    guess=None,
+    answer=ledger().bytes_sent(0),
+    unit="bytes",
+    think="what `moving` holds in each of the three rounds",
+)
 
 # %%
 [(ring.__name__, run_ranks(check_sum, 4, ring, 13)) for ring in (ring_a, ring_b)]
@@ -384,8 +394,6 @@ predict("bytes that rank 0 sends in ring_a", guess=288, answer=ledger().bytes_se
 # module: **DDP** copies the model and averages gradients, **FSDP** keeps a shard of it per rank, tensor parallelism splits each layer.
 
 # %%
-from course_lib.config import LLAMA_3_1_8B
-
 messages = layer_messages(LLAMA_3_1_8B, batch=1, sequence=8192, itemsize=2)
 print(*messages, sep="\n")
 print()

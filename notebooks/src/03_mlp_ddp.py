@@ -19,7 +19,7 @@
 #
 # Today you make it the same, to the last digit that rounding allows. Then you meet bugs that make it another training, under a loss curve that looks right.
 
-# %%
+# %% folded=true
 # %load_ext course_lib
 import copy
 import os
@@ -97,7 +97,7 @@ viz.plot_gradients(halves, whole)
 #
 # One all-reduce of the gradients makes the average. The perceptron's gradient has 38 numbers of 4 bytes<!-- =4 -->, together 152 bytes<!-- =4 * 38 -->.
 #
-# **How many bytes do four ranks send in one step, all together?** The guess: each sends its gradient once. Remember the ring. (`DistributedDataParallel` is what section 5 builds: it averages in every backward.)
+# **How many bytes do four ranks send in one step, all together?** Remember the ring: how often does each chunk travel? (`DistributedDataParallel` is what section 5 builds: it averages in every backward.)
 
 
 # %%
@@ -109,19 +109,19 @@ def one_backward(bucket_bytes=25 * MiB):
 
 run_ranks(one_backward, 4)
 formula = ddp_step([24, 4, 8, 2], world_size=4)
-predict("bytes that four ranks send", guess=4 * 152, answer=formula.total_bytes, unit="bytes")
+predict("bytes that four ranks send", guess=None, answer=formula.total_bytes, unit="bytes")
 print("the ledger:", ledger().of("all_reduce").matrix())
 
 # %% [markdown]
 # Twice around, minus what stays at home: $2\frac{p-1}{p}M$ for each rank, $2(p-1)M$ together. The ledger, bytes from each rank (row) to each rank (column), agrees: 38 does not divide by 4, so some chunks have ten numbers and some nine.
 #
 # Now Llama 3.1 8B: $\Phi$ = 8.03<!-- =model_parameters(LLAMA_3_1_8B) / 1e9 --> billion parameters with gradients in bfloat16. A talk on distributed training (K. Yuan, 2024) prints: data parallelism "incurs $2\Phi$ bytes to communicate".
-# That is the guess. **How many does each of 8 ranks send?**
+# **How many does each of 8 ranks send?**
 
 # %%
 gradient_bytes = 2 * costs.model_parameters(LLAMA_3_1_8B)
 ring = costs.comm_time("all_reduce", "ring", world_size=8, length=gradient_bytes // 2, itemsize=2)
-predict("GB that each rank sends", guess=gradient_bytes / GB, answer=ring.sent_bytes[0] / GB, unit="GB", world_size=8)
+predict("GB that each rank sends", guess=None, answer=ring.sent_bytes[0] / GB, unit="GB", world_size=8)
 print(f"over NVLink {ring.time_s(NVLINK):.2f} s, over InfiniBand {ring.time_s(INFINIBAND):.2f} s")
 
 # %% [markdown]
@@ -193,7 +193,7 @@ on_each = run_ranks(overlapped_gradients, 4, model, inputs, targets)
 # A laptop cannot show overlap: its cores are busy with everybody's computing. So we use the **emulated clock** of notebook 02. Six layers of 1 MiB<!-- =MiB / MiB --> gradients each; we say that a layer's forward takes
 # 0.5 ms<!-- =0.5 --> and its backward 1 ms<!-- =1 -->; messages take the time of 25 Gb/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 1e9 --> Ethernet. All is slept through, 50 times slower than shown.
 #
-# **Predict.** In turn, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 of computing, and the rest for six buckets. How long with overlap? The guess: all of the communication disappears.
+# **Predict.** In turn, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 of computing, and the rest for six buckets. How long with overlap? Ask which buckets have something to hide behind.
 
 # %%
 from course_lib.training.pace import pace
@@ -215,17 +215,17 @@ runs = {}
 for name, options in {"naive": (), "buckets": (MiB, False), "buckets, overlapped": (MiB, True)}.items():
     run_ranks(timed_step, 4, ETHERNET, *options)
     runs[name] = ledger()
-predict("ms of an overlapped step", guess=9, answer=1e3 * runs["buckets, overlapped"].span_s, unit="ms")
+predict("ms of an overlapped step", guess=None, answer=1e3 * runs["buckets, overlapped"].span_s, unit="ms")
 viz.plot_overlap(runs, subtitle="emulated clock, no real network; rank 0; the line is the end of the step")
 
 # %% [markdown]
 # Only the **last** bucket is seen: its gradients come at the very end, and nothing is left to hide it behind. Everything before is free, as long as a bucket is sent faster than the next one fills.
 #
-# Larger buckets pay less latency. PyTorch's default is 25 MiB<!-- =25 * MiB / MiB -->. **Predict** the step with overlap switched on and such buckets. The guess is the overlapped time above. (A message over this Ethernet waits 30 µs<!-- =1e6 * ETHERNET.alpha_s -->; a ring of four makes six.)
+# Larger buckets pay less latency. PyTorch's default is 25 MiB<!-- =25 * MiB / MiB -->. **Predict** the step with overlap switched on and such buckets. Ask when the first bucket can leave. (A message over this Ethernet waits 30 µs<!-- =1e6 * ETHERNET.alpha_s -->; a ring of four makes six.)
 
 # %%
 run_ranks(timed_step, 4, ETHERNET, 25 * MiB, True)
-predict("ms with 25 MiB buckets", guess=10, answer=1e3 * ledger().span_s, unit="ms")
+predict("ms with 25 MiB buckets", guess=None, answer=1e3 * ledger().span_s, unit="ms")
 
 # %% [markdown]
 # Surprise: overlap is on, and nothing overlaps. All gradients fit into one bucket, which is full when backward ends. (PyTorch makes its first bucket 1 MiB<!-- =1 --> for this reason.) Remember it when a small model scales badly.
@@ -269,7 +269,7 @@ def accumulate(use_no_sync):
 
 always, wasted = run_ranks(accumulate, 4, False)[0], len(ledger().of("all_reduce").calls())
 once, needed = run_ranks(accumulate, 4, True)[0], len(ledger().of("all_reduce").calls())
-predict("all-reduces of a step", guess=3, answer=needed)
+predict("all-reduces of a step", guess=None, answer=needed)
 print(f"without no_sync {wasted}; the same gradient: {torch.allclose(always, once)}")
 
 # %% [markdown]
@@ -282,8 +282,7 @@ print(f"without no_sync {wasted}; the same gradient: {torch.allclose(always, onc
 # Seven rows on 3 ranks: 3, 2 and 2, so that nothing works only because it divides. (The trainer weighs the unequal shares; section 9 shows how.)
 
 
-# %%
-# NBVAL_IGNORE_OUTPUT: the last digits of rounding differ between processors
+# %% varies="the last digits of rounding differ between processors"
 def task(step, rows=7):
     inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
     return inputs, (inputs[:, 0] > inputs[:, 1]).long()
@@ -374,7 +373,7 @@ viz.plot_scaling(
 # %% [markdown]
 # The bytes of a rank hardly grow with $p$; why do the lines fall? A ring has $2(p-1)$ steps, and each costs a latency. With messages this small, latency is most of it from 16 GPUs on. A line breaks where a bucket takes longer to send than a layer's backward: from there on overlap cannot hide it.
 #
-# A large model sends large messages. **Predict** for Llama 3.1 8B on 64 GPUs over InfiniBand, one sequence of 8192 tokens each: which efficiency, with overlap? The guess is what section 4 feared.
+# A large model sends large messages. **Predict** for Llama 3.1 8B on 64 GPUs over InfiniBand, one sequence of 8192 tokens each: which efficiency, with overlap? Section 4 feared two thirds.
 
 # %%
 layer, table = costs.layer_parameters(LLAMA_3_1_8B), LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size
@@ -385,7 +384,7 @@ for link in links:
     times[link.name] = ddp_time(
         sizes, forward_s=forward_s, backward_s=[2 * t for t in forward_s], world_size=64, inside=link, itemsize=2
     )
-predict("efficiency over InfiniBand", guess=2 / 3, answer=times["InfiniBand"].efficiency())
+predict("efficiency over InfiniBand", guess=None, answer=times["InfiniBand"].efficiency())
 for name, time_of in times.items():
     print(f"{name:10} in turn {time_of.efficiency(overlap=False):4.0%}, overlapped {time_of.efficiency():4.0%}")
 
@@ -399,8 +398,7 @@ for name, time_of in times.items():
 # Real steps of a small decoder, in real time. Ranks share cores here: even two on two cores pay. This says nothing about GPUs. Below is your last step on four ranks. A backward's bar contains the wait for the last bucket, so look at when the first calls (#) begin.
 
 
-# %%
-# NBVAL_IGNORE_OUTPUT: measured times
+# %% varies="measured times"
 SMALL = ModelConfig(
     name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
 )
@@ -457,8 +455,7 @@ run_ranks(ours_and_theirs, 4)
 #
 # **Decide**: how many of the four are sound?
 
-# %%
-# NBVAL_IGNORE_OUTPUT: forty steps of rounding differ between processors
+# %% varies="forty steps of rounding differ between processors"
 from course_lib.training.batches import Batches
 from course_lib.training.text import load_text
 from course_lib.training.tokenizer import load_tokens
@@ -491,14 +488,15 @@ viz.plot_loss_curves(losses, title="Which of these runs are sound?")
 # One: run D, which stays on one device's line. The gradients' norms, which the losses hide, give one of the others away. So climb: the ladder names the first rung that fails, where, and the likely cause. **Predict** for A, B and C the number of the rung, 1 (output) to 7 (save and load).
 
 # %%
+guesses = {"A": None, "B": None, "C": None}
+
 for run, name in list(exhibits.items())[:3]:
     what, way_out = first_fall(decoder_alone, museum.BUGS[name], decoder_on_ranks, text, RUNGS[:5])
     rung = RUNGS.index(what.partition(",")[0]) + 1
-    predict(f"number of the rung at which run {run} falls", guess={"A": 3, "B": 6, "C": 2}[run], answer=rung)
+    predict(f"number of the rung at which run {run} falls", guess=guesses[run], answer=rung)
     print(f"{what.partition(', deviation')[0]}\n    {way_out}\n    met in public: {museum.BUGS[name].where.link}")
 
-# %%
-# NBVAL_IGNORE_OUTPUT: forty steps of rounding differ between processors
+# %% varies="forty steps of rounding differ between processors"
 viz.plot_loss_curves(losses, norms, title="The same runs, with what the losses hide")
 
 # %% [markdown]
@@ -513,7 +511,7 @@ row_losses = torch.rand(8, requires_grad=True)
 one, seven = row_losses[:1], row_losses[1:]
 ((one.mean() + seven.mean()) / 2).backward()
 counts = row_losses.grad * 8  # 1 is right: every row an eighth
-predict("times that row 0 counts", guess=7, answer=counts[0].item())
+predict("times that row 0 counts", guess=None, answer=counts[0].item())
 print(f"each of the other seven: {counts[1].item():.3f}")
 
 # %% [markdown]
@@ -527,7 +525,7 @@ print(f"each of the other seven: {counts[1].item():.3f}")
 from course_lib.training.sampler import DistributedSampler
 
 samplers = [DistributedSampler(10, rank=rank, world_size=3) for rank in range(3)]
-predict("samples read in one epoch", guess=10, answer=sum(len(sampler) for sampler in samplers))
+predict("samples read in one epoch", guess=None, answer=sum(len(sampler) for sampler in samplers))
 for rank, sampler in enumerate(samplers):
     first = list(sampler)
     sampler.set_epoch(1)
@@ -540,8 +538,7 @@ for rank, sampler in enumerate(samplers):
 #
 # The block scales as it is: the same wrapper around a decoder of Llama's shape, on Shakespeare in 512 tokens made by byte-pair encoding (frequent pairs of bytes become one token). The whole ladder, in float32, sequences of unequal length:
 
-# %%
-# NBVAL_IGNORE_OUTPUT: the last digits of rounding differ between processors
+# %% varies="the last digits of rounding differ between processors"
 print([tokenizer.decode([token]) for token in text.batch(0)[0][0, :10]])
 report = assert_parallel_equals(decoder_alone, decoder_on_ranks, text, world_size=4, dtype=torch.float32)
 print(report)
@@ -565,7 +562,7 @@ from course_lib.training.psgd import Quadratic, psgd_alone, psgd_rank, transient
 
 problem = Quadratic()
 error_of = {n: psgd_alone(problem, n, 3072 // n) for n in (1, 4, 16, 64)}
-predict("error with 64 workers over error with one", guess=1, answer=error_of[64] / error_of[1])
+predict("error with 64 workers over error with one", guess=None, answer=error_of[64] / error_of[1])
 for n, error in error_of.items():
     print(f"{n:2} workers, {3072 // n:4} steps: error {error:.3f}; transient {transient_steps(problem, n)} steps")
 print(f" 4 real ranks,  768 steps: error {run_ranks(psgd_rank, 4, problem, 768)[0]:.3f}")

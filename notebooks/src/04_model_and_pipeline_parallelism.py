@@ -17,7 +17,7 @@
 #
 # Then you will see its price. The rest of the lesson wins it back.
 
-# %%
+# %% folded=true
 # %load_ext course_lib
 import copy
 from dataclasses import replace
@@ -95,7 +95,7 @@ mine = {name: weight.grad for name, weight in model.named_parameters() if weight
 print(sum(gradient.numel() for gradient in mine.values()), "gradients:", *mine)
 
 # %%
-predict("bytes that cross the cut", guess=128, answer=sum(map(ledger().bytes_sent, (0, 1))), unit="bytes")
+predict("bytes that cross the cut", guess=None, answer=sum(map(ledger().bytes_sent, (0, 1))), unit="bytes")
 together = mine[0] | mine[1]
 print("equal to one device:", all(torch.allclose(together[name], whole[name]) for name in whole))
 
@@ -114,7 +114,7 @@ print("equal to one device:", all(torch.allclose(together[name], whole[name]) fo
 ONE = Durations(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
 naive = make_schedule("gpipe", 4, 1)  # 4 ranks, the batch in 1 piece; the name comes in section 5
 step_s = max(slot.end_s for slot in time_schedule(naive, ONE))
-predict("times faster than one device", guess=4, answer=4 * 3e-3 / step_s)
+predict("times faster than one device", guess=None, answer=4 * 3e-3 / step_s)
 viz.plot_schedule(naive, ONE, title="Four ranks, one batch")
 
 # %% [markdown]
@@ -145,13 +145,13 @@ display(viz.show_source(pipeline._Run.do), viz.show_source(pipeline._Run.backwar
 #
 # Four ranks, eight micro-batches, **each as large as section 4's batch**: one device would need 96 ms<!-- =8 * 4 * (1 + 2) -->. A talk on distributed training (K. Yuan, 2024) prints, for N GPUs and m micro-batches: "the idle time fraction is $\frac{N-1}{m}$".
 #
-# **Predict** the share of the step in which a rank computes nothing. The guess is the talk's.
+# **Predict** the share of the step in which a rank computes nothing. Is it the talk's number?
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
 slots = time_schedule(gpipe, ONE)
 step_s, idle = max(slot.end_s for slot in slots), idle_s(slots, 4)
-predict("idle share of the step", guess=3 / 8, answer=idle[0] / step_s)
+predict("idle share of the step", guess=None, answer=idle[0] / step_s)
 print(f"{8 * 4 * 3e-3 / step_s:.1f} times faster than one device")
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
 
@@ -171,11 +171,11 @@ viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
 #
 # **1F1B** (PipeDream-Flush, 2020; Megatron-LM, 2021): rank $i$, counted from 0, makes $p-i-1$ forwards to fill the pipe, then one forward, one backward, in turn. (So rank 0 makes four before its first backward.)
 #
-# **Predict** the bubble. GPipe's is 9 ms<!-- =(4 - 1) * (1 + 1 + 1) -->. The guess: a third less.
+# **Predict** the bubble. GPipe's is 9 ms<!-- =(4 - 1) * (1 + 1 + 1) -->. Which waits does the new order take away, and which does it add?
 
 # %%
 one_f_one_b = make_schedule("1f1b", 4, 8)
-predict("ms of bubble under 1F1B", guess=6, answer=1e3 * bubble_s(time_schedule(one_f_one_b, ONE), 4), unit="ms")
+predict("ms of bubble under 1F1B", guess=None, answer=1e3 * bubble_s(time_schedule(one_f_one_b, ONE), 4), unit="ms")
 viz.plot_schedules({"GPipe": gpipe, "1F1B": one_f_one_b}, ONE, title="GPipe and 1F1B")
 
 # %% [markdown]
@@ -184,7 +184,7 @@ viz.plot_schedules({"GPipe": gpipe, "1F1B": one_f_one_b}, ONE, title="GPipe and 
 # What it saves is memory. **Predict**: rank 0 under GPipe holds 8 micro-batches' activations at once. And under 1F1B?
 
 # %%
-predict("micro-batches that rank 0 holds", guess=8, answer=held(one_f_one_b, 0).in_flight)
+predict("micro-batches that rank 0 holds", guess=None, answer=held(one_f_one_b, 0).in_flight)
 layer = layer_activations(LLAMA_3_1_8B, batch=1, sequence=8192, itemsize=2, fused_norms=True)
 one_microbatch = 8 * sum(saved.elements * saved.itemsize for saved in layer)
 for name in ("gpipe", "1f1b"):
@@ -203,7 +203,7 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b})
 
 # %%
 interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)  # a chunk takes half of ONE, a rank's time
-predict("ms of bubble, interleaved", guess=9, answer=1e3 * bubble_s(time_schedule(interleaved, ONE), 4), unit="ms")
+predict("ms of bubble, interleaved", guess=None, answer=1e3 * bubble_s(time_schedule(interleaved, ONE), 4), unit="ms")
 viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank")
 
 # %% [markdown]
@@ -225,7 +225,7 @@ with deferred.Deferred() as later:
     loss = F.cross_entropy(halves(inputs), targets)
 loss.backward()
 print("after B:", [weight.grad for weight in halves.parameters()])
-predict("bytes that wait", guess=8 * 4 * 4, answer=later.retained_bytes, unit="bytes")
+predict("bytes that wait", guess=None, answer=later.retained_bytes, unit="bytes")
 later.finish()
 print("after W:", all(torch.allclose(weight.grad, whole[name]) for name, weight in halves.named_parameters()))
 
@@ -236,7 +236,7 @@ print("after W:", all(torch.allclose(weight.grad, whole[name]) for name, weight 
 
 # %%
 zero_bubble = make_schedule("zb-h1", 4, 8)
-predict("ms of bubble under ZB-H1", guess=6, answer=1e3 * bubble_s(time_schedule(zero_bubble, ONE), 4), unit="ms")
+predict("ms of bubble under ZB-H1", guess=None, answer=1e3 * bubble_s(time_schedule(zero_bubble, ONE), 4), unit="ms")
 everything = {"GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": interleaved, "ZB-H1": zero_bubble}
 display(
     viz.plot_schedules({"1F1B": one_f_one_b, "ZB-H1": zero_bubble}, ONE, title="Weights' gradients fill the gaps"),
@@ -258,8 +258,7 @@ display(
 #
 # <details><summary>Answers</summary>1: all but the interleaved one's. 2: ZB-H1; interleaving. 3: yes, 9 of 12.</details>
 
-# %%
-# NBVAL_IGNORE_OUTPUT: a widget
+# %% varies="a widget"
 viz.schedule_explorer()
 
 # %% [markdown]
@@ -269,8 +268,7 @@ viz.schedule_explorer()
 #
 # `PipelineTrainer` cuts the model, runs a schedule, and has the methods of the trainers of module 03. Micro-batches have unequal numbers of targets.
 
-# %%
-# NBVAL_IGNORE_OUTPUT: the last digits of rounding differ between processors
+# %% varies="the last digits of rounding differ between processors"
 from course_lib.training.batches import Batches
 from course_lib.training.text import load_text
 from course_lib.training.tokenizer import load_tokens
@@ -318,8 +316,7 @@ for name, p, m, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 4,
 # Four real processes run 1F1B's list on the emulated clock: each computation is a sleep, 20 times longer than shown; messages have InfiniBand's delay. **Predict** the step in shown ms. The paper said 33.
 
 
-# %%
-# NBVAL_IGNORE_OUTPUT: measured times
+# %% varies="measured times"
 def timed_step(schedule, durations):
     """One step on the emulated clock; the layers are tiny, what lasts is said by `durations`."""
     torch.manual_seed(0)
@@ -341,14 +338,13 @@ def measured_idle(schedule, durations):
 run_ranks(timed_step, 4, one_f_one_b, ONE)
 run = ledger()
 ends = [event.end_s for event in run.events if event.kind == "compute"]
-predict("ms of the step as it ran", guess=33, answer=1e3 * max(ends), unit="ms", tolerance=0.1)
+predict("ms of the step as it ran", guess=None, answer=1e3 * max(ends), unit="ms", tolerance=0.1)
 viz.plot_schedule_run(one_f_one_b, run, ONE, title="1F1B: the list on paper, and the list run")
 
 # %% [markdown]
 # The same list, once drawn and once run. Now the idle share for all schedules and several $m$. Lines: the lists on paper. Marks: real processes on the emulated clock.
 
-# %%
-# NBVAL_IGNORE_OUTPUT: measured times
+# %% varies="measured times"
 kinds = {
     "1F1B (GPipe is the same)": ("1f1b", 1),
     "interleaved, v = 2": ("interleaved", 2),
@@ -370,8 +366,7 @@ viz.plot_idle(paper, emulated, title="Idle share of a step on four ranks")
 #
 # Without the clock, with the small decoder. Four ranks share this machine's cores: while one waits, another uses its core. So these times say nothing about a cluster. But look at the pattern: rank 0 goes forward four times first, rank 3 to and fro. (A send's bar lasts until its rank asks whether it has arrived. At the end travel the tied embedding's gradient and the loss, by broadcast.)
 
-# %%
-# NBVAL_IGNORE_OUTPUT: measured times
+# %% varies="measured times"
 
 
 def real_step(schedule):
@@ -389,13 +384,13 @@ viz.plot_timeline(real_run, title="1F1B in real time: four ranks on this machine
 # %% [markdown]
 # ### Bytes at the cuts
 #
-# One cut carries eight sequences of 16 tokens, 32 numbers each, 4 bytes<!-- =4 -->, forward, and as much backward. **Predict** the KiB that rank 1 sends in one step under 1F1B, with four micro-batches: forward to rank 2, backward to rank 0. (The guess thinks of four micro-batches as four times as much.)
+# One cut carries eight sequences of 16 tokens, 32 numbers each, 4 bytes<!-- =4 -->, forward, and as much backward. **Predict** the KiB that rank 1 sends in one step under 1F1B, with four micro-batches: forward to rank 2, backward to rank 0. Does the number of micro-batches matter?
 
 # %%
 cut_bytes = [2 * 16 * 32 * 4] * 3  # of one micro-batch: two of the eight sequences
 formula = pipeline_step(cut_bytes, n_ranks=4, n_microbatches=4, tied_bytes=512 * 32 * 4)
 sent = tuple(real_run.of("isend").bytes_sent(rank) for rank in range(4))
-predict("KiB that rank 1 sends", guess=128, answer=sent[1] / 1024, unit="KiB")
+predict("KiB that rank 1 sends", guess=None, answer=sent[1] / 1024, unit="KiB")
 print("ledger ", sent)
 print("formula", formula.sent_bytes)
 assert sent == formula.sent_bytes
@@ -407,12 +402,11 @@ assert sent == formula.sent_bytes
 #
 # One stage of four takes twice as long: a bad cut, or a GPU that is too warm, a **straggler**. All together there is 25 %<!-- =100 * (5 / 4 - 1) --> more to compute. **Predict** by how many percent the step of 33 ms<!-- =(8 + 4 - 1) * 3 --> gets longer.
 
-# %%
-# NBVAL_IGNORE_OUTPUT: measured times
+# %% varies="measured times"
 SLOW = Durations(forward_s=2e-3, backward_input_s=2e-3, backward_weight_s=2e-3)
 uneven = [ONE, ONE, SLOW, ONE]
 slower = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3
-predict("percent longer", guess=25, answer=100 * (slower - 1), unit="%")
+predict("percent longer", guess=None, answer=100 * (slower - 1), unit="%")
 print(f"rank 0 idle on real processes: {measured_idle(one_f_one_b, uneven):.0%}; on paper, even stages: {9 / 33:.0%}")
 print(f"the step under GPipe: {1e3 * max(slot.end_s for slot in time_schedule(gpipe, uneven)):.0f} ms")
 viz.plot_schedule(one_f_one_b, uneven, title="One stage takes twice as long")
@@ -468,8 +462,7 @@ print(
 #
 # The small tied decoder on four ranks, 1F1B, AdamW and clipping, as people train. Runs A to D: each *may* have a bug that happened to others in public. **Decide**: how many are sound? (You may have to guess.)
 
-# %%
-# NBVAL_IGNORE_OUTPUT: forty steps of rounding differ between processors
+# %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(one_f_one_b)
 names = [*museum.PIPELINE_BUGS, "sound"]
 exhibits = {"A": names[4], "B": names[-1], "C": names[0], "D": names[2]}  # print them after you have decided
@@ -515,7 +508,7 @@ rows, goals = text.batch(0)
 for decoder in (tied, apart):
     loss_of(decoder(rows), goals).backward()
 first, last, both = apart.embedding.weight.grad, apart.head.weight.grad, tied.embedding.weight.grad
-predict("norm of the first stage's part over the whole's", guess=0.5, answer=(first.norm() / both.norm()).item())
+predict("norm of the first stage's part over the whole's", guess=None, answer=(first.norm() / both.norm()).item())
 cosine = F.cosine_similarity(first.flatten(), last.flatten(), dim=0)
 print(f"the last stage's part {last.norm() / both.norm():.2f}; cosine of the two, without its sign, {cosine.abs():.2f}")
 print("sum of both parts equals the tied gradient:", torch.allclose(first + last, both, atol=1e-4))
@@ -543,7 +536,7 @@ def step_length(sizes, sequence=0):
 
 
 by_number, by_work = split_sizes(34, 4), balanced_sizes([0, *[1] * 32, table / layer], 4)
-predict("layers' worth of work on the last stage", guess=8, answer=step_length(by_number)[0][-1])
+predict("layers' worth of work on the last stage", guess=None, answer=step_length(by_number)[0][-1])
 for sizes in (by_number, by_work):
     each, length = step_length(sizes)
     print(f"{sizes}: work {', '.join(f'{w:.1f}' for w in each)}; step {length:.0f} times a layer's forward")
@@ -565,7 +558,7 @@ def planned(v):
     return schedule, idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
 
 
-predict("idle share of 405B under 1F1B", guess=15 / 16, answer=planned(1)[1])
+predict("idle share of 405B under 1F1B", guess=None, answer=planned(1)[1])
 print("schedule                    idle   messages of rank 7   micro-batches held by rank 0, rank 15")
 for v in (1, 2, 4, 8):
     schedule, idle = planned(v)

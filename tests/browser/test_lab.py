@@ -9,9 +9,10 @@ from tests.browser.lab import open_notebook, run_all, unexpected_errors, without
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_figures_show_before_anything_is_run(page, lab):
+def test_nothing_is_answered_before_anything_is_run(page, lab):
     open_notebook(page, lab, "notebooks/02_collectives.ipynb")
-    page.wait_for_selector(".jp-OutputArea-output :is(img, svg)")
+    page.wait_for_selector(".jp-MarkdownCell .jp-RenderedMarkdown")
+    assert page.locator(".jp-OutputArea-output").count() == 0
 
 
 def test_the_first_lesson_runs_from_the_menu(page, lab, work):

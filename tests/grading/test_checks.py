@@ -241,7 +241,9 @@ def test_a_prediction_shows_guess_answer_points_and_what_went_wrong(capsys):
 
 def test_no_guess_no_answer(capsys):
     predict("steps?", guess=None, answer=lambda: pytest.fail("asked before the guess"))
-    assert "no guess yet" in capsys.readouterr().out
+    assert "put your number in place of None and run this cell again" in capsys.readouterr().out
+    predict("steps?", guess="many", answer=lambda: pytest.fail("asked before the guess"))
+    assert "'many' is not a number: put one in its place" in capsys.readouterr().out
 
 
 def test_the_score_counts_each_question_once(capsys):

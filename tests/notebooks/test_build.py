@@ -56,9 +56,16 @@ def test_magics_are_uncommented_and_tags_kept(tmp_path):
 
 
 def test_a_varying_output_is_marked_with_its_reason(tmp_path):
-    text = "# %%\n# NBVAL_IGNORE_OUTPUT: measured times\n1\n\n# %%\n# about NBVAL_IGNORE_OUTPUT: nothing\n2\n"
+    text = '# %% varies="measured times"\n1\n\n# %%\n2\n'
     varying, other = read_source(written(tmp_path, text)).cells
     assert varying.metadata == {"tags": ["nbval-ignore-output"]} and other.metadata == {}
+
+
+def test_imports_and_answers_are_folded_away(tmp_path):
+    text = '# %% folded=true\nimport math\n\n# %%\nif True:\n    predict("p", guess=None, answer=1)\n\n# %%\npredict\n'
+    imports, question, other = read_source(written(tmp_path, text)).cells
+    assert imports.metadata == {"jupyter": {"source_hidden": True}}
+    assert question.metadata == {"jupyter": {"outputs_hidden": True}} and other.metadata == {}
 
 
 def test_ids_stay_when_another_cell_is_inserted(tmp_path):
@@ -86,7 +93,9 @@ def test_drift_is_found(executed):
     source.write_text(text + "\n# %%\n3\n")
     assert drift(source, target) == ["90_probe: 5 cells, its source has 6; run make notebooks ONLY=90"]
     source.write_text(text.replace(' tags=["raises-exception"]', ""))
-    assert drift(source, target) == ["90_probe: cell 2 has other tags than its source; run make notebooks ONLY=90"]
+    assert drift(source, target) == [
+        "90_probe: cell 2 is marked otherwise than in its source; run make notebooks ONLY=90"
+    ]
 
 
 def test_a_notebook_that_was_never_run_is_drift(tmp_path):

@@ -90,9 +90,31 @@ def test_nothing_of_the_package_is_defined_again(source):
     assert {node.name for node in nodes if isinstance(node, kinds)} & names_of_the_package() == set()
 
 
-def test_an_output_that_is_not_compared_has_a_reason(source):
-    lines = [line for line in source.read_text().splitlines() if re.search("nbval|NBVAL", line)]
-    assert [line for line in lines if not re.fullmatch(r"# NBVAL_IGNORE_OUTPUT: \w.+", line)] == []
+def test_cells_bear_known_marks_only_and_a_varying_output_its_reason(source):
+    for cell in cells(source):
+        marks = {name: value for name, value in cell.metadata.items() if name != "lines_to_next_cell"}  # jupytext's own
+        assert marks.pop("tags", ["raises-exception"]) == ["raises-exception"]
+        assert marks.pop("folded", True) is True
+        assert re.fullmatch(r"\w.+", marks.pop("varies", "reason"))
+        assert marks == {} and not re.search("nbval", cell.source, re.IGNORECASE)
+
+
+def test_no_guess_is_filled_in_and_nothing_depends_on_one(source):
+    """A learner's "Run all" passes every question; so a prediction gives nothing to the cells after it."""
+    for text in filter(re.compile("predict\\(").search, of_kind(source, "code")):
+        tree = python_of(text)
+        statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "predict"]
+        assert calls and all(call in statements for call in calls)
+        guesses = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "guess"]
+        assert len(guesses) == len(calls)
+        assert {ast.unparse(guess) for guess in guesses} <= {"None", "guesses[run]"}
+
+
+def test_the_imports_at_the_top_are_folded(source):
+    first = next(cell for cell in cells(source) if cell.cell_type == "code")
+    imports = [node for node in python_of(first.source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert first.metadata.get("folded", False) == (len(imports) > 0)
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "exercises/src").glob("*.py"))], ids=lambda path: path.stem)

@@ -9,7 +9,8 @@ import nbformat
 import pytest
 from nbformat.sign import NotebookNotary
 
-from tools.lab import copy_notebooks, lab_command, port_trouble
+from tools.lab import copy_notebooks, lab_command, port_trouble, without_outputs
+from tools.paths import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +19,11 @@ def _own_signatures(tmp_path, monkeypatch):
 
 
 def notebook(text):
-    cells = [nbformat.v4.new_code_cell(text, id="a", outputs=[nbformat.v4.new_output("display_data")])]
-    return json.dumps(nbformat.v4.new_notebook(cells=cells))
+    """A published notebook: its one cell has run, and its answer is folded away."""
+    shown = nbformat.v4.new_output("display_data", data={"text/plain": "the answer"})
+    folded = {"jupyter": {"outputs_hidden": True}}
+    cell = nbformat.v4.new_code_cell(text, id="a", outputs=[shown], execution_count=1, metadata=folded)
+    return json.dumps(nbformat.v4.new_notebook(cells=[cell]))
 
 
 def course(tmp_path):
@@ -33,15 +37,27 @@ def course(tmp_path):
 def test_notebooks_are_copied_with_the_course_s_folders(tmp_path):
     source, work = course(tmp_path), tmp_path / "work"
     assert str(copy_notebooks(source, work)) == "your copies in work/: 2 added"
-    assert (work / "notebooks/00_start_here.ipynb").read_text() == notebook("first version")
+    assert nbformat.read(work / "notebooks/00_start_here.ipynb", as_version=4).cells[0].source == "first version"
     assert str(copy_notebooks(source, work)) == "your copies in work/: 0 added"
 
 
-def test_copies_are_trusted_so_that_lab_shows_their_figures(tmp_path):
+def test_a_copy_shows_nothing_before_it_is_run(tmp_path):
+    copy_notebooks(course(tmp_path), tmp_path / "work")
+    (cell,) = nbformat.read(tmp_path / "work/notebooks/00_start_here.ipynb", as_version=4).cells
+    assert cell.outputs == [] and cell.execution_count is None and cell.metadata == {"jupyter": {}}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_no_lesson_s_copy_holds_an_answer(path):
+    text = without_outputs(path)
+    assert "the answer  " in path.read_text() and "the answer  " not in text and "outputs_hidden" not in text
+
+
+def test_copies_are_trusted(tmp_path):
     copy_notebooks(course(tmp_path), tmp_path / "work")
     copy = nbformat.read(tmp_path / "work/notebooks/00_start_here.ipynb", as_version=4)
     assert NotebookNotary().check_signature(copy)
-    copy.cells[0].outputs[0].data = {"text/html": "other"}
+    copy.cells[0].outputs = [nbformat.v4.new_output("display_data", data={"text/html": "other"})]
     assert not NotebookNotary().check_signature(copy)
 
 

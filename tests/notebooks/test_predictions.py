@@ -1,0 +1,77 @@
+"""A question in a notebook: without a guess its cell shows nothing more, and "Run all" goes on."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tools.paths import quiet_kernels
+
+WITHOUT = """
+from course_lib.checks import predict
+from IPython.display import display
+predict("how many?", guess=None, answer=42, think="what comes in")
+print("the table that answers it")
+display("the figure that answers it")
+predict("and twice?", guess=None, answer=84)
+"the last value"
+"""
+CELLS = (
+    WITHOUT,
+    "print('after it'); 1 + 1",
+    WITHOUT.replace("guess=None", "guess=42"),
+    "predict('?', guess=None, answer=1)\n1 / 0",
+)
+
+
+def run(environment):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
+    NotebookClient(notebook, kernel_name="python3", allow_errors=True).execute(env=environment)
+    return [shown(cell) for cell in notebook.cells]
+
+
+def shown(cell):
+    """What a cell shows, as one text."""
+    return "".join(
+        output.get("text") or output.get("ename") or output.get("data", {}).get("text/plain", "")
+        for output in cell.outputs
+    )
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return run({name: value for name, value in quiet_kernels().items() if name != "COURSE_LIB_PUBLISHED"})
+
+
+def test_without_a_guess_a_cell_asks_and_shows_nothing_more(learner):
+    assert learner[0].splitlines() == [
+        "Predict: how many?",
+        "  think about what comes in",
+        "  put your number in place of None and run this cell again; the answer waits for it, "
+        "and so does what else the cell shows",
+    ]
+
+
+def test_the_cells_after_it_run_and_show_everything(learner):
+    assert learner[1] == "after it\n2"
+
+
+def test_with_a_guess_everything_is_shown(learner):
+    for text in (
+        "10 of 10 points: right",
+        "the table that answers it",
+        "the figure",
+        "5 of 10 points",
+        "the last value",
+    ):
+        assert text in learner[2]
+
+
+def test_an_error_is_never_held_back(learner):
+    assert "ZeroDivisionError" in learner[3]
+
+
+def test_the_published_copy_shows_the_answers():
+    first = run(quiet_kernels())[0]
+    assert "the answer  42" in first and "the table" in first and "points" not in first and "the last value" in first
