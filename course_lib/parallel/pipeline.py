@@ -15,7 +15,7 @@ from course_lib import comm
 from course_lib.comm import Handle
 from course_lib.parallel.deferred import Deferred
 from course_lib.schedules import (
-    Backward,
+    LABELS,
     BackwardInput,
     BackwardWeight,
     Compute,
@@ -32,12 +32,6 @@ from course_lib.schedules import (
 )
 
 Place = tuple[int, int]  # stage, micro-batch
-LABELS = {
-    Forward: "forward",
-    Backward: "backward",
-    BackwardInput: "backward input",
-    BackwardWeight: "backward weight",
-}
 
 
 class Pipeline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from course_lib.schedules.build import SCHEDULES, make_schedule
 from course_lib.schedules.check import problems
 from course_lib.schedules.instructions import (
+    LABELS,
     Backward,
     BackwardInput,
     BackwardWeight,
@@ -22,6 +23,7 @@ from course_lib.schedules.memory import Held, held
 from course_lib.schedules.timing import Durations, Slot, bubble_s, durations_by_rank, idle_s, time_schedule
 
 __all__ = [
+    "LABELS",
     "SCHEDULES",
     "Backward",
     "BackwardInput",

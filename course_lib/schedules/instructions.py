@@ -56,6 +56,14 @@ class BackwardWeight(Compute):
     __slots__ = ()
 
 
+LABELS: dict[type[Compute], str] = {  # what a ledger and a figure call a computation
+    Forward: "forward",
+    Backward: "backward",
+    BackwardInput: "backward input",
+    BackwardWeight: "backward weight",
+}
+
+
 class Message(Instruction):
     """One end of a message between neighbouring stages on different ranks."""
 

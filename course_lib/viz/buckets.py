@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
 from course_lib.errors import four_parts
-from course_lib.parallel.buckets import fill
 from course_lib.units import format_bytes
 from course_lib.viz import marks, style
 from course_lib.viz.picture import Picture
@@ -35,19 +33,21 @@ class Layout(NamedTuple):
 @style.course_style()
 def plot_buckets(
     parameters: Sequence[tuple[str, int]],
+    buckets: Sequence[Sequence[str]],
     bucket_bytes: int,
     *,
     title: str = "Gradients travel in buckets, the last layers first",
 ) -> Picture:
-    """The model's parameters, (name, bytes) in the model's order, and the buckets that `parallel.buckets.fill` makes.
+    """The model's parameters, (name, bytes) in the model's order, and the names that lie in each bucket.
 
-    Backward reaches the last parameter first. Under each bucket are the gradients in backward's order: its own in
-    full colour, those before them pale.
-    Raises: ValueError for no parameters or empty ones, and for more parameters or buckets than a page holds.
+    The buckets, each full at `bucket_bytes`, stand in their order; backward reaches the last parameter first. Under
+    each bucket are the gradients in backward's order: its own in full colour, those before them pale.
+    Raises: ValueError for no parameters or empty ones, more parameters or buckets than a page holds, or buckets that
+    do not hold each parameter once.
     """
-    buckets = _deal(parameters, bucket_bytes)
-    layout = _lay_out(parameters, len(buckets))
-    tall = max(len(buckets) * _BLOCK, len(parameters) * layout.row)
+    dealt = _numbers(parameters, buckets)
+    layout = _lay_out(parameters, len(dealt))
+    tall = max(len(dealt) * _BLOCK, len(parameters) * layout.row)
     subtitle = (
         f"a bucket closes at {format_bytes(bucket_bytes)} or more (dashed); once it has all its gradients, it travels"
     )
@@ -57,30 +57,32 @@ def plot_buckets(
     _draw_backward(page, layout, len(parameters))
     for number in range(len(parameters)):
         _draw_parameter(page, layout, parameters, number)
-    scale = layout.bucket_width / max(sum(parameters[n][1] for n in bucket) for bucket in buckets)
+    scale = layout.bucket_width / max(sum(parameters[n][1] for n in bucket) for bucket in dealt)
     ready = 0
-    for place, bucket in enumerate(buckets):
+    for place, bucket in enumerate(dealt):
         ready += len(bucket)
         top = layout.top + place * _BLOCK
         _draw_link(page, layout, bucket, top + 0.3)
         _draw_bucket(page, layout, parameters, bucket, (place, top), scale, bucket_bytes)
         _draw_pips(page, layout, top + 0.3 + _BAR + 0.18, ready, len(bucket), len(parameters))
-    return Picture(figure, title=title, description=_in_words(parameters, buckets, subtitle))
+    return Picture(figure, title=title, description=_in_words(parameters, dealt, subtitle))
 
 
-def _deal(parameters: Sequence[tuple[str, int]], bucket_bytes: int) -> list[list[int]]:
-    """The numbers of the parameters in each bucket, as the library deals them."""
+def _numbers(parameters: Sequence[tuple[str, int]], buckets: Sequence[Sequence[str]]) -> list[list[int]]:
+    """The numbers of the parameters in each bucket."""
     if not 1 <= len(parameters) <= _MOST_PARAMETERS or any(nbytes < 1 for _, nbytes in parameters):
         values = f"{len(parameters)} parameters of {', '.join(str(nbytes) for _, nbytes in parameters) or 'no'} bytes"
         rule = f"this picture holds 1 to {_MOST_PARAMETERS} parameters, none of them empty"
         raise ValueError(four_parts("plot_buckets", values, rule, "draw fewer layers: the pattern is the same"))
-    tensors = [torch.empty(nbytes, dtype=torch.uint8, device="meta") for _, nbytes in parameters]
-    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
-    buckets = [[numbers[id(tensor)] for tensor in bucket] for bucket in fill(reversed(tensors), bucket_bytes)]
     if len(buckets) > _MOST_BUCKETS:
         values, rule = f"{len(buckets)} buckets", f"this picture holds 1 to {_MOST_BUCKETS}"
         raise ValueError(four_parts("plot_buckets", values, rule, "raise bucket_bytes, or draw fewer layers"))
-    return buckets
+    numbers = {name: number for number, (name, _) in enumerate(parameters)}
+    held = sorted(name for bucket in buckets for name in bucket)
+    if held != sorted(numbers):
+        values, rule = f"the buckets hold {', '.join(held) or 'nothing'}", "each parameter lies in one bucket"
+        raise ValueError(four_parts("plot_buckets", values, rule, f"deal out {', '.join(numbers)}"))
+    return [[numbers[name] for name in bucket] for bucket in buckets]
 
 
 def _lay_out(parameters: Sequence[tuple[str, int]], n_buckets: int) -> Layout:

@@ -7,8 +7,16 @@ from dataclasses import replace
 
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.errors import four_parts
-from course_lib.parallel.pipeline import LABELS
-from course_lib.schedules import Durations, Instruction, Schedule, SendActivation, SendGradient, Slot, time_schedule
+from course_lib.schedules import (
+    LABELS,
+    Durations,
+    Instruction,
+    Schedule,
+    SendActivation,
+    SendGradient,
+    Slot,
+    time_schedule,
+)
 from course_lib.viz import style
 from course_lib.viz.picture import Picture
 from course_lib.viz.schedule_runs import Run, check_ranks, clock_of

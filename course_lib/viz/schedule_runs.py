@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from course_lib.errors import four_parts
-from course_lib.parallel.pipeline import LABELS
 from course_lib.schedules import (
+    LABELS,
     Compute,
     Durations,
     Schedule,

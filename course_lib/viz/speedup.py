@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
 from course_lib.viz import charts, style
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.8, 2.2, 5.625
 _SHADES = (0.68, 0.84, 1.0)  # more steps, darker
 _HUE = style.RUN_HUES[2]
-_Errors = dict[int, dict[int, float]]  # steps -> workers -> mean squared gradient
+Errors = Mapping[int, Mapping[int, float]]  # steps -> workers -> mean squared gradient
 
 
 @style.course_style()
-def plot_speedup(
-    problem: Quadratic | None = None,
-    *,
-    workers: Sequence[int] = (1, 2, 4, 8, 16, 32),
-    steps: Sequence[int] = (30, 300, 3000),
-) -> Picture:
-    """Runs parallel SGD for each T in `steps` and each N in `workers`; both axes are logarithmic.
+def plot_speedup(errors: Errors, transients: Mapping[int, int]) -> Picture:
+    """The error of each T steps of N workers; both axes are logarithmic.
 
-    Points are filled where T is past the transient, and open where it is not: there the stepsize is capped, and
-    more workers help less than the theorem's slope of -1/2, which is dashed.
-    Cost: the sum of `steps` times the sum of `workers` gradients, in this process.
-    Raises: ValueError for other than 1 to 3 numbers of steps.
+    `transients` says for each N how many steps the transient has. Points are filled where T is past it, and open where
+    it is not: there the stepsize is capped, and more workers help less than the theorem's slope of -1/2, which is
+    dashed.
+    Raises: ValueError for other than 1 to 3 numbers of steps, a T without errors, or an N without its transient.
     """
-    if not 1 <= len(steps) <= len(_SHADES):
-        rule = f"this picture holds 1 to {len(_SHADES)} lines"
-        raise ValueError(four_parts("plot_speedup", f"{len(steps)} numbers of steps", rule, "give fewer"))
-    problem = problem or Quadratic()
-    errors = {t: {n: psgd_alone(problem, n, t) for n in sorted(workers)} for t in sorted(steps)}
+    _check(errors, transients)
+    errors = {t: dict(sorted(line.items())) for t, line in sorted(errors.items())}
     title = "Parallel SGD: four times the workers, half the error"
     subtitle = "dashed: slope −1/2; open: T is within the transient, 2LDN/σ² steps, and the slope is not promised"
     figure, _ = style.new_page(_HEIGHT, title, subtitle)
@@ -45,20 +36,32 @@ def plot_speedup(
     names = []
     for (t, line), shade in zip(errors.items(), _SHADES[-len(errors) :], strict=True):
         hue = style.tint(_HUE, shade)
-        _draw_line(chart, line, hue, [t >= transient_steps(problem, n) for n in line])
+        _draw_line(chart, line, hue, [t >= transients[n] for n in line])
         names.append((f"T = {t:,} steps", hue, charts.height_of(chart, line[max(line)])))
     charts.name_heights(chart, names, least=0.09)
-    return Picture(figure, title=title, description=_in_words(problem, errors))
+    return Picture(figure, title=title, description=_in_words(errors, transients))
 
 
-def _prepare(chart: Axes, errors: _Errors) -> None:
+def _check(errors: Errors, transients: Mapping[int, int]) -> None:
+    if not 1 <= len(errors) <= len(_SHADES):
+        rule = f"this picture holds 1 to {len(_SHADES)} lines"
+        raise ValueError(four_parts("plot_speedup", f"{len(errors)} numbers of steps", rule, "give fewer"))
+    for t, line in errors.items():
+        lacking = sorted(set(line) - set(transients))
+        if lacking or not line:
+            values = f"T = {t} with N = {', '.join(map(str, line)) or 'none'}"
+            rule = "each line has points, and each N a transient"
+            raise ValueError(four_parts("plot_speedup", values, rule, "give transients for every N that is drawn"))
+
+
+def _prepare(chart: Axes, errors: Errors) -> None:
     charts.count_axis(chart, [n for line in errors.values() for n in line], "workers N")
     flat = [error for line in errors.values() for error in line.values()]
     charts.number_axis(chart, flat, most=8)
     charts.write(chart, 0, 1.075, "error: mean squared gradient over the T steps", color=style.SOFT)
 
 
-def _draw_line(chart: Axes, line: dict[int, float], hue: str, past: list[bool]) -> None:
+def _draw_line(chart: Axes, line: Mapping[int, float], hue: str, past: list[bool]) -> None:
     """What was reached, and from its first point the theorem's slope."""
     first = min(line)
     chart.plot(
@@ -84,12 +87,12 @@ def _draw_line(chart: Axes, line: dict[int, float], hue: str, past: list[bool]) 
         )
 
 
-def _in_words(problem: Quadratic, errors: _Errors) -> str:
+def _in_words(errors: Errors, transients: Mapping[int, int]) -> str:
     """Every error, and where the transient ends."""
     lines = ["mean squared gradient over T steps of N workers; past the transient it falls as 1/sqrt(N)"]
     for t, line in errors.items():
         cells = [
-            f"{error:.3g} with {n}{'' if t >= transient_steps(problem, n) else ' (within the transient)'}"
+            f"{error:.3g} with {n}{'' if t >= transients[n] else ' (within the transient)'}"
             for n, error in line.items()
         ]
         lines.append(f"  T = {t:,}: " + ", ".join(cells))

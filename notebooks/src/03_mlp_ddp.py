@@ -148,10 +148,13 @@ viz.show_source(average_gradients)
 # Against the first: put many gradients side by side into one flat tensor, a **bucket**, and average them together. Backward goes from the last layer to the first, so the last layer's gradients go into the first bucket.
 
 # %%
-from course_lib.parallel.buckets import average_gradients_in_buckets
+from course_lib.parallel.buckets import average_gradients_in_buckets, fill, trained
 
-named = [(name, weight.nbytes) for name, weight in MLP().named_parameters()]
-display(viz.plot_buckets(named, bucket_bytes=40), viz.show_source(average_gradients_in_buckets))
+weights = trained(MLP())  # by name, the last layer first
+name_of = {weight: name for name, weight in weights.items()}
+buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.values(), bucket_bytes=40)]
+named = [(name, weight.nbytes) for name, weight in reversed(weights.items())]
+display(viz.plot_buckets(named, buckets, bucket_bytes=40), viz.show_source(average_gradients_in_buckets))
 
 # %% [markdown]
 # ### Third: overlap
@@ -566,7 +569,9 @@ predict("error with 64 workers over error with one", guess=None, answer=error_of
 for n, error in error_of.items():
     print(f"{n:2} workers, {3072 // n:4} steps: error {error:.3f}; transient {transient_steps(problem, n)} steps")
 print(f" 4 real ranks,  768 steps: error {run_ranks(psgd_rank, 4, problem, 768)[0]:.3f}")
-viz.plot_speedup(problem)
+workers = (1, 2, 4, 8, 16, 32)
+errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps in (30, 300, 3000)}
+viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
 # Up to 16 workers the speed-up is nearly there. But the promise holds only after the **transient**, $2LDN/\sigma^2$ steps, which grows with N; the talk's slide leaves it out. Before, $\gamma$ stands at its cap 1/L, and more workers average noise that was no longer the problem. In practice: beyond a *critical batch size* more data parallelism saves no steps.

@@ -28,7 +28,7 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
     {"cli", "__main__", "__init__"},
 ]
 WITHOUT_TORCH = set().union(*LAYERS[:5])
-FORBIDDEN = {("comm", "ranks")}
+FORBIDDEN = {("comm", "ranks"), ("viz", "parallel"), ("viz", "training")}
 ALLOWED_OF_COMM_IN_RANKS = {"ledger", "call"}
 CHAPTER = re.compile(r"course_lib\.checks\.(module_\d+)\b")
 DRAWING = ("matplotlib", "ipywidgets")
@@ -102,6 +102,8 @@ def test_no_import_goes_up():
         ("course_lib.checks.predict", "import matplotlib.pyplot as plt"),
         ("course_lib.ranks.pool", "from course_lib.comm.ring import all_reduce"),
         ("course_lib.models.decoder", "from ..parallel import ddp"),
+        ("course_lib.viz.speedup", "from course_lib.training.psgd import Quadratic"),
+        ("course_lib.viz.buckets", "from course_lib.parallel.buckets import fill"),
         ("course_lib.checks.module_04.orders", "from course_lib.checks.module_03 import average"),
         ("course_lib.checks.module_04.orders", "from ..module_03.average import payloads"),
         ("course_lib.checks.kit.registry", "from course_lib.checks.module_01 import bits"),

@@ -13,8 +13,8 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course_lib import viz
 from course_lib.models.mlp import MLP
-from course_lib.parallel.buckets import fill, trained
-from course_lib.training.psgd import Quadratic, psgd_alone
+from course_lib.parallel.buckets import fill
+from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
 from course_lib.units import MiB
 from course_lib.viz import charts, style
 from tests.unit.test_viz_pictures import drawn_texts, flaws
@@ -38,9 +38,30 @@ BLOCKS = [(f"blocks.{number}.attention.weight", (number % 3 + 1) * 256 * 1024) f
 DECODER = [("embedding", 32 * MiB), *((f"layers.{n}.ffn", (n + 1) * MiB) for n in range(6)), ("head", 32 * MiB)]
 
 
+def dealt(parameters, bucket_bytes):
+    """The names in each bucket, as data parallelism deals them out."""
+    tensors = {name: torch.empty(nbytes, dtype=torch.uint8, device="meta") for name, nbytes in parameters}
+    names = {tensor: name for name, tensor in tensors.items()}
+    return [[names[one] for one in bucket] for bucket in fill(reversed(tensors.values()), bucket_bytes)]
+
+
+def buckets_picture(parameters, bucket_bytes):
+    return viz.plot_buckets(parameters, dealt(parameters, bucket_bytes), bucket_bytes)
+
+
 @cache
+def speedup_facts(workers, steps):
+    problem = Quadratic(size=4)
+    errors = {t: {n: psgd_alone(problem, n, t) for n in workers} for t in steps}
+    return errors, {n: transient_steps(problem, n) for n in workers}
+
+
+def speedup_picture(workers, steps):
+    return viz.plot_speedup(*speedup_facts(workers, steps))
+
+
 def small_speedup():
-    return viz.plot_speedup(Quadratic(size=4), workers=(1, 4, 16), steps=(20, 200))
+    return speedup_picture((1, 4, 16), (20, 200))
 
 
 def gradients(ranks, dtype=torch.float64, scale=1.0):
@@ -66,10 +87,10 @@ FIGURES = {
     **{f"gradients-{p}": lambda p=p: viz.plot_gradients(*gradients(p)) for p in (1, 2, 3, 4)},
     "gradients-small": lambda: viz.plot_gradients(*gradients(2, torch.float32, 1e-7)),
     "gradients-wrong": lambda: viz.plot_gradients(*wrong_gradients()),
-    "buckets": lambda: viz.plot_buckets(PERCEPTRON, 40),
-    "buckets-one": lambda: viz.plot_buckets(PERCEPTRON[:1], 25 * MiB),
-    "buckets-many": lambda: viz.plot_buckets(BLOCKS, 2 * MiB),
-    "buckets-decoder": lambda: viz.plot_buckets(DECODER, 8 * MiB),
+    "buckets": lambda: buckets_picture(PERCEPTRON, 40),
+    "buckets-one": lambda: buckets_picture(PERCEPTRON[:1], 25 * MiB),
+    "buckets-many": lambda: buckets_picture(BLOCKS, 2 * MiB),
+    "buckets-decoder": lambda: buckets_picture(DECODER, 8 * MiB),
     "scaling": lambda: viz.plot_scaling(LINKS, MEASURED),
     "scaling-one": lambda: viz.plot_scaling({"NVLink": efficiency(0.02)}),
     "scaling-measured": lambda: viz.plot_scaling({}, {"this machine": {1: 1.0, 3: 1.4}}),
@@ -79,7 +100,7 @@ FIGURES = {
     "loss-six": lambda: viz.plot_loss_curves({f"run {k}": [loss + k for loss in REFERENCE] for k in range(6)}),
     "loss-broken": lambda: viz.plot_loss_curves({"one device": REFERENCE, "broken": [4.0, 9.0, math.nan]}),
     "speedup": small_speedup,
-    "speedup-one": lambda: viz.plot_speedup(Quadratic(size=4), workers=(1, 2, 3, 4), steps=(10,)),
+    "speedup-one": lambda: speedup_picture((1, 2, 3, 4), (10,)),
 }
 
 
@@ -93,7 +114,6 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
-    small_speedup.cache_clear()
     assert picture.svg == FIGURES[name]().svg
     root = ElementTree.fromstring(picture.svg)
     assert (root[0].text, root[1].text) == (picture.title, picture.description)
@@ -135,18 +155,16 @@ def test_what_the_average_misses_is_framed_and_said():
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 100, 25 * MiB])
-def test_the_buckets_are_those_of_data_parallelism(bucket_bytes):
-    model = MLP()
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    buckets = [[names[id(p)] for p in bucket] for bucket in fill(trained(model).values(), bucket_bytes)]
-    lines = viz.plot_buckets(PERCEPTRON, bucket_bytes).text.splitlines()[2:]
+def test_every_bucket_says_what_lies_in_it_and_when_it_is_ready(bucket_bytes):
+    buckets = dealt(PERCEPTRON, bucket_bytes)
+    lines = buckets_picture(PERCEPTRON, bucket_bytes).text.splitlines()[2:]
     assert [[part.split()[0] for part in line.split(": ")[-1].split(", ")] for line in lines] == buckets
     ready = [sum(map(len, buckets[: place + 1])) for place in range(len(buckets))]
     assert [line.split("gradient ")[1].split(" of 4")[0] for line in lines] == [str(count) for count in ready]
 
 
 def test_gradients_lie_in_their_bucket_to_scale():
-    page = viz.plot_buckets(PERCEPTRON, 40).figure.axes[0]
+    page = buckets_picture(PERCEPTRON, 40).figure.axes[0]
     parts = [patch for patch in page.patches if isinstance(patch, Rectangle)]
     scale = parts[0].get_width() / 8
     assert [part.get_width() for part in parts] == pytest.approx([8 * scale, 32 * scale, 16 * scale, 96 * scale])
@@ -155,7 +173,7 @@ def test_gradients_lie_in_their_bucket_to_scale():
 
 
 def test_each_bucket_s_squares_say_when_it_is_ready():
-    figure = viz.plot_buckets(PERCEPTRON, 40).figure
+    figure = buckets_picture(PERCEPTRON, 40).figure
     backward = style.COMPUTE["backward"]
     hues = {backward.lower(): "own", style.tint(backward, 0.3): "before", style.FAINT.lower(): "later"}
     boxes = [box for box in figure.findobj(FancyBboxPatch) if box.get_height() == pytest.approx(0.16)]
@@ -263,20 +281,24 @@ def test_a_log_axis_names_2_and_5_only_where_there_is_room():
             r"plot_gradients: w \(2, 30\); they fit on one line; draw the gradients of fewer parameters",
         ),
         (
-            lambda: viz.plot_buckets([], 40),
+            lambda: viz.plot_buckets([], [], 40),
             r"plot_buckets: 0 parameters of no bytes; this picture holds 1 to 16 par.*; dr",
         ),
         (
-            lambda: viz.plot_buckets([("w", 0)], 40),
+            lambda: viz.plot_buckets([("w", 0)], [["w"]], 40),
             r"plot_buckets: 1 parameters of 0 bytes; .* none of them empty; draw",
         ),
         (
-            lambda: viz.plot_buckets(BLOCKS, 1),
+            lambda: buckets_picture(BLOCKS, 1),
             r"plot_buckets: 16 buckets; this picture holds 1 to 6; raise bucket_bytes",
         ),
         (
-            lambda: viz.plot_buckets([("w" * 60, 4)], 1),
+            lambda: buckets_picture([("w" * 60, 4)], 1),
             r"plot_buckets: parameter 'w+'; the names leave room .*; shorten",
+        ),
+        (
+            lambda: viz.plot_buckets(PERCEPTRON, dealt(PERCEPTRON[1:], 40), 40),
+            r"plot_buckets: the buckets hold layer1.bias, layer2.bias, layer2.weight; each .* one bucket; deal out la",
         ),
         (lambda: viz.plot_scaling({}), r"plot_scaling: 0 lines of no points; this picture holds 1 to 5 lines.*; leave"),
         (lambda: viz.plot_scaling({"a": {}}), r"plot_scaling: 1 lines of 0 points; .*, each with points; leave"),
@@ -295,8 +317,12 @@ def test_a_log_axis_names_2_and_5_only_where_there_is_room():
             r"plot_loss_curves: 'a' begins with a norm that is not positive; the others .*; give the norms before",
         ),
         (
-            lambda: viz.plot_speedup(steps=(1, 2, 3, 4)),
+            lambda: viz.plot_speedup(dict.fromkeys((1, 2, 3, 4), {1: 1.0}), {1: 1}),
             r"plot_speedup: 4 numbers of steps; this picture holds 1 to 3 lines; give fewer",
+        ),
+        (
+            lambda: viz.plot_speedup({30: {1: 1.0, 2: 0.5}}, {1: 1}),
+            r"plot_speedup: T = 30 with N = 1, 2; each line has points, and each N a transient; give transients for",
         ),
     ],
 )

@@ -11,8 +11,8 @@ from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
 
 from course_lib import viz
 from course_lib.comm.ledger import Event, Ledger
-from course_lib.parallel.pipeline import LABELS
 from course_lib.schedules import (
+    LABELS,
     Compute,
     Durations,
     SendActivation,
