@@ -6,7 +6,7 @@ Not for learners: it comes close to the solutions.
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 
 import torch
@@ -14,6 +14,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_lib import comm
+from course_lib.checks.module_04.halves import train_half
+from course_lib.checks.module_04.micro import gpipe
+from course_lib.checks.module_04.tied import mended, tied_step
 from course_lib.schedules import Backward, Forward, SendActivation, make_schedule
 from course_lib.split import balanced_sizes, split_sizes
 
@@ -30,6 +33,11 @@ def mutant(exercise, level, reason, hangs=False):
     return register
 
 
+def wrong(exercise, level, answers, hangs=False):
+    """Register answers that are made of parts, by their reasons."""
+    MUTANTS.extend((exercise, level, reason, answer, hangs) for reason, answer in answers.items())
+
+
 def update(half):
     """What the optimizer does."""
     with torch.no_grad():
@@ -39,122 +47,49 @@ def update(half):
 
 # 04.1 ------------------------------------------------------------------------------------------------------------
 
+NO_NUMBER = "right gradients, but rank 1 returned {}, not the loss as a number: loss.item()"
 
-def halves(
-    half,
-    inputs,
-    targets,
-    shape,
-    *,
-    follow=lambda x: x.requires_grad_(),
-    back=lambda x: x.grad,
-    gradient=lambda found: found,
-    reduction="mean",
-    returned=lambda loss: loss.item(),
-):
-    """Right, unless a part is chosen otherwise."""
-    if dist.get_rank() == 0:
-        y = half(inputs)
-        comm.send(y.detach(), 1)
-        y.backward(gradient(comm.recv(torch.empty(shape), 1)))
-        return None
-    x = follow(comm.recv(torch.empty(shape), 0))
-    loss = F.cross_entropy(half(x), targets, reduction=reduction)
-    loss.backward()
-    comm.send(back(x), 0)
-    return returned(loss)
-
-
-@mutant("04.1", "values", "x.requires_grad_() comes before what is computed from x")
-def no_requires_grad(*given):
-    return halves(*given, follow=lambda x: x)
-
-
-@mutant("04.1", "values", "send x.grad back, not x")
-def sends_the_activation_back(*given):
-    return halves(*given, back=lambda x: x.detach())
-
-
-@mutant("04.1", "values", "give y.backward(...) what rank 1 sends back")
-def ignores_what_comes_back(*given):
-    return halves(*given, gradient=torch.ones_like)
-
-
-@mutant("04.1", "values", "your gradient is exactly 8.0 x the reference: was the loss summed over the rows?")
-def sums_the_rows(*given):
-    return halves(*given, reduction="sum")
-
-
-@mutant("04.1", "values", "right gradients, but rank 1 returned NoneType, not the loss as a number")
-def no_loss(*given):
-    return halves(*given, returned=lambda loss: None)
-
-
-@mutant("04.1", "values", "right gradients, but the loss on rank 1 is nan")
-def loss_is_nan(*given):
-    return halves(*given, returned=lambda loss: loss.item() * float("nan"))
-
-
-@mutant("04.1", "values", "right gradients, but rank 1 returned a tensor with its history, not the loss as a number")
-def loss_with_its_history(*given):
-    return halves(*given, returned=lambda loss: loss)
-
-
-@mutant("04.1", "values", "right gradients, but rank 1 returned a tensor, not the loss as a number: loss.item()")
-def loss_is_a_tensor(*given):
-    return halves(*given, returned=lambda loss: loss.detach())
-
-
-@mutant("04.1", "values", "right gradients, but rank 1 returned str, not the loss as a number")
-def loss_in_words(*given):
-    return halves(*given, returned=lambda loss: f"{loss.item():.3f}")
-
-
-@mutant("04.1", "values", "backward starts at a tensor without history: was it detached? Only what is sent needs none")
-def detaches_the_output_itself(half, *given):
-    return halves(lambda x: half(x).detach() if dist.get_rank() == 0 else half(x), *given)
-
-
-@mutant("04.1", "values", "these are the gradients without the GELU: call half(inputs), not one of its layers")
-def skips_the_gelu(half, *given):
-    return halves(half.layer1 if dist.get_rank() == 0 else half, *given)
-
-
-@mutant("04.1", "values", "these are the gradients with two GELUs, one after the other: half(inputs) has one in it")
-def one_gelu_more(half, *given):
-    return halves(lambda x: F.gelu(half(x)) if dist.get_rank() == 0 else half(x), *given)
-
-
-@mutant("04.1", "values", "layer1.weight on rank 0 is exactly 1/32 of the reference: y.backward(gradient) is all that")
-def means_on_rank_0(*given):
-    return halves(*given, gradient=lambda found: found / found.numel())
-
-
-@mutant("04.1", "values", "layer1.weight on rank 0 holds nan, not a number: was a torch.empty(...) used before")
-def gradient_not_waited_for(*given):
-    return halves(*given, gradient=torch.empty_like)
-
-
-@mutant(
-    "04.1", "values", "exactly 0 x the reference: set to zero afterwards, or computed from an inbox before its handle's"
+wrong(
+    "04.1",
+    "values",
+    {
+        "x.requires_grad_() comes before what is computed from x": partial(train_half, follow=lambda x: x),
+        "exactly 8.0 x the reference: was the loss summed over the rows?": partial(train_half, reduction="sum"),
+        NO_NUMBER.format("NoneType"): partial(train_half, returned=lambda loss: None),
+        NO_NUMBER.format("a tensor with its history"): partial(train_half, returned=lambda loss: loss),
+        NO_NUMBER.format("a tensor"): partial(train_half, returned=lambda loss: loss.detach()),
+        NO_NUMBER.format("str"): partial(train_half, returned=lambda loss: f"{loss.item():.3f}"),
+        "right gradients, but the loss on rank 1 is nan": partial(train_half, returned=lambda loss: float("nan")),
+        "right gradients, but the loss on rank 1 is exactly 1.0005 x that of all rows": partial(
+            train_half, returned=lambda loss: loss.item() * 1.0005
+        ),
+        "backward starts at a tensor without history: was it detached? Only what is sent needs none": partial(
+            train_half, first=lambda half: lambda x: half(x).detach()
+        ),
+        "layer1.weight on rank 0 is exactly 1/32 of the reference: y.backward(gradient) is all that": partial(
+            train_half, gradient=lambda found: found / found.numel()
+        ),
+        "layer1.weight on rank 0 is exactly 1/2 of the reference": partial(
+            train_half, gradient=lambda found: found / 2
+        ),
+        "layer1.weight on rank 0 is off by ": partial(train_half, gradient=lambda found: found * 1.00003),
+        "layer1.weight on rank 0 holds nan, not a number: was a torch.empty(...) used before": partial(
+            train_half, gradient=torch.empty_like
+        ),
+        "exactly 0 x the reference: set to zero afterwards, or computed from an inbox before": partial(
+            train_half, gradient=torch.zeros_like
+        ),
+    },
 )
-def inbox_of_zeros_not_waited_for(*given):
-    return halves(*given, gradient=torch.zeros_like)
-
-
-@mutant("04.1", "values", "layer1.weight on rank 0 is off by ")
-def a_little_too_much(*given):
-    return halves(*given, gradient=lambda found: found * 1.00003)
-
-
-@mutant("04.1", "values", "right gradients, but the loss on rank 1 is exactly 1.0005 x that of all rows")
-def loss_is_a_little_too_large(*given):
-    return halves(*given, returned=lambda loss: loss.item() * 1.0005)
-
-
-@mutant("04.1", "values", "layer1.weight on rank 0 is exactly 1/2 of the reference")
-def averages_over_the_ranks(*given):
-    return halves(*given, gradient=lambda found: found / 2)
+wrong(
+    "04.1",
+    "edges",
+    {
+        "both sides of a message name the same length and dtype": lambda half, inputs, targets, shape: train_half(
+            half, inputs, targets, (len(targets), 4)
+        )
+    },
+)
 
 
 @mutant("04.1", "values", "did it send as often as it is received from, and wait() for each isend?", hangs=True)
@@ -184,13 +119,13 @@ def rank_0_without_backward(half, inputs, targets, shape):
         comm.send(half(inputs).detach(), 1)
         comm.recv(torch.empty(shape), 1)
         return None
-    return halves(half, inputs, targets, shape)
+    return train_half(half, inputs, targets, shape)
 
 
 @mutant("04.1", "values", "both sides of a message name the same length and dtype")
 def sends_the_gradient_of_the_output(half, inputs, targets, shape):
     if dist.get_rank() == 0:
-        return halves(half, inputs, targets, shape)
+        return train_half(half, inputs, targets, shape)
     x = comm.recv(torch.empty(shape), 0).requires_grad_()
     y = half(x)
     y.retain_grad()
@@ -202,7 +137,7 @@ def sends_the_gradient_of_the_output(half, inputs, targets, shape):
 
 @mutant("04.1", "values", "right gradients, but the weights have changed")
 def updates_too(half, *given):
-    loss = halves(half, *given)
+    loss = train_half(half, *given)
     update(half)
     return loss
 
@@ -237,11 +172,6 @@ def row_by_row(half, inputs, targets, shape):
     for row in x.grad:
         comm.send(row, 0)
     return loss.item()
-
-
-@mutant("04.1", "edges", "both sides of a message name the same length and dtype")
-def always_four_wide(half, inputs, targets, shape):
-    return halves(half, inputs, targets, (len(targets), 4))
 
 
 # 04.2 ------------------------------------------------------------------------------------------------------------
@@ -1253,96 +1183,62 @@ class ByAutogradInOne(Right):
 
 # 04.9 ------------------------------------------------------------------------------------------------------------
 
-
-def gpipe(
-    half,
-    parts,
-    width,
-    *,
-    weight=lambda rows, total, m: rows / total,
-    back=lambda gradient, m: gradient,
-    loss_of=lambda values, rows: sum(values),
-    between=lambda half: None,
-    order=lambda kept, rank: kept,
-):
-    """Right, unless a part is chosen otherwise; `values` are the weighed losses."""
-    rank, m, kept = dist.get_rank(), len(parts), []
-    total = sum(len(targets) for _, targets in parts)
-    for inputs, targets in parts:
-        if rank == 0:
-            x, y = inputs, half(inputs)
-            comm.send(y.detach(), 1)
-        else:
-            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
-            y = F.cross_entropy(half(x), targets) * weight(len(targets), total, m)
-        kept.append((x, y))
-    for x, y in order(kept, rank):
-        between(half)
-        if rank == 0:
-            y.backward(back(comm.recv(torch.empty_like(y), 1), m))
-        else:
-            y.backward()
-            comm.send(x.grad, 0)
-    return loss_of([y.item() for _, y in kept], [len(x) for x, _ in kept]) if rank == 1 else None
+NO_WEIGHT = {"weight": lambda mine, rows: 1, "loss_of": lambda values, rows: weighed(values, rows) / sum(rows)}
 
 
-def mean_over_rows(values, rows):
-    return sum(value * n for value, n in zip(values, rows, strict=True)) / sum(rows)
+def weighed(values, rows):
+    """The sum of what stands for all rows."""
+    return sum(value * n for value, n in zip(values, rows, strict=True))
 
 
-@mutant(
+wrong(
     "04.9",
     "gradients",
-    "your gradient is exactly 4.0 x the reference: was the loss divided? What makes it the mean over all rows?",
+    {
+        "your gradient is exactly 4.0 x the reference: was the loss divided? What makes it the mean over all rows?": (
+            partial(gpipe, **NO_WEIGHT)
+        ),
+        "layer1.weight on rank 0 is exactly 1/4 of the reference: was the loss divided twice": partial(
+            gpipe, back=lambda gradient, m: gradient / m
+        ),
+        "layer2.weight on rank 1 is exactly 4.0 x the reference: was the loss divided? What makes it": partial(
+            gpipe, back=lambda gradient, m: gradient / m, **NO_WEIGHT
+        ),
+        "your gradient is exactly 1/4 of the reference": partial(
+            gpipe, weight=lambda mine, rows: mine / sum(rows) / len(rows)
+        ),
+        "your gradient is exactly 8.0 x the reference: was the loss summed over the rows, and never": partial(
+            gpipe, weight=lambda mine, rows: mine, loss_of=lambda values, rows: sum(values) / sum(rows)
+        ),
+        "your gradient is exactly 2.0 x the reference: was the loss summed over a micro-batch's rows": partial(
+            gpipe, weight=lambda mine, rows: mine / len(rows)
+        ),
+        "exactly 1/2 of the reference: was a mean over a micro-batch's rows divided by all rows?": partial(
+            gpipe, weight=lambda mine, rows: 1 / sum(rows)
+        ),
+        "your gradient is 1.143 x the reference": partial(gpipe, weight=lambda mine, rows: mine / (sum(rows) - 1)),
+        "2 micro-batches of 3, 3 rows: your gradient is exactly 1/2 of the reference: divided by 4? Here": partial(
+            gpipe, weight=lambda mine, rows: 1 / 4, loss_of=lambda values, rows: sum(values) * 4 / len(rows)
+        ),
+        "2 micro-batches of 3, 3 rows: your gradient is exactly 0.75 x the reference: divided by 8?": partial(
+            gpipe, weight=lambda mine, rows: mine / 8, loss_of=lambda values, rows: sum(values) * 8 / sum(rows)
+        ),
+        "right gradients, but the loss on rank 1 is exactly 1/4 of that of all rows": partial(
+            gpipe, loss_of=lambda values, rows: sum(values) / len(values)
+        ),
+        NO_NUMBER.format("a tensor with its history"): partial(
+            gpipe, loss_of=lambda values, rows: torch.tensor(sum(values), requires_grad=True)
+        ),
+    },
 )
-def not_repaired(*given):
-    return gpipe(*given, weight=lambda rows, total, m: 1, loss_of=mean_over_rows)
 
 
-@mutant("04.9", "gradients", "layer1.weight on rank 0 is exactly 1/4 of the reference: was the loss divided twice")
-def divided_on_both_ranks(*given):
-    return gpipe(*given, back=lambda gradient, m: gradient / m)
-
-
-@mutant(
-    "04.9", "gradients", "layer2.weight on rank 1 is exactly 4.0 x the reference: was the loss divided? What makes it"
-)
-def divided_on_the_way_back(*given):
-    return gpipe(*given, weight=lambda rows, total, m: 1, back=lambda gradient, m: gradient / m, loss_of=mean_over_rows)
-
-
-@mutant("04.9", "gradients", "your gradient is exactly 1/4 of the reference")
-def divided_twice(*given):
-    return gpipe(*given, weight=lambda rows, total, m: rows / total / m)
-
-
-@mutant(
-    "04.9", "gradients", "your gradient is exactly 8.0 x the reference: was the loss summed over the rows, and never"
-)
-def summed(*given):
-    return gpipe(*given, weight=lambda rows, total, m: rows, loss_of=lambda values, rows: sum(values) / sum(rows))
-
-
-@mutant(
-    "04.9", "gradients", "your gradient is exactly 2.0 x the reference: was the loss summed over a micro-batch's rows"
-)
-def summed_and_divided(*given):
-    return gpipe(*given, weight=lambda rows, total, m: rows / m)
-
-
-@mutant("04.9", "gradients", "exactly 1/2 of the reference: was a mean over a micro-batch's rows divided by all rows?")
-def mean_divided_by_all_rows(*given):
-    return gpipe(*given, weight=lambda rows, total, m: 1 / total)
-
-
-@mutant("04.9", "gradients", "your gradient is 1.143 x the reference")
-def one_row_too_few(*given):
-    return gpipe(*given, weight=lambda rows, total, m: rows / (total - 1))
-
-
-@mutant("04.9", "uneven", "each micro-batch's mean is weighed by 4/9, as if all had the rows of the first one")
-def weighs_by_the_first_one_s_rows(half, parts, width):
-    return gpipe(half, parts, width, weight=lambda rows, total, m: len(parts[0][1]) / total)
+@mutant("04.9", "uneven", "these are the gradients of the mean of the micro-batches' means: a row of number 2, the")
+def divides_the_gradients_at_the_end(half, parts, width):
+    loss = gpipe(half, parts, width, **NO_WEIGHT)
+    for p in half.parameters():
+        p.grad /= len(parts)
+    return loss
 
 
 @mutant("04.9", "gradients", "did it send as often as it is received from, and wait() for each isend?", hangs=True)
@@ -1351,71 +1247,6 @@ def gradients_not_sent(half, parts, width):
         return gpipe(half, parts, width)
     for inputs, _ in parts:
         comm.recv(torch.empty(len(inputs), width), 0)
-
-
-@mutant(
-    "04.9",
-    "uneven",
-    "these are the gradients of the mean of the micro-batches' means: a row of number 2, the short one",
-)
-def mean_of_means(*given):
-    return gpipe(*given, weight=lambda rows, total, m: 1 / m, loss_of=lambda values, rows: sum(values))
-
-
-@mutant(
-    "04.9",
-    "uneven",
-    "these are the gradients of the mean of the micro-batches' means: a row of number 2, the short one",
-)
-def divides_the_gradients_at_the_end(half, parts, width):
-    loss = gpipe(half, parts, width, weight=lambda rows, total, m: 1, loss_of=mean_over_rows)
-    for p in half.parameters():
-        p.grad /= len(parts)
-    return loss
-
-
-@mutant("04.9", "gradients", "right gradients, but the loss on rank 1 is exactly 1/4 of that of all rows")
-def loss_divided_too(*given):
-    return gpipe(*given, loss_of=lambda values, rows: sum(values) / len(values))
-
-
-@mutant("04.9", "gradients", "only the last micro-batch counts: were the gradients set to zero in between?")
-def zeroed_in_between(*given):
-    return gpipe(*given, between=lambda half: half.zero_grad())
-
-
-@mutant(
-    "04.9",
-    "gradients",
-    "2 micro-batches of 3, 3 rows: your gradient is exactly 1/2 of the reference: divided by 4? Here",
-)
-def divides_by_4(*given):
-    return gpipe(*given, weight=lambda rows, total, m: 1 / 4, loss_of=lambda values, rows: sum(values) * 4 / len(rows))
-
-
-@mutant(
-    "04.9", "gradients", "2 micro-batches of 3, 3 rows: your gradient is exactly 0.75 x the reference: divided by 8?"
-)
-def divides_by_8(*given):
-    return gpipe(
-        *given, weight=lambda rows, total, m: rows / 8, loss_of=lambda values, rows: sum(values) * 8 / sum(rows)
-    )
-
-
-@mutant("04.9", "gradients", "the last micro-batch is left out")
-def without_the_last(half, parts, width):
-    return gpipe(half, parts[:-1], width)
-
-
-@mutant("04.9", "gradients", "the last micro-batch is left out")
-def last_backward_left_out(*given):
-    return gpipe(*given, order=lambda kept, rank: kept[:-1])
-
-
-@mutant("04.9", "gradients", "right gradients, but rank 1 returned a tensor with its history, not the loss as a number")
-def returns_a_tensor(half, parts, width):
-    loss = gpipe(half, parts, width)
-    return torch.tensor(loss, requires_grad=True) if dist.get_rank() == 1 else None
 
 
 @mutant("04.9", "messages", "values right, but one micro-batch after the other: rank 0 sends number 1 only when the")
@@ -1431,7 +1262,7 @@ def two_at_a_time(*given):
 def some_at_a_time(half, parts, width, many):
     total = sum(len(targets) for _, targets in parts)
     groups = [parts[first : first + many] for first in range(0, len(parts), many)]
-    losses = [gpipe(half, group, width, weight=lambda rows, _, m: rows / total) for group in groups]
+    losses = [gpipe(half, group, width, weight=lambda mine, _: mine / total) for group in groups]
     return sum(losses) if dist.get_rank() == 1 else None
 
 
@@ -1455,13 +1286,6 @@ def gradients_past_the_ledger(half, parts, width):
         loss.backward()
         dist.send(x.grad, 0)
     return sum(loss.item() for _, loss in kept)
-
-
-@mutant(
-    "04.9", "gradients", "the gradients come back in another order than rank 0 takes them: each y needs that of its"
-)
-def one_rank_the_other_way_round(*given):
-    return gpipe(*given, order=lambda kept, rank: kept[::-1] if rank else kept)
 
 
 @mutant("04.9", "gradients", "right gradients, but the weights have changed")
@@ -1497,115 +1321,39 @@ def exits(half, parts, width):
 # 04.10 -----------------------------------------------------------------------------------------------------------
 
 
-def tied_step(stage, tied, inputs, targets, shape):
-    """The exercise's own, with its bug."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    x = inputs if rank == 0 else comm.recv(torch.empty(shape), rank - 1).requires_grad_()
-    y = stage(x)
-    if rank == last:
-        y = F.cross_entropy(y.flatten(0, 1), targets.flatten())
-        y.backward()
-    else:
-        comm.send(y.detach(), rank + 1)
-        y.backward(comm.recv(torch.empty_like(y), rank + 1))
-    if rank > 0:
-        comm.send(x.grad, rank - 1)
-    return y.item() if rank == last else None
+def add(own, theirs, first):
+    """Right."""
+    return own + theirs
 
 
-def mend(given, change, alone=lambda tied: None):
-    """The step, then `change(own gradient, the other's)` on both ranks that hold the tied weight."""
-    loss = tied_step(*given)
-    tied, last = given[1], dist.get_world_size() - 1
-    if tied is not None and last:
-        theirs, other = torch.empty_like(tied), last - dist.get_rank()
-        handles = [comm.irecv(theirs, other), comm.isend(tied.grad, other)]
-        for handle in handles:
-            handle.wait()
-        tied.grad = change(tied.grad, theirs)
-    elif tied is not None:
-        alone(tied)
-    return loss
-
-
-@mutant(
-    "04.10",
-    "gradients",
-    "rank 0's copy has the gradient of looking tokens up, rank 1's that of the head: nobody adds them",
-)
-def not_mended(*given):
-    return tied_step(*given)
-
-
-@mutant("04.10", "gradients", "only rank 0's copy has the sum; rank 1's keeps its own part, so the two drift apart")
-def first_copy_alone(*given):
-    return mend(given, lambda own, theirs: own + theirs if dist.get_rank() == 0 else own)
-
-
-@mutant("04.10", "gradients", "only rank 1's copy has the sum; rank 0's keeps its own part")
-def last_copy_alone(*given):
-    return mend(given, lambda own, theirs: own + theirs if dist.get_rank() else own)
-
-
-@mutant(
-    "04.10",
-    "gradients",
-    "embedding.weight on rank 0 is exactly 1/2 of the reference: an average of the two copies' gradients",
-)
-def average(*given):
-    return mend(given, lambda own, theirs: (own + theirs) / 2)
-
-
-@mutant("04.10", "gradients", "each copy has twice its own gradient: add the *other* rank's")
-def own_twice(*given):
-    return mend(given, lambda own, theirs: own + own)
-
-
-@mutant("04.10", "gradients", "the two copies changed places: add what comes in, do not put it in place")
-def changed_places(*given):
-    return mend(given, lambda own, theirs: theirs)
-
-
-@mutant("04.10", "gradients", "both copies have rank 1's part alone: add, do not replace")
-def the_last_s_for_both(*given):
-    return mend(given, lambda own, theirs: own if dist.get_rank() else theirs)
-
-
-@mutant("04.10", "gradients", "embedding.weight on rank 0 is exactly 2.0 x the reference: is it added twice?")
-def summed_twice(*given):
-    return mend(given, lambda own, theirs: 2 * (own + theirs))
-
-
-@mutant("04.10", "gradients", "rank 0's copy has its own part twice: it came back in what rank 1 sent")
-def last_sends_the_sum(*given):
-    return mend(given, lambda own, theirs: own + theirs if dist.get_rank() else 2 * own + theirs)
-
-
-@mutant("04.10", "gradients", "rank 1's copy has its own part twice: it came back in what rank 0 sent")
-def first_sends_the_sum(*given):
-    return mend(given, lambda own, theirs: 2 * own + theirs if dist.get_rank() else own + theirs)
-
-
-@mutant("04.10", "gradients", "right gradients, but the weights have changed")
-def averages_the_weights_too(*given):
-    def change(own, theirs):
+def adds_and_writes(stage, tied, *given):
+    def change(own, theirs, first):
         with torch.no_grad():
-            given[1].add_(1e-3)
+            tied.add_(1e-3)
         return own + theirs
 
-    return mend(given, change)
+    return mended(change, stage, tied, *given)
 
 
-@mutant(
-    "04.10", "gradients", "each copy has its own part and half of the other's: the gradient of two uses is their sum"
+wrong(
+    "04.10",
+    "gradients",
+    {
+        "embedding.weight on rank 0 is exactly 1/2 of the reference: an average of the two copies' gradients": partial(
+            mended, lambda own, theirs, first: (own + theirs) / 2
+        ),
+        "embedding.weight on rank 0 is exactly 2.0 x the reference: is it added twice?": partial(
+            mended, lambda own, theirs, first: 2 * (own + theirs)
+        ),
+        "the other's came in, but tied.grad is what it was; what is sent, and where is it added?": partial(
+            mended, lambda own, theirs, first: own
+        ),
+        "right gradients, but the weights have changed": adds_and_writes,
+        "right gradients, but rank 1 returned a tensor, not the loss as a number": lambda *given: torch.tensor(
+            mended(add, *given) or 0.0
+        ),
+    },
 )
-def half_of_the_other_s(*given):
-    return mend(given, lambda own, theirs: own + theirs / 2)
-
-
-@mutant("04.10", "gradients", "640 bytes came in, but tied.grad is what it was; what is sent, and where is it added?")
-def received_and_not_added(*given):
-    return mend(given, lambda own, theirs: own)
 
 
 @mutant("04.10", "gradients", "embedding.weight on rank 0 holds nan, not a number: was a torch.empty(...) used before")
@@ -1620,11 +1368,6 @@ def adds_before_it_waits(*given):
         for handle in handles:
             handle.wait()
     return loss
-
-
-@mutant("04.10", "gradients", "right gradients, but rank 1 returned a tensor, not the loss as a number")
-def returns_the_loss_as_a_tensor(*given):
-    return torch.tensor(mend(given, lambda own, theirs: own + theirs) or 0.0)
 
 
 @mutant(
@@ -1693,8 +1436,11 @@ def zeros_from_those_between(*given):
 
 
 @mutant("04.10", "edges", "1 rank, 2 x 5 tokens: embedding.weight on rank 0 is exactly 2.0 x")
-def doubled_on_one_rank(*given):
-    return mend(given, lambda own, theirs: own + theirs, alone=lambda tied: tied.grad.mul_(2))
+def doubled_on_one_rank(stage, tied, *given):
+    loss = mended(add, stage, tied, *given)
+    if dist.get_world_size() == 1:
+        tied.grad *= 2
+    return loss
 
 
 @mutant("04.10", "edges", "1 rank, 2 x 5 tokens: an error: ")

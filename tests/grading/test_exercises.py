@@ -86,7 +86,7 @@ def test_the_untouched_stub_gets_none(exercise, answers):
 @pytest.mark.parametrize(
     ("exercise", "level", "reason", "answer", "hangs"),
     MUTANTS,
-    ids=[f"{m[0]}-{m[3].__name__}-{i}" for i, m in enumerate(MUTANTS)],
+    ids=[f"{m[0]}-{getattr(m[3], '__name__', 'parts')}-{i}" for i, m in enumerate(MUTANTS)],
 )
 def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answer, hangs):
     if isinstance(EXERCISES[exercise], NumberExercise):

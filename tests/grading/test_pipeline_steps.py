@@ -11,38 +11,31 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.checks import check
-from course_lib.checks.kit import parts as cut_model
-from course_lib.checks.kit import replicas as one_model
-from tests.grading.conftest import mutants_file
-
-tied_step = mutants_file("04_model_and_pipeline_parallelism").tied_step  # the exercise's own, with its bug
+from course_lib.checks.kit.gradients import differing
+from course_lib.checks.module_04.halves import HALVES, train_half
+from course_lib.checks.module_04.tied import tied_step
 
 # 04.1 ----------------------------------------------------------------------------------------------------------------
 
 
-def train_half(half, inputs, targets, shape, *, sent=lambda y: y.detach(), loss_of=F.cross_entropy):
-    """Right, with another thing sent or another loss of the same value."""
+def without_detach(half, inputs, targets, shape):
+    """Send takes numbers only."""
+    if dist.get_rank() == 1:
+        return train_half(half, inputs, targets, shape)
+    y = half(inputs)
+    comm.send(y, 1)
+    y.backward(comm.recv(torch.empty(shape), 1))
+    return None
+
+
+def row_by_row(half, inputs, targets, shape):
     if dist.get_rank() == 0:
-        y = half(inputs)
-        comm.send(sent(y), 1)
-        y.backward(comm.recv(torch.empty(shape), 1))
-        return None
+        return train_half(half, inputs, targets, shape)
     x = comm.recv(torch.empty(shape), 0).requires_grad_()
-    loss = loss_of(half(x), targets)
+    loss = sum(F.cross_entropy(*row) for row in zip(half(x), targets, strict=True)) / len(targets)
     loss.backward()
     comm.send(x.grad, 0)
     return loss.item()
-
-
-def without_detach(*given):
-    return train_half(*given, sent=lambda y: y)
-
-
-def row_by_row(*given):
-    def loss_of(logits, targets):
-        return sum(F.cross_entropy(*row) for row in zip(logits, targets, strict=True)) / len(targets)
-
-    return train_half(*given, loss_of=loss_of)
 
 
 def zeroes_first(half, *given):
@@ -229,24 +222,22 @@ def test_a_failed_answer_s_handle_does_not_warn_in_the_next_check(capsys):
 WANT = torch.tensor([1.0, -2.0])
 
 
-def reason_of(got, **known):
-    """In module 04's words and in module 03's."""
-    cut = cut_model.why_wrong({(0, "w"): got}, {(0, "w"): WANT}, **known)
-    return cut, one_model.why_wrong([{"w": got}], {"w": WANT})
+def reason_of(got):
+    return differing({(0, "w"): got}, {(0, "w"): WANT}, ())
 
 
 def test_what_is_nearly_right_is_not_called_one_time_the_reference():
-    for reason in reason_of(WANT * 1.00003):
-        assert "w on rank 0 is off by 3e-05 x its largest number, more than rounding" in reason
+    assert "w on rank 0 is off by 3e-05 x its largest number, more than rounding" in reason_of(WANT * 1.00003)
 
 
 def test_a_factor_near_one_has_its_digits():
-    for reason in reason_of(WANT * 1.0005):
-        assert "exactly 1.0005 x the reference" in reason
+    assert "exactly 1.0005 x the reference" in reason_of(WANT * 1.0005)
 
 
-def test_rounding_is_measured_by_what_was_summed():
-    """Terms of 100 that cancel to 2 round as numbers of 100 do."""
-    got = WANT + torch.tensor([2e-4, 0.0])
-    assert reason_of(got)[0] and reason_of(got, sizes={(0, "w"): 1.0})[0]
-    assert reason_of(got, sizes={(0, "w"): 100.0})[0] is None
+def test_values_are_judged_in_float64_and_bytes_in_float32():
+    """In float32 a sum whose terms cancel would look wrong, added up in another order."""
+    for level in HALVES.levels.values():
+        dtypes = [(case.look, HALVES.inputs(case, 0).dtype) for case in level.cases]
+        assert set(dtypes) <= {(False, torch.float64), (True, torch.float32)}
+        assert dtypes[0] == (False, torch.float64)
+    assert check("04.1", row_by_row, seed=5).passed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from course_lib.checks.kit.judge import ended_badly
 from course_lib.checks.kit.runner import drop_pool, run_call
+from course_lib.checks.kit.slips import Slips, like
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
@@ -36,6 +38,8 @@ class ProbeExercise:
     levels: Mapping[str, Level]
     hints: tuple[str, ...]
     warm_up: Callable[[], None] | None = None  # called on every rank first, outside the learner's time limit
+    slips: Slips = field(default_factory=dict)
+    left: Callable[[Any, tuple[Any, ...]], Any] = lambda given, reports: None  # by which a slip is known; None: right
 
 
 def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: int, timeout: float) -> str | None:
@@ -51,4 +55,8 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
         return text if "not written yet" in text else f"{case}: {text}"
     if unmatched(trial.events):
         drop_pool(case.world_size)  # a message of this run must not reach the next one
-    return exercise.verdict(case, given, trial.reports, Ledger(trial.events, case.world_size))
+    reason = exercise.verdict(case, given, trial.reports, Ledger(trial.events, case.world_size))
+    if reason is None:
+        return None
+    says = like(exercise.slips, exercise.probe, given, partial(exercise.left, given), trial, case.world_size)
+    return f"{case}: {says if isinstance(says, str) else says(case, trial)}" if says else reason

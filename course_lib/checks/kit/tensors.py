@@ -16,7 +16,7 @@ NO_MULTIPLE = "is no multiple of the reference"
 Causes = Sequence[tuple[float, str]]  # a ratio, and what gives just that
 
 
-def same(got: Tensor | None, want: Tensor | None, *, terms: float = 0.0) -> bool:
+def same(got: Tensor | None, want: Tensor | None, *, terms: float = 0.0, tolerance: float | None = None) -> bool:
     """Equal up to rounding, relative to the largest number; or both are None.
 
     `terms` is the size of what was summed: where it cancels, the sum is small and its rounding is not.
@@ -26,7 +26,7 @@ def same(got: Tensor | None, want: Tensor | None, *, terms: float = 0.0) -> bool
     if not want.numel() or not want.is_floating_point():
         return torch.equal(got, want)
     scale = max(float(want.abs().max()), terms) or 1.0
-    return float((got - want).abs().max()) <= TOLERANCES[want.dtype] * scale
+    return float((got - want).abs().max()) <= (tolerance or TOLERANCES[want.dtype]) * scale
 
 
 def ratio_of(got: Tensor, want: Tensor) -> float | None:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checks.kit.parts import Gradients, Guess, Place, gradients_on
-from course_lib.checks.kit.probe import ProbeExercise
+from course_lib import comm
+from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.stages import FP32, Report, attempt_on, wrong_step
+from course_lib.checks.kit.step import ALL_ZEROS, FP32, Report, Scene, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
 from course_lib.costs.pipeline import pipeline_step
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.stages import cut
-from course_lib.training.batches import Batch
 
 SMALL = ModelConfig(
     name="small Llama", hidden_size=8, n_layers=2, n_heads=2, n_kv_heads=1, ffn_size=12, vocab_size=20, tied=True
 )
 SIZES = {1: (4,), 2: (2, 2), 3: (1, 2, 1)}  # embedding, two layers, norm and head, by ranks
 TABLE = FP32 * SMALL.vocab_size * SMALL.hidden_size
+COMES_BACK = (
+    "rank {}'s copy has its own part twice: it came back in what rank {} sent. "
+    "Was that the sum already, or was something added to tied.grad before its send had ended?"
+)
+HALF_WAY = "only rank {}'s copy has the sum; rank {}'s keeps its own part, so the two drift apart"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,44 +41,27 @@ class Tied:
     world_size: int
     batch: int = 2
     sequence: int = 5
-    look_at_bytes: bool = False
+    look: bool = False
 
     def __str__(self) -> str:
         return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {self.batch} x {self.sequence} tokens"
 
 
-class Given(NamedTuple):
-    """The seed of the model, the batch, and the shape of what passes a cut."""
-
-    seed: int
-    batch: Batch
-    shape: tuple[int, int, int]
-
-
-def draw(case: Tied, seed: int) -> Given:
+def scene(case: Tied, seed: int) -> Scene:
     """Tokens and the ones that follow them, the same on all ranks."""
-    generator = torch.Generator().manual_seed(seed * 1009 + case.world_size)
+    p, shape = case.world_size, (case.batch, case.sequence, SMALL.hidden_size)
+    generator = torch.Generator().manual_seed(seed * 1009 + p)
     tokens = torch.randint(SMALL.vocab_size, (case.batch, case.sequence + 1), generator=generator)
-    batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    return Given(seed + 1, batch, (case.batch, case.sequence, SMALL.hidden_size))
-
-
-def build(seed: int, *, tied: bool = True) -> Decoder:
-    """The whole model; untied it starts from the same numbers."""
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(seed + 1)
         model = Decoder(SMALL)
-        if tied:
-            return model
-        apart = Decoder(replace(SMALL, tied=False))
-    apart.load_state_dict(model.state_dict())
-    return apart
-
-
-def attempt(function: Callable[..., Any], given: Given) -> Report:
-    """Runs on a rank."""
-    stage = cut(build(given.seed), SIZES[dist.get_world_size()])[dist.get_rank()]
-    return attempt_on(stage, lambda: function(stage, copy_of(stage), *given.batch, given.shape))
+    return Scene(
+        parts=cut(model, SIZES[p]),
+        arguments=lambda stage, rank: (stage, copy_of(stage), inputs, targets, shape),
+        loss=lambda: F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()),
+        told=(p - 1,),
+    )
 
 
 def copy_of(stage: nn.Module) -> nn.Parameter | None:
@@ -82,19 +70,37 @@ def copy_of(stage: nn.Module) -> nn.Parameter | None:
     return weight if weight is not None else stage.get_parameter("head.weight") if stage.head else None
 
 
-def verdict(case: Tied, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """Gradients and loss, then bytes."""
-    p = case.world_size
-    want, loss = _on_one_device(given, p)
-    causes = [(0.5, "an average of the two copies' gradients, where their sum belongs"), (2, "is it added twice?")]
-    guesses = _guesses(given, p, _not_added(p, reports, book)) if p > 1 else []
-    reason = wrong_step(reports, want, loss, book, guesses=guesses, causes=causes)
-    if reason is None and case.look_at_bytes:
-        reason = _wrong_bytes(case, book)
-    return f"{case}: {reason}" if reason else None
+def tied_step(
+    stage: nn.Module, tied: nn.Parameter | None, inputs: Tensor, targets: Tensor, shape: Sequence[int]
+) -> float | None:
+    """The exercise's own, with its bug."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    x = inputs if rank == 0 else comm.recv(torch.empty(shape), rank - 1).requires_grad_()
+    y = stage(x)
+    if rank == last:
+        y = F.cross_entropy(y.flatten(0, 1), targets.flatten())
+        y.backward()
+    else:
+        comm.send(y.detach(), rank + 1)
+        y.backward(comm.recv(torch.empty_like(y), rank + 1))
+    if rank > 0:
+        assert x.grad is not None
+        comm.send(x.grad, rank - 1)
+    return float(y.item()) if rank == last else None
 
 
-def _wrong_bytes(case: Tied, book: Ledger) -> str | None:
+def mended(change: Callable[[Tensor, Tensor, bool], Tensor], *given: Any) -> float | None:
+    """The step, then what `change` makes of a copy's own gradient and the other's; true on the first rank."""
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if tied is not None and last:
+        theirs, other = torch.empty_like(tied), last - dist.get_rank()
+        for handle in [comm.irecv(theirs, other), comm.isend(tied.grad, other)]:
+            handle.wait()
+        tied.grad = change(tied.grad, theirs, dist.get_rank() == 0)
+    return loss
+
+
+def _wrong_bytes(case: Tied, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
     p = case.world_size
     one = FP32 * case.batch * case.sequence * SMALL.hidden_size
     target = pipeline_step([one] * (p - 1), n_ranks=p, n_microbatches=1, tied_bytes=TABLE).sent_bytes
@@ -111,75 +117,71 @@ def _wrong_bytes(case: Tied, book: Ledger) -> str | None:
     return None
 
 
-def _not_added(p: int, reports: tuple[Any, ...], book: Ledger) -> str:
+def _not_added(case: Tied, trial: Trial) -> str:
     """What was done in place of adding, if each copy has the gradient of its own use alone."""
-    copies = f"rank 0's copy has the gradient of looking tokens up, rank {p - 1}'s that of the head"
-    if any(report.weights_written for report in reports):
+    copies = f"rank 0's copy has the gradient of looking tokens up, rank {case.world_size - 1}'s that of the head"
+    if any(report.written for report in trial.reports):
         return f"{copies}: the *weights* were written, which are equal anyway; add the gradients"
-    if any(event.operation == "all_reduce" for event in book.events):
+    if any(event.operation == "all_reduce" for event in trial.events):
         return f"{copies}: what comm.all_reduce returns is the sum, its input stays as it is; where does the sum go?"
-    if any(event.kind == "recv" and event.nbytes == TABLE for event in book.events):
-        return f"{copies}: {TABLE} bytes came in, but tied.grad is what it was; what is sent, and where is it added?"
+    if any(event.kind == "recv" and event.nbytes == 2 * TABLE for event in trial.events):
+        return f"{copies}: the other's came in, but tied.grad is what it was; what is sent, and where is it added?"
     return f"{copies}: nobody adds them"
 
 
-def _on_one_device(given: Given, p: int, *, tied: bool = True) -> tuple[dict[Place, Tensor | None], float]:
-    """Gradients by rank, and the loss; both copies of what is tied have the whole gradient."""
-    model = build(given.seed, tied=tied)
-    loss = F.cross_entropy(model(given.batch[0]).flatten(0, 1), given.batch[1].flatten())
-    loss.backward()
-    stages = cut(model, SIZES[p])
-    return {place: x for rank in range(p) for place, x in gradients_on(rank, stages[rank]).items()}, loss.item()
-
-
-def _guesses(given: Given, p: int, not_added: str) -> list[Guess]:
-    """What the two copies hold if their gradients are not added, or only half of the way."""
-    apart, (whole, _) = _on_one_device(given, p, tied=False)[0], _on_one_device(given, p)
-    first, last = (0, "embedding.weight"), (p - 1, "head.weight")
-    looked_up, multiplied, both = apart[first], apart[last], whole[first]
-    assert looked_up is not None and multiplied is not None and both is not None
-
-    def copies(one: Tensor | None, other: Tensor | None) -> Gradients:
-        return {first: one, last: other}
-
-    back = "rank {}'s copy has its own part twice: it came back in what rank {} sent. "
-    back += "Was that the sum already, or was something added to tied.grad before its send had ended?"
-    half = "only rank {}'s copy has the sum; rank {}'s keeps its own part, so the two drift apart"
-    return [
-        (copies(looked_up, multiplied), not_added),
-        (copies(both, multiplied), half.format(0, p - 1)),
-        (copies(looked_up, both), half.format(p - 1, 0)),
-        (copies(both + looked_up, both), back.format(0, p - 1)),
-        (copies(both, both + multiplied), back.format(p - 1, 0)),
-        (copies(multiplied, looked_up), "the two copies changed places: add what comes in, do not put it in place"),
-        (copies(2 * looked_up, 2 * multiplied), "each copy has twice its own gradient: add the *other* rank's"),
-        (
-            copies(looked_up + multiplied / 2, multiplied + looked_up / 2),
-            "each copy has its own part and half of the other's: the gradient of two uses is their sum",
-        ),
-        (copies(multiplied, multiplied), f"both copies have rank {p - 1}'s part alone: add, do not replace"),
-        (copies(looked_up, looked_up), "both copies have rank 0's part alone: add, do not replace"),
-    ]
-
-
-TIED = ProbeExercise(
+TIED = step_exercise(
     key="04.10",
     title="find the bug: one weight, two ranks",
-    inputs=draw,
-    probe=attempt,
-    verdict=verdict,
+    scene=scene,
+    slips={
+        _not_added: tied_step,
+        lambda case, trial: HALF_WAY.format(0, case.world_size - 1): partial(
+            mended, lambda own, theirs, first: own + theirs if first else own
+        ),
+        lambda case, trial: HALF_WAY.format(case.world_size - 1, 0): partial(
+            mended, lambda own, theirs, first: own if first else own + theirs
+        ),
+        lambda case, trial: COMES_BACK.format(0, case.world_size - 1): partial(
+            mended, lambda own, theirs, first: 2 * own + theirs if first else own + theirs
+        ),
+        lambda case, trial: COMES_BACK.format(case.world_size - 1, 0): partial(
+            mended, lambda own, theirs, first: own + theirs if first else 2 * own + theirs
+        ),
+        "the two copies changed places: add what comes in, do not put it in place": partial(
+            mended, lambda own, theirs, first: theirs
+        ),
+        "each copy has twice its own gradient: add the *other* rank's": partial(
+            mended, lambda own, theirs, first: 2 * own
+        ),
+        "each copy has its own part and half of the other's: the gradient of two uses is their sum": partial(
+            mended, lambda own, theirs, first: own + theirs / 2
+        ),
+        lambda case, trial: f"both copies have rank {case.world_size - 1}'s part alone: add, do not replace": partial(
+            mended, lambda own, theirs, first: theirs if first else own
+        ),
+        "both copies have rank 0's part alone: add, do not replace": partial(
+            mended, lambda own, theirs, first: own if first else theirs
+        ),
+    },
+    causes=(
+        (0.5, "an average of the two copies' gradients, where their sum belongs"),
+        (2, "is it added twice?"),
+        ALL_ZEROS,
+    ),
+    look=_wrong_bytes,
+    means="comm.isend and comm.irecv",
     levels={
         "gradients": Level(
             points=3, cases=(Tied(world_size=2), Tied(world_size=3)), praise="both copies have the whole gradient"
         ),
         "bytes": Level(
             points=1,
-            cases=(Tied(world_size=2, look_at_bytes=True), Tied(world_size=3, batch=1, look_at_bytes=True)),
+            cases=(Tied(world_size=2, look=True), Tied(world_size=3, batch=1, look=True)),
             praise="and only their two ranks send for it, once",
         ),
         "edges": Level(
             points=1,
-            cases=(Tied(world_size=1), Tied(world_size=3, sequence=1, look_at_bytes=True)),
+            cases=(Tied(world_size=1), Tied(world_size=3, sequence=1, look=True)),
             praise="right on one rank, where there is one copy, and for one token",
         ),
     },

@@ -1,0 +1,44 @@
+"""How much a model is given at once: the rows of its largest forward, and how many wait for their backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class Forwards:
+    """The most that was seen; forwards under no_grad do not count."""
+
+    rows: int = 0
+    held: int = 0
+    waiting: int = 0
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        """After a forward."""
+        if torch.is_grad_enabled():
+            self.rows = max(self.rows, *(len(x) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), 0)
+            if output.requires_grad:
+                self.waiting += 1
+                self.held = max(self.held, self.waiting)
+                output.register_hook(self.end)
+
+    def end(self, gradient: Tensor) -> None:
+        """When its backward begins."""
+        self.waiting -= 1
+
+
+@contextmanager
+def forwards_of(module: nn.Module) -> Iterator[Forwards]:
+    """Watch a module's forwards."""
+    seen = Forwards()
+    hook = module.register_forward_hook(seen.begin, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()

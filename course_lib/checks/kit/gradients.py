@@ -1,0 +1,61 @@
+"""Gradients on ranks, of replicas or stages: what is wrong first, and what its ratio to the right one reveals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checks.kit.tensors import Causes, because, exactly, no_multiple, ratio_of, same
+
+Place = tuple[int, str]  # rank, parameter
+Gradients = Mapping[Place, Tensor | None]
+
+
+def gradients_on(rank: int, part: nn.Module) -> dict[Place, Tensor | None]:
+    """Copies of one rank's gradients; None where there is none."""
+    return {(rank, name): None if p.grad is None else p.grad.clone() for name, p in part.named_parameters()}
+
+
+def agree(got: Gradients, want: Gradients, tolerance: float | None = None) -> bool:
+    """Whether every tensor of `want` is there and right."""
+    return all(same(got.get(place), right, tolerance=tolerance) for place, right in want.items())
+
+
+def malformed(got: Gradients, want: Gradients, nan: str) -> str | None:
+    """What cannot be compared: a gradient that is missing, too much, of another shape or no number."""
+    for (rank, name), right in want.items():
+        found = got.get((rank, name))
+        if found is None and right is not None:
+            return f"{name} has no gradient on rank {rank}"
+        if found is not None and right is None:
+            return f"{name} is frozen, but has a gradient on rank {rank}"
+        if found is not None and right is not None and found.shape != right.shape:
+            return f"{name} on rank {rank} has shape {tuple(found.shape)}, expected {tuple(right.shape)}"
+        if found is not None and bool(found.isnan().any()):
+            return f"{name} on rank {rank} holds nan, not a number: {nan}"
+    return None
+
+
+def differing(got: Gradients, want: Gradients, causes: Causes) -> str:
+    """Of gradients that are not right: one ratio for all, or the first wrong tensor."""
+    flat = [torch.cat([x.flatten() for place in want if (x := side[place]) is not None]) for side in (got, want)]
+    if (ratio := ratio_of(*flat)) is not None:
+        return f"your gradient is {exactly(ratio)} the reference{because(ratio, causes)}"
+    place = next(place for place, right in want.items() if not same(got[place], right))
+    found, right = got[place], want[place]
+    assert found is not None and right is not None  # else it is malformed
+    text = f"{place[1]} on rank {place[0]}"
+    if (ratio := ratio_of(found, right)) is not None:
+        return f"{text} is {exactly(ratio)} the reference{because(ratio, causes)}"
+    return f"{text} {no_multiple(found, right)}{_on_the_others(got, place)}"
+
+
+def _on_the_others(got: Gradients, place: Place) -> str:
+    """Of replicas, whether they hold the same."""
+    copies = [found for (_, name), found in got.items() if name == place[1]]
+    if len(copies) < 2:
+        return ""
+    alike = all(same(copy, got[place]) for copy in copies)
+    return f", and {'all ranks hold the same' if alike else 'the ranks hold different ones'}"
