@@ -1,4 +1,4 @@
-"""`make lab`: the learner's own copies of the notebooks, opened in JupyterLab on this machine only."""
+"""`make lab`: the learner's own copies of notebooks and scripts, opened in JupyterLab on this machine only."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tools.paths import LEARNER, ROOT, python_of
 
 WORK = ROOT / "work"
 SOURCES = ("notebooks", "exercises/release")
+SCRIPTS = "notebooks/scripts"
 FIRST = "notebooks/00_start_here.ipynb"
 COPIED = ".copied.json"  # what was copied when, so that an untouched copy is told from an edited one
 HOST = "127.0.0.1"
@@ -95,7 +96,7 @@ def copy_notebooks(course: Path, work: Path) -> Copies:
     copied = json.loads(record.read_text()) if record.exists() else {}
     copies, notary = Copies(), NotebookNotary()
     for name in names_of(course):
-        fresh, target = without_outputs(course / name), work / name
+        fresh, target = for_learners(course / name), work / name
         there = target.read_text(encoding="utf-8") if target.exists() else None
         if there == fresh:
             continue
@@ -106,20 +107,24 @@ def copy_notebooks(course: Path, work: Path) -> Copies:
         (copies.added if there is None else copies.renewed).append(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(fresh, encoding="utf-8")
-        notary.sign(nbformat.reads(fresh, as_version=4))
+        if target.suffix == ".ipynb":
+            notary.sign(nbformat.reads(fresh, as_version=4))
         copied[name] = digest(fresh)
     record.write_text(json.dumps(copied, indent=1))
     return copies
 
 
 def names_of(course: Path) -> list[str]:
-    """Return the notebooks that learners get, relative to the course's folder."""
+    """Return the notebooks and take-home scripts that learners get, relative to the course's folder."""
     found = [path for folder in SOURCES for path in sorted((course / folder).rglob("*.ipynb"))]
+    found += sorted((course / SCRIPTS).glob("*.py"))
     return [str(path.relative_to(course)) for path in found if ".ipynb_checkpoints" not in path.parts]
 
 
-def without_outputs(path: Path) -> str:
-    """Return a notebook's text without what its cells showed, so that nothing is answered before it is asked."""
+def for_learners(path: Path) -> str:
+    """Return a script as it is, and a notebook without what its cells showed, which would answer what they ask."""
+    if path.suffix != ".ipynb":
+        return path.read_text(encoding="utf-8")
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":

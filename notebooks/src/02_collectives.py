@@ -318,6 +318,22 @@ pairs += [
 [torch.equal(ours, theirs) for ours, theirs in pairs]
 
 # %% [markdown]
+# ### To take home
+#
+# [`scripts/02_collectives.py`](scripts/02_collectives.py) does all this in PyTorch alone. Start it in a terminal with
+# `torchrun --nproc-per-node 4 02_collectives.py`, then change it.
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `comm.all_reduce(x)` | `dist.all_reduce(x)` | the sum is written over `x` |
+# | `comm.reduce_scatter(x)` | `dist.reduce_scatter_single(chunk, x)` | you bring the result's tensor, and p must divide the length |
+# | `comm.all_gather(chunk)` | `dist.all_gather_single(x, chunk)` | all chunks are equally long |
+# | `comm.broadcast(x, src=1)` | `dist.broadcast(x, src=1)` | the others' `x` is written over |
+# | `%%ranks 4` | `torchrun --nproc-per-node 4` | the processes end with the script |
+#
+# Before PyTorch 2.13 the two with `single` were called `reduce_scatter_tensor` and `all_gather_into_tensor`.
+
+# %% [markdown]
 # ## 9 · Bug museum
 #
 # Two rings that a code review let pass. Both give the right sum in the test below. Each hides a silent bug.

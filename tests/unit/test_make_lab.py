@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat.sign import NotebookNotary
 
-from tools.lab import copy_notebooks, lab_command, port_trouble, without_outputs
+from tools.lab import copy_notebooks, for_learners, lab_command, port_trouble
 from tools.paths import ROOT
 
 
@@ -41,6 +41,14 @@ def test_notebooks_are_copied_with_the_course_s_folders(tmp_path):
     assert str(copy_notebooks(source, work)) == "your copies in work/: 0 added"
 
 
+def test_take_home_scripts_are_copied_as_they_are(tmp_path):
+    source = course(tmp_path)
+    (source / "notebooks/scripts").mkdir()
+    (source / "notebooks/scripts/02_collectives.py").write_text("print('é')\n", encoding="utf-8")
+    assert len(copy_notebooks(source, tmp_path / "work").added) == 3
+    assert (tmp_path / "work/notebooks/scripts/02_collectives.py").read_text(encoding="utf-8") == "print('é')\n"
+
+
 def test_a_copy_shows_nothing_before_it_is_run(tmp_path):
     copy_notebooks(course(tmp_path), tmp_path / "work")
     (cell,) = nbformat.read(tmp_path / "work/notebooks/00_start_here.ipynb", as_version=4).cells
@@ -49,7 +57,7 @@ def test_a_copy_shows_nothing_before_it_is_run(tmp_path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_no_lesson_s_copy_holds_an_answer(path):
-    text = without_outputs(path)
+    text = for_learners(path)
     assert "the answer  " in path.read_text() and "the answer  " not in text and "outputs_hidden" not in text
 
 
