@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from course_lib.checks import withhold
-from course_lib.checks.kit import ratios
 from course_lib.checks.kit.numbers import suggest
 from course_lib.units import format_bytes, format_seconds
+from course_lib.verify.causes import in_large_units
+from course_lib.verify.numbers import number_of
 
 PUBLISHED = "COURSE_LIB_PUBLISHED"  # an environment variable; set while the course's own copies are built and compared
 FULL, CLOSE, ROUGH = 10, 5, 2  # points: right; within a factor of 2; within a factor of 10
@@ -46,18 +47,19 @@ def predict(
     print(f"Predict: {question}")
     if guess is None and think:
         print(f"  think about {think}")
-    if not isinstance(guess, int | float) and not (guess is None and PUBLISHED in os.environ):
+    number = number_of(guess)
+    if number is None and not (guess is None and PUBLISHED in os.environ):
         _ask(guess)
         return
     right = float(answer() if callable(answer) else answer)
-    if not isinstance(guess, int | float):
+    if number is None:
         print(f"  the answer  {_with_unit(right, unit)}")
         return
-    points = score_of(guess, right, tolerance)
+    points = score_of(number, right, tolerance)
     _answered[question] = Prediction(question=question, points=points)
-    print(f"  your guess  {_with_unit(guess, unit)}")
+    print(f"  your guess  {_with_unit(number, unit)}")
     print(f"  the answer  {_with_unit(right, unit)}")
-    remark = "right" if points == FULL else _remark(guess, right, world_size)
+    remark = "right" if points == FULL else _remark(number, right, world_size)
     print(f"  {points} of {FULL} points: {remark}")
 
 
@@ -97,7 +99,7 @@ def _remark(guess: float, right: float, world_size: int) -> str:
     if not 0 < guess / right < math.inf:
         return "not of the same sign, or not a number"
     ratio = guess / right
-    return ratios.in_large_units(ratio) or f"the guess is {suggest(ratio, world_size)}"
+    return in_large_units(ratio) or f"the guess is {suggest(ratio, world_size)}"
 
 
 def _with_unit(number: float, unit: str) -> str:

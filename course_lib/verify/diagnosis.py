@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import four_parts
+from course_lib.verify.causes import causes_of_gradients
 from course_lib.verify.climb import SgdTrace
-from course_lib.verify.equality import SAME, Signature, deviation, same, signature
+from course_lib.verify.equality import Signature, deviation, same, signature
+from course_lib.verify.ratios import agrees
 
 REARRANGED = {
     "transposed": "the shard was cut, or put back, along the other dim: compare its layout with torch's (out, in)",
@@ -122,21 +124,8 @@ def of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
 
 def causes_of_ratio(rung: str, ratio: float, world_size: int, n_microbatches: int) -> list[str]:
     """Everything that gives just this ratio."""
-    p, m = world_size, n_microbatches
-    table = [
-        (-1.0, "its sign is turned round: a subtraction where an addition belongs"),
-        (0.0, "nothing wrote into it"),
-    ]
-    if p > 1:
-        table += [
-            (p, "divide the sum over the ranks by their number"),
-            (1 / p, "the average was divided by the number of ranks once more"),
-        ]
-        if rung == "gradient norm":
-            table.append((math.sqrt(p), "every rank has all gradients: do not add their squares over the ranks"))
-    if m > 1:
-        table += [
-            (m, "divide each micro-batch's loss by their number"),
-            (1 / m, "the loss was divided by the number of micro-batches once more, or only one of them counts"),
-        ]
-    return [cause for expected, cause in table if abs(ratio - expected) < SAME * max(1.0, abs(expected))]
+    causes = [(cause.ratio, cause.way_out) for cause in causes_of_gradients(world_size, n_microbatches)]
+    if rung == "gradient norm" and world_size > 1:
+        text = "every rank has all gradients: do not add their squares over the ranks"
+        causes.insert(4, (math.sqrt(world_size), text))
+    return [cause for expected, cause in causes if agrees(ratio, expected)]

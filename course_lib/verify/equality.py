@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_lib.verify.ratios import agrees, in_words
+
 # Ranks add the same numbers in another order, which rounds differently at each addition. Over the sums of a small
 # model and a few steps that stays below some hundred roundings in float32 (eps 1.2e-7), and below 5e4 of the far
 # smaller ones of float64 (eps 2.2e-16); a real bug is off by a thousandth or more.
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5}
-
 SAME = 1e-3  # deviation below which a guess of how the wrong tensor was made is taken
 
 
@@ -33,18 +34,41 @@ def deviation(got: Tensor, want: Tensor, scale: float = 0.0) -> float:
     return (got - want).abs().max().item() / (max(largest(want), scale) or 1.0)
 
 
+def close(got: Tensor | None, want: Tensor | None, *, tolerance: float | None = None) -> bool:
+    """Equal up to rounding, relative to the largest number; or both are None. Whole numbers must be equal."""
+    if got is None or want is None or got.shape != want.shape:
+        return got is want
+    if not want.is_floating_point():
+        return torch.equal(got, want)
+    return deviation(got, want) <= (tolerance or TOLERANCES[want.dtype])
+
+
 def largest(x: Tensor) -> float:
     """The largest number, signs aside."""
     return x.abs().max().item() if x.numel() else 0.0
 
 
-def ratio_of(got: Tensor, want: Tensor) -> float | None:
+def ratio_of(got: Tensor, want: Tensor, *, within: float = SAME) -> float | None:
     """The number r with got = r want, None if there is none."""
     got, want = got.double().flatten(), want.double().flatten()
     if not want.any():
         return None
     ratio = (got @ want / (want @ want)).item()
-    return ratio if deviation(got, ratio * want) < SAME * min(1.0, abs(ratio)) or not got.any() else None
+    return ratio if deviation(got, ratio * want) < within * min(1.0, abs(ratio)) or not got.any() else None
+
+
+def scale_of(got: Tensor, want: Tensor) -> float | None:
+    """The ratio of what may be called exact, but None also if it is 1: a scale is not what is wrong then."""
+    ratio = ratio_of(got, want, within=TOLERANCES[torch.float32])
+    return None if ratio is None or agrees(ratio, 1.0) else ratio
+
+
+def no_multiple(got: Tensor, want: Tensor) -> str:
+    """What is said of a wrong tensor that has no ratio: how far off it is, if that is little."""
+    off = deviation(got, want) if got.shape == want.shape else 1.0
+    if off < 0.01:
+        return f"is off by {off:.1g} x its largest number, more than rounding"
+    return "is no multiple of the reference"
 
 
 def signature(got: Tensor, want: Tensor, world_size: int) -> Signature:
@@ -97,14 +121,3 @@ def fits(x: Tensor, dtype: torch.dtype) -> bool:
 def name_of(dtype: torch.dtype) -> str:
     """float32, not torch.float32."""
     return str(dtype).removeprefix("torch.")
-
-
-def in_words(ratio: float) -> str:
-    """A ratio as one says it.
-
-    >>> [in_words(ratio) for ratio in (4.0000001, 0.25, -1.0, 0.327)]
-    ['4.0 x', '1/4 of', '-1.0 x', '0.327 x']
-    """
-    if 0 < ratio < 0.9 and abs(1 / ratio - round(1 / ratio)) < SAME:
-        return f"1/{round(1 / ratio)} of"
-    return f"{ratio:.1f} x" if abs(ratio - round(ratio)) < SAME else f"{ratio:.3g} x"

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -244,6 +245,12 @@ def test_no_guess_no_answer(capsys):
     assert "put your number in place of None and run this cell again" in capsys.readouterr().out
     predict("steps?", guess="many", answer=lambda: pytest.fail("asked before the guess"))
     assert "'many' is not a number: put one in its place" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("guess", [np.int64(150), np.float32(150), torch.tensor(150), torch.tensor(150.0)], ids=repr)
+def test_a_guess_may_be_any_kind_of_number(guess, capsys):
+    predict("how much?", guess=guess, answer=150)
+    assert "10 of 10 points" in capsys.readouterr().out
 
 
 def test_the_score_counts_each_question_once(capsys):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,7 +42,7 @@ PRODUCT = formula_exercise(
         (lambda a, b: float(a * b), None),
         (lambda a, b: a + b, "twice (11 and 6): your product is 0.258 x the reference: that is the sum"),
         (lambda a, b: 7 * a * b, "your product is exactly 7.0 x the reference"),
-        (lambda a, b: a * b / 3, "your product is exactly 1/3.0 of the reference"),
+        (lambda a, b: a * b / 3, "your product is exactly 1/3 of the reference"),
         (lambda a, b: a * b - a, "your product is 0.833 x the reference: 11 too few, exactly the first"),
         (lambda a, b: a * b + 2 * a, "your product is 1.33 x the reference: 22 too many, exactly 2 x the first"),
         (lambda a, b: a * b + 1e-4, "your product is 1.00000152 x the reference"),
@@ -55,6 +57,18 @@ PRODUCT = formula_exercise(
 def test_a_wrong_number_tells_what_it_is(answer, text):
     found = why_probe_fails(PRODUCT, answer, TWICE, seed=1, timeout=10)
     assert found is None if text is None else text in found
+
+
+@pytest.mark.parametrize(
+    "kind", [np.int64, np.float64, np.array, torch.tensor, Fraction], ids=lambda kind: kind.__name__
+)
+def test_a_right_number_passes_whatever_holds_it(kind):
+    assert why_probe_fails(PRODUCT, lambda a, b: kind(a * b), TWICE, seed=1, timeout=10) is None
+
+
+def test_a_right_answer_to_01_3_may_be_numpy_s(answers):
+    count = answers("solutions", "01_why_distributed")["count_parameters"]
+    assert check("01.3", lambda config: np.int64(count(config))).passed
 
 
 def test_none_is_an_answer_where_the_reference_is_none():

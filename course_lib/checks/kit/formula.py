@@ -10,13 +10,15 @@ from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
-from course_lib.checks.kit import ratios
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
+from course_lib.verify.causes import in_large_units
+from course_lib.verify.numbers import number_of
+from course_lib.verify.ratios import in_words, times
 
 Amounts = Mapping[str, float]
-LIBRARY = ("course_lib.costs", "course_lib.schedules")  # hold the answers
+LIBRARY = ("course_lib.costs", "course_lib.schedules", "course_lib.split")  # hold the answers
 WORDS = "course_lib.schedules.instructions"  # what an answer may be made of
 MOST_TIMES = 4  # an amount that is missing five times over is a chance hit
 
@@ -73,7 +75,8 @@ class Report(NamedTuple):
 def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Report:
     """Runs on a rank: call the answer, and watch whether it leaves the work to the library."""
     result, library = watched(function, arguments)
-    return Report(result if _is_number(result) or result is None else type(result).__name__, library)
+    number = number_of(result)
+    return Report(type(result).__name__ if number is None and result is not None else number, library)
 
 
 def watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
@@ -106,21 +109,17 @@ def _verdict(
     reason = next((text for wrong, text in formula.typical if _equal(got, wrong(*arguments), slack)), "")
     if got is None or want is None:
         return f"{where}: returned {_short(got)}, the reference {_short(want)}{_because(reason)}"
-    reason = reason or ratios.in_large_units(got / want if want else 0.0)
+    reason = reason or in_large_units(got / want if want else 0.0)
     compared = f"your {formula.name} is {_ratio(got, want)} the reference"
     return f"{where}: {compared}{_because(reason or _counted(got - want, formula.amounts(*arguments)))}"
 
 
 def _equal(got: Any, want: float | None, tolerance: float) -> bool:
-    if not _is_number(got) or want is None:
-        return got is None and want is None
+    if got is None or want is None or isinstance(got, str):
+        return got is want
     if isinstance(got, int) and isinstance(want, int):
         return got == want
     return math.isclose(got, want, rel_tol=tolerance)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _counted(difference: float, amounts: Amounts) -> str:
@@ -134,15 +133,13 @@ def _counted(difference: float, amounts: Amounts) -> str:
 
 
 def _ratio(got: float, want: float) -> str:
-    """The numeric signature: `exactly 2.0 x`, `exactly 1/8.0 of`, `1.07 x`."""
+    """The numeric signature: `exactly 2.0 x`, `exactly 1/8 of`, `1.07 x`."""
     if got == 0 or want == 0 or got / want < 0 or not math.isfinite(got):
         return f"{_short(got)}, not"
     ratio = got / want
-    for value, text in ((ratio, "exactly {} x"), (1 / ratio, "exactly 1/{} of")):
-        if value > 1.5 and math.isclose(value, round(value), rel_tol=1e-9):
-            return text.format(f"{round(value)}.0")
-    shown = ratios.times(ratio)
-    return shown if f"{ratio:.3g}" != "1" else f"{ratio:.9g} x"
+    if any(value > 1.5 and math.isclose(value, round(value), rel_tol=1e-9) for value in (ratio, 1 / ratio)):
+        return f"exactly {in_words(ratio)}"
+    return times(ratio) if f"{ratio:.3g}" != "1" else f"{ratio:.9g} x"
 
 
 def _because(reason: str) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks.kit.tensors import Causes, because, exactly, no_multiple, ratio_of, same
+from course_lib.verify.causes import Causes, because
+from course_lib.verify.equality import close, no_multiple, scale_of
+from course_lib.verify.ratios import exactly
 
 Place = tuple[int, str]  # rank, parameter
 Gradients = Mapping[Place, Tensor | None]
@@ -20,7 +22,7 @@ def gradients_on(rank: int, part: nn.Module) -> dict[Place, Tensor | None]:
 
 def agree(got: Gradients, want: Gradients, tolerance: float | None = None) -> bool:
     """Whether every tensor of `want` is there and right."""
-    return all(same(got.get(place), right, tolerance=tolerance) for place, right in want.items())
+    return all(close(got.get(place), right, tolerance=tolerance) for place, right in want.items())
 
 
 def malformed(got: Gradients, want: Gradients, nan: str) -> str | None:
@@ -41,13 +43,13 @@ def malformed(got: Gradients, want: Gradients, nan: str) -> str | None:
 def differing(got: Gradients, want: Gradients, causes: Causes) -> str:
     """Of gradients that are not right: one ratio for all, or the first wrong tensor."""
     flat = [torch.cat([x.flatten() for place in want if (x := side[place]) is not None]) for side in (got, want)]
-    if (ratio := ratio_of(*flat)) is not None:
+    if (ratio := scale_of(*flat)) is not None:
         return f"your gradient is {exactly(ratio)} the reference{because(ratio, causes)}"
-    place = next(place for place, right in want.items() if not same(got[place], right))
+    place = next(place for place, right in want.items() if not close(got[place], right))
     found, right = got[place], want[place]
     assert found is not None and right is not None  # else it is malformed
     text = f"{place[1]} on rank {place[0]}"
-    if (ratio := ratio_of(found, right)) is not None:
+    if (ratio := scale_of(found, right)) is not None:
         return f"{text} is {exactly(ratio)} the reference{because(ratio, causes)}"
     return f"{text} {no_multiple(found, right)}{_on_the_others(got, place)}"
 
@@ -57,5 +59,5 @@ def _on_the_others(got: Gradients, place: Place) -> str:
     copies = [found for (_, name), found in got.items() if name == place[1]]
     if len(copies) < 2:
         return ""
-    alike = all(same(copy, got[place]) for copy in copies)
+    alike = all(close(copy, got[place]) for copy in copies)
     return f", and {'all ranks hold the same' if alike else 'the ranks hold different ones'}"

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from course_lib.checks.kit import ratios
 from course_lib.checks.kit.runner import RankReport, Trial
 from course_lib.checks.kit.signature import Puzzle, diagnose, only_own_part
 from course_lib.checks.kit.spec import Case, WriteExercise
@@ -16,8 +15,10 @@ from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import Traffic, count_steps, unmatched
 from course_lib.costs import CommTime
 from course_lib.ranks.report import RankError
+from course_lib.verify.causes import BYTES, MESSAGES, STEPS, explain
+from course_lib.verify.ratios import times
 
-TRAFFIC = {"messages": ratios.MESSAGES, "steps": ratios.STEPS, "bytes": ratios.BYTES}
+TRAFFIC = {"messages": MESSAGES, "steps": STEPS, "bytes": BYTES}
 UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
 WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
 LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
@@ -154,8 +155,8 @@ def over_cost(cost: CommTime, events: Sequence[Event], world_size: int) -> str |
     )
     for name, got, limit, unit in measures:
         if got > limit:
-            text = f"values right, {name} {ratios.times(got / limit)} the target: {got} {unit}, target {limit}"
-            meaning = ratios.explain(got / limit, world_size, TRAFFIC[name])
+            text = f"values right, {name} {times(got / limit)} the target: {got} {unit}, target {limit}"
+            meaning = explain(got / limit, world_size, TRAFFIC[name])
             return f"{text}; {meaning}" if meaning else text
     return None
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.checks.kit import ratios
 from course_lib.checks.kit.result import LevelResult
+from course_lib.verify.causes import GUESSES, explain, in_large_units
+from course_lib.verify.numbers import number_of
+from course_lib.verify.ratios import of_a_guess
 
 Given = tuple[float, ...]
 EXACT = 1_000_000  # a whole number below this one is not given rounded
@@ -87,14 +89,9 @@ def _why_wrong(exercise: NumberExercise, question: Question, answers: Mapping[st
 
 
 def _number(value: Any) -> float | None:
-    """Also of NumPy or of a tensor; None if it is no number, or no finite one."""
-    if isinstance(value, bool | str):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):  # the last one: a tensor of several
-        return None
-    return number if math.isfinite(number) else None
+    """None if it is no number, or no finite one."""
+    number = number_of(value)
+    return float(number) if number is not None and math.isfinite(number) else None
 
 
 def _follows(question: Question, guess: float, answers: Mapping[str, Any], given: Given) -> bool:
@@ -122,7 +119,7 @@ def _suggestion(exercise: NumberExercise, question: Question, guess: float, righ
     if right == 0 or guess / right <= 0:
         return "not right"
     ranks = exercise.world_size(*given) if question.collective else 0
-    return ratios.in_large_units(guess / right) or suggest(guess / right, ranks)
+    return in_large_units(guess / right) or suggest(guess / right, ranks)
 
 
 def _rounded(guess: float, number: float) -> bool:
@@ -137,12 +134,8 @@ def _rounded(guess: float, number: float) -> bool:
 
 def suggest(ratio: float, world_size: int) -> str:
     """What the ratio of a guess to the answer suggests, at least whether it is too large."""
-    if 0.9 < ratio < 1.1:
-        size = f"{100 * abs(ratio - 1):.2g} % too {'large' if ratio > 1 else 'small'}"
-    else:
-        size = f"{ratios.times(ratio)} the answer" if ratio >= 1 else f"1/{ratios.times(1 / ratio)} of the answer"
-    meaning = ratios.explain(ratio, world_size, ratios.GUESSES, most=1)
-    return f"{size.replace(' x of', ' of')}; {meaning}" if meaning else size.replace(" x of", " of")
+    meaning = explain(ratio, world_size, GUESSES, most=1)
+    return f"{of_a_guess(ratio)}; {meaning}" if meaning else of_a_guess(ratio)
 
 
 def _short(number: float) -> str:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.kit.models import Tensors
-from course_lib.checks.kit.tensors import Causes, because, exactly, no_multiple, ratio_of, same
+from course_lib.verify.causes import Causes, because, causes_of_gradients
+from course_lib.verify.equality import close, no_multiple, scale_of
+from course_lib.verify.ratios import exactly
 
 Guess = tuple[Sequence[Tensors], str]  # by rank what a likely mistake leaves, and the mistake in words
 
@@ -16,7 +18,7 @@ Guess = tuple[Sequence[Tensors], str]  # by rank what a likely mistake leaves, a
 def all_same(got: Sequence[Tensors], want: Sequence[Tensors]) -> bool:
     """Whether on every rank every tensor of `want` is there and right."""
     pairs = zip(got, want, strict=True)
-    return all(same(mine.get(name), right) for mine, rights in pairs for name, right in rights.items())
+    return all(close(mine.get(name), right) for mine, rights in pairs for name, right in rights.items())
 
 
 def why_wrong(
@@ -44,15 +46,8 @@ def why_wrong(
 
 
 def causes_of(world_size: int, micro_batches: int = 1) -> Causes:
-    """What usually gives a ratio of gradients."""
-    p, m = world_size, micro_batches
-    return [
-        *([(p, "was the sum divided by world_size?"), (1 / p, "was it divided by world_size twice?")] if p > 1 else []),
-        *([(m, "was each loss divided by the number of micro-batches?")] if m > 1 else []),
-        *([(1 / m, "does only one micro-batch count, or was the loss divided twice?")] if m > 1 else []),
-        (-1, "a subtraction where an addition belongs?"),
-        (0, "nothing wrote into it"),
-    ]
+    """What usually gives a ratio of gradients, as a question."""
+    return [(cause.ratio, cause.question) for cause in causes_of_gradients(world_size, micro_batches)]
 
 
 def _wrong_form(got: Sequence[Tensors], want: Tensors) -> str | None:
@@ -74,7 +69,7 @@ def _flat(tensors: Tensors, names: Mapping[str, object]) -> Tensor:
 
 def _overall_ratio(got: Sequence[Tensors], want: Tensors, causes: Causes) -> str | None:
     found = {name: None for name, right in want.items() if right is not None}
-    ratio = ratio_of(torch.cat([_flat(mine, found) for mine in got]), torch.cat([_flat(want, found)] * len(got)))
+    ratio = scale_of(torch.cat([_flat(mine, found) for mine in got]), torch.cat([_flat(want, found)] * len(got)))
     if ratio is None:
         return None
     return f"your gradient is {exactly(ratio)} the reference{because(ratio, causes)}"
@@ -84,15 +79,15 @@ def _first_wrong(got: Sequence[Tensors], want: Tensors, own: Sequence[Tensors], 
     for rank, mine in enumerate(got):
         for name, right in want.items():
             found = mine.get(name)
-            if found is None or right is None or same(found, right):
+            if found is None or right is None or close(found, right):
                 continue
             place = f"{name} on rank {rank}"
-            if own and same(found, own[rank].get(name)):
+            if own and close(found, own[rank].get(name)):
                 return f"{place} is still the gradient of its own share: it was not averaged"
-            ratio = ratio_of(found, right)
+            ratio = scale_of(found, right)
             if ratio is not None:
                 return f"{place} is {exactly(ratio)} the reference{because(ratio, causes)}"
-            alike = all(same(other.get(name), found) for other in got)
+            alike = all(close(other.get(name), found) for other in got)
             agree = "all ranks hold the same" if alike else "the ranks hold different ones"
             return f"{place} {no_multiple(found, right)}, and {agree}"
     raise AssertionError("_first_wrong: called with right gradients")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_lib.checks.kit import ratios
+from course_lib.verify.causes import VALUES, explain
+from course_lib.verify.ratios import times
 
 Source = tuple[int, int]  # (rank, chunk): a chunk of a rank's input
 Piece = list[Source]  # the chunks whose sum makes one piece of a result
@@ -73,8 +74,8 @@ def _overall_ratio(results: Sequence[Tensor], wanted: Sequence[Tensor], world_si
     factor = float(got @ want / (want @ want)) if bool(want.any()) else 1.0
     if not torch.allclose(got, factor * want, rtol=1e-3, atol=0.51 if not results[0].is_floating_point() else 1e-3):
         return None
-    meaning = ratios.explain(factor, world_size, ratios.VALUES)
-    text = f"every number is exactly {ratios.times(factor)} the right one"
+    meaning = explain(factor, world_size, VALUES)
+    text = f"every number is exactly {times(factor)} the right one"
     return f"{text}: {meaning}" if meaning else text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from course_lib.checks.kit.runner import Trial, run_call
-from course_lib.checks.kit.tensors import same
+from course_lib.verify.equality import close
 
 LIMIT_S = 10.0  # a slip ends by itself; on a busy machine it may take its time
 Says = str | Callable[..., str]
@@ -41,7 +41,7 @@ def like(
 def alike(one: Any, other: Any) -> bool:
     """Equal, tensors up to rounding."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return same(one, other)
+        return close(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

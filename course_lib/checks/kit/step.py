@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import isclose, isfinite
-from numbers import Real
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -25,10 +24,12 @@ from course_lib.checks.kit.gradients import Place, agree, differing, gradients_o
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.slips import Says, Slips
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.tensors import Causes, exactly
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import sent_by_pair, unmatched
+from course_lib.verify.causes import Causes
+from course_lib.verify.numbers import number_of
+from course_lib.verify.ratios import exactly
 
 FP32 = 4
 ROUGHLY = 1e-3  # in float32, of values that are right in float64
@@ -142,11 +143,10 @@ def _number(loss: object, tensors: bool) -> float | str:
     """A number as it is, anything else in words: it need not be able to travel."""
     if isinstance(loss, Tensor) and tensors and loss.numel() == 1:
         loss = loss.item()
-    if type(loss) is not bool and isinstance(loss, Real):
-        return float(loss)
     if isinstance(loss, Tensor):
         return "a tensor with its history" if loss.requires_grad else "a tensor"
-    return type(loss).__name__
+    number = number_of(loss)
+    return type(loss).__name__ if number is None else float(number)
 
 
 def step_exercise(

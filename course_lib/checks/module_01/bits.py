@@ -13,6 +13,7 @@ import torch
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
+from course_lib.verify.numbers import number_of
 
 Kind = Literal["normal", "small", "special"]
 HOW_MANY = 400  # patterns of a case
@@ -94,7 +95,8 @@ def draw(case: Patterns, seed: int) -> list[Number]:
 def read_all(function: Callable[[int, int, int], Any], numbers: Sequence[Number]) -> list[Any]:
     """Runs on a rank: what the function reads in each pattern, the name of a type where it is no number."""
     results = [function(number.bits, number.exponent_bits, number.mantissa_bits) for number in numbers]
-    return [float(value) if isinstance(value, int | float) else type(value).__name__ for value in results]
+    found = [(value, number_of(value)) for value in results]
+    return [type(value).__name__ if number is None else float(number) for value, number in found]
 
 
 def verdict(case: Patterns, numbers: list[Number], reports: tuple[Any, ...], book: Ledger) -> str | None:

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checks.kit import ratios
 from course_lib.checks.kit.judge import over_cost
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
@@ -19,6 +18,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
 from course_lib.costs import CommTime, comm_time
 from course_lib.split import split_sizes
+from course_lib.verify.ratios import times
 
 Look = Literal["values", "memory", "bytes"]
 BF16, FP32 = 2, 4
@@ -186,13 +186,11 @@ def _kept_too_much(case: Training, reports: Sequence[Report]) -> str | None:
         if got == limit:
             continue
         if report.holds_a_view:
-            text = f"{ratios.times(got / limit)} the target: your part is a view, and the whole copy is still behind it"
+            text = f"{times(got / limit)} the target: your part is a view, and the whole copy is still behind it"
         elif got == 3 * FP32 * case.length:
-            text = f"exactly {ratios.times(got / limit)} the target: the state of all weights; a rank needs its shard's"
+            text = f"exactly {times(got / limit)} the target: the state of all weights; a rank needs its shard's"
         else:
-            text = (
-                f"{ratios.times(got / limit)} the target: an fp32 copy and two moments for each of its {shard} weights"
-            )
+            text = f"{times(got / limit)} the target: an fp32 copy and two moments for each of its {shard} weights"
         return f"values right, rank {rank} keeps {got} bytes, target {limit}, {text}"
     return None
 
@@ -213,7 +211,7 @@ def _wrong_traffic(case: Training, book: Ledger) -> str | None:
 def _sent_too_little(sent: int, target: int) -> str | None:
     if sent == target:
         return None
-    found = f"values right, bytes {ratios.times(sent / target)} the target: {sent} B sent by all ranks, target {target}"
+    found = f"values right, bytes {times(sent / target)} the target: {sent} B sent by all ranks, target {target}"
     return f"{found}; when does the next forward pass get its weights? In training every step needs them whole"
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_lib.checks.kit import ratios
 from course_lib.checks.kit.signature import Puzzle
 from course_lib.checks.kit.spec import Case, Level, WriteExercise
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import ring_levels
 from course_lib.comm.traces import bytes_between_nodes
 from course_lib.costs import comm_time
+from course_lib.verify.ratios import times
 
 _groups: dict[int, tuple[Any, Any]] = {}  # on a rank: node size -> (inside, between), made once per pool
 
@@ -86,7 +86,7 @@ def _slow_links(case: Case, matrix: list[list[int]]) -> str | None:
     if got <= limit:
         return None
     advice = "reduce inside the node first, then send only one chunk per rank between nodes"
-    return f"bytes between nodes {ratios.times(got / limit)} the target ({got} B, target {limit}): {advice}"
+    return f"bytes between nodes {times(got / limit)} the target ({got} B, target {limit}): {advice}"
 
 
 HIERARCHICAL = WriteExercise(

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.checks.kit import models, ratios
+from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind, Tensors
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
@@ -21,6 +21,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.costs.ddp import fill_buckets
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.training.batches import Batch
+from course_lib.verify.ratios import times
 
 Look = Literal["values", "calls"]
 BUCKET_BYTES = 200  # so that these small models have several
@@ -127,7 +128,7 @@ def _wrong_calls(case: Accumulation, book: Ledger) -> str | None:
     got = len({event.call for event in book.events if event.operation == "all_reduce"})
     if got == target:
         return None
-    text = f"values right, but {got} all-reduces, {ratios.times(got / target)} the target of {target}"
+    text = f"values right, but {got} all-reduces, {times(got / target)} the target of {target}"
     every = f"; every one of the {len(case.rows)} micro-batches is averaged"
     forward = "; a backward averages if its *forward* ran outside no_sync"
     return f"{text}{every if got == target * len(case.rows) else ''}{forward}"

@@ -14,7 +14,6 @@ from torch import Tensor
 from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind, Tensors
 from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
-from course_lib.checks.kit.tensors import exactly
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
@@ -24,6 +23,8 @@ from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.data_parallel import share
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS
+from course_lib.verify.numbers import number_of
+from course_lib.verify.ratios import exactly
 
 Look = Literal["diagnosis", "values", "calls"]
 RATE = 0.1
@@ -111,7 +112,8 @@ def attempt(answer: Callable[..., Any], given: Given) -> Report:
     for batch in given.batches:
         ledger.clear()
         loss: Any = trainer.compute_gradients(batch)
-        losses.append(loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss)
+        number = number_of(loss)
+        losses.append(type(loss).__name__ if number is None else number)
         long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > FP64]
         calls.append(len({event.call for event in long}))
         gradients.append(models.gradients(trainer.module))
@@ -139,7 +141,8 @@ def _wrong_diagnosis(answer: Answer, found: Any) -> str | None:
     if rung != answer.rung:
         place = "an earlier one fails" if RUNGS.index(answer.rung) < RUNGS.index(rung) else "that one passes"
         return f"rung {rung!r}: {place}; climb again, and read which rung the error names"
-    if isinstance(number, bool) or not isinstance(number, int | float) or not isclose(number, answer.number):
+    given = number_of(number)
+    if given is None or not isclose(given, answer.number):
         return f"the rung is right, but {answer.name} is not {number!r}: {answer.way_out}"
     return None
 
@@ -204,8 +207,8 @@ def _average(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 def _wrong_loss(losses: Sequence[Any], want: float) -> str | None:
     for rank, loss in enumerate(losses):
-        if isinstance(loss, bool) or not isinstance(loss, int | float):
-            return f"right gradients, but rank {rank} returned {type(loss).__name__}, not the loss"
+        if isinstance(loss, str):
+            return f"right gradients, but rank {rank} returned {loss}, not the loss"
         if not abs(loss - want) <= 1e-9 * abs(want):
             found = f"right gradients, but the loss on rank {rank} is {loss:.6g}"
             return f"{found}, {exactly(loss / want)} the whole batch's mean over its targets"

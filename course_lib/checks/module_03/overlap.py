@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import comm
-from course_lib.checks.kit import models, ratios
+from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind, Tensors
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.replicas import all_same, causes_of, why_wrong
@@ -26,6 +26,7 @@ from course_lib.comm.traces import first_start_s, last_end_s, payloads
 from course_lib.costs.ddp import DdpTime, ddp_time
 from course_lib.hardware import ETHERNET
 from course_lib.training.pace import pace
+from course_lib.verify.ratios import times
 
 LAYERS, WIDTH = 4, 96  # of the model whose time is taken, a bucket for each layer
 FORWARD_S, BACKWARD_S = 2e-4, 4e-4  # of a layer, emulated
@@ -200,7 +201,7 @@ def _too_long(case: Backward, reports: Sequence[Report]) -> str | None:
     want, got = target(case.world_size), max(report.end_s for report in reports)
     if isclose(got, want.overlapped_s, rel_tol=1e-6):
         return None
-    text = f"values right, but a step takes {got * 1e6:.0f} us, {ratios.times(got / want.overlapped_s)} the target"
+    text = f"values right, but a step takes {got * 1e6:.0f} us, {times(got / want.overlapped_s)} the target"
     text += f" of {want.overlapped_s * 1e6:.0f} us"
     if not isclose(got, want.in_turn_s, rel_tol=1e-6):
         return text

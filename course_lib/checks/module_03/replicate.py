@@ -9,14 +9,15 @@ from typing import Any, Literal, NamedTuple
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checks.kit import models, ratios
+from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.tensors import same
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
+from course_lib.verify.equality import close
+from course_lib.verify.ratios import times
 
 Look = Literal["values", "bytes"]
 
@@ -88,14 +89,14 @@ def _wrong_values(given: Given, reports: tuple[Report, ...]) -> str | None:
     want, parameters = reports[0].before, dict(models.build(given.model, given.seed).named_parameters())
     for name in want:
         got = [report.after.get(name) for report in reports]
-        if all(same(tensor, want[name]) for tensor in got):
+        if all(close(tensor, want[name]) for tensor in got):
             continue
-        rank = next(r for r, tensor in enumerate(got) if not same(tensor, want[name]))
-        if same(got[rank], reports[rank].before[name]):
+        rank = next(r for r, tensor in enumerate(got) if not close(tensor, want[name]))
+        if close(got[rank], reports[rank].before[name]):
             kind = "buffer" if name not in parameters else "parameter"
             frozen = "" if kind == "buffer" or parameters[name].requires_grad else "frozen "
             return f"the {frozen}{kind} {name} on rank {rank} is still its own, not rank 0's"
-        if all(same(tensor, got[0]) for tensor in got):
+        if all(close(tensor, got[0]) for tensor in got):
             return f"{name} is the same on all ranks, but not what rank 0 had: an average, or another rank's?"
         return f"{name} on rank {rank} is not rank 0's"
     return None
@@ -123,7 +124,7 @@ def _too_many_bytes(case: Wrapping, tensors: dict[str, Tensor], book: Ledger) ->
     got = sum(map(sum, book.matrix()))
     if got == target:
         return None
-    text = f"values right, bytes {ratios.times(got / target)} the target: {got} sent by all ranks, target {target}"
+    text = f"values right, bytes {times(got / target)} the target: {got} sent by all ranks, target {target}"
     weight = (case.world_size - 1) * tensors.get("first.weight", next(iter(tensors.values()))).nbytes
     if case.model == "tied" and got - target == weight:
         return f"{text}; the tied weight was sent twice"

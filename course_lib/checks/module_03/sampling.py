@@ -15,6 +15,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.training.sampler import DistributedSampler
+from course_lib.verify.numbers import whole_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def attempt(function: Callable[..., Any], given: Given) -> Report:
 
 
 def _is_list(x: Any) -> bool:
-    return isinstance(x, list | tuple | range) and all(isinstance(number, int) for number in x)
+    return isinstance(x, list | tuple | range) and all(whole_of(number) is not None for number in x)
 
 
 def verdict(case: Epochs, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:

@@ -17,11 +17,12 @@ from course_lib.checks.kit.models import Kind, Tensors
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.tensors import exactly
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
 from course_lib.training.batches import IGNORED, Batch
+from course_lib.verify.numbers import number_of
+from course_lib.verify.ratios import exactly
 
 EMPTY = "a share without a target has no mean, but a sum of 0"
 
@@ -78,10 +79,9 @@ def attempt(function: Callable[..., Any], given: Given) -> Report:
     ledger.clear()
     loss = function(model, *given.batches[dist.get_rank()])
     after = models.state(model)
-    if isinstance(loss, Tensor) and loss.numel() == 1:
-        loss = loss.item()
-    kept = loss if isinstance(loss, int | float) else type(loss).__name__
-    return Report(kept, models.gradients(model), any(not before[name].equal(after[name]) for name in before))
+    number = number_of(loss)
+    changed = any(not before[name].equal(after[name]) for name in before)
+    return Report(type(loss).__name__ if number is None else number, models.gradients(model), changed)
 
 
 def verdict(case: Shares, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:

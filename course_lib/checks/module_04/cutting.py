@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from course_lib.checks.kit.formula import watched
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.whole import whole
 from course_lib.comm.ledger import Ledger
 from course_lib.config import load_model
 from course_lib.costs import layer_parameters
 from course_lib.split import balanced_sizes, split_sizes
+from course_lib.verify.numbers import whole_of
 
 MOST_SHOWN = 12  # layers whose costs are listed
 LLAMA = load_model("llama3_1_8b")
@@ -58,7 +58,7 @@ def attempt(function: Callable[..., Any], given: tuple[list[int], int]) -> Repor
 
 def _plain(size: Any) -> Any:
     """A whole number of NumPy or torch as Python's own; anything else as it is."""
-    number = whole(size)
+    number = whole_of(size)
     return size if number is None else number
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from course_lib.checks.kit import ratios
-from course_lib.checks.kit.whole import whole
 from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
 from course_lib.schedules import (
     Backward,
@@ -23,6 +21,8 @@ from course_lib.schedules import (
 )
 from course_lib.schedules.instructions import needs
 from course_lib.schedules.messages import add_messages
+from course_lib.verify.numbers import whole_of
+from course_lib.verify.ratios import times
 
 Order = Callable[[int, int, int], Any]  # of rank, p and m
 Lists = list[list[Instruction]]
@@ -60,7 +60,7 @@ def _compute(one: Any) -> Instruction | str:
         return "idle time is not written down; waiting comes by itself"
     if type(one) not in (Forward, Backward):
         return "it is made of Forward(stage, microbatch) and Backward; the messages are added for you"
-    stage, microbatch = whole(one.stage), whole(one.microbatch)
+    stage, microbatch = whole_of(one.stage), whole_of(one.microbatch)
     if stage is None or microbatch is None:
         return "stage and micro-batch are whole numbers"
     kind: type[Instruction] = type(one)
@@ -151,7 +151,7 @@ def _wrong_bubble(name: str, schedule: Schedule, holds: Sequence[int], begins: s
             return f"{text}: one micro-batch at a time is naive model parallelism, nothing overlaps"
         if seen := begins or _out_of_order(schedule):
             return f"{text}: {seen}"
-        return f"{text}: {ratios.times(got / want)} it" if want else text
+        return f"{text}: {times(got / want)} it" if want else text
     return None
 
 

@@ -224,7 +224,7 @@ def attempt(function: Callable[..., Any], given: tuple[Part, Numbers]) -> Report
         if not isinstance(found, tuple | list) or len(found) != len(PARTS):
             strange.append(type(found).__name__)
             return None
-        return plain(found[PARTS.index(part)])
+        return found[PARTS.index(part)]
 
     report = formula.call(number, numbers)
     return TOGETHER.format(strange[0]) if strange else report

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from course_lib.checks.kit import ratios
 from course_lib.checks.kit.meter import Meter, Work
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.tensors import exactly, ratio_of, same
 from course_lib.comm.ledger import Ledger
+from course_lib.verify.equality import close, scale_of
+from course_lib.verify.ratios import exactly, times
 
 NAMES = ("the output", "the input's gradient", "the weight's gradient", "the bias's gradient")
 OUTPUT, INPUT, WEIGHT, BIAS = range(4)
@@ -179,7 +179,7 @@ def _wrong_values(found: dict[str, Any], given: Given, number: int) -> str | Non
             return f"{name} has shape {tuple(got.shape)}, expected {tuple(right.shape)}{turned}"
         if got.dtype != right.dtype:
             return f"{name} is {got.dtype}, expected {right.dtype} as x"
-        if not same(got, right):
+        if not close(got, right):
             return f"{name} {_signature(place, got, right, given, number)}"
     return None
 
@@ -188,9 +188,9 @@ def _signature(place: int, got: Tensor, right: Tensor, given: Given, number: int
     mixed = _mixed_up(place, got, given, number)
     if mixed:
         return f"{mixed}: {OWN_TENSORS}"
-    if place == OUTPUT and same(got, right - given.bias):
+    if place == OUTPUT and close(got, right - given.bias):
         return "lacks the bias"
-    ratio = ratio_of(got, right)
+    ratio = scale_of(got, right)
     if ratio is None:
         return "is no multiple of the reference"
     rows = len(given.parts[number][1].flatten(0, -2))
@@ -201,12 +201,12 @@ def _signature(place: int, got: Tensor, right: Tensor, given: Given, number: int
 def _mixed_up(place: int, got: Tensor, given: Given, number: int) -> str:
     """Whether it is made from another micro-batch's tensors."""
     for other in range(len(given.parts)):
-        if other != number and same(got, reference(given, other)[place]):
+        if other != number and close(got, reference(given, other)[place]):
             return f"is micro-batch {other}'s"
     pairs = product(range(len(given.parts)), repeat=2) if place == WEIGHT else ()
     for one, other in pairs:
         gradient, x = given.parts[one][1].flatten(0, -2), given.parts[other][0].flatten(0, -2)
-        if len(gradient) == len(x) and same(got, gradient.T @ x):
+        if len(gradient) == len(x) and close(got, gradient.T @ x):
             return f"is made of micro-batch {one}'s gradient of y and micro-batch {other}'s x"
     return ""
 
@@ -219,9 +219,7 @@ def _wrong_work(works: dict[str, Work], x: Tensor, gradient: Tensor) -> str | No
     for method in BACKWARD:
         got = works[method].flops
         if got > target:
-            text = (
-                f"values right, but {method} does {got} operations, {ratios.times(got / target)} the target of {target}"
-            )
+            text = f"values right, but {method} does {got} operations, {times(got / target)} the target of {target}"
             if method == "backward_input":
                 return f"{text}: is the weight's gradient computed here already?"
             return text + ": the bias needs no product" * (got - target == 2 * gradient.numel())

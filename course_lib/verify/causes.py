@@ -1,11 +1,15 @@
-"""What a wrong number's ratio to the right one suggests: N, 1/N, a sign, a unit."""
+"""What gives a wrong ratio: one table for gradients, read by the ladder and the exercises, and those of exercises."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-Meaning = tuple[Callable[[int], float], str]
+from course_lib.verify.ratios import agrees
+
+Meaning = tuple[Callable[[int], float], str]  # a ratio, of the number of ranks, and what gives it
+Causes = Sequence[tuple[float, str]]  # a ratio, and what gives just that
 
 VALUES: tuple[Meaning, ...] = (
     (lambda p: -1, "the sign is turned round: a subtraction where an addition belongs?"),
@@ -73,7 +77,43 @@ def in_large_units(ratio: float) -> str:
     return ""
 
 
-def times(ratio: float) -> str:
-    """A ratio in words: `4.0 x`, `0.25 x`."""
-    short = ratio >= 1 and math.isclose(ratio, round(ratio, 1), rel_tol=1e-4)
-    return f"{ratio:.1f} x" if short else f"{ratio:.3g} x"
+class Cause(NamedTuple):
+    """What gives a ratio of gradients: as the exercises ask it, and as the ladder's way out."""
+
+    ratio: float
+    question: str
+    way_out: str
+
+
+def causes_of_gradients(world_size: int, micro_batches: int = 1) -> list[Cause]:
+    """Everything that usually gives a ratio of gradients, over p ranks and m micro-batches."""
+    p, m = world_size, micro_batches
+    over_ranks = [
+        Cause(p, "was the sum divided by world_size?", "divide the sum over the ranks by their number"),
+        Cause(1 / p, "was it divided by world_size twice?", "the average was divided by the number of ranks once more"),
+    ]
+    over_micro_batches = [
+        Cause(
+            m,
+            "was each loss divided by the number of micro-batches?",
+            "divide each micro-batch's loss by their number",
+        ),
+        Cause(
+            1 / m,
+            "does only one micro-batch count, or was the loss divided twice?",
+            "the loss was divided by the number of micro-batches once more, or only one of them counts",
+        ),
+    ]
+    turned = "a subtraction where an addition belongs"
+    return [
+        Cause(-1.0, f"{turned}?", f"its sign is turned round: {turned}"),
+        Cause(0.0, "nothing wrote into it", "nothing wrote into it"),
+        *(over_ranks if p > 1 else []),
+        *(over_micro_batches if m > 1 else []),
+    ]
+
+
+def because(ratio: float, causes: Causes) -> str:
+    """What usually gives this ratio, behind a colon; empty if nothing is known to."""
+    texts = [text for expected, text in causes if agrees(ratio, expected)]
+    return f": {texts[0]}" if texts else ""
