@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +35,8 @@ def measure() -> None:
         run_ranks(comm.sweep_all_reduce, RANKS, SIZES, ALGORITHMS, ROUNDS, timeout=300, device="cpu")[0]
         for _ in range(SWEEPS)
     ]
-    points = [min(same, key=lambda point: point.seconds) for same in zip(*sweeps, strict=True)]
-    kept = {"machine": machine(), "date": date.today().isoformat(), "points": [asdict(point) for point in points]}
+    timings = [min(same, key=lambda timing: timing.seconds) for same in zip(*sweeps, strict=True)]
+    kept = {"machine": machine(), "date": date.today().isoformat(), "points": [timing._asdict() for timing in timings]}
     FILE.write_text(json.dumps(kept, indent=1) + "\n")
 
 

@@ -55,7 +55,7 @@ def names(code: str = "") -> Names:
     known = Names(code, math=math, downloads=downloads)
     for name in SHARED_NAMES:
         module = importlib.import_module(f"course_lib.{name}")
-        known.update({key: value for key, value in vars(module).items() if not key.startswith("_")})
+        known.update({key: getattr(module, key) for key in dir(module) if not key.startswith("_")})
         known[name] = module
     return known
 

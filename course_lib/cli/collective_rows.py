@@ -14,7 +14,7 @@ from course_lib import comm, ranks
 from course_lib.cli.proof import Row
 from course_lib.comm import ledger
 from course_lib.comm.traces import Traffic
-from course_lib.costs import ALGORITHMS, comm_time
+from course_lib.costs.comm.collectives import ALGORITHMS, comm_time
 from course_lib.verify.equality import deviation
 
 LENGTH = 100_003  # a prime

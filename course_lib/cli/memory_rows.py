@@ -14,21 +14,17 @@ from course_lib import ranks
 from course_lib.cli.proof import Row
 from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig
-from course_lib.costs import (
-    Convention,
-    activation_bytes,
-    comm_time,
-    find_convention,
-    model_parameters,
-    state_bytes,
-)
-from course_lib.costs.activations import Recompute
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.model.activations import Recompute, activation_bytes
+from course_lib.costs.model.conventions import Convention, find_convention
+from course_lib.costs.model.parameters import model_parameters
+from course_lib.costs.model.states import state_bytes
 from course_lib.models.decoder import Decoder
 from course_lib.training.batches import Batch, Batches
 from course_lib.training.step import next_token_loss
 from course_lib.verify.equality import deviation
 from course_lib.verify.memory import recompute_layers, saved_bytes
-from course_lib.verify.sharded import flat, taken
+from course_lib.verify.sharded import Formats, flat, taken
 from course_lib.verify.zero_run import ZeroRun, train_in_turn, train_sharded, zero_deviation
 
 MODEL = ModelConfig(  # wide enough that what a formula leaves out is small
@@ -45,7 +41,8 @@ ACTIVATIONS_WITHIN = 0.01
 def memory_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """Every stage of ZeRO, then activations kept and recomputed."""
     batches = Batches(text=text, batch_size=SEQUENCES_PER_RANK * world_size, sequence=SEQUENCE)
-    run = ZeroRun(model=MODEL, convention=CONVENTION, batches=batches, steps=STEPS)
+    formats = Formats.of_bytes(CONVENTION.weights, CONVENTION.gradients)
+    run = ZeroRun(model=MODEL, formats=formats, batches=batches, steps=STEPS)
     alone = train_in_turn(run, world_size)
     for stage in range(4):
         yield zero_row(run, stage, alone, world_size)
@@ -58,7 +55,7 @@ def zero_row(run: ZeroRun, stage: int, alone: Tensor, world_size: int) -> Row:
     traces = ranks.run_ranks(train_sharded, world_size, run, stage)
     count = model_parameters(run.model)
     predicted = [
-        state_bytes(count, run.convention, zero_stage=stage, shards=world_size, rank=rank) for rank in range(world_size)
+        state_bytes(count, CONVENTION, zero_stage=stage, shards=world_size, rank=rank) for rank in range(world_size)
     ]
     return Row(
         technique=f"ZeRO stage {stage}, AdamW, bf16 and fp32",
@@ -66,7 +63,7 @@ def zero_row(run: ZeroRun, stage: int, alone: Tensor, world_size: int) -> Row:
         deviation=zero_deviation(traces, alone),
         tolerance=TOLERANCE,
         traffic=Traffic.measured(ranks.ledger()),
-        predicted=zero_traffic(run.convention, stage, world_size, count, run.steps),
+        predicted=zero_traffic(CONVENTION, stage, world_size, count, run.steps),
         step_s=max(trace.step_s for trace in traces),
         state_bytes=tuple(trace.states.total for trace in traces),
         predicted_state_bytes=tuple(states.total for states in predicted),

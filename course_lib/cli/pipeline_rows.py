@@ -12,9 +12,10 @@ from course_lib.cli import training_rows
 from course_lib.cli.proof import Row
 from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig
-from course_lib.costs import comm_time, rank_parameters
-from course_lib.costs.ddp import ddp_wrapping
-from course_lib.costs.pipeline import pipeline_step
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.ddp import ddp_wrapping
+from course_lib.costs.comm.pipeline import pipeline_step
+from course_lib.costs.model.states import rank_parameters
 from course_lib.models.decoder import Decoder
 from course_lib.schedules import SCHEDULES, Schedule, make_schedule
 from course_lib.training.batches import Batches

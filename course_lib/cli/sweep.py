@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from course_lib.cli.sweep_config import SweepConfig, read_sweep
-from course_lib.costs import ExploreRow, as_csv, explore
+from course_lib.costs.sweep.explore import ExploreRow, as_csv, explore
 from course_lib.errors import four_parts
 from course_lib.units import GiB
 

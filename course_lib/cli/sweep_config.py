@@ -16,7 +16,9 @@ from hydra.core.override_parser.types import Override
 from course_lib import presets
 from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
 from course_lib.config import ModelConfig, parse_model
-from course_lib.costs import CONVENTIONS, EXPLORER, Exploration, Grid
+from course_lib.costs.model.conventions import CONVENTIONS
+from course_lib.costs.sweep.explore import EXPLORER, Exploration
+from course_lib.costs.sweep.grid import Grid
 from course_lib.hardware import Device
 
 COMMAND = "sweep"

@@ -16,7 +16,7 @@ from course_lib import comm
 from course_lib.cli.compose import refuse
 from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
-from course_lib.costs import model_parameters
+from course_lib.costs.model.parameters import model_parameters
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.stages import layers_of
 from course_lib.ranks import RankError

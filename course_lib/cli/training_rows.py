@@ -10,9 +10,9 @@ import torch
 from course_lib.cli.proof import Row
 from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig, TrainConfig
-from course_lib.costs import comm_time
-from course_lib.costs.ddp import ddp_step, ddp_wrapping
-from course_lib.costs.states import sgd_state_bytes
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.ddp import ddp_step, ddp_wrapping
+from course_lib.costs.model.states import sgd_state_bytes
 from course_lib.models.decoder import Decoder
 from course_lib.training.batches import Batches
 from course_lib.training.data_parallel import DataParallelTrainer

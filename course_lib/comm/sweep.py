@@ -1,29 +1,36 @@
-"""Measure all-reduce over message sizes: the points to which alpha and beta are fitted."""
+"""Measure all-reduce over message sizes: the times to which alpha and beta are fitted."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from course_lib.comm import call
 from course_lib.comm.collectives import all_reduce_
-from course_lib.comm.opening import NATIVE
 from course_lib.comm.switches import settings
-from course_lib.costs import SweepPoint, comm_time
 
 
-def sweep_all_reduce(sizes: Sequence[int], algorithms: Sequence[str], rounds: int = 9) -> list[SweepPoint]:
+class Timing(NamedTuple):
+    """How long one algorithm took for a tensor of `nbytes`: the median over rounds."""
+
+    algorithm: str
+    world_size: int
+    nbytes: int
+    seconds: float
+
+
+def sweep_all_reduce(sizes: Sequence[int], algorithms: Sequence[str], rounds: int = 9) -> list[Timing]:
     """Time float32 all-reduces of `sizes` bytes on this group; call it on every rank.
 
-    Algorithms take turns within a round, so that all see the same machine. Guard and ledger are off. A native
-    call is explained by gloo's ring, whose every step waits for the receiver: 4 (p - 1) latencies.
+    Algorithms take turns within a round, so that all see the same machine. Guard and ledger are off.
     """
     group = call.resolve(None, "sweep_all_reduce")
-    points = []
+    timings = []
     with settings(guard=False, ledger=False):
         for nbytes in sizes:
             x = torch.zeros(nbytes // 4)
@@ -34,18 +41,7 @@ def sweep_all_reduce(sizes: Sequence[int], algorithms: Sequence[str], rounds: in
                 all_reduce_(x, algorithm=algorithm)
                 seconds[algorithm].append(time.perf_counter() - started)
             # The first round pays for buffers and connections.
-            points += [_point(name, group.size(), x.nbytes, times[1:]) for name, times in seconds.items()]
-    return points
-
-
-def _point(algorithm: str, p: int, nbytes: int, seconds: list[float]) -> SweepPoint:
-    explained = "ring" if algorithm == NATIVE else algorithm
-    cost = comm_time("all_reduce", explained, world_size=p, length=nbytes // 4, itemsize=4)
-    return SweepPoint(
-        algorithm=algorithm,
-        world_size=p,
-        nbytes=nbytes,
-        seconds=statistics.median(seconds),
-        steps=2 * cost.steps if algorithm == NATIVE else cost.steps,
-        critical_bytes=cost.critical_bytes,
-    )
+            timings += [
+                Timing(name, group.size(), x.nbytes, statistics.median(times[1:])) for name, times in seconds.items()
+            ]
+    return timings

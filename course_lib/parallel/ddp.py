@@ -27,7 +27,7 @@ class DistributedDataParallel(nn.Module):
     like the first one, whose order of gradients the buckets then follow. As in PyTorch, a gradient taken by
     `torch.autograd.grad` is not averaged.
 
-    Cost: `course_lib.costs.ddp`. Source: Li et al. 2020, PyTorch Distributed.
+    Cost: `course_lib.costs.comm.ddp`. Source: Li et al. 2020, PyTorch Distributed.
     Raises: ValueError, the same on all ranks, if the ranks' models or options differ.
     """
 

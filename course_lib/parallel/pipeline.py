@@ -68,7 +68,7 @@ class Pipeline:
         `shapes` are like what each stage takes. `loss` makes of the last stage's output, and a micro-batch's number,
         what is to be differentiated; the gradients are those of the sum over micro-batches.
 
-        Cost: `course_lib.costs.pipeline`.
+        Cost: `course_lib.costs.comm.pipeline`.
         """
         run = _Run(self, microbatches, shapes, loss)
         try:

@@ -37,7 +37,7 @@ class PipelineTrainer(Trainer):
     many. `durations`, one for all ranks or for each, lets computations last that long, for the emulated clock.
     `module` is the model without its numbers; `model` holds this rank's stages.
 
-    Cost: the first rank's weights are copied at the start. A step sends what `costs.pipeline.pipeline_step` says, the
+    Cost: the first rank's weights are copied at the start. A step sends what `costs.pipeline_step` says, the
     loss (a broadcast of one number) and the gradient's norm (an all-reduce of one number).
     Raises: ValueError, the same on all ranks, if schedule, sizes, model and group do not fit each other.
     """

@@ -6,6 +6,7 @@ All weights are one flat tensor, cut as `torch.tensor_split` does: no shard need
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,17 +14,41 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 from course_lib import comm
-from course_lib.costs import Convention, StateBytes
 from course_lib.training.batches import Batch
 from course_lib.training.step import compute_gradients, storage_bytes
 
-FORMATS = {2: torch.bfloat16, 4: torch.float32}  # by bytes
 BETAS, WEIGHT_DECAY = (0.9, 0.999), 0.01
 ADAM_EPS = 1e-6  # so large that the last bit of a gradient near 0 does not turn a step round
 
 
+class Formats(NamedTuple):
+    """Of which numbers weights and gradients are."""
+
+    weights: torch.dtype
+    gradients: torch.dtype
+
+    @classmethod
+    def of_bytes(cls, weights: int, gradients: int) -> Formats:
+        """Numbers of 2 bytes are bf16, of 4 bytes fp32."""
+        known = {2: torch.bfloat16, 4: torch.float32}
+        return cls(weights=known[weights], gradients=known[gradients])
+
+
+class HeldBytes(NamedTuple):
+    """Bytes that a rank holds from step to step, as they were found."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """All three."""
+        return sum(self)
+
+
 class ShardedAdamW:
-    """Trains `model` on all ranks, with weights and gradients in the formats of `convention`.
+    """Trains `model` on all ranks, with weights and gradients in these formats.
 
     Stage 1 shards the optimizer's states, stage 2 the gradients as well, stage 3 the weights as well. Optimizer states
     are in fp32, with an fp32 copy of the weights if those are not.
@@ -32,9 +57,8 @@ class ShardedAdamW:
     Source: Rajbhandari et al. 2020, ZeRO, section 5.
     """
 
-    def __init__(self, model: nn.Module, convention: Convention, stage: int, learning_rate: float) -> None:
-        self.model, self.stage = model.to(FORMATS[convention.weights]), stage
-        self.gradient_dtype = FORMATS[convention.gradients]
+    def __init__(self, model: nn.Module, formats: Formats, stage: int, learning_rate: float) -> None:
+        self.model, self.stage, self.formats = model.to(formats.weights), stage, formats
         parameters = list(model.parameters())
         self.shapes = [parameter.shape for parameter in parameters]
         whole = comm.broadcast(flat([parameter.detach() for parameter in parameters]))
@@ -64,7 +88,7 @@ class ShardedAdamW:
         if self.stage == 3:
             self.point(comm.all_gather(self.weights, length=self.length))
         loss = compute_gradients(self.model, batch)
-        whole = flat([taken(parameter) for parameter in self.model.parameters()]).to(self.gradient_dtype)
+        whole = flat([taken(parameter) for parameter in self.model.parameters()]).to(self.formats.gradients)
         self.point(self.weights)
         self.update(self.reduce(whole))
         return loss
@@ -97,12 +121,12 @@ class ShardedAdamW:
         self.mine.mul_(1 - self.learning_rate * WEIGHT_DECAY)
         self.mine.addcdiv_(first, root, value=-self.learning_rate / corrections[0])
 
-    def state_bytes(self) -> StateBytes:
+    def state_bytes(self) -> HeldBytes:
         """Bytes that exist now, of what lasts from step to step."""
         weights = storage_bytes([self.weights, *self.model.parameters()])
         gradients = storage_bytes([self.gradients])
         lasting = [self.weights, *self.model.parameters(), self.gradients, self.mine, *self.moments]
-        return StateBytes(weights=weights, gradients=gradients, optimizer=storage_bytes(lasting) - weights - gradients)
+        return HeldBytes(weights=weights, gradients=gradients, optimizer=storage_bytes(lasting) - weights - gradients)
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -13,12 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
-from course_lib.costs import Convention, StateBytes
 from course_lib.models.decoder import Decoder
 from course_lib.training.batches import Batches
 from course_lib.training.step import compute_gradients
 from course_lib.verify.equality import deviation
-from course_lib.verify.sharded import ADAM_EPS, FORMATS, ShardedAdamW, flat, taken
+from course_lib.verify.sharded import ADAM_EPS, Formats, HeldBytes, ShardedAdamW, flat, taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class ZeroRun:
     """What to train, and how long."""
 
     model: ModelConfig
-    convention: Convention
+    formats: Formats
     batches: Batches
     steps: int = 3
     learning_rate: float = 1e-3
@@ -37,7 +36,7 @@ class ZeroTrace:
     """What a rank has at the end: the weights that its optimizer updates, in fp32, and the bytes of what lasts."""
 
     weights: Tensor
-    states: StateBytes
+    states: HeldBytes
     step_s: float  # median
 
 
@@ -45,7 +44,7 @@ def train_sharded(run: ZeroRun, stage: int) -> ZeroTrace:
     """On a rank: train on its shard of each batch; every rank is seeded differently."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
-    trainer = ShardedAdamW(Decoder(run.model), run.convention, stage, run.learning_rate)
+    trainer = ShardedAdamW(Decoder(run.model), run.formats, stage, run.learning_rate)
     seconds = []
     for step in range(run.steps):
         started = time.perf_counter()
@@ -60,7 +59,7 @@ def train_in_turn(run: ZeroRun, world_size: int) -> Tensor:
     It takes the shards of `world_size` ranks one after the other, and adds as they do: bf16 shows every other order.
     """
     torch.manual_seed(0)
-    model = Decoder(run.model).to(FORMATS[run.convention.weights])
+    model = Decoder(run.model).to(run.formats.weights)
     parameters = list(model.parameters())
     master = nn.Parameter(flat([parameter.detach() for parameter in parameters]).float())
     optimizer = torch.optim.AdamW([master], lr=run.learning_rate, eps=ADAM_EPS)
@@ -69,7 +68,7 @@ def train_in_turn(run: ZeroRun, world_size: int) -> Tensor:
         for rank in range(world_size):
             compute_gradients(model, run.batches.shard(step, rank, world_size))
             whole = flat([taken(parameter) for parameter in parameters])
-            gradients.append(whole.to(FORMATS[run.convention.gradients]))
+            gradients.append(whole.to(run.formats.gradients))
         master.grad = (summed(gradients) / world_size).float()
         optimizer.step()
         for parameter, new in zip(parameters, master.detach().split([p.numel() for p in parameters]), strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from matplotlib.axes import Axes
 
 from course_lib.config import ModelConfig
-from course_lib.costs import Part, model_parameters, parameters_by_part
+from course_lib.costs.model.parameters import Part, model_parameters, parameters_by_part
 from course_lib.units import format_count
 from course_lib.viz import marks, style
 from course_lib.viz.memory_parts import WEIGHTS

@@ -8,7 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from course_lib.config import ModelConfig
-from course_lib.costs import Part, is_llama, model_parameters, parameters_by_part
+from course_lib.costs.model.activations import is_llama
+from course_lib.costs.model.parameters import Part, model_parameters, parameters_by_part
 from course_lib.errors import four_parts
 from course_lib.units import format_count
 from course_lib.viz import marks, style

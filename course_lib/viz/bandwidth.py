@@ -9,8 +9,7 @@ from math import floor, log2
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from course_lib.costs import SweepPoint
-from course_lib.costs.fit import Fit
+from course_lib.costs.comm.fit import Fit, SweepPoint
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
 from course_lib.viz import charts, marks, style

@@ -7,7 +7,7 @@ from math import ceil, log2
 
 from matplotlib.axes import Axes
 
-from course_lib.costs import ALGORITHMS, comm_time
+from course_lib.costs.comm.collectives import ALGORITHMS, comm_time
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, style
 from course_lib.viz.holdings import check_picture_size

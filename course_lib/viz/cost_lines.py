@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from course_lib.costs import bandwidth_bound_s, comm_time, latency_bound_s
+from course_lib.costs.comm.bounds import bandwidth_bound_s, latency_bound_s
+from course_lib.costs.comm.collectives import comm_time
 from course_lib.hardware import Link
 from course_lib.units import format_bytes
 from course_lib.viz import charts, style

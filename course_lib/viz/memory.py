@@ -10,8 +10,9 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from course_lib.config import ParallelConfig, load_model, model_names
-from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory
-from course_lib.costs.activations import Recompute
+from course_lib.costs.model.activations import Recompute
+from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
 from course_lib.errors import four_parts
 from course_lib.hardware import Device, device_names, load_device
 from course_lib.units import GiB

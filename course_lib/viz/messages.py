@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from course_lib.costs import comm_time
+from course_lib.costs.comm.collectives import comm_time
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, style
 from course_lib.viz.holdings import check_picture_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.costs.pipeline import pipeline_bubble_s
+from course_lib.costs.comm.pipeline import pipeline_bubble_s
 from course_lib.errors import four_parts
 from course_lib.schedules import SCHEDULES, Durations, bubble_s, make_schedule
 from course_lib.viz import explorer

@@ -243,7 +243,7 @@ print(f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, bandwidth_bytes_per_s = {I
 
 # %% [markdown]
 # *Naive* is your 03.1: a ring all-reduce for each tensor. With *buckets*, gradients lie one after the other in flat tensors, in the order
-# above. A bucket is full, and the next one begins, once it holds 25 MiB<!-- =costs.ddp.BUCKET_BYTES / units.MiB --> **or more**; a tensor is never cut.
+# above. A bucket is full, and the next one begins, once it holds 25 MiB<!-- =costs.BUCKET_BYTES / units.MiB --> **or more**; a tensor is never cut.
 #
 # | name | in one step |
 # | --- | --- |

@@ -442,7 +442,7 @@ for batch in (1, 256):
 # %% [markdown]
 # ## 10 · In a Llama: how long on a real cluster?
 #
-# Llama 3 405B reached 400 TFLOP/s<!-- =costs.published_runs.LLAMA_3_FLOPS_PER_S / 1e12 --> on each of 16,384 H100s: a utilisation of 0.404<!-- =costs.published_runs.LLAMA_3_FLOPS_PER_S / load_device("h100_sxm_80").peak_flops_per_s() -->. Take 0.4 for 70B and 15 trillion tokens. Change the numbers: this is your calculator.
+# Llama 3 405B reached 400 TFLOP/s<!-- =costs.LLAMA_3_FLOPS_PER_S / 1e12 --> on each of 16,384 H100s: a utilisation of 0.404<!-- =costs.LLAMA_3_FLOPS_PER_S / load_device("h100_sxm_80").peak_flops_per_s() -->. Take 0.4 for 70B and 15 trillion tokens. Change the numbers: this is your calculator.
 
 # %%
 peak, tokens_read = load_device("h100_sxm_80").peak_flops_per_s(), 15e12

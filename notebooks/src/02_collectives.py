@@ -28,7 +28,7 @@ from course_lib import viz
 from course_lib.checks import predict, score
 from course_lib.comm import ring as ring_code
 from course_lib.config import LLAMA_3_1_8B
-from course_lib.costs import comm_time, fit_alpha_beta, layer_messages
+from course_lib.costs import SweepPoint, comm_time, fit_alpha_beta, layer_messages
 from course_lib.hardware import INFINIBAND, NVLINK
 from course_lib.ranks import ledger, run_ranks
 from course_lib.units import MiB
@@ -234,7 +234,8 @@ viz.plot_cost_lines(["naive", "tree", "recursive_doubling", "ring"], world_size=
 # %% varies="measured times"
 sizes = [2**k for k in range(10, 25, 2)]
 names = ["ring", "recursive_doubling", "native"]
-sweep = run_ranks(comm.sweep_all_reduce, 4, sizes, names, timeout=50)[0]
+timings = run_ranks(comm.sweep_all_reduce, 4, sizes, names, timeout=50)[0]
+sweep = [SweepPoint(*timing) for timing in timings]
 ours = [point for point in sweep if point.algorithm != "native"]
 fit = fit_alpha_beta([(point.steps, point.critical_bytes, point.seconds) for point in ours])
 display(viz.plot_bandwidth(sweep), viz.plot_fit(sweep, fit))

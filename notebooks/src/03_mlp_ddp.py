@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.config import LLAMA_3_1_8B, ModelConfig
-from course_lib.costs.ddp import ddp_step, ddp_time, ddp_wrapping
+from course_lib.costs.comm.ddp import ddp_step, ddp_time, ddp_wrapping
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP

@@ -32,8 +32,8 @@ from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.comm import EmulatedClock
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, TrainConfig
-from course_lib.costs.activations import layer_activations
-from course_lib.costs.pipeline import pipeline_step
+from course_lib.costs.model.activations import layer_activations
+from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.hardware import INFINIBAND
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP

@@ -14,6 +14,7 @@ from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
 from course_lib.units import format_bytes
 from course_lib.verify.memory import recompute_layers
+from course_lib.verify.sharded import Formats
 from course_lib.verify.zero_run import ZeroRun, train_sharded
 
 SEQUENCE = 96
@@ -55,7 +56,8 @@ def states(model: ModelConfig, batches: Batches) -> list[Agreement]:
     """Every convention and stage."""
     found, shards = [], 3
     for convention in (find_convention("fp32"), find_convention("zero")):
-        run = ZeroRun(model=model, convention=convention, batches=batches, steps=1)
+        formats = Formats.of_bytes(convention.weights, convention.gradients)
+        run = ZeroRun(model=model, formats=formats, batches=batches, steps=1)
         for stage in range(4):
             traces = run_ranks(train_sharded, shards, run, stage, timeout=300)
             formula = state_bytes(model_parameters(model), convention, zero_stage=stage, shards=shards).total

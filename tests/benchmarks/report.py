@@ -16,7 +16,7 @@ from memory import Agreement, gate_rows, table_rows
 from pipeline import PipelineCell
 from pipeline import about as about_pipelines
 
-from course_lib.costs import SweepPoint, comm_time
+from course_lib.costs import SweepPoint
 from course_lib.units import format_bytes, format_seconds
 from course_lib.viz import plot_bandwidth
 
@@ -113,17 +113,8 @@ def points(cells: Sequence[Cell], world_size: int) -> list[SweepPoint]:
     for cell in cells:
         if cell.world_size == world_size:
             ours = best_algorithm(cell.nbytes)
-            cost = comm_time("all_reduce", ours, world_size=world_size, length=cell.nbytes // 4, itemsize=4)
             for algorithm, seconds in ((ours, cell.comparison.ours_s), ("native", cell.comparison.peer_s)):
-                point = SweepPoint(
-                    algorithm=algorithm,
-                    world_size=world_size,
-                    nbytes=cell.nbytes,
-                    seconds=median(seconds),
-                    steps=cost.steps,
-                    critical_bytes=cost.critical_bytes,
-                )
-                found.append(point)
+                found.append(SweepPoint(algorithm, world_size, cell.nbytes, median(seconds)))
     return found
 
 

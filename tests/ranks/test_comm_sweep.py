@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from course_lib import comm
-from course_lib.costs import comm_time, fit_alpha_beta
+from course_lib.costs import SweepPoint, comm_time, fit_alpha_beta
 from course_lib.ranks import run_ranks
 
 
 def test_a_point_for_each_size_and_algorithm():
     sizes, algorithms = [1024, 65536, 1 << 20], ["ring", "tree", "native"]
-    points = run_ranks(comm.sweep_all_reduce, 3, sizes, algorithms, 3)[0]
+    points = [SweepPoint(*timing) for timing in run_ranks(comm.sweep_all_reduce, 3, sizes, algorithms, 3)[0]]
     assert [(point.nbytes, point.algorithm) for point in points] == [(n, a) for n in sizes for a in algorithms]
     assert all(point.seconds > 0 and point.world_size == 3 for point in points)
     ring = comm_time("all_reduce", "ring", world_size=3, length=256, itemsize=4)
@@ -19,7 +19,8 @@ def test_a_point_for_each_size_and_algorithm():
 
 def test_alpha_and_beta_of_this_machine_can_be_fitted():
     sizes = [1 << 12, 1 << 16, 1 << 20, 1 << 22]
-    points = run_ranks(comm.sweep_all_reduce, 2, sizes, ["ring", "recursive_doubling"], 5)[0]
+    timings = run_ranks(comm.sweep_all_reduce, 2, sizes, ["ring", "recursive_doubling"], 5)[0]
+    points = [SweepPoint(*timing) for timing in timings]
     fit = fit_alpha_beta([(point.steps, point.critical_bytes, point.seconds) for point in points])
     assert fit.alpha_s > 0 and fit.beta_s_per_byte > 0
     assert len(fit.residuals) == len(points) == 8

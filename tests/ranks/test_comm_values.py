@@ -12,7 +12,7 @@ from torch.distributed import ReduceOp
 from course_lib import comm
 from course_lib.comm.opening import ALGORITHMS
 from course_lib.costs import comm_time
-from course_lib.costs.comm_time import ALGORITHMS as COSTED
+from course_lib.costs.comm.collectives import ALGORITHMS as COSTED
 from course_lib.ranks import ledger, run_ranks
 
 WORLD_SIZES = [1, 2, 3, 4, 5, 8]

@@ -8,7 +8,7 @@ from torch import nn
 
 from course_lib import comm
 from course_lib.comm import EmulatedClock
-from course_lib.costs.ddp import ddp_settling, ddp_step, ddp_time, ddp_wrapping
+from course_lib.costs.comm.ddp import ddp_settling, ddp_step, ddp_time, ddp_wrapping
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, Link
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.ranks import ledger, run_ranks

@@ -12,7 +12,7 @@ from ladder_models import EVEN, TEXT, UNEVEN, Toy, alone, data_parallel, in_part
 from course_lib import ranks
 from course_lib.config import ModelConfig
 from course_lib.costs import comm_time
-from course_lib.costs.ddp import ddp_step, ddp_wrapping
+from course_lib.costs.comm.ddp import ddp_step, ddp_wrapping
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.training.batches import Batches

@@ -15,7 +15,7 @@ from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
 from course_lib.verify.memory import allocated_bytes
-from course_lib.verify.sharded import ShardedAdamW
+from course_lib.verify.sharded import Formats, ShardedAdamW
 from course_lib.verify.zero_run import ZeroRun, ZeroTrace, train_in_turn, train_sharded, zero_deviation
 
 GQA = ModelConfig(
@@ -41,7 +41,8 @@ SMALL_TENSORS = 4096  # bytes: what the ranks exchanged last, to compare their c
 
 
 def run_of(shape, convention):
-    return ZeroRun(model=SHAPES[shape], convention=CONVENTIONS[convention], batches=BATCHES, steps=2)
+    formats = Formats.of_bytes(CONVENTIONS[convention].weights, CONVENTIONS[convention].gradients)
+    return ZeroRun(model=SHAPES[shape], formats=formats, batches=BATCHES, steps=2)
 
 
 @cache
@@ -62,7 +63,7 @@ def every_stage(run):
 
 def train_into(trainers, run, stage):
     torch.manual_seed(dist.get_rank())
-    trainer = ShardedAdamW(Decoder(run.model), run.convention, stage, run.learning_rate)
+    trainer = ShardedAdamW(Decoder(run.model), run.formats, stage, run.learning_rate)
     for step in range(run.steps):
         trainer.step(run.batches.shard(step, dist.get_rank(), dist.get_world_size()))
     trainers.append(trainer)
@@ -79,8 +80,9 @@ def test_every_stage_keeps_the_formula_s_bytes_and_trains_as_one_device(world_si
         traces = [found[stage][0] for found in by_rank]
         for rank, trace in enumerate(traces):
             given = {"zero_stage": stage, "shards": world_size}
-            assert trace.states == state_bytes(parameters, run.convention, **given, rank=rank)
-            fullest = state_bytes(parameters, run.convention, **given).total
+            expected = state_bytes(parameters, CONVENTIONS[convention], **given, rank=rank)
+            assert trace.states == (expected.weights, expected.gradients, expected.optimizer)
+            fullest = state_bytes(parameters, CONVENTIONS[convention], **given).total
             assert trace.states.total == pytest.approx(fullest, rel=0.005)
             allocated = by_rank[rank][stage][1]
             assert trace.states.total <= allocated <= trace.states.total + SMALL_TENSORS
@@ -111,7 +113,7 @@ def test_wrong_weights_show():
 
 def forgets_to_average(run):
     """On a rank: stage 0 without communication of gradients."""
-    trainer = ShardedAdamW(Decoder(run.model), run.convention, 0, run.learning_rate)
+    trainer = ShardedAdamW(Decoder(run.model), run.formats, 0, run.learning_rate)
     trainer.reduce = lambda whole: whole
     for step in range(run.steps):
         trainer.step(run.batches.shard(step, dist.get_rank(), dist.get_world_size()))

@@ -13,8 +13,8 @@ from course_lib import comm
 from course_lib.comm import EmulatedClock
 from course_lib.config import TrainConfig
 from course_lib.costs import comm_time
-from course_lib.costs.ddp import ddp_wrapping
-from course_lib.costs.pipeline import pipeline_step
+from course_lib.costs.comm.ddp import ddp_wrapping
+from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.hardware import Link
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import ledger, run_ranks

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from course_lib.costs import comm_time
-from course_lib.costs.ddp import DdpTime, ddp_settling, ddp_step, ddp_time, ddp_wrapping, fill_buckets
+from course_lib.costs.comm.ddp import DdpTime, ddp_settling, ddp_step, ddp_time, ddp_wrapping, fill_buckets
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, Link
 
 TOY = Link(name="toy", alpha_s=0.0, bandwidth_bytes_per_s=4.0, source="a test", date="2026-11")

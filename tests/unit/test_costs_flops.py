@@ -24,7 +24,7 @@ from course_lib.costs import (
     training_seconds,
     utilisation,
 )
-from course_lib.costs.published_runs import (
+from course_lib.costs.published.runs import (
     DAY_S,
     LLAMA_3_FLOPS_PER_S,
     MEGATRON_2019_ALONE_FLOPS_PER_S,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_lib.config import ModelConfig, load_model, model_names
-from course_lib.costs.parameters import model_parameters
+from course_lib.costs.model.parameters import model_parameters
 from course_lib.models.decoder import Decoder, rotary_angles, rotate
 from course_lib.training.step import compute_gradients, next_token_loss, sgd_update, state_bytes
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 
-from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight, pipeline_stashed
+from course_lib.costs.comm.pipeline import pipeline_bubble_s, pipeline_in_flight, pipeline_stashed
 from course_lib.schedules import (
     SCHEDULES,
     Backward,

@@ -6,7 +6,7 @@ import pytest
 
 from course_lib import viz
 from course_lib.comm.ledger import Ledger
-from course_lib.costs.fit import Fit
+from course_lib.costs.comm.fit import Fit
 from course_lib.errors import four_parts
 from course_lib.hardware import INFINIBAND, NVLINK
 from course_lib.viz.messages import all_reduce_messages

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from course_lib import viz
 from course_lib.costs import SweepPoint, comm_time
-from course_lib.costs.fit import fit_alpha_beta
+from course_lib.costs.comm.fit import fit_alpha_beta
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
 from course_lib.viz.holdings import OPERATIONS
 from course_lib.viz.style import MARGIN, PAGE_WIDTH, SHOWN_WIDTH
@@ -34,16 +34,7 @@ def sweep(algorithms):
         for nbytes in (2**k for k in range(10, 25, 2)):
             cost = comm_time("all_reduce", formula, world_size=4, length=nbytes // 4, itemsize=4)
             seconds = (cost.time_s(ETHERNET)) * (1.3 if nbytes % 3 == 1 else 0.8)
-            points.append(
-                SweepPoint(
-                    algorithm=algorithm,
-                    world_size=4,
-                    nbytes=nbytes,
-                    seconds=seconds,
-                    steps=cost.steps,
-                    critical_bytes=cost.critical_bytes,
-                )
-            )
+            points.append(SweepPoint(algorithm, 4, nbytes, seconds))
     return points
 
 

@@ -7,7 +7,7 @@ import html
 import pytest
 
 from course_lib import viz
-from course_lib.costs.pipeline import pipeline_bubble_s
+from course_lib.costs.comm.pipeline import pipeline_bubble_s
 from course_lib.schedules import SCHEDULES, Durations, bubble_s, make_schedule, time_schedule
 from course_lib.viz import style
 from tests.unit.test_viz_pictures import drawn_texts, flaws

@@ -13,7 +13,7 @@ from course_lib.checks.kit.signature import Puzzle, diagnose, only_own_part
 from course_lib.checks.kit.spec import Case, WriteExercise
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import Traffic, count_steps, unmatched
-from course_lib.costs import CommTime
+from course_lib.costs.comm.traffic import CommTime
 from course_lib.ranks.report import RankError
 from course_lib.verify.causes import BYTES, MESSAGES, STEPS, explain
 from course_lib.verify.ratios import times

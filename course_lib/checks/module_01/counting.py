@@ -10,7 +10,8 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import draw
 from course_lib.checks.module_01.draw import Shape
 from course_lib.config import ModelConfig, load_model
-from course_lib.costs import checkpointed_activations, layer_activations, model_parameters
+from course_lib.costs.model.activations import checkpointed_activations, layer_activations
+from course_lib.costs.model.parameters import model_parameters
 
 BF16 = 2
 

@@ -8,7 +8,8 @@ from functools import partial
 from course_lib.checks.kit.formula import Call, Formula, formula_exercise
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import draw
-from course_lib.costs import GPT3_PROJECTED, LLAMA_65B, TrainingRun, rule_of_thumb_flops, training_seconds
+from course_lib.costs.model.flops import rule_of_thumb_flops, training_seconds
+from course_lib.costs.published.runs import GPT3_PROJECTED, LLAMA_65B, TrainingRun
 from course_lib.hardware import load_device
 
 DAY_S = 86_400

@@ -8,7 +8,10 @@ from math import ceil, nan
 
 from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.config import ModelConfig
-from course_lib.costs import find_convention, gpus_needed, workshop_activations, workshop_parameters
+from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.model.states import gpus_needed
+from course_lib.costs.published.activations import workshop_activations
+from course_lib.costs.published.parameters import workshop_parameters
 from course_lib.hardware import load_device
 from course_lib.units import GB, GiB
 

@@ -7,7 +7,8 @@ from math import ceil, nan
 from course_lib.checks.kit.formula import Call, Formula, formula_exercise
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import draw
-from course_lib.costs import Convention, find_convention, state_bytes
+from course_lib.costs.model.conventions import Convention, find_convention
+from course_lib.costs.model.states import state_bytes
 from course_lib.units import GB
 
 

@@ -8,13 +8,10 @@ from collections.abc import Callable
 
 from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.config import ModelConfig, ParallelConfig, load_model, load_preset
-from course_lib.costs import (
-    LLAMA_TOKENS,
-    chinchilla_tokens,
-    explorer_parameters,
-    explorer_state_bytes,
-    model_parameters,
-)
+from course_lib.costs.model.flops import chinchilla_tokens
+from course_lib.costs.model.parameters import model_parameters
+from course_lib.costs.published.explorer import explorer_parameters, explorer_state_bytes
+from course_lib.costs.published.runs import LLAMA_TOKENS
 from course_lib.units import GB, GiB
 
 LLAMA, RELEASED, FILE = (load_model(name) for name in ("llama3_1_405b", "grok_1", "grok_1_explorer"))

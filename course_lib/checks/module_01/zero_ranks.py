@@ -16,7 +16,8 @@ from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
-from course_lib.costs import CommTime, comm_time
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.traffic import CommTime
 from course_lib.split import split_sizes
 from course_lib.verify.ratios import times
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from course_lib.checks.kit.signature import Puzzle
 from course_lib.checks.kit.spec import Case
-from course_lib.costs import CommTime, comm_time
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.traffic import CommTime
 
 
 def own_tensor(case: Case, seed: int, rank: int) -> tuple[Any, ...]:

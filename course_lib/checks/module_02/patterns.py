@@ -11,7 +11,7 @@ from course_lib.checks.kit.spec import Case, Level, WriteExercise
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import ring_levels
 from course_lib.comm.traces import bytes_between_nodes
-from course_lib.costs import comm_time
+from course_lib.costs.comm.collectives import comm_time
 from course_lib.verify.ratios import times
 
 _groups: dict[int, tuple[Any, Any]] = {}  # on a rank: node size -> (inside, between), made once per pool

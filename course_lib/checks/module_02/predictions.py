@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from course_lib.checks.kit.numbers import Given, NumberExercise, Question
-from course_lib.costs import CommTime, comm_time
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.traffic import CommTime
 from course_lib.hardware import NVLINK
 from course_lib.units import MiB
 

@@ -18,7 +18,7 @@ from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
 from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
-from course_lib.costs.ddp import fill_buckets
+from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.training.batches import Batch
 from course_lib.verify.ratios import times

@@ -17,7 +17,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import payloads, unmatched
-from course_lib.costs.ddp import ddp_step, fill_buckets
+from course_lib.costs.comm.ddp import ddp_step, fill_buckets
 
 Look = Literal["values", "calls"]
 FP32 = 4

@@ -17,7 +17,7 @@ from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
-from course_lib.costs.ddp import fill_buckets
+from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.data_parallel import share

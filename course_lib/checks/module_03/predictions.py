@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.config import load_model
-from course_lib.costs import model_parameters
-from course_lib.costs.ddp import fill_buckets
+from course_lib.costs.comm.ddp import fill_buckets
+from course_lib.costs.model.parameters import model_parameters
 from course_lib.hardware import INFINIBAND
 from course_lib.units import MiB
 

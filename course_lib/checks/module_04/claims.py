@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from course_lib.checks.kit.numbers import Given, NumberExercise, Question
-from course_lib.costs.pipeline import pipeline_bubble_s
+from course_lib.costs.comm.pipeline import pipeline_bubble_s
 
 WRONG_LINE = 5
 SMALL = 0.1  # the share of idle time that is asked for

@@ -13,7 +13,7 @@ from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.config import load_model
-from course_lib.costs import layer_parameters
+from course_lib.costs.model.parameters import layer_parameters
 from course_lib.split import balanced_sizes, split_sizes
 from course_lib.verify.numbers import whole_of
 

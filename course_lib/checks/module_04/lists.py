@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
+from course_lib.costs.comm.pipeline import pipeline_bubble_s, pipeline_in_flight
 from course_lib.schedules import (
     Backward,
     Compute,

@@ -14,7 +14,7 @@ from course_lib.checks.kit.formula import Call, Formula, Report, formula_exercis
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
-from course_lib.costs.pipeline import pipeline_bubble_s, pipeline_in_flight
+from course_lib.costs.comm.pipeline import pipeline_bubble_s, pipeline_in_flight
 
 Part = Literal["bubble", "share", "held"]
 Where = Literal["middle", "few", "first", "last"]

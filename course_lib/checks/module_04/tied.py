@@ -18,7 +18,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import ALL_ZEROS, FP32, Report, Scene, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
-from course_lib.costs.pipeline import pipeline_step
+from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.stages import cut
 

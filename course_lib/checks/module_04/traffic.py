@@ -6,8 +6,8 @@ import random
 
 from course_lib.checks.kit.numbers import Given, NumberExercise, Question
 from course_lib.config import load_model
-from course_lib.costs import model_parameters
-from course_lib.costs.pipeline import pipeline_step
+from course_lib.costs.comm.pipeline import pipeline_step
+from course_lib.costs.model.parameters import model_parameters
 
 BF16, FP32 = 2, 4
 V = 2  # stages on each rank when they are interleaved

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.costs.traffic import Case, CommTime, Step
+from course_lib.costs.comm.traffic import Case, CommTime, Step
 
 
 class Tree(NamedTuple):

@@ -9,10 +9,10 @@ from io import StringIO
 from math import inf
 
 from course_lib.config import ModelConfig
-from course_lib.costs.conventions import find_convention
-from course_lib.costs.explorer import STRATEGIES, explorer_memory
-from course_lib.costs.gpu_memory import Work, gpu_memory
-from course_lib.costs.grid import Candidate, Grid, candidates
+from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.published.explorer import STRATEGIES, explorer_memory
+from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.costs.sweep.grid import Candidate, Grid, candidates
 from course_lib.errors import four_parts
 from course_lib.units import GiB
 

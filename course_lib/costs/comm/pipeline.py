@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.costs.traffic import CommTime
+from course_lib.costs.comm.traffic import CommTime
 from course_lib.errors import four_parts
 
 _NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1")

@@ -14,7 +14,7 @@ from course_lib.errors import four_parts
 
 Recompute = Literal["none", "full"]
 Sharing = Literal["tp", "sequence", "gathered", "nothing"]
-FP32, INT64 = 4, 8
+HALF, FP32, INT64 = 2, 4, 8  # bytes of a number; HALF is bf16
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.config import ModelConfig
-from course_lib.costs.parameters import layer_parameters
+from course_lib.costs.model.parameters import layer_parameters
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
 

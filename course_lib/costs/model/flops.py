@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Literal, NamedTuple, get_args
 
 from course_lib.config import ModelConfig
-from course_lib.costs.parameters import layer_weights
+from course_lib.costs.model.parameters import layer_weights
 from course_lib.errors import four_parts
 
 FlopsRecompute = Literal["none", "selective", "full"]

@@ -4,10 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.traffic import CommTime
 from course_lib.errors import four_parts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """How long one algorithm took for an all-reduce of `nbytes`, and what the alpha-beta model needs to explain it.
+
+    A native call is explained by gloo's ring, whose every step waits for the receiver: 4 (p - 1) latencies.
+    Units: bytes of a float32 tensor, seconds (median over rounds).
+    """
+
+    algorithm: str
+    world_size: int
+    nbytes: int
+    seconds: float
+
+    @property
+    def steps(self) -> int:
+        """The factor of alpha."""
+        return self._ring_or_own.steps * (2 if self.algorithm == "native" else 1)
+
+    @property
+    def critical_bytes(self) -> int:
+        """The factor of beta."""
+        return self._ring_or_own.critical_bytes
+
+    @property
+    def _ring_or_own(self) -> CommTime:
+        algorithm = "ring" if self.algorithm == "native" else self.algorithm
+        return comm_time("all_reduce", algorithm, world_size=self.world_size, length=self.nbytes // 4, itemsize=4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +69,9 @@ def fit_alpha_beta(points: Sequence[tuple[float, float, float]]) -> Fit:
     alpha from beta.
     Source: Lawson & Hanson 1974 (non-negative least squares).
     """
+    import numpy as np  # all other formulas do without both
+    from scipy.optimize import nnls
+
     _check_count(points)
     steps, nbytes, seconds = np.asarray(points, dtype=float).T
     _check_seconds(seconds)
@@ -43,8 +79,6 @@ def fit_alpha_beta(points: Sequence[tuple[float, float, float]]) -> Fit:
     _check_variation(rows)
     relative = rows / seconds[:, None]  # (point, 2): the solution makes every row's product with it 1
     scale = np.linalg.norm(relative, axis=0)  # alpha and beta differ by 10^6
-    from scipy.optimize import nnls  # a second to import, and all other formulas do without
-
     solution, _ = nnls(relative / scale, np.ones_like(seconds))
     alpha_s, beta_s_per_byte = solution / scale
     residuals = relative @ (alpha_s, beta_s_per_byte) - 1
@@ -73,6 +107,8 @@ def _check_seconds(seconds: np.ndarray) -> None:
 
 def _check_variation(rows: np.ndarray) -> None:
     """Refuse points whose bytes are all the same multiple of their steps."""
+    import numpy as np
+
     lengths = np.linalg.norm(rows, axis=0)
     if not lengths.all() or np.linalg.matrix_rank(rows / lengths) < 2:
         steps, nbytes = rows[0]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from course_lib.config import ModelConfig, ParallelConfig
-from course_lib.costs.conventions import Convention
-from course_lib.costs.parameters import Weight, layer_weights, outer_weights
+from course_lib.costs.model.conventions import Convention
+from course_lib.costs.model.parameters import Weight, layer_weights, model_parameters, outer_weights
 from course_lib.errors import four_parts
 from course_lib.split import split_sizes
 
@@ -112,6 +112,11 @@ def model_state_bytes(
     return state_bytes(parameters.shared, convention, zero_stage=zero, shards=parallel.shards) + state_bytes(
         parameters.experts, convention, zero_stage=zero, shards=parallel.shards // parallel.ep
     )
+
+
+def sgd_state_bytes(config: ModelConfig, *, itemsize: int) -> int:
+    """Weights and gradients of a whole model under plain SGD, which keeps nothing else: 2 numbers a parameter."""
+    return 2 * itemsize * model_parameters(config)
 
 
 def gpus_needed(nbytes: float, memory_bytes: float) -> int:

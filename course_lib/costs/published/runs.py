@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.costs.flops import rule_of_thumb_flops, utilisation
+from course_lib.costs.model.flops import rule_of_thumb_flops, utilisation
 from course_lib.hardware import Device, load_device
 
 DAY_S = 86_400.0

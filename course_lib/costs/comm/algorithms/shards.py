@@ -5,7 +5,7 @@ c[r] is the size of rank r's chunk in bytes and M the sum of all. An empty chunk
 
 from __future__ import annotations
 
-from course_lib.costs.traffic import Case, CommTime
+from course_lib.costs.comm.traffic import Case, CommTime
 
 
 def reduce_scatter_ring(case: Case) -> CommTime:

@@ -8,24 +8,23 @@ from functools import partial
 from typing import Literal
 
 from course_lib.config import ModelConfig, ParallelConfig
-from course_lib.costs.activations import activation_bytes, checkpointed_activations, layer_activations
-from course_lib.costs.conventions import find_convention
-from course_lib.costs.explorer import (
+from course_lib.costs.model.activations import HALF, activation_bytes, checkpointed_activations, layer_activations
+from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.model.parameters import model_parameters
+from course_lib.costs.model.states import state_bytes
+from course_lib.costs.published.activations import (
+    korthikanti_first_stage_bytes,
+    korthikanti_layer_bytes,
+    workshop_activations,
+)
+from course_lib.costs.published.explorer import (
     explorer_activation_bytes,
     explorer_layer_bytes,
     explorer_parameters,
     explorer_state_bytes,
 )
-from course_lib.costs.memory import state_bytes
-from course_lib.costs.parameters import model_parameters
-from course_lib.costs.published import megatron_parameters, workshop_parameters
-from course_lib.costs.published_activations import (
-    korthikanti_first_stage_bytes,
-    korthikanti_layer_bytes,
-    workshop_activations,
-)
+from course_lib.costs.published.parameters import megatron_parameters, workshop_parameters
 
-HALF = 2  # bytes of a bf16 number
 Unit = Literal["parameters", "bytes"]
 
 

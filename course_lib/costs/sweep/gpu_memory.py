@@ -5,21 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.config import ModelConfig, ParallelConfig
-from course_lib.costs.activations import (
+from course_lib.costs.comm.pipeline import pipeline_in_flight
+from course_lib.costs.model.activations import (
+    HALF,
     Recompute,
     checkpointed_activations,
     head_activations,
     is_llama,
     layer_activations,
 )
-from course_lib.costs.conventions import Convention
-from course_lib.costs.explorer import explorer_layer_bytes
-from course_lib.costs.memory import model_state_bytes, rank_layer_parameters, rank_outer_parameters
-from course_lib.costs.pipeline import pipeline_in_flight
-from course_lib.costs.published_activations import korthikanti_layer_bytes
+from course_lib.costs.model.conventions import Convention
+from course_lib.costs.model.states import model_state_bytes, rank_layer_parameters, rank_outer_parameters
+from course_lib.costs.published.activations import korthikanti_layer_bytes
+from course_lib.costs.published.explorer import explorer_layer_bytes
 from course_lib.errors import four_parts
-
-HALF = 2  # bytes of a bf16 number
 
 
 @dataclass(frozen=True, kw_only=True)

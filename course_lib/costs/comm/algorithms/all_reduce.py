@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.costs import rooted
-from course_lib.costs.shards import all_gather_ring, reduce_scatter_ring
-from course_lib.costs.traffic import Case, CommTime, Step
+from course_lib.costs.comm.algorithms import rooted
+from course_lib.costs.comm.algorithms.shards import all_gather_ring, reduce_scatter_ring
+from course_lib.costs.comm.traffic import Case, CommTime, Step
 from course_lib.split import split_sizes
 
 

@@ -41,8 +41,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from course_lib.costs import all_reduce, rooted, shards
-from course_lib.costs.traffic import Case, CommTime
+from course_lib.costs.comm.algorithms import all_reduce, rooted, shards
+from course_lib.costs.comm.traffic import Case, CommTime
 from course_lib.errors import four_parts
 
 _Formula = Callable[[Case], CommTime]

@@ -8,8 +8,8 @@ from functools import reduce
 from itertools import accumulate
 from operator import add
 
-from course_lib.costs.comm_time import comm_time
-from course_lib.costs.traffic import CommTime
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.traffic import CommTime
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
 from course_lib.units import MiB

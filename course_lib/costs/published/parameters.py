@@ -6,7 +6,7 @@ All take a ModelConfig and read from it only the letters that they use, whatever
 from __future__ import annotations
 
 from course_lib.config import ModelConfig
-from course_lib.costs.explorer import explorer_parameters
+from course_lib.costs.published.explorer import explorer_parameters
 from course_lib.errors import four_parts
 
 

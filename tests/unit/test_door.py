@@ -1,0 +1,46 @@
+"""Doors: every name once, found where it is defined, loaded when it is asked for; no two files define the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from course_lib import comm, costs
+from course_lib.door import public_names
+from tools.paths import ROOT
+
+
+def test_every_public_name_of_costs_is_found_and_has_one_home():
+    homes = [name for file in (ROOT / "course_lib" / "costs").glob("*/*.py") for name in public_names(file)]
+    assert [name for name, times in Counter(homes).items() if times > 1] == []
+    assert sorted(homes) == dir(costs) and "comm_time" in homes
+    assert all(hasattr(costs, name) for name in homes)
+    assert costs.comm_time.__module__ == "course_lib.costs.comm.collectives"
+
+
+def test_comm_offers_what_its_door_lists_and_nothing_that_it_happens_to_import():
+    assert {"all_reduce_", "ALGORITHMS", "settings"} <= set(dir(comm))
+    assert all(hasattr(comm, name) for name in dir(comm))
+    assert not hasattr(comm, "torch") and not hasattr(comm, "Ports")
+
+
+@pytest.mark.parametrize(("package", "name"), [("costs", "dataclass"), ("costs", "comm_tiem"), ("comm", "_me")])
+def test_what_no_file_offers_is_refused(package, name):
+    module = {"costs": costs, "comm": comm}[package]
+    with pytest.raises(AttributeError, match=f"^module 'course_lib.{package}' has no attribute '{name}'$"):
+        getattr(module, name)
+
+
+def test_a_door_loads_nothing_before_it_is_asked():
+    code = "import sys, course_lib.comm, course_lib.costs; print('torch' in sys.modules, 'yaml' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout.split() == ["False", "False"], run.stderr
+
+
+def test_public_is_what_is_defined_at_the_top_without_an_underscore(tmp_path):
+    file = tmp_path / "some.py"
+    file.write_text("import os\nfrom math import pi\nA, _b = 1, 2\nC: int = 3\nclass D: e = 4\ndef f():\n    g = 5\n")
+    assert list(public_names(file)) == ["A", "C", "D", "f"]
