@@ -181,7 +181,7 @@ def test_nothing_in_the_svg_depends_on_the_date_or_the_machine_s_fonts():
     assert "<dc:date>" not in svg
     assert "<text" not in svg
     assert "font-family" not in svg
-    assert "CourseSans" in svg
+    assert 'id="CSR' in svg and 'id="CSSB' in svg  # Course Sans, regular and semibold
 
 
 def test_the_card_is_white_and_round_on_a_transparent_ground():
