@@ -1,8 +1,9 @@
 """What a change in the working tree touches: the tests that import it, directly or not, found without running anything.
 
 The graph is read from the import statements (those in functions too) and from strings that name a module, such as
-`python -m course_lib.cli`. A package that finds its parts by itself (`iter_modules`) counts as importing all of them. A
-package's `__init__` counts only where something is taken from the package itself: it mostly passes names on.
+`python -m course_lib.cli`. A package that finds its parts by itself (`iter_modules`, `all_names`) counts as importing
+all of them. A package's `__init__` counts only where something is taken from the package itself: it mostly passes
+names on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tools.paths import ROOT
 
 FOLDERS = ("course_lib", "slides", "tests", "tools")
 COMMAND = re.compile(r'"-m", "course_lib"')
-DISCOVERY = re.compile(r"\biter_modules\(")
+DISCOVERY = re.compile(r"\biter_modules\(|= all_names\(")
 NAMED = re.compile(r"(?:course_lib|slides|tests|tools)(?:\.\w+)+")
 
 

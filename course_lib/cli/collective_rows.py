@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import comm, ranks
-from course_lib.cli.proof import Row
+from course_lib.cli.proof import Row, Rows
 from course_lib.comm import ledger
 from course_lib.comm.traces import Traffic
 from course_lib.costs.comm.collectives import ALGORITHMS, comm_time
@@ -180,3 +180,6 @@ def run_barrier(algorithm: str) -> tuple[float, float, float]:
     came = time.monotonic()
     comm.barrier(algorithm=algorithm)
     return came, time.monotonic(), seconds
+
+
+ROWS = Rows(lesson=2, prove=lambda world_size, text: collective_rows(world_size))

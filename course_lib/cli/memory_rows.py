@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import ranks
-from course_lib.cli.proof import Row
+from course_lib.cli.proof import Row, Rows
 from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig
 from course_lib.costs.comm.collectives import comm_time
@@ -129,3 +129,6 @@ def pass_once(model: Decoder, batch: Batch) -> tuple[int, Tensor]:
     found = saved_bytes(model, lambda: losses.append(next_token_loss(model, batch)))
     losses[0].backward()
     return found, flat([taken(parameter) for parameter in model.parameters()])
+
+
+ROWS = Rows(lesson=1, prove=memory_rows)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from course_lib.cli import training_rows
-from course_lib.cli.proof import Row
+from course_lib.cli.proof import Row, Rows
 from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig
 from course_lib.costs.comm.collectives import comm_time
@@ -95,3 +95,6 @@ def pipeline_traffic(schedule: Schedule, model: ModelConfig) -> Traffic:
 def rank_state_bytes(model: ModelConfig, world_size: int, rank: int) -> int:
     """Weights and gradients of a rank's stages under plain SGD, which keeps nothing else."""
     return 2 * DTYPE.itemsize * rank_parameters(model, ParallelConfig(pp=world_size), stage=rank).total
+
+
+ROWS = Rows(lesson=4, prove=pipeline_rows)

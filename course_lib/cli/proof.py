@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from course_lib.comm.traces import Traffic
 from course_lib.units import format_bytes, format_seconds
@@ -42,6 +43,13 @@ class Row:
         if self.states_off > self.states_within:
             found.append(f"states are {self.state_bytes} bytes, the formula says {self.predicted_state_bytes}")
         return found
+
+
+class Rows(NamedTuple):
+    """What a file `cli/*_rows.py` has as its ROWS, for `make tour` to find."""
+
+    lesson: int  # the table has them in this order
+    prove: Callable[[int, bytes], Iterator[Row]]  # of the number of ranks and a text
 
 
 COLUMNS = {

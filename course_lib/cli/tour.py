@@ -1,32 +1,24 @@
 """`make tour`: run every technique of the course on real ranks, here and now, and print one proof table.
 
-A module adds its rows by adding its function to ROWS.
+A file `*_rows.py` in this folder is found by its name; its `ROWS` prove what one lesson teaches.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 
 import torch
 
 from course_lib import ranks
-from course_lib.cli.collective_rows import collective_rows
 from course_lib.cli.machine import describe_machine
-from course_lib.cli.memory_rows import memory_rows
-from course_lib.cli.pipeline_rows import pipeline_rows
-from course_lib.cli.proof import Row, header, written
-from course_lib.cli.training_rows import data_parallel_rows
+from course_lib.cli.proof import Rows, header, written
 from course_lib.ranks.api import check_world_size
 from course_lib.training.text import describe_text, load_text
 
-ROWS: tuple[Callable[[int, bytes], Iterator[Row]], ...] = (
-    lambda world_size, text: collective_rows(world_size),
-    data_parallel_rows,
-    memory_rows,
-    pipeline_rows,
-)
 LEGEND = (
     "max deviation: largest difference from the same computation on one device, over the largest number there\n"
     "bytes sent: in the whole run, recorded at the real sends; the formula must give each rank's bytes and messages\n"
@@ -50,9 +42,9 @@ def tour(world_size: int) -> int:
     print(header(), flush=True)
     rows = []
     failures = 0
-    for prove in ROWS:
+    for found in discover():
         try:
-            for row in prove(world_size, text):
+            for row in found.prove(world_size, text):
                 print(written(row), flush=True)
                 rows.append(row)
         except (AssertionError, ranks.RankError) as error:
@@ -62,6 +54,13 @@ def tour(world_size: int) -> int:
     print("", *(row.note for row in rows if row.note), LEGEND, sep="\n")
     print(f"\n{len(rows)} rows measured in {time.monotonic() - started:.0f} s: {verdict(failures)}")
     return int(failures > 0)
+
+
+def discover() -> list[Rows]:
+    """The ROWS of every file, in the order of the lessons."""
+    names = [module.name for module in iter_modules([str(Path(__file__).parent)]) if module.name.endswith("_rows")]
+    rows: list[Rows] = [import_module(f"course_lib.cli.{name}").ROWS for name in names]
+    return sorted(rows, key=lambda found: found.lesson)
 
 
 def verdict(failures: int) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from course_lib.cli.proof import Row
+from course_lib.cli.proof import Row, Rows
 from course_lib.comm.traces import Traffic
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.costs.comm.collectives import comm_time
@@ -75,3 +75,6 @@ def data_parallel_traffic(world_size: int, itemsize: int) -> Traffic:
     gather = partial(comm_time, "all_gather", "ring", world_size=world_size, itemsize=8)
     gathers = [gather(length=count * world_size) for count in (2, 1)]
     return Traffic.predicted([wrapping, *[step, *gathers] * STEPS])
+
+
+ROWS = Rows(lesson=3, prove=data_parallel_rows)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from statistics import median
 
 import cloudpickle
 import torch
 import torch.distributed as dist
 from measure import Comparison, Verdict, mean_ratio
+from page import TIMES, Benchmark, comparison_row, gate_row, table
 from torch.distributed import ProcessGroup
 
 from course_lib import comm
+from course_lib.costs import SweepPoint
 from course_lib.ranks import run_ranks
 from course_lib.units import KiB, MiB, format_bytes
+from course_lib.viz import Picture, plot_bandwidth
 
 WORLD_SIZES = (2, 4)
 SIZES = tuple(KiB * 4**k for k in range(8))  # 1 KiB to 16 MiB
@@ -107,3 +111,43 @@ def verdicts(cells: list[Cell]) -> list[Verdict]:
         Verdict(figure="all-reduce up to 64 KiB", ratio=mean_ratio(small), gate=1.1, goal=2),
         Verdict(figure="all-reduce above 64 KiB", ratio=mean_ratio(large), gate=0.9, goal=2),
     ]
+
+
+def sections(cells: list[Cell]) -> list[str]:
+    """A row for each number of ranks and size."""
+    rows = [
+        comparison_row(f"{c.world_size} | {format_bytes(c.nbytes)} | {best_algorithm(c.nbytes)}", c.comparison)
+        for c in cells
+    ]
+    title = "## All-reduce on send and receive against gloo's own (float32, in place, guard and ledger off)"
+    return [title, table([["ranks", "size", "algorithm", *TIMES], *rows])]
+
+
+def figures(cells: list[Cell]) -> dict[str, Picture]:
+    """Bandwidth over size, for each number of ranks."""
+    return {
+        f"{p}-ranks": plot_bandwidth(
+            points(cells, p), title=f"All-reduce on {p} ranks: on send and receive, and gloo's own"
+        )
+        for p in sorted({cell.world_size for cell in cells})
+    }
+
+
+def points(cells: list[Cell], world_size: int) -> list[SweepPoint]:
+    """What the bandwidth figure draws of one number of ranks: our times and gloo's."""
+    found = []
+    for cell in cells:
+        if cell.world_size == world_size:
+            pairs = ((best_algorithm(cell.nbytes), cell.comparison.ours_s), ("native", cell.comparison.peer_s))
+            found += [SweepPoint(name, world_size, cell.nbytes, median(seconds)) for name, seconds in pairs]
+    return found
+
+
+BENCHMARK = Benchmark(
+    lesson=2,
+    title="all-reduce against gloo",
+    compare=compare,
+    gates=lambda cells: [gate_row(verdict) for verdict in verdicts(cells)],
+    sections=sections,
+    figures=figures,
+)

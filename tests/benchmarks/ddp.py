@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from all_reduce import slowest
 from measure import Comparison, Verdict, mean_ratio
+from page import TIMES, TOKENS, Benchmark, gate_row, table, tokens_row
 from torch import nn
 
 from course_lib import comm
@@ -162,3 +163,22 @@ def verdicts(cells: list[DdpCell]) -> list[Verdict]:
         )
         for who in OURS
     ]
+
+
+def sections(cells: list[DdpCell]) -> list[str]:
+    """A row for each number of ranks, length of the sequences and all-reduce."""
+    rows = [tokens_row(f"{c.world_size} | {c.sequence} | {c.all_reduce}", c) for c in cells]
+    return [
+        f"## Data parallelism against torch's, a step with AdamW ({MODEL.n_layers} layers of {MODEL.hidden_size}, "
+        f"{BATCH} sequences over all ranks, buckets of {BUCKET_MIB} MiB on both sides, guard and ledger off)",
+        table([["ranks", "sequence", "ours", *TIMES, *TOKENS], *rows]),
+    ]
+
+
+BENCHMARK = Benchmark(
+    lesson=3,
+    title="DDP against torch's",
+    compare=compare,
+    gates=lambda cells: [gate_row(verdict) for verdict in verdicts(cells)],
+    sections=sections,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from page import Benchmark, table
 
 from course_lib.cli.memory_rows import pass_once
 from course_lib.config import ModelConfig
@@ -112,3 +113,12 @@ def table_rows(agreements: list[Agreement]) -> list[list[str]]:
     head = ["what", "formula", "measured", "off"]
     body = [[one.name, format_bytes(one.formula), format_bytes(one.measured), f"{one.off:.3%}"] for one in agreements]
     return [head, *body]
+
+
+BENCHMARK = Benchmark(
+    lesson=1,
+    title="memory formulas against tensors",
+    compare=compare,
+    gates=gate_rows,
+    sections=lambda agreements: ["## Memory formulas against measured tensors", table(table_rows(agreements))],
+)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from all_reduce import slowest
 from measure import Comparison, Verdict, mean_ratio
+from page import TIMES, TOKENS, Benchmark, gate_row, table, tokens_row
 from torch import Tensor, nn
 from torch.distributed import pipelining
 
@@ -218,3 +219,21 @@ def verdicts(cells: list[PipelineCell]) -> list[Verdict]:
         )
         for peer in PEERS
     ]
+
+
+def sections(cells: list[PipelineCell]) -> list[str]:
+    """A row for each number of ranks, length of the sequences and pair of schedules."""
+    rows = [tokens_row(f"{c.world_size} | {c.sequence} | {c.peer.ours} | {c.peer.theirs}", c) for c in cells]
+    return [
+        f"## Pipeline against torch.distributed.pipelining, {about()}",
+        table([["ranks", "sequence", "ours", "torch's", *TIMES, *TOKENS], *rows]),
+    ]
+
+
+BENCHMARK = Benchmark(
+    lesson=4,
+    title="pipeline against torch's",
+    compare=compare,
+    gates=lambda cells: [gate_row(verdict) for verdict in verdicts(cells)],
+    sections=sections,
+)

@@ -1,4 +1,4 @@
-"""`make bench`: our runner, all-reduce, DDP and pipeline against their peers, in turn, in one run. It fails no test."""
+"""`make bench`: what the files beside this one compare, ours and a peer in turn, in one run. It fails no test."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import datetime
 import platform
 from importlib.metadata import version
 
-import all_reduce
-import ddp
-import memory
-import pipeline
 import report
-import runner
 
 from course_lib.cli.machine import cores, describe_machine
 
@@ -21,36 +16,21 @@ def main() -> None:
     before = report.load_per_core(cores())
     if before > 0.5:
         print(f"the machine is busy (load {before:.1f} per core): ratios hold better than times, but neither well")
-    print("runner against ipyparallel ...", flush=True)
-    compared = runner.compare()
-    print("all-reduce against gloo ...", flush=True)
-    cells = all_reduce.compare()
-    print("DDP against torch's ...", flush=True)
-    trained = ddp.compare()
-    print("pipeline against torch's ...", flush=True)
-    piped = pipeline.compare()
-    print("memory formulas against tensors ...", flush=True)
-    agreements = memory.compare()
+    found = {}
+    for name, benchmark in report.discover().items():
+        print(f"{benchmark.title} ...", flush=True)
+        found[name] = benchmark.compare()
     results = report.Results(
         date=datetime.date.today().isoformat(),
         machine=describe_machine(),
         versions=f"Python {platform.python_version()}, torch {version('torch')}, ipyparallel {version('ipyparallel')}",
         load_before=before,
         load_after=report.load_per_core(cores()),
-        runner=compared,
-        all_reduce=cells,
-        memory=agreements,
-        ddp=trained,
-        pipeline=piped,
-        verdicts=[
-            *runner.verdicts(compared),
-            *all_reduce.verdicts(cells),
-            *ddp.verdicts(trained),
-            *pipeline.verdicts(piped),
-        ],
+        found=found,
     )
-    print(report.markdown(results))
-    print(f"written to {report.write(results, kind())}")
+    page = report.write(results, kind())
+    print(page.read_text())
+    print(f"written to {page}")
 
 
 def kind() -> str:

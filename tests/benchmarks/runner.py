@@ -11,6 +11,7 @@ from pathlib import Path
 
 from measure import Comparison, Verdict, seconds_of
 from notebook import TRIVIAL, IPyParallel, Ours, new_shell
+from page import TIMES, Benchmark, comparison_row, gate_row, table
 
 STARTS = 3
 RESTARTS = 3
@@ -100,3 +101,18 @@ def verdicts(comparisons: list[Comparison]) -> list[Verdict]:
         for one in comparisons
         if one.name in GATES
     ]
+
+
+def sections(comparisons: list[Comparison]) -> list[str]:
+    """All comparisons."""
+    rows = [comparison_row(one.name, one) for one in comparisons]
+    return ["## `%%ranks` against ipyparallel, 4 ranks", table([["what", *TIMES], *rows])]
+
+
+BENCHMARK = Benchmark(
+    lesson=0,
+    title="runner against ipyparallel",
+    compare=compare,
+    gates=lambda comparisons: [gate_row(verdict) for verdict in verdicts(comparisons)],
+    sections=sections,
+)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
-from course_lib.verify.data_order import assert_same_order
-from course_lib.verify.museum import BUGS, DATA_ORDER, curve_alone, curve_on_ranks, loss_curve_looks_right
+from course_lib.verify.data_order import DATA_ORDER, assert_same_order
+from course_lib.verify.museum import BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right
 
 WORLD_SIZE = 4
 STEPS = 96

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from ddp import DdpCell
 from measure import Comparison, Verdict, mean_ratio
 from memory import Agreement
 from pipeline import PEERS, PipelineCell
-from report import Results, markdown, write
+from report import Results, discover, markdown, write
 
 from course_lib.units import KiB, MiB
 
@@ -27,7 +28,7 @@ DDP = DdpCell(world_size=2, sequence=128, all_reduce="over our ring", buckets=1,
 PIPELINE = PipelineCell(world_size=2, sequence=32, peer=PEERS[-1], comparison=TWICE)
 
 
-def results(verdict):
+def results():
     cells = [
         Cell(world_size=p, nbytes=nbytes, comparison=one)
         for p in (2, 4)
@@ -39,16 +40,21 @@ def results(verdict):
         versions="some versions",
         load_before=0.25,
         load_after=1.0,
-        runner=[TWICE],
-        all_reduce=cells,
-        ddp=[DDP],
-        pipeline=[PIPELINE],
-        memory=[
-            Agreement(kind="states", name="some states", formula=1000, measured=1000),
-            Agreement(kind="activations", name="some activations", formula=980, measured=1000),
-        ],
-        verdicts=[verdict],
+        found={
+            "runner": [TWICE],
+            "all_reduce": cells,
+            "ddp": [DDP, replace(DDP, all_reduce="over gloo", comparison=HALF)],
+            "pipeline": [replace(PIPELINE, peer=peer) for peer in PEERS],
+            "memory": [
+                Agreement(kind="states", name="some states", formula=1000, measured=1000),
+                Agreement(kind="activations", name="some activations", formula=980, measured=1000),
+            ],
+        },
     )
+
+
+def test_every_file_with_a_benchmark_is_found_in_the_order_of_lessons():
+    assert list(discover()) == ["runner", "memory", "all_reduce", "ddp", "pipeline"]
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own():
@@ -70,8 +76,8 @@ def test_few_steps_for_small_few_bytes_for_large():
 
 
 def test_the_page_says_what_was_missed_and_how_busy_the_machine_was():
-    page = markdown(results(Verdict(figure="all-reduce", ratio=0.5, gate=0.9, goal=2)))
-    assert "| all-reduce | 0.50 | 0.9 | 2 | NOT MET |" in page
+    page = markdown(results(), {})
+    assert "| all-reduce above 64 KiB | 0.50 | 0.9 | 2 | NOT MET |" in page
     assert "| twice | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 |" in page
     assert "| 4 | 4 MiB | ring | 2 s | 1 s | 0.50 | 0.50 to 0.50 | 1 |" in page
     assert "| 2 | 128 | over our ring | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 | 1,024 | 512 |" in page
@@ -104,7 +110,7 @@ def test_each_pipeline_schedule_is_judged_by_itself():
 
 def test_page_numbers_and_figures_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr("report.FOLDER", tmp_path / "results")
-    page = write(results(Verdict(figure="all-reduce", ratio=1, gate=0.9, goal=2)), "some-machine")
+    page = write(results(), "some-machine")
     assert sorted(path.name.removeprefix("2000-01-01-some-machine") for path in page.parent.iterdir()) == [
         "-2-ranks.svg",
         "-4-ranks.svg",

@@ -9,7 +9,7 @@ import pytest
 from course_lib.cli import tour as tours
 from course_lib.cli.machine import describe_machine
 from course_lib.cli.main import main
-from course_lib.cli.proof import COLUMNS, Row, header, written
+from course_lib.cli.proof import COLUMNS, Row, Rows, header, written
 from course_lib.comm.traces import Traffic
 from course_lib.ranks import RankError
 
@@ -66,6 +66,10 @@ def test_columns_line_up():
     assert names.index("ranks") + len("ranks") == written(GOOD).index(" 2 ") + 2
 
 
+def test_every_file_of_rows_is_found_in_the_order_of_lessons():
+    assert [found.lesson for found in tours.discover()] == [1, 2, 3, 4]
+
+
 def broken(world_size, text):
     yield GOOD
     raise AssertionError("the ranks differ")
@@ -87,7 +91,7 @@ def lost(world_size, text):
     ids=["all good", "a bad row", "not equal", "a lost rank does not stop the others"],
 )
 def test_the_exit_status_says_whether_every_row_holds(monkeypatch, capsys, rows, status, last):
-    monkeypatch.setattr(tours, "ROWS", rows)
+    monkeypatch.setattr(tours, "discover", lambda: [Rows(lesson=0, prove=prove) for prove in rows])
     assert main(["tour", "--ranks", "2"]) == status
     printed = capsys.readouterr().out
     assert describe_machine() in printed and "loss fell" in printed
