@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +28,16 @@ def all_names(package: str, pattern: str) -> _Door:
     return _door(package, homes)
 
 
+def all_that_return(package: str, kinds: Collection[str]) -> _Door:
+    """A door to every public function of the package's files that says it returns one of these kinds."""
+
+    def homes(folder: Path) -> _Homes:
+        files = sorted(file for file in folder.glob("*.py") if file.stem != "__init__")
+        return {name: f"{package}.{file.stem}" for file in files for name in _functions(file, kinds)}
+
+    return _door(package, homes)
+
+
 def listed_names(package: str) -> _Door:
     """A door to the names that the package's own `__init__` imports under TYPE_CHECKING, where mypy reads them too."""
 
@@ -45,6 +55,12 @@ def public_names(file: Path) -> Iterator[str]:
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else _assigned(node)
         yield from (name for name in names if not name.startswith("_"))
+
+
+def _functions(file: Path, kinds: Collection[str]) -> Iterator[str]:
+    found = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
+    typed = [(node.name, ast.unparse(node.returns)) for node in found if node.returns]
+    yield from (name for name, kind in typed if kind in kinds and not name.startswith("_"))
 
 
 def _assigned(node: ast.stmt) -> list[str]:

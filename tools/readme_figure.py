@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from course_lib.viz import Picture, ring_all_reduce_step
+from course_lib.viz.picture import Picture
+from course_lib.viz.ring import ring_all_reduce_step
 from tools.paths import ROOT
 
 FIGURE = ROOT / "notebooks/ring_all_reduce.svg"

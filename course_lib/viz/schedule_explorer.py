@@ -9,8 +9,8 @@ from course_lib.viz import explorer
 from course_lib.viz.explorer import Explorer
 from course_lib.viz.held import held_by_rank
 from course_lib.viz.picture import Picture
-from course_lib.viz.schedule_runs import MOST_RANKS, clock_of, percent, simulate
-from course_lib.viz.schedules import draw_schedule
+from course_lib.viz.schedule_runs import MOST_RANKS, clock_of, percent, rank_words, simulate
+from course_lib.viz.schedules import draw_schedule, title_of
 from course_lib.viz.style import course_style
 
 _OPERATION = "schedule_explorer"
@@ -89,7 +89,9 @@ def _draw(
     for kind, numbers in held_by_rank(run.schedule).items():
         if any(numbers):
             columns[kind] = [f"{number:.3g}" for number in numbers]
-    return draw_schedule(run, clock, columns, "", subtitle)
+    title = title_of(run.schedule)
+    figure = draw_schedule(run, clock, columns, title, subtitle)
+    return Picture(figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]))
 
 
 def _check(what: str, number: int, most: int) -> None:

@@ -37,13 +37,14 @@ def plot_schedule(
     """
     run = simulate("plot_schedule", schedule, durations, message_s)
     columns = {"idle": [f"{share:.0%}" for share in run.idle_shares]}
-    return draw_schedule(run, clock_of(durations, run.end_s), columns, title, subtitle)
+    clock = clock_of(durations, run.end_s)
+    title, subtitle = title or title_of(schedule), subtitle or bubble_words(run, clock)
+    figure = draw_schedule(run, clock, columns, title, subtitle)
+    return Picture(figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]))
 
 
-def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], title: str, subtitle: str) -> Picture:
+def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], title: str, subtitle: str) -> Figure:
     """The lanes of one run, and right of them in columns what there is to say of each rank."""
-    title = title or title_of(run.schedule)
-    subtitle = subtitle or bubble_words(run, clock)
     key, tall = key_of([run]), _LANE * run.schedule.n_ranks
     top = style.HEADER + 0.36 + LINE * len(lines_of(key, LEFT))
     figure, page = style.new_page(top + tall + 0.86, title, subtitle)
@@ -60,7 +61,7 @@ def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], 
         marks.label(page, right, top - 0.18, name, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
         for rank, cell in enumerate(cells):
             marks.label(page, right, top + (rank + 0.5) * _LANE, cell, align="right")
-    return Picture(figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]))
+    return figure
 
 
 def title_of(schedule: Schedule) -> str:

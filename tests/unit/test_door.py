@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
 
-from course_lib import comm, costs
+from course_lib import comm, costs, viz
 from course_lib.door import public_names
 from tools.paths import ROOT
 
@@ -25,6 +26,25 @@ def test_comm_offers_what_its_door_lists_and_nothing_that_it_happens_to_import()
     assert {"all_reduce_", "ALGORITHMS", "settings"} <= set(dir(comm))
     assert all(hasattr(comm, name) for name in dir(comm))
     assert not hasattr(comm, "torch") and not hasattr(comm, "Ports")
+
+
+def test_viz_offers_what_returns_something_to_look_at_and_no_helper():
+    assert {"plot_ranks", "who_holds_what", "schedule_explorer", "ring_stepper", "show_source"} <= set(dir(viz))
+    assert all(callable(getattr(viz, name)) for name in dir(viz))
+    for helper in ("Picture", "new_page", "draw_schedule", "tint"):
+        assert not hasattr(viz, helper)
+
+
+def test_a_new_figure_touches_its_own_file_alone(tmp_path, monkeypatch):
+    door = (ROOT / "course_lib" / "viz" / "__init__.py").read_text().replace("__name__", repr("toy"))
+    package = tmp_path / "toy"
+    package.mkdir()
+    (package / "__init__.py").write_text(door)
+    (package / "plot.py").write_text("class Picture: pass\ndef plot_toy() -> Picture:\n    return Picture()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    toy = importlib.import_module("toy")
+    assert dir(toy) == ["plot_toy"]
+    assert type(toy.plot_toy()).__name__ == "Picture"
 
 
 @pytest.mark.parametrize(("package", "name"), [("costs", "dataclass"), ("costs", "comm_tiem"), ("comm", "_me")])
