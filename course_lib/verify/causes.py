@@ -80,37 +80,35 @@ def in_large_units(ratio: float) -> str:
 class Cause(NamedTuple):
     """What gives a ratio of gradients: as the exercises ask it, and as the ladder's way out."""
 
-    ratio: float
+    ratio: Callable[[int, int], float]  # over p ranks and m micro-batches
     question: str
     way_out: str
 
 
-def causes_of_gradients(world_size: int, micro_batches: int = 1) -> list[Cause]:
-    """Everything that usually gives a ratio of gradients, over p ranks and m micro-batches."""
-    p, m = world_size, micro_batches
-    over_ranks = [
-        Cause(p, "was the sum divided by world_size?", "divide the sum over the ranks by their number"),
-        Cause(1 / p, "was it divided by world_size twice?", "the average was divided by the number of ranks once more"),
-    ]
-    over_micro_batches = [
-        Cause(
-            m,
-            "was each loss divided by the number of micro-batches?",
-            "divide each micro-batch's loss by their number",
-        ),
-        Cause(
-            1 / m,
-            "does only one micro-batch count, or was the loss divided twice?",
-            "the loss was divided by the number of micro-batches once more, or only one of them counts",
-        ),
-    ]
-    turned = "a subtraction where an addition belongs"
-    return [
-        Cause(-1.0, f"{turned}?", f"its sign is turned round: {turned}"),
-        Cause(0.0, "nothing wrote into it", "nothing wrote into it"),
-        *(over_ranks if p > 1 else []),
-        *(over_micro_batches if m > 1 else []),
-    ]
+OF_GRADIENTS = (
+    Cause(
+        lambda p, m: -1,
+        "a subtraction where an addition belongs?",
+        "its sign is turned round: a subtraction where an addition belongs",
+    ),
+    Cause(lambda p, m: 0, "nothing wrote into it", "nothing wrote into it"),
+    Cause(lambda p, m: p, "was the sum divided by world_size?", "divide the sum over the ranks by their number"),
+    Cause(
+        lambda p, m: 1 / p,
+        "was it divided by world_size twice?",
+        "the average was divided by the number of ranks once more",
+    ),
+    Cause(
+        lambda p, m: m,
+        "was each loss divided by the number of micro-batches?",
+        "divide each micro-batch's loss by their number",
+    ),
+    Cause(
+        lambda p, m: 1 / m,
+        "does only one micro-batch count, or was the loss divided twice?",
+        "the loss was divided by the number of micro-batches once more, or only one of them counts",
+    ),
+)
 
 
 def because(ratio: float, causes: Causes) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.errors import four_parts
-from course_lib.verify.causes import causes_of_gradients
+from course_lib.verify.causes import OF_GRADIENTS
 from course_lib.verify.climb import SgdTrace
 from course_lib.verify.equality import Signature, deviation, same, signature
 from course_lib.verify.ratios import agrees
@@ -124,8 +124,8 @@ def of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
 
 def causes_of_ratio(rung: str, ratio: float, world_size: int, n_microbatches: int) -> list[str]:
     """Everything that gives just this ratio."""
-    causes = [(cause.ratio, cause.way_out) for cause in causes_of_gradients(world_size, n_microbatches)]
-    if rung == "gradient norm" and world_size > 1:
+    causes = [(cause.ratio(world_size, n_microbatches), cause.way_out) for cause in OF_GRADIENTS]
+    if rung == "gradient norm":
         text = "every rank has all gradients: do not add their squares over the ranks"
         causes.insert(4, (math.sqrt(world_size), text))
-    return [cause for expected, cause in causes if agrees(ratio, expected)]
+    return [cause for expected, cause in causes if expected != 1 and agrees(ratio, expected)]

@@ -223,7 +223,7 @@ WANT = torch.tensor([1.0, -2.0])
 
 
 def reason_of(got):
-    return differing({(0, "w"): got}, {(0, "w"): WANT}, ())
+    return differing({(0, "w"): got}, {(0, "w"): WANT}, (), {})
 
 
 def test_what_is_nearly_right_is_not_called_one_time_the_reference():

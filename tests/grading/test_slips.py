@@ -36,6 +36,6 @@ def test_a_slip_is_told_its_own_sentence(exercise, number, monkeypatch):
 @pytest.mark.parametrize("exercise", WITH_SLIPS)
 def test_no_slip_runs_for_a_right_answer(exercise, answers, monkeypatch):
     ran = []
-    monkeypatch.setattr(probe, "like", lambda *given: ran.append(given))
+    monkeypatch.setattr(probe, "_slip_like", lambda *given: ran.append(given))
     assert check(exercise, answer_of(exercise, answers, "solutions")).passed
     assert not ran

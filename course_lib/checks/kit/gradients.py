@@ -40,8 +40,13 @@ def malformed(got: Gradients, want: Gradients, nan: str) -> str | None:
     return None
 
 
-def differing(got: Gradients, want: Gradients, causes: Causes) -> str:
-    """Of gradients that are not right: one ratio for all, or the first wrong tensor."""
+def differing(got: Gradients, want: Gradients, causes: Causes, own: Gradients) -> str:
+    """Of gradients that are not right: whether nothing was averaged, one ratio for all, or the first wrong tensor.
+
+    `own` are those of each rank's share alone; empty if an average is not what is asked for.
+    """
+    if own and agree(got, own):
+        return "every rank still has the gradient of its own share: nothing was averaged"
     flat = [torch.cat([x.flatten() for place in want if (x := side[place]) is not None]) for side in (got, want)]
     if (ratio := scale_of(*flat)) is not None:
         return f"your gradient is {exactly(ratio)} the reference{because(ratio, causes)}"
@@ -49,6 +54,8 @@ def differing(got: Gradients, want: Gradients, causes: Causes) -> str:
     found, right = got[place], want[place]
     assert found is not None and right is not None  # else it is malformed
     text = f"{place[1]} on rank {place[0]}"
+    if own and close(found, own[place]):
+        return f"{text} is still the gradient of its own share: it was not averaged"
     if (ratio := scale_of(found, right)) is not None:
         return f"{text} is {exactly(ratio)} the reference{because(ratio, causes)}"
     return f"{text} {no_multiple(found, right)}{_on_the_others(got, place)}"

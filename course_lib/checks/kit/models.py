@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.models.mlp import MLP
+from course_lib.training.batches import Batch
 
 Kind = Literal["mlp", "gelu", "frozen", "tied", "deep", "buffers"]
 Tensors = Mapping[str, Tensor | None]
@@ -73,11 +74,16 @@ WORDS: dict[Kind, str] = {
 }
 
 
-def build(kind: Kind, seed: int, dtype: torch.dtype = torch.float32) -> nn.Module:
+def build(kind: Kind, seed: int, dtype: torch.dtype | None = None) -> nn.Module:
     """A model with the weights of a seed; the process's own random numbers go on as if nothing was drawn."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return MAKERS[kind]().to(dtype)
+        return MAKERS[kind]().to(dtype or torch.get_default_dtype())
+
+
+def rows_of(number: int, generator: torch.Generator) -> Batch:
+    """Random rows and classes."""
+    return torch.randn(number, IN, generator=generator), torch.randint(OUT, (number,), generator=generator)
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:

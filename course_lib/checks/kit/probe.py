@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from course_lib.checks.kit.judge import ended_badly
-from course_lib.checks.kit.runner import drop_pool, run_call
-from course_lib.checks.kit.slips import Slips, like
+from course_lib.checks.kit.runner import Trial, drop_pool, run_call
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
 from course_lib.ranks.pool import START_LIMIT_S
+from course_lib.verify.equality import close
+
+SLIP_LIMIT_S = 10.0  # a slip ends by itself; on a busy machine it may take its time
+Says = str | Callable[..., str]
+Slips = Mapping[Says, Callable[..., Any]]  # a sentence, or one from case and trial, and what the wrong program is
 
 
 class Run(Protocol):
@@ -28,6 +33,8 @@ class ProbeExercise:
     """An exercise that is judged by more, or by something else, than one tensor per rank.
 
     `probe` is defined in a module, since it travels to the ranks by name; `inputs` stay in the notebook's process.
+    A slip is a wrong program with the sentence that is said of an answer which does the same. It is its own mutant:
+    the tests hand each one in as an answer and wait for its sentence.
     """
 
     key: str
@@ -39,7 +46,7 @@ class ProbeExercise:
     hints: tuple[str, ...]
     warm_up: Callable[[], None] | None = None  # called on every rank first, outside the learner's time limit
     slips: Slips = field(default_factory=dict)
-    left: Callable[[Any, tuple[Any, ...]], Any] = lambda given, reports: None  # by which a slip is known; None: right
+    left: Callable[[Any, Any, Trial], Any] = lambda case, given, trial: None  # by which a slip is known; None: nothing
 
 
 def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: int, timeout: float) -> str | None:
@@ -55,8 +62,34 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
         return text if "not written yet" in text else f"{case}: {text}"
     if unmatched(trial.events):
         drop_pool(case.world_size)  # a message of this run must not reach the next one
-    reason = exercise.verdict(case, given, trial.reports, Ledger(trial.events, case.world_size))
-    if reason is None:
-        return None
-    says = like(exercise.slips, exercise.probe, given, partial(exercise.left, given), trial, case.world_size)
-    return f"{case}: {says if isinstance(says, str) else says(case, trial)}" if says else reason
+    reason = _refused(exercise, case, given, trial)
+    return (_slip_like(exercise, case, given, trial) or reason) if reason else None
+
+
+def _refused(exercise: ProbeExercise, case: Run, given: Any, trial: Trial) -> str | None:
+    return exercise.verdict(case, given, trial.reports, Ledger(trial.events, case.world_size))
+
+
+def _slip_like(exercise: ProbeExercise, case: Run, given: Any, trial: Trial) -> str:
+    """What is said of the first slip that is refused too, and left what the answer left; empty if there is none.
+
+    They run one after the other on the answer's own input, and only because the answer is refused.
+    """
+    mine = exercise.left(case, given, trial)
+    for says, program in exercise.slips.items() if mine is not None else ():
+        other = run_call(exercise.probe, (program, given), case.world_size, timeout=SLIP_LIMIT_S)
+        same_left = other.error is None and alike(exercise.left(case, given, other), mine)
+        if same_left and _refused(exercise, case, given, other):
+            return f"{case}: {says if isinstance(says, str) else says(case, trial)}"
+    return ""
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Equal, tensors up to rounding."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return close(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return type(one) is type(other) and not isinstance(one, Tensor) and bool(one == other)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.kit.models import Tensors
-from course_lib.verify.causes import Causes, because, causes_of_gradients
+from course_lib.verify.causes import OF_GRADIENTS, Causes, because
 from course_lib.verify.equality import close, no_multiple, scale_of
 from course_lib.verify.ratios import exactly
 
@@ -47,7 +47,8 @@ def why_wrong(
 
 def causes_of(world_size: int, micro_batches: int = 1) -> Causes:
     """What usually gives a ratio of gradients, as a question."""
-    return [(cause.ratio, cause.question) for cause in causes_of_gradients(world_size, micro_batches)]
+    found = [(cause.ratio(world_size, micro_batches), cause.question) for cause in OF_GRADIENTS]
+    return [(ratio, question) for ratio, question in found if ratio != 1]
 
 
 def _wrong_form(got: Sequence[Tensors], want: Tensors) -> str | None:

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from course_lib.checks.kit import models
 from course_lib.checks.kit.forwards import Forwards, forwards_of
 from course_lib.checks.kit.gradients import Place, agree, differing, gradients_on, malformed
-from course_lib.checks.kit.probe import ProbeExercise
-from course_lib.checks.kit.slips import Says, Slips
+from course_lib.checks.kit.probe import ProbeExercise, Says, Slips
+from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import sent_by_pair, unmatched
-from course_lib.verify.causes import Causes
+from course_lib.verify.causes import OF_GRADIENTS, Causes
 from course_lib.verify.numbers import number_of
 from course_lib.verify.ratios import exactly
 
@@ -69,21 +69,35 @@ class Scene:
     parts: Sequence[nn.Module]
     arguments: Callable[[nn.Module, int], tuple[Any, ...]]  # on a rank, from its part
     loss: Callable[[], Tensor]  # of all ranks' data
+    alone: Callable[[int], Tensor] | None = None  # of one rank's, if the gradients are averages
     told: Sequence[int] = ()  # the ranks that return the loss
     tensors: bool = False  # whether it may be a tensor
     rows: int = 0  # that one forward may take at most; 0: any number
     held: int = 0  # forwards that may wait for their backward; 0: any number
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
+    def on_one_device(self, loss: Callable[[], Tensor]) -> tuple[dict[Place, Tensor | None], float]:
+        """The gradients that a loss leaves, by the ranks that have them, and its value."""
+        with in_dtype(self.dtype):
+            for part in self.parts:
+                part.zero_grad()
+            value = loss()
+            value.backward()
+        found = [gradients_on(rank, part) for rank, part in enumerate(self.parts)]
+        return {place: x for mine in found for place, x in mine.items()}, value.item()
+
     @cached_property
     def wanted(self) -> tuple[dict[Place, Tensor | None], float]:
-        """Gradients on all ranks, and the loss."""
-        with in_dtype(self.dtype):
-            loss = self.loss()
-            loss.backward()
-        return {
-            at: x for rank, part in enumerate(self.parts) for at, x in gradients_on(rank, part).items()
-        }, loss.item()
+        """What all ranks together must have, and the loss."""
+        return self.on_one_device(self.loss)
+
+    @cached_property
+    def own(self) -> dict[Place, Tensor | None]:
+        """Each rank's gradients if nothing is averaged; empty where that is right."""
+        if self.alone is None or len(self.parts) == 1:
+            return {}
+        found = [self.on_one_device(partial(self.alone, rank))[0] for rank in range(len(self.parts))]
+        return {(rank, name): found[rank][rank, name] for rank, name in found[0]}
 
     def run(self, program: Callable[..., Any]) -> Report:
         """On a rank: let a program take the step. The ledger then holds what it sent."""
@@ -94,9 +108,8 @@ class Scene:
                 arguments = self.arguments(part, rank)
                 before, untouched = models.state(part), _marks(part)
                 ledger.clear()
-                loss = _number(program(*arguments), self.tensors)
-            gradients, after, marks = gradients_on(rank, part), models.state(part), _marks(part)
-            events = list(ledger.current())
+                loss, gradients = _number(program(*arguments), self.tensors), gradients_on(rank, part)
+            after, marks, events = models.state(part), _marks(part), list(ledger.current())
             more |= self.after(arguments)
             ledger.clear()
             ledger.current().extend(events)
@@ -158,20 +171,23 @@ def step_exercise(
     hints: tuple[str, ...],
     slips: Slips = MappingProxyType({}),
     causes: Sequence[Cause] = (),
-    look: Callable[[Any, Scene, Sequence[Report], Ledger], str | None] = lambda *given: None,
-    also: Callable[[Any, Scene, Sequence[Report]], str | None] = lambda *given: None,
+    look: Callable[[Any, Any, Sequence[Report], Ledger], str | None] = lambda *given: None,
+    first: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
+    also: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
     nan: str = TOO_EARLY,
-    means: str = "comm's collectives",
+    loss: str = "",
+    means: str = "comm's collectives, not torch.distributed's own",
     too_much: str = "",
 ) -> ProbeExercise:
-    """An exercise that is judged by the gradients it leaves, then by `also`, then by its traffic or time in `look`."""
+    """An exercise that is judged by `first`, then the gradients it leaves, then `also`, then its traffic in `look`."""
     twice = {name: replace(level, cases=_values_first(level.cases)) for name, level in levels.items()}
 
     def verdict(case: Any, found: Scene, reports: tuple[Report, ...], book: Ledger) -> str | None:
         known = _possible(causes, case, twice)
         reason = (
-            _wrong_gradients(case, found, reports, known, nan)
-            or _wrong_loss(found, reports, nan)
+            first(case, found, reports)
+            or _wrong_gradients(case, found, reports, known, nan)
+            or _wrong_loss(found, reports, nan, loss)
             or _wrong_means(reports, book, means)
             or _too_much_at_once(found, reports, too_much)
             or also(case, found, reports)
@@ -192,6 +208,16 @@ def step_exercise(
     )
 
 
+def causes_of_averages(micro_batches: Callable[[Any], int] = lambda case: 1) -> tuple[Cause, ...]:
+    """What gives a ratio of gradients that are averaged over the ranks."""
+    common = [
+        (lambda case, of=cause.ratio: of(case.world_size, micro_batches(case)), cause.question)
+        for cause in OF_GRADIENTS
+    ]
+    fixed = "is a 4 written in, where world_size belongs? Here it is {}"
+    return (*common, (lambda case: case.world_size / 4, lambda case: fixed.format(case.world_size)))
+
+
 def _made(scene: Callable[[Any, int], Scene], case: Case, seed: int) -> Scene:
     with in_dtype(torch.float32 if case.look else torch.float64):
         return scene(case, seed)
@@ -205,13 +231,17 @@ def _values_first(cases: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(one for case in cases for one in ((replace(case, look=False), case) if case.look else (case,)))
 
 
-def _left(scene: Scene, reports: Sequence[Report]) -> dict[Place, Tensor | None] | None:
-    """All gradients, if one of them is wrong."""
-    got = _together(reports)
-    return None if agree(got, scene.wanted[0]) else got
+def _left(case: Case, scene: Scene, trial: Trial) -> Any:
+    """Gradients that are wrong; or, where traffic is looked at, the bytes of each message."""
+    got, want = together(trial.reports), scene.wanted[0]
+    if not case.look:
+        return None if agree(got, want) else got
+    sent = {pair: sorted(event.nbytes for event in sends) for pair, sends in sent_by_pair(trial.events).items()}
+    return sent, agree(got, want, ROUGHLY)
 
 
-def _together(reports: Sequence[Report]) -> dict[Place, Tensor | None]:
+def together(reports: Sequence[Report]) -> dict[Place, Tensor | None]:
+    """The gradients of all ranks."""
     return {place: x for report in reports for place, x in report.gradients.items()}
 
 
@@ -219,21 +249,19 @@ def _possible(causes: Sequence[Cause], case: Any, levels: Mapping[str, Level]) -
     """Those that would have shown in no case before; a level comes to a case only if the ones before it are right."""
     cases = next(level.cases for level in levels.values() if case in level.cases)
     before = cases[: cases.index(case)]
-    fitting = [
-        (of, text) for of, text in causes if not callable(of) or all(isclose(of(c), 1, rel_tol=1e-4) for c in before)
-    ]
+    fitting = [(of, text) for of, text in causes if not callable(of) or all(of(c) in (1, of(case)) for c in before)]
     found = [(of(case) if callable(of) else of, text if isinstance(text, str) else text(case)) for of, text in fitting]
     return [(ratio, text) for ratio, text in found if ratio != 1]
 
 
 def _wrong_gradients(case: Case, scene: Scene, reports: Sequence[Report], causes: Causes, nan: str) -> str | None:
-    got, (want, _) = _together(reports), scene.wanted
+    got, (want, _) = together(reports), scene.wanted
     if formal := malformed(got, want, nan):
         return formal
-    return None if agree(got, want, ROUGHLY if case.look else None) else differing(got, want, causes)
+    return None if agree(got, want, ROUGHLY if case.look else None) else differing(got, want, causes, scene.own)
 
 
-def _wrong_loss(scene: Scene, reports: Sequence[Report], nan: str) -> str | None:
+def _wrong_loss(scene: Scene, reports: Sequence[Report], nan: str, advice: str) -> str | None:
     if any(report.changed for report in reports):
         return "right gradients, but the weights have changed: the optimizer comes later"
     want = scene.wanted[1]
@@ -244,13 +272,13 @@ def _wrong_loss(scene: Scene, reports: Sequence[Report], nan: str) -> str | None
         if not isfinite(loss):
             return f"right gradients, but the loss on rank {rank} is {loss}{f': {nan}' if nan != TOO_EARLY else ''}"
         if not isclose(loss, want, rel_tol=ROUGHLY if scene.dtype == torch.float32 else 1e-9):
-            return f"right gradients, but the loss on rank {rank} is {exactly(loss / want)} that of all rows"
+            return f"right gradients, but the loss on rank {rank} is {exactly(loss / want)} that of all rows{advice}"
     return None
 
 
 def _wrong_means(reports: Sequence[Report], book: Ledger, means: str) -> str | None:
     if len(reports) > 1 and not any(event.kind == "send" for event in book.events):
-        return f"right values, but nothing is in the ledger: use {means}, not torch.distributed's own"
+        return f"right values, but nothing is in the ledger: use {means}"
     return unmatched(book.events)
 
 

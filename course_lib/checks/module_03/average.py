@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
+from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.judge import over_cost
-from course_lib.checks.kit.models import Kind, Tensors
-from course_lib.checks.kit.probe import ProbeExercise
-from course_lib.checks.kit.replicas import causes_of, why_wrong
+from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.spec import Level
-from course_lib.comm import ledger
+from course_lib.checks.kit.step import FP32, Report, Scene, causes_of_averages, step_exercise
 from course_lib.comm.ledger import Ledger
-from course_lib.comm.traces import payloads, unmatched
+from course_lib.comm.traces import payloads
 from course_lib.costs.comm.ddp import ddp_step, fill_buckets
-
-Look = Literal["values", "calls"]
-FP32 = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,7 @@ class Averaging:
     model: Kind
     bucket_bytes: int = 0
     lonely: str = ""
-    look: Look = "values"
+    look: bool = False
 
     def __str__(self) -> str:
         parts = [f"{self.world_size} rank{'s' * (self.world_size > 1)}", models.WORDS[self.model]]
@@ -40,107 +39,93 @@ class Averaging:
         return ", ".join(parts)
 
 
-class Given(NamedTuple):
-    """What a rank needs to set the scene, and the answer's arguments after the model."""
-
-    model: Kind
-    seed: int
-    gradients: list[dict[str, Any]]  # by rank
-    arguments: tuple[int, ...]
-
-
-class Report(NamedTuple):
-    """One rank's gradients afterwards, and whether its weights have changed."""
-
-    gradients: Tensors
-    weights_changed: bool
-
-
-def draw(case: Averaging, seed: int) -> Given:
+def scene(case: Averaging, seed: int) -> Scene:
     """Each rank has gradients of its own, as if backward had run on its share."""
-    found = models.exact_gradients(models.build(case.model, seed), case.world_size, seed)
-    for rank in range(1, case.world_size if case.lonely else 0):
-        found[rank][case.lonely] = None  # type: ignore[assignment]
-    arguments = (case.bucket_bytes,) if case.bucket_bytes else ()
-    return Given(case.model, seed, found, arguments)
+    model, p = models.build(case.model, seed), case.world_size
+    found = models.exact_gradients(model, p, seed)
+    for rank in range(1, p if case.lonely else 0):
+        del found[rank][case.lonely]
+
+    def arguments(model: nn.Module, rank: int) -> tuple[Any, ...]:
+        for name, parameter in model.named_parameters():
+            parameter.grad = found[rank].get(name)
+        return (model, case.bucket_bytes) if case.bucket_bytes else (model,)
+
+    def alone(rank: int) -> Tensor:
+        """Has just the gradients that the rank was given."""
+        return torch.stack([(x * model.get_parameter(name)).sum() for name, x in found[rank].items()]).sum()
+
+    def loss() -> Tensor:
+        return torch.stack([alone(rank) for rank in range(p)]).mean()
+
+    return Scene(parts=[model] * p, arguments=arguments, loss=loss, alone=alone)
 
 
-def attempt(function: Callable[..., Any], given: Given) -> Report:
-    """Runs on a rank."""
-    model = models.build(given.model, given.seed)
-    for name, p in model.named_parameters():
-        gradient = given.gradients[dist.get_rank()].get(name)
-        p.grad = None if gradient is None else gradient.clone()
-    before = models.state(model)
-    ledger.clear()
-    function(model, *given.arguments)
-    after = models.state(model)
-    return Report(models.gradients(model), any(not before[name].equal(after[name]) for name in before))
+def everyone(p: nn.Parameter) -> float:
+    """Among how many the sum is divided."""
+    return dist.get_world_size()
 
 
-def verdict(case: Averaging, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """Values, then weights, then means, then calls and bytes."""
-    reason = _wrong_values(case, given, [report.gradients for report in reports])
-    if reason is None and any(report.weights_changed for report in reports):
-        reason = "right gradients, but the weights have changed: only gradients are averaged"
-    if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
-        reason = "right values, but nothing is in the ledger: use comm's collectives, not torch.distributed's own"
-    if reason is None:
-        reason = unmatched(book.events)
-    if reason is None and case.look == "calls":
-        reason = _wrong_calls(case, given, book)
-    return f"{case}: {reason}" if reason else None
+def holders(p: nn.Parameter) -> float:
+    """How many ranks have a gradient."""
+    return comm.all_reduce(torch.tensor([float(p.grad is not None)])).item()
 
 
-def _wrong_values(case: Averaging, given: Given, got: Sequence[Tensors]) -> str | None:
-    p, own = case.world_size, given.gradients
-    model = models.build(given.model, given.seed)
-    want: dict[str, Any] = {name: None for name, _ in model.named_parameters()}
-    for name, parameter in models.trained(model).items():
-        parts = [mine[name] for mine in own if mine[name] is not None]
-        want[name] = sum(parts[1:], parts[0]).reshape(parameter.shape) / p
-    return why_wrong(got, want, own=own if p > 1 else (), causes=causes_of(p))
+def average_in_buckets(
+    model: nn.Module,
+    bucket_bytes: int,
+    *,
+    order: Callable[[list[nn.Parameter]], Any] = reversed,
+    full: Callable[[int, int, int], bool] = lambda held, more, limit: held >= limit,
+    among: Callable[[nn.Parameter], float] = everyone,
+    also_frozen: bool = False,
+    but_last: int = 0,
+) -> None:
+    """Right, unless a part is chosen otherwise; buckets of one byte hold one gradient each."""
+    buckets: list[list[nn.Parameter]] = [[]]
+    for p in order([p for p in model.parameters() if p.requires_grad or also_frozen]):
+        if buckets[-1] and full(sum(q.nbytes for q in buckets[-1]), p.nbytes, bucket_bytes):
+            buckets.append([])
+        buckets[-1].append(p)
+    for bucket in buckets[: len(buckets) - but_last]:
+        shares = [among(p) for p in bucket]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket])
+        parts = comm.all_reduce(flat).split([p.numel() for p in bucket])
+        for p, part, share in zip(bucket, parts, shares, strict=True):
+            p.grad = part.view_as(p) / share if p.requires_grad else None
 
 
-def _wrong_calls(case: Averaging, given: Given, book: Ledger) -> str | None:
-    lengths = [p.numel() for p in models.trained(models.build(given.model, given.seed)).values()]
-    buckets = fill_buckets(lengths[::-1], bucket_bytes=case.bucket_bytes or 1, itemsize=FP32)
-    want = [FP32 * sum(bucket) for bucket in buckets] if case.bucket_bytes else [FP32 * n for n in lengths]
-    got = payloads(book)
-    forward = [FP32 * sum(b) for b in fill_buckets(lengths, bucket_bytes=case.bucket_bytes or 1, itemsize=FP32)]
-    if case.bucket_bytes and got != want and got in (forward, want[::-1]):
-        order = "backward has the last layer's gradients first: fill from the last parameter on"
-        return f"values right, but the buckets hold {_listed(got)} bytes, target {_listed(want)}; {order}"
-    if len(got) != len(want):
-        return f"values right, but {len(got)} all-reduces, target {len(want)}{_hint_of_number(case, got, lengths)}"
-    if case.bucket_bytes and got != want:
-        text = f"values right, but the buckets hold {_listed(got)} bytes, target {_listed(want)}"
-        return f"{text}; a bucket is full once it holds bucket_bytes or more"
+def _wrong_calls(case: Averaging, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
+    lengths = [p.numel() for p in models.trained(given.parts[0]).values()][::-1]
+    buckets = fill_buckets(lengths, bucket_bytes=case.bucket_bytes or 1, itemsize=FP32)
+    got, want = payloads(book), [FP32 * sum(bucket) for bucket in buckets]
+    if got != want if case.bucket_bytes else len(got) != len(want):
+        return f"values right, but the all-reduces are of {_listed(got)} bytes, target {_listed(want)}"
     step = ddp_step(lengths, world_size=case.world_size, bucket_bytes=case.bucket_bytes or 1, itemsize=FP32)
     return over_cost(step, book.events, case.world_size)
-
-
-def _hint_of_number(case: Averaging, got: Sequence[int], lengths: Sequence[int]) -> str:
-    total = FP32 * sum(lengths)
-    if case.bucket_bytes and len(got) == len(lengths):
-        return ": one for each parameter; put several gradients into one flat tensor"
-    if len(got) == 1 and got[0] == total:
-        return ": everything in one; a full bucket is sent, and a new one begun"
-    if len(got) > len(lengths):
-        return ": is a frozen or a tied parameter sent as well?"
-    return f": they hold {_listed(got)} bytes"
 
 
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-BY_HAND = ProbeExercise(
+BY_HAND = step_exercise(
     key="03.1",
     title="average gradients by hand",
-    inputs=draw,
-    probe=attempt,
-    verdict=verdict,
+    scene=scene,
+    slips={
+        "what one share alone reaches is divided by 1 here: divide by all ranks, since the others add zero": (
+            lambda model: average_in_buckets(model, 1, among=holders)
+        ),
+        "values right, but all gradients travel in one all-reduce; here each has its own": (
+            lambda model: average_in_buckets(model, 1 << 20)
+        ),
+        "values right, but frozen parameters are sent as well": (
+            lambda model: average_in_buckets(model, 1, also_frozen=True)
+        ),
+    },
+    causes=causes_of_averages(),
+    look=_wrong_calls,
     levels={
         "values": Level(
             points=2,
@@ -160,8 +145,8 @@ BY_HAND = ProbeExercise(
         "calls": Level(
             points=1,
             cases=(
-                Averaging(world_size=4, model="deep", look="calls"),
-                Averaging(world_size=3, model="frozen", look="calls"),
+                Averaging(world_size=4, model="deep", look=True),
+                Averaging(world_size=3, model="frozen", look=True),
             ),
             praise="one all-reduce for each trained parameter, 2(p-1)/p of its bytes sent",
         ),
@@ -175,12 +160,26 @@ BY_HAND = ProbeExercise(
     ),
 )
 
-IN_BUCKETS = ProbeExercise(
+IN_BUCKETS = step_exercise(
     key="03.6",
     title="gradients in buckets",
-    inputs=draw,
-    probe=attempt,
-    verdict=verdict,
+    scene=scene,
+    slips={
+        "values right, but the buckets are filled from the first parameter on: backward has the last gradients first": (
+            partial(average_in_buckets, order=list)
+        ),
+        "values right, but each parameter has an all-reduce: put several gradients into one flat tensor": (
+            lambda model, bucket_bytes: average_in_buckets(model, 1)
+        ),
+        "values right, but everything is in one bucket: a full one is sent, and a new one begun": (
+            lambda model, bucket_bytes: average_in_buckets(model, 1 << 20)
+        ),
+        "values right, but a bucket is sent before it is full: it is once it holds bucket_bytes or more": (
+            partial(average_in_buckets, full=lambda held, more, limit: held + more > limit)
+        ),
+    },
+    causes=causes_of_averages(),
+    look=_wrong_calls,
     levels={
         "values": Level(
             points=2,
@@ -205,10 +204,10 @@ IN_BUCKETS = ProbeExercise(
         "calls": Level(
             points=2,
             cases=(
-                Averaging(world_size=2, model="mlp", bucket_bytes=40, look="calls"),
-                Averaging(world_size=4, model="deep", bucket_bytes=120, look="calls"),
-                Averaging(world_size=3, model="deep", bucket_bytes=1 << 20, look="calls"),
-                Averaging(world_size=2, model="frozen", bucket_bytes=16, look="calls"),
+                Averaging(world_size=2, model="mlp", bucket_bytes=40, look=True),
+                Averaging(world_size=4, model="deep", bucket_bytes=120, look=True),
+                Averaging(world_size=3, model="deep", bucket_bytes=1 << 20, look=True),
+                Averaging(world_size=2, model="frozen", bucket_bytes=16, look=True),
             ),
             praise="one all-reduce for each bucket, filled from the last parameter on, and no byte more",
         ),

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import isclose
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from course_lib import comm
 from course_lib.checks.kit import models
-from course_lib.checks.kit.models import Kind, Tensors
-from course_lib.checks.kit.probe import ProbeExercise
-from course_lib.checks.kit.replicas import all_same, causes_of, why_wrong
+from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import FP32, Report, Scene, causes_of_averages, step_exercise
 from course_lib.comm import clock, ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import first_start_s, last_end_s, payloads
 from course_lib.costs.comm.ddp import DdpTime, ddp_time
 from course_lib.hardware import ETHERNET
 from course_lib.training.pace import pace
-from course_lib.verify.ratios import times
+from course_lib.verify import ratios
 
 LAYERS, WIDTH = 4, 96  # of the model whose time is taken, a bucket for each layer
 FORWARD_S, BACKWARD_S = 2e-4, 4e-4  # of a layer, emulated
 SLOWDOWN = 10.0
-FP32 = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,146 +38,106 @@ class Backward:
     world_size: int
     model: Kind = "gelu"
     per_bucket: int = 2
-    timed: bool = False
+    look: bool = False
 
     def __str__(self) -> str:
         ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
-        if self.timed:
+        if self.look:
             return f"{ranks}, {LAYERS} layers on the emulated clock"
         return f"{ranks}, {models.WORDS[self.model]}, {self.per_bucket} to a bucket"
 
 
-class Given(NamedTuple):
-    """What a rank builds its model and its inputs from."""
+@dataclass(frozen=True, kw_only=True)
+class OnTheClock(Scene):
+    """A backward that is timed if it is looked at, and what it leaves behind."""
 
-    case: Backward
-    seed: int
+    inputs: list[Tensor]  # by rank
+    timed: bool
 
+    @contextmanager
+    def around(self, part: nn.Module) -> Iterator[dict[str, Any]]:
+        """Report when the step ended, and how many handles nobody waited for."""
+        more: dict[str, Any] = {}
+        with ExitStack() as stack, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if self.timed:
+                stack.enter_context(comm.emulated(comm.EmulatedClock(inside=ETHERNET, slowdown=SLOWDOWN)))
+                layers = [module for module in part.modules() if isinstance(module, nn.Linear)]
+                stack.enter_context(pace(layers, FORWARD_S, BACKWARD_S))
+            yield more
+            more["end_s"] = clock.now_s()
+            gc.collect(1)
+            clock.finish_background()
+        more["dropped"] = sum("before wait()" in str(warning.message) for warning in caught)
 
-class Report(NamedTuple):
-    """One rank: its gradients and those of its share alone, and what the call left behind."""
-
-    gradients: Tensors
-    own: Tensors
-    dropped: int  # handles that nobody waited for
-    hooks: int  # left on its parameters
-    later_calls: int  # all-reduces of a plain backward afterwards
-    end_s: float  # emulated
-    first_send_s: float
-    computed_s: float
-
-
-def draw(case: Backward, seed: int) -> Given:
-    """Other weights and inputs for each seed."""
-    return Given(case, seed)
-
-
-def attempt(function: Callable[..., Any], given: Given) -> Report:
-    """Runs on a rank: the same weights everywhere, other inputs on each rank."""
-    case = given.case
-    model, buckets = _build(case, given.seed)
-    inputs = _inputs(given, dist.get_rank())
-    _loss(model, inputs).backward()
-    own = models.gradients(model)
-    model.zero_grad()
-    ledger.clear()
-    with ExitStack() as stack, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if case.timed:
-            stack.enter_context(comm.emulated(comm.EmulatedClock(inside=ETHERNET, slowdown=SLOWDOWN)))
-            layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-            stack.enter_context(pace(layers, FORWARD_S, BACKWARD_S))
-        loss = _loss(model, inputs)
-        function(model, loss, buckets)
-        found, end_s = models.gradients(model), clock.now_s()
-        gc.collect(1)
+    def after(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
+        """Hooks that are left, and what a plain backward does then."""
+        model, inputs = arguments[0], self.inputs[0]
+        hooks = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
+        ledger.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a hook that was left drops its handles
+            model.zero_grad()
+            try:
+                _loss(model, inputs).backward()
+            except Exception:  # in such a hook, since nothing else is in the way
+                hooks += 1
+            gc.collect(1)
         clock.finish_background()
-    dropped = sum("before wait()" in str(warning.message) for warning in caught)
-    hooks = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
-    later = _later_calls(model, inputs)
-    first_send_s, computed_s = first_start_s(ledger.current(), "send"), last_end_s(ledger.current(), "compute")
-    return Report(found, own, dropped, hooks, later, end_s, first_send_s, computed_s)
+        return {"left": hooks + sum(event.operation == "all_reduce" for event in ledger.current())}
 
 
-def _build(case: Backward, seed: int) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-    if case.timed:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            model: nn.Module = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
-    else:
-        model = models.build(case.model, seed)
-    order, size = [*models.trained(model).values()][::-1], case.per_bucket
-    return model, [order[start : start + size] for start in range(0, len(order), size)]
+def scene(case: Backward, seed: int) -> OnTheClock:
+    """The same weights everywhere, other inputs on each rank."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        timed = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+    model = timed if case.look else models.build(case.model, seed)
+    generator = torch.Generator().manual_seed(1009 * seed)
+    width = WIDTH if case.look else models.IN
+    inputs = [torch.randn(5, width, generator=generator) for _ in range(case.world_size)]
+    return OnTheClock(
+        parts=[model] * case.world_size,
+        arguments=lambda model, rank: (model, _loss(model, inputs[rank]), buckets_of(model, case.per_bucket)),
+        loss=lambda: torch.stack([_loss(model, mine) for mine in inputs]).mean(),
+        alone=lambda rank: _loss(model, inputs[rank]),
+        inputs=inputs,
+        timed=case.look,
+    )
 
 
-def _inputs(given: Given, rank: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1009 * given.seed + rank)
-    return torch.randn(5, WIDTH if given.case.timed else models.IN, generator=generator)
+def buckets_of(model: nn.Module, size: int) -> list[list[nn.Parameter]]:
+    """The trained parameters, from the last to the first."""
+    order = [*models.trained(model).values()][::-1]
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def _loss(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    return model(inputs).square().mean()
+def _loss(model: nn.Module, inputs: Tensor) -> Tensor:
+    loss: Tensor = model(inputs).square().mean()
+    return loss
 
 
-def _later_calls(model: nn.Module, inputs: torch.Tensor) -> int:
-    """All-reduces of a plain backward, which must have none; the ledger is as before."""
-    seen = list(ledger.current())
-    ledger.clear()
-    model.zero_grad()
-    failures = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a hook that was left drops its handles
-        try:
-            _loss(model, inputs).backward()
-        except Exception:  # in such a hook, since nothing else is in the way
-            failures = 1
-        gc.collect(1)
-    clock.finish_background()
-    calls = len({event.call for event in ledger.current() if event.operation == "all_reduce"})
-    ledger.clear()
-    ledger.current().extend(seen)
-    return calls + failures
+def _never_waited(case: Backward, given: Scene, reports: Sequence[Report]) -> str | None:
+    for rank, report in enumerate(reports):
+        if many := report.more["dropped"]:
+            lost = f"{many} all-reduce{'s' * (many > 1)}"
+            return f"rank {rank} launched {lost} and never waited: each handle needs its wait()"
+    return None
 
 
-def verdict(case: Backward, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """Handles, values, means, what is left behind, then the number of calls and the time."""
-    reason = None
-    if any(report.dropped for report in reports):
-        rank = next(rank for rank, report in enumerate(reports) if report.dropped)
-        lost = f"{reports[rank].dropped} all-reduce{'s' * (reports[rank].dropped > 1)}"
-        reason = f"rank {rank} launched {lost} and never waited: each handle needs its wait()"
-    reason = reason or _wrong_values(case, reports)
-    if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
-        reason = "right values, but nothing is in the ledger: use comm.iall_reduce_"
-    if reason is None and any(report.hooks or report.later_calls for report in reports):
-        reason = (
-            "right values, but a hook is left on the model: the next backward, under no_sync perhaps, would run it as "
-            "well; .remove() what register_... returned"
-        )
-    if reason is None and case.timed and case.world_size > 1:
-        reason = _wrong_calls(case, given, book) or _too_long(case, reports)
-    return f"{case}: {reason}" if reason else None
-
-
-def _wrong_values(case: Backward, reports: Sequence[Report]) -> str | None:
-    own = [report.own for report in reports]
-    want: dict[str, torch.Tensor | None] = dict.fromkeys(own[0])
-    for name in want:
-        parts = [gradient for mine in own if (gradient := mine[name]) is not None]
-        want[name] = torch.stack(parts).mean(0) if parts else None
-    got = [report.gradients for report in reports]
-    if all_same(got, [want] * len(got)):
+def _hooks_left(case: Backward, given: Scene, reports: Sequence[Report]) -> str | None:
+    if not any(report.more["left"] for report in reports):
         return None
-    return why_wrong(got, want, own=own if len(own) > 1 else (), causes=causes_of(case.world_size))
+    next_one = "the next backward, under no_sync perhaps, would run it as well"
+    return f"right values, but a hook is left on the model: {next_one}; .remove() what register_... returned"
 
 
-def _wrong_calls(case: Backward, given: Given, book: Ledger) -> str | None:
-    want = [sum(FP32 * p.numel() for p in bucket) for bucket in _build(case, given.seed)[1]]
-    got = payloads(book)
-    if got == want:
-        return None
-    text = f"values right, but all-reduces of {', '.join(map(str, got))} bytes, target {', '.join(map(str, want))}"
-    return f"{text}: one for each bucket, in their order"
+def _wrong_time(case: Backward, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
+    want = [sum(FP32 * p.numel() for p in bucket) for bucket in buckets_of(given.parts[0], case.per_bucket)]
+    if (got := payloads(book)) != want:
+        text = f"values right, but all-reduces of {', '.join(map(str, got))} bytes, target {', '.join(map(str, want))}"
+        return f"{text}: one for each bucket, in their order"
+    return _too_long(case, reports, book)
 
 
 def target(world_size: int) -> DdpTime:
@@ -196,27 +153,29 @@ def target(world_size: int) -> DdpTime:
     )
 
 
-def _too_long(case: Backward, reports: Sequence[Report]) -> str | None:
+def _too_long(case: Backward, reports: Sequence[Report], book: Ledger) -> str | None:
     """The emulated clock is exact: a step takes the formula's time, or something waited."""
-    want, got = target(case.world_size), max(report.end_s for report in reports)
+    want, got = target(case.world_size), max(report.more["end_s"] for report in reports)
     if isclose(got, want.overlapped_s, rel_tol=1e-6):
         return None
-    text = f"values right, but a step takes {got * 1e6:.0f} us, {times(got / want.overlapped_s)} the target"
+    text = f"values right, but a step takes {got * 1e6:.0f} us, {ratios.times(got / want.overlapped_s)} the target"
     text += f" of {want.overlapped_s * 1e6:.0f} us"
     if not isclose(got, want.in_turn_s, rel_tol=1e-6):
         return text
-    first = min(report.first_send_s for report in reports)
-    if first < max(report.computed_s for report in reports):
+    if first_start_s(book.events, "send") < last_end_s(book.events, "compute"):
         return f"{text}: backward stood still during each all-reduce; launch in the hook, wait after backward"
     return f"{text}: the first all-reduce started when backward was over; launch it in a hook"
 
 
-OVERLAP = ProbeExercise(
+OVERLAP = step_exercise(
     key="03.10",
     title="communication behind backward",
-    inputs=draw,
-    probe=attempt,
-    verdict=verdict,
+    scene=scene,
+    causes=causes_of_averages(),
+    first=_never_waited,
+    also=_hooks_left,
+    look=_wrong_time,
+    means="comm.iall_reduce_",
     levels={
         "values": Level(
             points=2,
@@ -225,14 +184,14 @@ OVERLAP = ProbeExercise(
         ),
         "overlap": Level(
             points=2,
-            cases=(Backward(world_size=4, timed=True), Backward(world_size=2, timed=True)),
+            cases=(Backward(world_size=4, look=True), Backward(world_size=2, look=True)),
             praise="a step takes as long as its formula says: only the last bucket is not hidden",
         ),
         "edges": Level(
             points=2,
             cases=(
                 Backward(world_size=3, model="tied", per_bucket=3),
-                Backward(world_size=3, timed=True),
+                Backward(world_size=3, look=True),
                 Backward(world_size=2, model="frozen", per_bucket=1),
                 Backward(world_size=2, model="deep", per_bucket=8),
                 Backward(world_size=1),

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, NamedTuple
+from functools import partial
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib import comm
 from course_lib.checks.kit import models
-from course_lib.checks.kit.models import Kind, Tensors
-from course_lib.checks.kit.probe import ProbeExercise
-from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
+from course_lib.checks.kit.models import Kind
+from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.spec import Level
-from course_lib.comm import ledger
-from course_lib.comm.ledger import Ledger
-from course_lib.comm.traces import unmatched
-from course_lib.training.batches import IGNORED, Batch
-from course_lib.verify.numbers import number_of
-from course_lib.verify.ratios import exactly
-
-EMPTY = "a share without a target has no mean, but a sum of 0"
+from course_lib.checks.kit.step import Scene, causes_of_averages, step_exercise
+from course_lib.training.batches import IGNORED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +27,7 @@ class Shares:
     counted: tuple[int, ...]
     model: Kind = "gelu"
     rows: int = 6
+    look: bool = False
 
     @property
     def world_size(self) -> int:
@@ -44,133 +38,77 @@ class Shares:
         return f"{self.world_size} rank{'s' * (self.world_size > 1)} with {targets} targets, {models.WORDS[self.model]}"
 
 
-class Given(NamedTuple):
-    """The model, and each rank's inputs and targets, of which some are -100."""
-
-    model: Kind
-    seed: int
-    batches: list[Batch]
-
-
-class Report(NamedTuple):
-    """What a rank's call returned, its gradients, and whether its weights have changed."""
-
-    loss: Any
-    gradients: Tensors
-    weights_changed: bool
-
-
-def draw(case: Shares, seed: int) -> Given:
-    """Random inputs; the first targets of each rank count."""
-    generator = torch.Generator().manual_seed(seed * 1009 + sum(case.counted) + case.world_size)
-    batches = []
-    for counted in case.counted:
-        inputs = torch.randn(case.rows, models.IN, generator=generator, dtype=torch.float64)
-        targets = torch.randint(models.OUT, (case.rows,), generator=generator)
-        targets[torch.randperm(case.rows, generator=generator)[counted:]] = IGNORED
-        batches.append((inputs, targets))
-    return Given(case.model, seed, batches)
-
-
-def attempt(function: Callable[..., Any], given: Given) -> Report:
-    """Runs on a rank."""
-    model = models.build(given.model, given.seed, torch.float64)
-    before = models.state(model)
-    ledger.clear()
-    loss = function(model, *given.batches[dist.get_rank()])
-    after = models.state(model)
-    number = number_of(loss)
-    changed = any(not before[name].equal(after[name]) for name in before)
-    return Report(type(loss).__name__ if number is None else number, models.gradients(model), changed)
-
-
-def verdict(case: Shares, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """Gradients, then the loss, then means."""
-    want, loss = reference(given)
-    got = [report.gradients for report in reports]
-    reason = None if all_same(got, [want] * len(got)) else _wrong_gradients(case, given, got, want)
-    if reason is None and any(report.weights_changed for report in reports):
-        reason = "right gradients, but the weights have changed: the optimizer comes later"
-    if reason is None:
-        reason = _wrong_loss([report.loss for report in reports], loss)
-    if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
-        reason = "right values, but nothing is in the ledger: use comm's collectives, not torch.distributed's own"
-    if reason is None:
-        reason = unmatched(book.events)
-    return f"{case}: {reason}" if reason else None
-
-
-def _wrong_gradients(case: Shares, given: Given, got: Sequence[Tensors], want: Tensors) -> str | None:
-    guesses, causes = _guesses(case, given), causes_of(case.world_size)
-    return _not_finite(got) or why_wrong(got, want, own=_alone(given), guesses=guesses, causes=causes)
-
-
-def reference(given: Given) -> tuple[Tensors, float]:
-    """Gradients and loss of one device on the batch of all ranks."""
-    inputs, targets = (torch.cat(parts) for parts in zip(*given.batches, strict=True))
-    return gradients_of(given, lambda model: F.cross_entropy(model(inputs), targets))
-
-
-def gradients_of(given: Given, loss_of: Callable[[nn.Module], Tensor]) -> tuple[Tensors, float]:
-    """What a loss leaves behind on the drawn model."""
-    model = models.build(given.model, given.seed, torch.float64)
-    loss = loss_of(model)
-    loss.backward()
-    return models.gradients(model), loss.item()
-
-
-def _alone(given: Given) -> list[Tensors]:
-    """Each rank's own mean."""
-    return [gradients_of(given, lambda m, x=x, y=y: _mean(m, x, y))[0] for x, y in given.batches]  # type: ignore[misc]
-
-
-def _mean(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    counted = int((targets != IGNORED).sum())
-    return F.cross_entropy(model(inputs), targets, ignore_index=IGNORED, reduction="sum") / max(counted, 1)
-
-
-def _guesses(case: Shares, given: Given) -> list[Guess]:
-    p, rows = case.world_size, case.rows
-    mean_of_means, _ = gradients_of(given, lambda m: sum((_mean(m, *b) for b in given.batches), torch.zeros(())) / p)
-    by_rows, _ = gradients_of(
-        given,
-        lambda m: sum((_mean(m, *b) * int((b[1] != IGNORED).sum()) for b in given.batches), torch.zeros(())) / p / rows,
+def scene(case: Shares, seed: int) -> Scene:
+    """Random inputs; some targets of each rank do not count."""
+    p, model = case.world_size, models.build(case.model, seed)
+    generator = torch.Generator().manual_seed(seed * 1009 + sum(case.counted) + p)
+    inputs = torch.randn(p, case.rows, models.IN, generator=generator)
+    targets = torch.randint(models.OUT, (p, case.rows), generator=generator)
+    for mine, counted in zip(targets, case.counted, strict=True):
+        mine[torch.randperm(case.rows, generator=generator)[counted:]] = IGNORED
+    return Scene(
+        parts=[model] * p,
+        arguments=lambda model, rank: (model, inputs[rank], targets[rank]),
+        loss=lambda: F.cross_entropy(model(inputs.flatten(0, 1)), targets.flatten()),
+        alone=lambda rank: summed(model, inputs[rank], targets[rank]) / max(case.counted[rank], 1),
+        told=range(p),
+        tensors=True,
+        rows=case.rows,
     )
+
+
+def summed(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the losses of the targets that count."""
+    return F.cross_entropy(model(inputs), targets, ignore_index=IGNORED, reduction="sum")
+
+
+def train_on_share(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    weight: Callable[[Tensor, float], float] = lambda targets, counted: dist.get_world_size() / counted,
+    told: Callable[[float, float, float], object] = lambda mine, total, counted: total / counted,
+) -> object:
+    """Right, unless a part is chosen otherwise."""
+    loss = summed(model, inputs, targets)
+    mine = torch.stack([loss.detach(), number(targets).to(loss.dtype)])
+    total, counted = comm.all_reduce(mine).tolist()
+    (loss * weight(targets, counted)).backward()
+    for p in models.trained(model).values():
+        assert p.grad is not None
+        comm.all_reduce_(p.grad, op=dist.ReduceOp.AVG)
+    return told(loss.item(), total, counted)
+
+
+def number(targets: Tensor) -> Tensor:
+    """Of targets that count."""
+    return (targets != IGNORED).sum()
+
+
+def _means(case: Shares, trial: Trial) -> str:
     few, many = (case.counted.index(pick(case.counted)) for pick in (min, max))
-    means = (
-        "these are the gradients of the mean of the ranks' means: "
-        f"a target on rank {few} weighs {case.counted[many]}/{max(case.counted[few], 1)} times one on rank {many}"
-    )
-    padding = f"the sum was divided by the {p * rows} rows; {p * rows - sum(case.counted)} of them have no target"
-    return [([mean_of_means] * p, means), ([by_rows] * p, padding)] if len(set(case.counted)) > 1 else []
+    weighs = f"a target on rank {few} weighs {case.counted[many]}/{max(case.counted[few], 1)} times one on rank {many}"
+    return f"these are the gradients of the mean of the ranks' means: {weighs}"
 
 
-def _not_finite(got: Sequence[Tensors]) -> str | None:
-    for rank, gradients in enumerate(got):
-        for name, gradient in gradients.items():
-            if gradient is not None and not bool(gradient.isfinite().all()):
-                return f"{name} on rank {rank} is not finite: {EMPTY}"
-    return None
+def _rows(case: Shares, trial: Trial) -> str:
+    rows = case.world_size * case.rows
+    return f"the sum was divided by the {rows} rows; {rows - sum(case.counted)} of them have no target"
 
 
-def _wrong_loss(losses: Sequence[Any], want: float) -> str | None:
-    for rank, loss in enumerate(losses):
-        if isinstance(loss, str):
-            return f"right gradients, but rank {rank} returned {loss}, not a number: return the whole batch's loss"
-        if not isfinite(loss):
-            return f"right gradients, but the loss on rank {rank} is {loss}: {EMPTY}"
-        if abs(loss - want) > 1e-9 * abs(want):
-            found = f"right gradients, but the loss on rank {rank} is {loss:.6g}, the whole batch's is {want:.6g}"
-            return f"{found}: {exactly(loss / want)} it; sum over the ranks before you divide by all targets"
-    return None
-
-
-UNEVEN = ProbeExercise(
+UNEVEN = step_exercise(
     key="03.3",
     title="unequal shares",
-    inputs=draw,
-    probe=attempt,
-    verdict=verdict,
+    scene=scene,
+    slips={
+        _means: partial(train_on_share, weight=lambda targets, counted: 1 / max(float(number(targets)), 1)),
+        _rows: partial(train_on_share, weight=lambda targets, counted: 1 / len(targets)),
+    },
+    causes=causes_of_averages(),
+    nan="a share without a target has no mean, but a sum of 0",
+    loss="; sum over the ranks before you divide by all targets",
+    too_much="each rank computes the loss of its own share; what travels is two numbers and the gradients",
     levels={
         "even": Level(
             points=1,

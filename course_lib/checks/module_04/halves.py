@@ -19,7 +19,6 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import ALL_ZEROS, FP32, Report, Scene, step_exercise, wrong_traffic
 from course_lib.comm.ledger import Ledger
 from course_lib.parallel.stages import cut
-from course_lib.training.batches import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +42,10 @@ def build(width: int, seed: int) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layer1=first, activation=nn.GELU(), layer2=second))
 
 
-def rows_of(number: int, seed: int) -> Batch:
-    """Random rows and classes."""
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(number, models.IN, generator=generator)
-    return inputs, torch.randint(models.OUT, (number,), generator=generator)
-
-
 def scene(case: Halves, seed: int) -> Scene:
     """The same on both ranks."""
-    model, (inputs, targets) = build(case.width, seed + 1), rows_of(case.rows, seed * 1009 + case.rows)
+    generator = torch.Generator().manual_seed(seed * 1009 + case.rows)
+    model, (inputs, targets) = build(case.width, seed + 1), models.rows_of(case.rows, generator)
     return Scene(
         parts=cut(model, (2, 1)),
         arguments=lambda half, rank: (half, inputs, targets, (case.rows, case.width)),
@@ -119,7 +112,7 @@ HALVES = step_exercise(
         ALL_ZEROS,
     ),
     look=_wrong_bytes,
-    means="comm.send and comm.recv",
+    means="comm.send and comm.recv, not torch.distributed's own",
     levels={
         "values": Level(
             points=2, cases=(Halves(), Halves(rows=3)), praise="28 and 10 parameters, the gradients of one device"

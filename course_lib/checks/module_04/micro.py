@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib import comm
+from course_lib.checks.kit import models
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import ALL_ZEROS, FP32, Report, Scene, step_exercise, wrong_traffic
-from course_lib.checks.module_04.halves import build, rows_of
+from course_lib.checks.module_04.halves import build
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import received_before
 from course_lib.parallel.stages import cut
@@ -40,7 +41,8 @@ class Micro:
 def scene(case: Micro, seed: int) -> Scene:
     """The same on both ranks."""
     model = build(WIDTH, seed + 1)
-    parts = [rows_of(rows, seed * 1009 + 100 * number + rows) for number, rows in enumerate(case.rows)]
+    generator = torch.Generator().manual_seed(seed * 1009 + sum(case.rows))
+    parts = [models.rows_of(rows, generator) for rows in case.rows]
     inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return Scene(
         parts=cut(model, (2, 1)),
@@ -144,7 +146,7 @@ NOT_DIVIDED = step_exercise(
         ALL_ZEROS,
     ),
     look=_wrong_messages,
-    means="comm.send and comm.recv",
+    means="comm.send and comm.recv, not torch.distributed's own",
     levels={
         "gradients": Level(
             points=2, cases=(Micro(rows=(2, 2, 2, 2)), Micro(rows=(3, 3))), praise="the gradients of one device"
