@@ -14,12 +14,20 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from course_lib import comm
+from course_lib.checks.module_03.accumulate import accumulate
+from course_lib.checks.module_03.average import average_in_buckets
+from course_lib.checks.module_03.uneven import train_on_share
 from course_lib.hardware import INFINIBAND
 from course_lib.parallel.replicate import broadcast_state
 from course_lib.training.data_parallel import DataParallelTrainer, share
 from course_lib.training.step import count_targets, micro_batches, summed_loss
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
+
+
+def wrong(exercise, level, answers, hangs=False):
+    """Register answers that are made of parts, by their reasons."""
+    MUTANTS.extend((exercise, level, reason, answer, hangs) for reason, answer in answers.items())
 
 
 def mutant(exercise, level, reason, hangs=False):
@@ -32,67 +40,56 @@ def mutant(exercise, level, reason, hangs=False):
     return register
 
 
-def gradient_of(p):
-    """What this rank adds to the average."""
-    return torch.zeros_like(p) if p.grad is None else p.grad
-
-
 def trained(model):
     """The parameters that are not frozen."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def average_right(model):
-    """Right: a part that some mutants are made of."""
+def gradient_of(p):
+    """What this rank adds to the average."""
+    return torch.zeros_like(p) if p.grad is None else p.grad
+
+
+def mean_of(p):
+    """Right."""
+    return comm.all_reduce(gradient_of(p)) / dist.get_world_size()
+
+
+def each(gradient, model):
+    """Right, if `gradient` of each trained parameter is its mean."""
     for p in trained(model):
-        p.grad = comm.all_reduce(gradient_of(p)) / dist.get_world_size()
+        p.grad = gradient(p)
 
 
 # 03.1 ------------------------------------------------------------------------------------------------------------
 
-
-@mutant("03.1", "values", "your gradient is exactly 4.0 x the reference: was the sum divided by world_size?")
-def sums(model):
-    for p in trained(model):
-        p.grad = comm.all_reduce(gradient_of(p))
-
-
-@mutant("03.1", "values", "your gradient is exactly 1/4 of the reference: was it divided by world_size twice?")
-def divides_twice(model):
-    for p in trained(model):
-        p.grad = comm.all_reduce(gradient_of(p) / dist.get_world_size(), op=dist.ReduceOp.AVG)
-
-
-@mutant("03.1", "values", "every rank still has the gradient of its own share: nothing was averaged")
-def forgets_the_result(model):
-    for p in trained(model):
-        comm.all_reduce(gradient_of(p), op=dist.ReduceOp.AVG)
+wrong(
+    "03.1",
+    "values",
+    {
+        "your gradient is exactly 4.0 x the reference: was the sum divided by world_size?": partial(
+            each, lambda p: comm.all_reduce(p.grad)
+        ),
+        "your gradient is exactly 1/4 of the reference: was it divided by world_size twice?": partial(
+            each, lambda p: mean_of(p) / dist.get_world_size()
+        ),
+        "2 ranks, the 6-4-2 MLP: your gradient is exactly 1/2 of the reference: is a 4 written in, where": partial(
+            each, lambda p: comm.all_reduce(p.grad) / 4
+        ),
+        "your gradient is exactly 2.0 x the reference": partial(each, lambda p: comm.all_reduce(p.grad) / 2),
+        "every rank still has the gradient of its own share: nothing was averaged": partial(each, lambda p: p.grad),
+        "layer1.bias on rank 0 is still the gradient of its own share: it was not averaged": partial(
+            each, lambda p: mean_of(p) if p.dim() == 2 else p.grad
+        ),
+        "layer1.weight has no gradient on rank 0": partial(each, lambda p: None),
+    },
+)
 
 
 @mutant("03.1", "values", "every rank still has the gradient of its own share: nothing was averaged")
 def averages_the_weights(model):
     for p in trained(model):
         p.data = comm.all_reduce(p.data, op=dist.ReduceOp.AVG)
-
-
-@mutant("03.1", "values", "your gradient is exactly 2.0 x the reference")
-def divides_by_two(model):
-    for p in trained(model):
-        p.grad = comm.all_reduce(gradient_of(p)) / 2
-
-
-@mutant("03.1", "values", "layer1.bias on rank 0 is still the gradient of its own share: it was not averaged")
-def weights_only(model):
-    for p in trained(model):
-        if p.dim() == 2:
-            p.grad = comm.all_reduce(p.grad, op=dist.ReduceOp.AVG)
-
-
-@mutant("03.1", "values", "layer1.weight has no gradient on rank 0")
-def averages_what_is_gone(model):
-    for p in trained(model):
-        comm.all_reduce(p.grad, op=dist.ReduceOp.AVG)
-        p.grad = None
 
 
 @mutant("03.1", "values", "right values, but nothing is in the ledger")
@@ -104,7 +101,7 @@ def native(model):
 
 @mutant("03.1", "values", "right gradients, but the weights have changed")
 def updates_too(model):
-    average_right(model)
+    each(mean_of, model)
     with torch.no_grad():
         for p in trained(model):
             p -= 0.1 * p.grad
@@ -113,58 +110,39 @@ def updates_too(model):
 @mutant("03.1", "edges", "the MLP with a frozen layer1: layer1.weight is frozen, but has a gradient on rank 0")
 def frozen_too(model):
     for p in model.parameters():
-        p.grad = comm.all_reduce(gradient_of(p)) / dist.get_world_size()
+        p.grad = mean_of(p)
 
 
 @mutant("03.1", "edges", "layer2.bias is reached on rank 0 only: an error: ")
 def skips_what_is_none(model):
     for p in model.parameters():
         if p.grad is not None:
-            p.grad = comm.all_reduce(p.grad) / dist.get_world_size()
+            p.grad = mean_of(p)
     comm.barrier()
 
 
 @mutant("03.1", "edges", "a model with a tied weight: first.weight on rank 0 is exactly 1/3 of the reference")
 def tied_twice(model):
+    """A second time, what is an average already is divided again."""
+    seen = set()
     for _, p in model.named_parameters(remove_duplicate=False):
         if p.requires_grad:
-            p.grad = comm.all_reduce(gradient_of(p)) / dist.get_world_size() if p.dim() == 1 else half_average(p)
-
-
-def half_average(p):
-    """A second time, what is an average already is divided again."""
-    seen = getattr(p, "seen", False)
-    p.seen = True
-    return p.grad / dist.get_world_size() if seen else comm.all_reduce(gradient_of(p)) / dist.get_world_size()
-
-
-@mutant("03.1", "calls", "values right, but 1 all-reduces, target 8: everything in one")
-def all_in_one(model):
-    flat = torch.cat([gradient_of(p).flatten() for p in trained(model)])
-    flat = comm.all_reduce(flat, op=dist.ReduceOp.AVG)
-    for p, part in zip(trained(model), flat.split([p.numel() for p in trained(model)]), strict=True):
-        p.grad = part.view_as(p)
-
-
-@mutant("03.1", "calls", "values right, but 4 all-reduces, target 2: is a frozen or a tied parameter sent as well?")
-def sends_the_frozen(model):
-    for p in model.parameters():
-        mean = comm.all_reduce(gradient_of(p)) / dist.get_world_size()
-        p.grad = mean if p.requires_grad else None
+            p.grad = p.grad / dist.get_world_size() if p in seen else mean_of(p)
+            seen.add(p)
 
 
 @mutant("03.1", "values", "a hang: ", hangs=True)
 def waits_for_nobody(model):
     if dist.get_rank() == 0:
         comm.recv(torch.zeros(1), 1)
-    average_right(model)
+    each(mean_of, model)
 
 
 @mutant("03.1", "values", "a crash: rank 1 died")
 def exits(model):
     if dist.get_rank() == 1:
         os._exit(0)
-    average_right(model)
+    each(mean_of, model)
 
 
 # 03.2 ------------------------------------------------------------------------------------------------------------
@@ -267,27 +245,41 @@ def by_all_reduce(model):
 
 # 03.3 ------------------------------------------------------------------------------------------------------------
 
+wrong(
+    "03.3",
+    "even",
+    {
+        "your gradient is exactly 1/2 of the reference: was it divided by world_size twice?": partial(
+            train_on_share, weight=lambda targets, counted: 1 / counted
+        ),
+        "your gradient is exactly 2.0 x the reference: was the sum divided by world_size?": partial(
+            train_on_share, weight=lambda targets, counted: dist.get_world_size() ** 2 / counted
+        ),
+        "right gradients, but the loss on rank 0 is": partial(
+            train_on_share, told=lambda mine, total, counted: mine / counted
+        ),
+        "exactly 2.0 x that of all rows; sum over the ranks before you divide by all targets": partial(
+            train_on_share, told=lambda mine, total, counted: total / counted * dist.get_world_size()
+        ),
+        "returned NoneType, not the loss as a number": partial(train_on_share, told=lambda *losses: None),
+    },
+)
 
-def on_share(model, inputs, targets, weight, loss=None):
-    """Right with `weight` = p / all targets, of a sum."""
-    summed = F.cross_entropy(model(inputs), targets, ignore_index=-100, reduction="sum")
-    mine = torch.stack([summed.detach(), (targets != -100).sum().to(summed.dtype)])
-    total, counted = comm.all_reduce(mine).tolist()
-    (summed * weight(counted, targets)).backward()
-    average_right(model)
-    return total / counted if loss is None else loss(summed, total, counted, targets)
 
-
-def p_over(counted, targets):
-    """The right weight."""
-    return dist.get_world_size() / counted
-
-
-@mutant("03.3", "uneven", "a target on rank 1 weighs 6/1 times one on rank 0")
-def mean_of_means(model, inputs, targets):
+@mutant("03.3", "even", "every rank still has the gradient of its own share")
+def does_not_average(model, inputs, targets):
     F.cross_entropy(model(inputs), targets, ignore_index=-100).backward()
-    average_right(model)
     return on_loss(model, inputs, targets)
+
+
+@mutant(
+    "03.3", "even", "one forward on rank 0 takes 12 rows, where 6 are enough: each rank computes the loss of its own"
+)
+def everyone_computes_the_whole_batch(model, inputs, targets):
+    rows, labels = comm.all_gather(inputs), comm.all_gather(targets)
+    loss = F.cross_entropy(model(rows), labels, ignore_index=-100)
+    loss.backward()
+    return loss.item()
 
 
 def on_loss(model, inputs, targets):
@@ -298,43 +290,13 @@ def on_loss(model, inputs, targets):
     return total / counted
 
 
-@mutant("03.3", "even", "your gradient is exactly 1/2 of the reference: was it divided by world_size twice?")
-def forgets_that_averaging_divides(model, inputs, targets):
-    return on_share(model, inputs, targets, lambda counted, _: 1 / counted)
-
-
-@mutant("03.3", "even", "your gradient is exactly 2.0 x the reference: was the sum divided by world_size?")
-def weighs_twice(model, inputs, targets):
-    return on_share(model, inputs, targets, lambda counted, _: dist.get_world_size() ** 2 / counted)
-
-
-@mutant("03.3", "even", "every rank still has the gradient of its own share")
-def does_not_average(model, inputs, targets):
-    F.cross_entropy(model(inputs), targets, ignore_index=-100).backward()
-    return on_loss(model, inputs, targets)
-
-
-@mutant("03.3", "even", "4 ranks with 5, 5, 5, 5 targets, the 6-4-2 MLP: your gradient is 0.8333 x")
-def rows_for_targets(model, inputs, targets):
-    rows = dist.get_world_size() * len(targets)
-    return on_share(model, inputs, targets, lambda counted, _: dist.get_world_size() / rows)
-
-
-@mutant("03.3", "uneven", "the sum was divided by the 12 rows; 5 of them have no target")
-def rows_if_uneven(model, inputs, targets):
-    rows = dist.get_world_size() * len(targets)
-    even = comm.all_reduce((targets != -100).sum(), op=dist.ReduceOp.MAX) == (targets != -100).sum()
-    even = bool(comm.all_reduce(even.long(), op=dist.ReduceOp.MIN))
-    return on_share(model, inputs, targets, lambda counted, _: dist.get_world_size() / (counted if even else rows))
-
-
-@mutant("03.3", "edges", "layer1.weight on rank 0 is not finite: a share without a target has no mean")
+@mutant("03.3", "edges", "layer1.weight on rank 0 holds nan, not a number: a share without a target has no mean")
 def divides_by_its_own_number(model, inputs, targets):
     counts = (targets != -100).double()
     right = F.log_softmax(model(inputs), -1)[torch.arange(len(targets)), targets.clamp(min=0)]
     summed, mine = -(right * counts).sum(), counts.sum()
     (summed / mine * mine / comm.all_reduce(mine) * dist.get_world_size()).backward()
-    average_right(model)
+    each(mean_of, model)
     return on_loss(model, inputs, targets)
 
 
@@ -344,34 +306,13 @@ def adds_up_means(model, inputs, targets):
     mine = (targets != -100).sum().to(mean.dtype)
     counted = comm.all_reduce(mine)
     (mean * mine / counted * dist.get_world_size()).backward()
-    average_right(model)
+    each(mean_of, model)
     return comm.all_reduce((mean * mine / counted).detach())
 
 
 @mutant("03.3", "edges", "a hang: not finished after 2 s: ranks 0, 2 wait in all_reduce #1", hangs=True)
 def returns_early_without_targets(model, inputs, targets):
-    if not (targets != -100).any():
-        return 0.0
-    return on_share(model, inputs, targets, p_over)
-
-
-@mutant("03.3", "even", "right gradients, but the loss on rank 0 is")
-def own_loss(model, inputs, targets):
-    return on_share(
-        model, inputs, targets, p_over, lambda summed, total, counted, y: summed.item() / int((y != -100).sum())
-    )
-
-
-@mutant("03.3", "even", "exactly 2.0 x it; sum over the ranks before you divide by all targets")
-def loss_times_ranks(model, inputs, targets):
-    return on_share(
-        model, inputs, targets, p_over, lambda summed, total, counted, y: total / counted * dist.get_world_size()
-    )
-
-
-@mutant("03.3", "even", "returned NoneType, not a number")
-def no_loss(model, inputs, targets):
-    on_share(model, inputs, targets, p_over)
+    return train_on_share(model, inputs, targets) if (targets != -100).any() else 0.0
 
 
 @mutant("03.3", "even", "right values, but nothing is in the ledger")
@@ -531,57 +472,17 @@ def returns_nothing(n, rank, world_size, seed, epoch):
 
 # 03.6 ------------------------------------------------------------------------------------------------------------
 
-
-def in_buckets(model, bucket_bytes, *, reverse=True, full=lambda held, limit: held >= limit, divide=True, last=True):
-    """Right, unless a part is chosen otherwise."""
-    buckets, held = [[]], 0
-    parameters = trained(model)
-    for p in parameters[::-1] if reverse else parameters:
-        if full(held, bucket_bytes):
-            buckets.append([])
-            held = 0
-        buckets[-1].append(p)
-        held += p.nbytes
-    for bucket in buckets if last else buckets[:-1]:
-        flat = torch.cat([gradient_of(p).flatten() for p in bucket])
-        comm.all_reduce_(flat, op=dist.ReduceOp.AVG if divide else dist.ReduceOp.SUM)
-        for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            p.grad = part.view_as(p)
-
-
-@mutant("03.6", "values", "exactly 4.0 x the reference: was the sum divided by world_size?")
-def sums_in_buckets(model, bucket_bytes):
-    in_buckets(model, bucket_bytes, divide=False)
-
-
-@mutant("03.6", "values", "layer1.weight on rank 0 is still the gradient of its own share")
-def forgets_the_half_full(model, bucket_bytes):
-    in_buckets(model, bucket_bytes, last=False)
-
-
-@mutant("03.6", "calls", "fill from the last parameter on")
-def in_forward_order(model, bucket_bytes):
-    in_buckets(model, bucket_bytes, reverse=False)
-
-
-@mutant("03.6", "calls", "values right, but 4 all-reduces, target 2: one for each parameter")
-def one_by_one(model, bucket_bytes):
-    average_right(model)
-
-
-@mutant("03.6", "calls", "values right, but 1 all-reduces, target 2: everything in one")
-def one_bucket(model, bucket_bytes):
-    in_buckets(model, 1 << 30)
-
-
-@mutant("03.6", "calls", "values right, but 1 all-reduces, target 2")
-def counts_numbers_for_bytes(model, bucket_bytes):
-    in_buckets(model, 4 * bucket_bytes)
-
-
-@mutant("03.6", "calls", "values right, but 1 all-reduces, target 2: everything in one")
-def full_when_more(model, bucket_bytes):
-    in_buckets(model, bucket_bytes, full=lambda held, limit: held > 4 * limit)
+wrong(
+    "03.6",
+    "values",
+    {
+        "exactly 4.0 x the reference: was the sum divided by world_size?": partial(
+            average_in_buckets, among=lambda p: 1
+        ),
+        "layer1.weight on rank 0 is still the gradient of its own share": partial(average_in_buckets, but_last=1),
+        "every rank still has the gradient of its own share": lambda model, bucket_bytes: None,
+    },
+)
 
 
 @mutant("03.6", "values", "an endless loop?", hangs=True)
@@ -592,15 +493,9 @@ def never_full(model, bucket_bytes):
         bucket.clear()
 
 
-@mutant("03.6", "values", "every rank still has the gradient of its own share")
-def never_put_back(model, bucket_bytes):
-    flat = torch.cat([gradient_of(p).flatten() for p in trained(model)])
-    comm.all_reduce_(flat, op=dist.ReduceOp.AVG)
-
-
 @mutant("03.6", "values", "has shape (24,), expected (4, 6)")
 def flat_gradients(model, bucket_bytes):
-    in_buckets(model, bucket_bytes)
+    average_in_buckets(model, bucket_bytes)
     for p in trained(model):
         p.grad = None
         p.data = p.data.flatten()
@@ -630,95 +525,69 @@ def leaves_out_what_is_none(model, bucket_bytes):
 # 03.7 ------------------------------------------------------------------------------------------------------------
 
 
-def backward(model, part, weight):
-    """One micro-batch: its mean loss, weighed."""
+def backward(model, part, parts):
+    """One micro-batch, weighed by its rows."""
+    weight = len(part[1]) / sum(len(targets) for _, targets in parts)
     (F.cross_entropy(model(part[0]), part[1]) * weight).backward()
 
 
-def step_by(model, parts, weight):
-    """Right with `weight` = rows of a part / all rows."""
-    with model.no_sync():
-        for part in parts[:-1]:
-            backward(model, part, weight(part, parts))
-    backward(model, parts[-1], weight(parts[-1], parts))
-
-
-def by_rows(part, parts):
-    """The right weight."""
-    return len(part[1]) / sum(len(targets) for _, targets in parts)
-
-
-@mutant("03.7", "values", "exactly 3.0 x the reference: was each loss divided by the number of micro-batches?")
-def not_divided(model, parts):
-    step_by(model, parts, lambda part, parts: 1)
+wrong(
+    "03.7",
+    "values",
+    {
+        "exactly 3.0 x the reference: was each loss divided by the number of micro-batches?": partial(
+            accumulate, weight=lambda mine, rows: 1
+        ),
+        "exactly 1/3 of the reference: does only one micro-batch count, or was the loss divided twice?": partial(
+            accumulate, weight=lambda mine, rows: 1 / len(rows) ** 2
+        ),
+        "exactly 1/2 of the reference": partial(
+            accumulate, weight=lambda mine, rows: mine / sum(rows) / dist.get_world_size()
+        ),
+    },
+)
+wrong(
+    "03.7",
+    "calls",
+    {"every one of the 4 micro-batches is averaged": partial(accumulate, quiet=lambda many: 0)},
+)
 
 
 @mutant(
-    "03.7", "values", "exactly 1/3 of the reference: does only one micro-batch count, or was the loss divided twice?"
+    "03.7", "values", "one forward on rank 0 takes 12 rows, where 4 are enough: the batch does not fit, that is why"
 )
-def divided_twice(model, parts):
-    step_by(model, parts, lambda part, parts: 1 / len(parts) ** 2)
+def in_one_piece(model, parts):
+    inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    F.cross_entropy(model(inputs), targets).backward()
 
 
-@mutant("03.7", "values", "was no_sync left before the last micro-batch's forward?")
-def all_in_no_sync(model, parts):
-    with model.no_sync():
-        for part in parts:
-            backward(model, part, by_rows(part, parts))
+@mutant("03.7", "values", "on rank 0 3 forwards wait for backward: the batch does not fit, that is why it comes in")
+def all_graphs_at_once(model, parts):
+    rows = sum(len(targets) for _, targets in parts)
+    sum(F.cross_entropy(model(x), y, reduction="sum") / rows for x, y in parts).backward()
 
 
 @mutant("03.7", "values", "was no_sync left before the last micro-batch's forward?")
 def leaves_no_sync_after_the_last_forward(model, parts):
     with model.no_sync():
         for part in parts[:-1]:
-            backward(model, part, by_rows(part, parts))
-        loss = F.cross_entropy(model(parts[-1][0]), parts[-1][1]) * by_rows(parts[-1], parts)
+            backward(model, part, parts)
+        loss = F.cross_entropy(model(parts[-1][0]), parts[-1][1]) / len(parts)
     loss.backward()
-
-
-@mutant("03.7", "values", "nothing was averaged, and no loss was divided")
-def all_in_no_sync_undivided(model, parts):
-    with model.no_sync():
-        for part in parts:
-            backward(model, part, 1)
-
-
-@mutant("03.7", "values", "only the last micro-batch counts: were the gradients set to zero in between?")
-def zero_in_between(model, parts):
-    with model.no_sync():
-        for part in parts[:-1]:
-            model.zero_grad()
-            backward(model, part, 1)
-    model.zero_grad()
-    backward(model, parts[-1], 1)
-
-
-@mutant("03.7", "calls", "every one of the 4 micro-batches is averaged")
-def without_no_sync(model, parts):
-    for part in parts:
-        backward(model, part, by_rows(part, parts))
 
 
 @mutant("03.7", "calls", "a backward averages if its *forward* ran outside no_sync")
 def only_backward_in_no_sync(model, parts):
-    for part in parts[:-1]:
-        loss = F.cross_entropy(model(part[0]), part[1]) * by_rows(part, parts)
+    for inputs, targets in parts[:-1]:
+        loss = F.cross_entropy(model(inputs), targets) / len(parts)
         with model.no_sync():
             loss.backward()
-    backward(model, parts[-1], by_rows(parts[-1], parts))
-
-
-@mutant("03.7", "edges", "the mean of the micro-batches' means: a row of the short one weighs more")
-def mean_of_micro_means(model, parts):
-    step_by(model, parts, lambda part, parts: 1 / len(parts))
+    backward(model, parts[-1], parts)
 
 
 @mutant("03.7", "values", "no_sync was never left")
 def enters_and_stays(model, parts):
-    for part in parts[:-1]:
-        with model.no_sync():
-            backward(model, part, by_rows(part, parts))
-    backward(model, parts[-1], by_rows(parts[-1], parts))
+    accumulate(model, parts)
     global quiet
     quiet = model.no_sync()
     quiet.__enter__()
@@ -727,15 +596,10 @@ def enters_and_stays(model, parts):
 @mutant("03.7", "edges", "an error: ")
 def needs_two_parts(model, parts):
     with model.no_sync():
-        backward(model, parts[0], by_rows(parts[0], parts))
+        backward(model, parts[0], parts)
         for part in parts[1:-1]:
-            backward(model, part, by_rows(part, parts))
-    backward(model, parts[1:][-1], by_rows(parts[-1], parts))
-
-
-@mutant("03.7", "values", "exactly 1/2 of the reference")
-def divides_by_ranks_too(model, parts):
-    step_by(model, parts, lambda part, parts: by_rows(part, parts) / dist.get_world_size())
+            backward(model, part, parts)
+    backward(model, parts[1:][-1], parts)
 
 
 # 03.8 ------------------------------------------------------------------------------------------------------------
@@ -1006,6 +870,35 @@ def put(flat, bucket):
         p.grad = part.view_as(p)
 
 
+wrong(
+    "03.10",
+    "values",
+    {
+        "and never waited: each handle needs its wait()": partial(overlapped, wait=False),
+        "your gradient is exactly 2.0 x the reference: was the sum divided by world_size?": partial(
+            overlapped, op=dist.ReduceOp.SUM
+        ),
+        "every rank still has the gradient of its own share: nothing was averaged": partial(overlapped, put_back=False),
+        "a hook is left on the model": partial(overlapped, remove=False),
+    },
+)
+wrong(
+    "03.10",
+    "overlap",
+    {
+        "backward stood still during each all-reduce; launch in the hook, wait after backward": partial(
+            overlapped, in_hook=True
+        ),
+        "one for each bucket, in their order": lambda model, loss, buckets: overlapped(
+            model, loss, [[p] for bucket in buckets for p in bucket]
+        ),
+        "all-reduces of 148992 bytes, target 37248, 37248, 37248, 37248": lambda model, loss, buckets: overlapped(
+            model, loss, [[p for bucket in buckets for p in bucket]]
+        ),
+    },
+)
+
+
 @mutant("03.10", "overlap", "the first all-reduce started when backward was over; launch it in a hook")
 def after_backward(model, loss, buckets):
     loss.backward()
@@ -1013,31 +906,6 @@ def after_backward(model, loss, buckets):
         flat = torch.cat([p.grad.flatten() for p in bucket])
         comm.all_reduce_(flat, op=dist.ReduceOp.AVG)
         put(flat, bucket)
-
-
-@mutant("03.10", "overlap", "backward stood still during each all-reduce; launch in the hook, wait after backward")
-def waits_in_the_hook(model, loss, buckets):
-    overlapped(model, loss, buckets, in_hook=True)
-
-
-@mutant("03.10", "values", "and never waited: each handle needs its wait()")
-def never_waits(model, loss, buckets):
-    overlapped(model, loss, buckets, wait=False)
-
-
-@mutant("03.10", "values", "your gradient is exactly 2.0 x the reference: was the sum divided by world_size?")
-def sums_in_the_background(model, loss, buckets):
-    overlapped(model, loss, buckets, op=dist.ReduceOp.SUM)
-
-
-@mutant("03.10", "values", "every rank still has the gradient of its own share: nothing was averaged")
-def leaves_it_in_the_bucket(model, loss, buckets):
-    overlapped(model, loss, buckets, put_back=False)
-
-
-@mutant("03.10", "values", "a hook is left on the model")
-def leaves_its_hooks(model, loss, buckets):
-    overlapped(model, loss, buckets, remove=False)
 
 
 @mutant("03.10", "values", "a hook is left on the model")
@@ -1057,16 +925,6 @@ def leaves_hooks_that_count_below_zero(model, loss, buckets):
     for bucket, flat, handle in under_way:
         handle.wait()
         put(flat, bucket)
-
-
-@mutant("03.10", "overlap", "one for each bucket, in their order")
-def one_for_each_parameter(model, loss, buckets):
-    overlapped(model, loss, [[p] for bucket in buckets for p in bucket])
-
-
-@mutant("03.10", "overlap", "all-reduces of 148992 bytes, target 37248, 37248, 37248, 37248")
-def everything_at_the_end(model, loss, buckets):
-    overlapped(model, loss, [[p for bucket in buckets for p in bucket]])
 
 
 @mutant("03.10", "values", "an error: ")
