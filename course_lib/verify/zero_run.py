@@ -16,6 +16,7 @@ from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.training.batches import Batches
 from course_lib.training.step import compute_gradients
+from course_lib.verify.climb import born_with
 from course_lib.verify.equality import deviation
 from course_lib.verify.sharded import ADAM_EPS, Formats, HeldBytes, ShardedAdamW, flat, taken
 
@@ -53,12 +54,12 @@ def train_sharded(run: ZeroRun, stage: int) -> ZeroTrace:
     return ZeroTrace(weights=trainer.mine, states=trainer.state_bytes(), step_s=median(seconds))
 
 
+@born_with(0, torch.float32)  # on one thread: some processors round bf16 by the number of threads
 def train_in_turn(run: ZeroRun, world_size: int) -> Tensor:
     """On one device: the fp32 weights after the same steps, in one row.
 
     It takes the shards of `world_size` ranks one after the other, and adds as they do: bf16 shows every other order.
     """
-    torch.manual_seed(0)
     model = Decoder(run.model).to(run.formats.weights)
     parameters = list(model.parameters())
     master = nn.Parameter(flat([parameter.detach() for parameter in parameters]).float())
