@@ -23,7 +23,7 @@ def parsed(svg: str) -> Element:
     root = ElementTree.fromstring(svg[svg.index("<svg") :])
     for element in root.iter():
         element.tag, element.tail = element.tag.rpartition("}")[2], None
-    root.attrib = {"xmlns": _SVG, **root.attrib}
+    root.text, root.attrib = None, {"xmlns": _SVG, **root.attrib}
     for metadata in root.findall("metadata"):
         root.remove(metadata)
     _drop_spaces(root)
