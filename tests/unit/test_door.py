@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections import Counter
+from pkgutil import iter_modules
 
 import pytest
 
@@ -20,6 +21,12 @@ def test_every_public_name_of_costs_is_found_and_has_one_home():
     assert sorted(homes) == dir(costs) and "comm_time" in homes
     assert all(hasattr(costs, name) for name in homes)
     assert costs.comm_time.__module__ == "course_lib.costs.comm.collectives"
+
+
+@pytest.mark.parametrize("package", [costs, comm, viz], ids=lambda package: package.__name__)
+def test_no_name_at_a_door_is_also_a_file_s(package):
+    """Whoever imports the file would find it in place of what it defines."""
+    assert {file.name for file in iter_modules(package.__path__)} & set(dir(package)) == set()
 
 
 def test_comm_offers_what_its_door_lists_and_nothing_that_it_happens_to_import():

@@ -15,7 +15,7 @@ from course_lib.config import ModelConfig, ParallelConfig, load_model
 from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory, model_parameters, parameters_by_part
 from course_lib.hardware import load_device
 from course_lib.units import GiB
-from course_lib.viz.float_bits import as_formats, parse_number
+from course_lib.viz.bits import as_formats, parse_number
 from course_lib.viz.style import MARGIN, PAGE_WIDTH
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
