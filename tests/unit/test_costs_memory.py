@@ -167,9 +167,7 @@ def test_impossible_sharding_is_refused():
 
 
 def test_a_stage_that_is_not_there_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^rank_outer_parameters: stage=2, pp=2; stages count from 0; choose stage in 0..1"
-    ):
+    with pytest.raises(ValueError, match=r"^rank_parameters: stage=2, pp=2; stages count from 0; choose stage in 0..1"):
         rank_parameters(LLAMA_3_1_8B, ParallelConfig(pp=2), stage=2)
 
 

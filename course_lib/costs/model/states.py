@@ -53,11 +53,8 @@ def state_bytes(
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankParameters:
-    """Parameters that one rank works with before ZeRO shards them.
-
-    Experts are counted apart, because fewer ranks hold the same ones: dp x cp / ep instead of dp x cp.
-    """
+class LayerParameters:
+    """One layer's parameters on one rank; experts apart, for fewer ranks hold the same: dp x cp / ep, not dp x cp."""
 
     shared: int
     experts: int
@@ -68,6 +65,41 @@ class RankParameters:
         return self.shared + self.experts
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankParameters:
+    """Parameters that one rank works with before ZeRO shards them."""
+
+    layers: int
+    layer: LayerParameters
+    outer: int  # outside the layers
+
+    @property
+    def shared(self) -> int:
+        """All that is not in experts."""
+        return self.layers * self.layer.shared + self.outer
+
+    @property
+    def experts(self) -> int:
+        """In the experts of all layers."""
+        return self.layers * self.layer.experts
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.shared + self.experts
+
+    @property
+    def largest_unit(self) -> int:
+        """What ZeRO-3 gathers at a time: a layer, or everything outside the layers if that is more."""
+        return max(self.layer.total, self.outer)
+
+    def state_bytes(self, parallel: ParallelConfig, convention: Convention) -> StateBytes:
+        """Weights, gradients and optimizer states that ZeRO leaves of them."""
+        zero, shards = parallel.zero_stage, parallel.shards
+        experts = state_bytes(self.experts, convention, zero_stage=zero, shards=shards // parallel.ep)
+        return state_bytes(self.shared, convention, zero_stage=zero, shards=shards) + experts
+
+
 def rank_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int = 0) -> RankParameters:
     """Parameters of the ranks of one pipeline stage: the fullest of its tensor-parallel ranks.
 
@@ -76,28 +108,19 @@ def rank_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int 
     Raises: ValueError if the model does not divide so, or has no such stage.
     """
     parallel.check(model)
-    layer, layers = rank_layer_parameters(model, parallel), model.n_layers // parallel.pp
-    outer = rank_outer_parameters(model, parallel, stage=stage)
-    return RankParameters(shared=layers * layer.shared + outer, experts=layers * layer.experts)
-
-
-def rank_layer_parameters(model: ModelConfig, parallel: ParallelConfig) -> RankParameters:
-    """One layer's parameters on the fullest tensor-parallel rank."""
+    if stage not in range(parallel.pp):
+        values, rule = f"stage={stage}, pp={parallel.pp}", "stages count from 0"
+        raise ValueError(four_parts("rank_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
     weights = layer_weights(model)
     experts = [weight for weight in weights if model.n_experts > 1 and weight.part == "ffn"]
     shared = [weight for weight in weights if weight not in experts]
-    return RankParameters(shared=_on_rank(shared, parallel.tp), experts=_on_rank(experts, parallel.tp) // parallel.ep)
-
-
-def rank_outer_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int = 0) -> int:
-    """Parameters outside the layers that a stage's fullest tensor-parallel rank holds.
-
-    Raises: ValueError if there is no such stage.
-    """
-    if stage not in range(parallel.pp):
-        values, rule = f"stage={stage}, pp={parallel.pp}", "stages count from 0"
-        raise ValueError(four_parts("rank_outer_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
-    return _on_rank(_outer(model, parallel.pp, stage), parallel.tp)
+    return RankParameters(
+        layers=model.n_layers // parallel.pp,
+        layer=LayerParameters(
+            shared=_on_rank(shared, parallel.tp), experts=_on_rank(experts, parallel.tp) // parallel.ep
+        ),
+        outer=_on_rank(_outer(model, parallel.pp, stage), parallel.tp),
+    )
 
 
 def model_state_bytes(
@@ -107,11 +130,7 @@ def model_state_bytes(
 
     Raises: ValueError as `rank_parameters`.
     """
-    parameters = rank_parameters(model, parallel, stage=stage)
-    zero = parallel.zero_stage
-    return state_bytes(parameters.shared, convention, zero_stage=zero, shards=parallel.shards) + state_bytes(
-        parameters.experts, convention, zero_stage=zero, shards=parallel.shards // parallel.ep
-    )
+    return rank_parameters(model, parallel, stage=stage).state_bytes(parallel, convention)
 
 
 def sgd_state_bytes(config: ModelConfig, *, itemsize: int) -> int:

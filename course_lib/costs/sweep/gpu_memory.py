@@ -15,7 +15,7 @@ from course_lib.costs.model.activations import (
     layer_activations,
 )
 from course_lib.costs.model.conventions import Convention
-from course_lib.costs.model.states import model_state_bytes, rank_layer_parameters, rank_outer_parameters
+from course_lib.costs.model.states import rank_parameters
 from course_lib.costs.published.activations import korthikanti_layer_bytes
 from course_lib.costs.published.explorer import explorer_layer_bytes
 from course_lib.errors import four_parts
@@ -68,13 +68,14 @@ def gpu_memory(
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
     parallel.check(model, sequence=work.sequence)
-    states = model_state_bytes(model, parallel, convention, stage=stage)
+    held = rank_parameters(model, parallel, stage=stage)
+    states = held.state_bytes(parallel, convention)
     last = stage == parallel.pp - 1
     return GpuMemory(
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
-        gathered=_largest_unit_bytes(model, parallel, stage) if parallel.zero_stage == 3 else 0,
+        gathered=HALF * held.largest_unit if parallel.zero_stage == 3 else 0,
         activations=_stage_activations(model, parallel, work, stage),
         head=_head_bytes(model, parallel, work) if last else 0,
     )
@@ -121,9 +122,3 @@ def _head_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work) -> int
         model, batch=work.microbatch, sequence=sequence, itemsize=HALF, fused_norms=work.fused_norms
     )
     return sum(saved.on_rank(parallel, keep_gathered=work.keep_gathered) for saved in kept)
-
-
-def _largest_unit_bytes(model: ModelConfig, parallel: ParallelConfig, stage: int) -> int:
-    """bf16 weights of a layer, or of everything outside the layers if that is more."""
-    outer = rank_outer_parameters(model, parallel, stage=stage)
-    return HALF * max(rank_layer_parameters(model, parallel).total, outer)
