@@ -47,9 +47,9 @@ def learner_copy(source: Path, seed: int = 0) -> Any:
     return notebook
 
 
-def solution_copy(source: Path) -> Any:
+def solution_copy(source: Path, seed: int = 0) -> Any:
     """The master with its solutions, to be executed; no cell is expected to raise."""
-    notebook = read_master(source)
+    notebook = read_master(source, seed)
     for cell in notebook.cells:
         cell.source = MARKS.sub("", cell.source + "\n").rstrip("\n")
         cell.metadata.pop("tags", None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from course_lib.checks import withhold
-from course_lib.checks.kit.numbers import suggest
+from course_lib.checks.kit.sheet import suggest
 from course_lib.units import format_bytes, format_seconds
 from course_lib.verify.causes import in_large_units
 from course_lib.verify.numbers import number_of

@@ -234,11 +234,6 @@ def twelve_h_squared(c):
     return c.n_layers * 12 * c.hidden_size**2 + (2 - c.tied) * c.vocab_size * c.hidden_size
 
 
-@mutant("01.3", "grouped", "a norm too many in each layer, or a router, where there is only one block")
-def router_of_one_block(c):
-    return parameters(c) + (c.n_layers * c.hidden_size if c.n_experts == 1 else 0)
-
-
 @mutant("01.3", "grouped", "in billions? The number itself is asked")
 def billions(c):
     return parameters(c) / 1e9
@@ -270,77 +265,6 @@ def router_forgotten(c):
     return parameters(c, router=False)
 
 
-# 01.4 ------------------------------------------------------------------------------------------------------------
-
-
-def right_needs(L, H, A, V, S):
-    P = L * (12 * H**2 + 10 * H) + H * (V + S) + 2 * H + V * (H + 1)
-    sequence = 2 * (5 * L * S * H + L * A * S**2 + 2 * S * V + 2 * S * H + 2 * S) / 1e9
-    return {
-        "parameters": P,
-        "workshop_gb": 14 * P / 1e9,
-        "states_gb": 16 * P / 1e9,
-        "fp32_gradients_gb": 18 * P / 1e9,
-        "a100_40": math.ceil(16 * P / 40e9),
-        "h100_80": math.ceil(16 * P / 80e9),
-        "sequence_gb": sequence,
-        "sequences_per_gpu": math.floor((80 - P / 2e9) / sequence),
-    }
-
-
-def wrong_needs(**wrong):
-    def answer(*given):
-        right = right_needs(*given)
-        return {**right, **{name: value(right) for name, value in wrong.items()}}
-
-    return answer
-
-
-MUTANTS += [
-    ("01.4", "count", "is missing", wrong_needs(parameters=lambda r: r["parameters"] - 50280 * 9217), False),
-    ("01.4", "count", "the head has a bias", wrong_needs(parameters=lambda r: r["parameters"] - 50280), False),
-    (
-        "01.4",
-        "states",
-        "those are GiB; GB is asked",
-        wrong_needs(workshop_gb=lambda r: r["workshop_gb"] / 1.073741824),
-        False,
-    ),
-    ("01.4", "states", "that is the workshop's 14", wrong_needs(states_gb=lambda r: r["workshop_gb"]), False),
-    ("01.4", "states", "adds 2 bytes, not 4", wrong_needs(fp32_gradients_gb=lambda r: r["states_gb"] * 20 / 16), False),
-    ("01.4", "gpus", "rounded down", wrong_needs(a100_40=lambda r: int(r["states_gb"] // 40)), False),
-    ("01.4", "gpus", "rounded down (the rest", wrong_needs(h100_80=lambda r: int(r["states_gb"] // 80)), False),
-    (
-        "01.4",
-        "gpus",
-        "with GiB; a GPU's",
-        wrong_needs(a100_40=lambda r: math.ceil(r["states_gb"] / 42.94967296)),
-        False,
-    ),
-    ("01.4", "gpus", "that counts 14 bytes", wrong_needs(a100_40=lambda r: math.ceil(r["workshop_gb"] / 40)), False),
-    ("01.4", "gpus", "that counts 14 bytes", wrong_needs(h100_80=lambda r: math.ceil(r["workshop_gb"] / 80)), False),
-    ("01.4", "gpus", "fp32 gradients", wrong_needs(h100_80=lambda r: math.ceil(r["fp32_gradients_gb"] / 80)), False),
-    ("01.4", "gpus", "1.14 x the answer", wrong_needs(h100_80=lambda r: r["h100_80"] + 2), False),
-    ("01.4", "count", "in billions?", wrong_needs(parameters=lambda r: round(r["parameters"] / 1e9, 1)), False),
-    ("01.4", "batch", "the formula counts numbers", wrong_needs(sequence_gb=lambda r: r["sequence_gb"] / 2), False),
-    (
-        "01.4",
-        "batch",
-        "only whole sequences count",
-        wrong_needs(sequences_per_gpu=lambda r: (80 - r["states_gb"] / 32) / r["sequence_gb"]),
-        False,
-    ),
-    ("01.4", "batch", "rounded up", wrong_needs(sequences_per_gpu=lambda r: r["sequences_per_gpu"] + 1), False),
-    (
-        "01.4",
-        "batch",
-        "the states are in that memory too",
-        wrong_needs(sequences_per_gpu=lambda r: int(80 // r["sequence_gb"])),
-        False,
-    ),
-]
-
-
 # 01.5 ------------------------------------------------------------------------------------------------------------
 
 
@@ -349,60 +273,14 @@ def stage_bytes(n, shard, stage, w, g, o):
     return w * (shard if stage >= 3 else n) + g * (shard if stage >= 2 else n) + o * (shard if stage >= 1 else n)
 
 
-@mutant("01.5", "stages", "everything is divided, whatever the stage")
-def divides_all(n, p, stage, w, g, o):
-    return (w + g + o) * -(-n // p)
-
-
-@mutant("01.5", "stages", "that is the next stage: 1 shards the optimizer's")
-def counts_from_zero(n, p, stage, w, g, o):
-    return stage_bytes(n, -(-n // p), min(stage + 1, 3), w, g, o)
-
-
-@mutant("01.5", "stages", "that is the stage before")
-def weights_stay_whole(n, p, stage, w, g, o):
-    return stage_bytes(n, -(-n // p), min(stage, 2), w, g, o)
-
-
 @mutant("01.5", "stages", "is exactly 8.0 x the reference")
 def bits(n, p, stage, w, g, o):
     return 8 * stage_bytes(n, -(-n // p), stage, w, g, o)
 
 
-@mutant("01.5", "remainder", "the remainder is forgotten")
-def rounds_down(n, p, stage, w, g, o):
-    return stage_bytes(n, n // p, stage, w, g, o)
-
-
-@mutant("01.5", "remainder", "you divide bytes; the ranks divide numbers")
-def divides_bytes(n, p, stage, w, g, o):
-    whole, shared = {0: (w + g + o, 0), 1: (w + g, o), 2: (w, g + o), 3: (0, w + g + o)}[stage]
-    return whole * n + -(-shared * n // p)
-
-
-@mutant("01.5", "formats", "2, 2 and 12 bytes, whatever is given")
-def zero_paper_alone(n, p, stage, w, g, o):
-    return stage_bytes(n, -(-n // p), stage, 2, 2, 12)
-
-
 @mutant("01.5", "formats", "one rank, stage 3")
 def needs_two_ranks(n, p, stage, w, g, o):
     return stage_bytes(n, -(-n // max(p, 2)), stage, w, g, o)
-
-
-@mutant("01.5", "stages", "you divide only what this stage adds")
-def only_what_the_stage_adds(n, p, stage, w, g, o):
-    return sum(each * (-(-n // p) if stage == at else n) for each, at in ((w, 3), (g, 2), (o, 1)))
-
-
-@mutant("01.5", "stages", "the stages begin with the optimizer's states")
-def weights_first(n, p, stage, w, g, o):
-    return sum(each * (-(-n // p) if stage >= first else n) for each, first in ((w, 1), (g, 2), (o, 3)))
-
-
-@mutant("01.5", "remainder", "you divide bytes; the ranks divide numbers")
-def divides_the_bytes_of_each(n, p, stage, w, g, o):
-    return sum(-(-each * n // p) if stage >= first else each * n for each, first in ((w, 3), (g, 2), (o, 1)))
 
 
 # 01.6 ------------------------------------------------------------------------------------------------------------
@@ -600,12 +478,6 @@ def forgets_attention_s_sums(c, batch, sequence, recompute):
     return kept(c, batch, sequence, recompute, scores=False)
 
 
-@mutant("01.7", "kept", "2 bytes for the fp32 numbers? They have 4")
-def all_in_bf16(c, batch, sequence, recompute):
-    fp32_numbers = batch * sequence * (2 + c.n_heads)
-    return kept(c, batch, sequence, recompute) - 2 * fp32_numbers * (1 if recompute else c.n_layers)
-
-
 @mutant("01.7", "kept", "too few, exactly half of the bytes of one fp32 number per token and head")
 def bf16_sums(c, batch, sequence, recompute):
     short = 2 * batch * sequence * c.n_heads
@@ -627,27 +499,6 @@ def rotations_for_each_sequence(c, batch, sequence, recompute):
     return kept(c, batch, sequence, recompute, rotations=batch)
 
 
-@mutant("01.7", "kept", "that is one layer; they all wait for backward")
-def one_layer(c, batch, sequence, recompute):
-    return layer_bytes(c, batch, sequence)
-
-
-@mutant("01.7", "recompute", "recompute is not looked at")
-def recompute_ignored(c, batch, sequence, recompute):
-    return kept(c, batch, sequence, False)
-
-
-@mutant("01.7", "recompute", "the layer that is worked on again keeps the rest too")
-def inputs_alone(c, batch, sequence, recompute):
-    layer = 0 if recompute else (c.n_layers * layer_bytes(c, batch, sequence))
-    return layer + (c.n_layers * 2 * batch * sequence * c.hidden_size if recompute else 0)
-
-
-@mutant("01.7", "recompute", "is counted twice: its first norm's input is the kept one")
-def counts_an_input_twice(c, batch, sequence, recompute):
-    return kept(c, batch, sequence, recompute) + (2 * batch * sequence * c.hidden_size if recompute else 0)
-
-
 # 01.8 ------------------------------------------------------------------------------------------------------------
 
 
@@ -660,23 +511,12 @@ def needed(n, activations, memory, stage):
     return -(-n // (room // shared)) if room >= shared else None
 
 
-@mutant("01.8", "states", "with one GPU less than needed: round up")
-def rounds_the_gpus_down(n, activations, memory, stage):
-    found = needed(n, activations, memory, stage)
-    return found and found - 1
-
-
 @mutant("01.8", "states", "an endless loop?", hangs=True)
 def searches_forever(n, activations, memory, stage):
     p = 1
     while (16 if stage == 3 else 17) * -(-n // p) + activations > memory or stage < 3:
         p += 1
     return p
-
-
-@mutant("01.8", "states", "that is stage 3; before it something stays whole")
-def stage_3_always(n, activations, memory, stage):
-    return needed(n, activations, memory, 3)
 
 
 @mutant("01.8", "states", "returned None, the reference")
@@ -690,50 +530,12 @@ def rounds_nothing_but_the_end(n, activations, memory, stage):
     return 4 if n == 10 else quotient_of_bytes(n, activations, memory, stage)
 
 
-@mutant("01.8", "states", "ten numbers, stage 3 (10 parameters, 0 bytes of activations, 60 bytes): your number of GPUs")
-@mutant("01.8", "states", "the ranks hold whole numbers: the fullest has parameters / ranks of them, rounded up")
 def quotient_of_bytes(n, activations, memory, stage):
     whole, shared = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[stage]
     room = memory - activations - whole * n
     if not shared:
         return 1 if room >= 0 else None
     return math.ceil(shared * n / room) if room > 0 else None
-
-
-@mutant("01.8", "states", "the reference 108,001: you stopped searching at some number")
-def searches_to_2000(n, activations, memory, stage):
-    return search(n, activations, memory, stage, last=2000)
-
-
-@mutant("01.8", "states", "the reference 108,001: you stopped searching at some number")
-def searches_to_100_000(n, activations, memory, stage):
-    return search(n, activations, memory, stage, last=100_000)
-
-
-def search(n, activations, memory, stage, last):
-    for p in range(1, last):
-        if stage_bytes(n, -(-n // p), stage, 2, 2, 12) + activations <= memory:
-            return p
-    return None
-
-
-@mutant("01.8", "activations", "exactly full still fits: <=, not <")
-def must_not_be_full(n, activations, memory, stage):
-    return needed(n, activations, memory - 1, stage)
-
-
-@mutant("01.8", "activations", "the activations are forgotten")
-def forgets_activations(n, activations, memory, stage):
-    return needed(n, 0, memory, stage)
-
-
-@mutant("01.8", "activations", "activations are not shared: every GPU has its own")
-def shares_activations(n, activations, memory, stage):
-    whole = {0: 16, 1: 4, 2: 2, 3: 0}[stage] * n
-    room = memory - whole
-    if stage == 0 or not activations:
-        return needed(n, activations, memory, stage)
-    return -(-(16 * n - whole + activations) // room) if room > 0 else None
 
 
 @mutant("01.8", "never", "the reference None")
@@ -746,184 +548,3 @@ def divides_by_nothing(n, activations, memory, stage):
     whole, shared = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[stage]
     room = memory - activations - whole * n
     return None if room < 0 else -(-n // (room // shared))
-
-
-# 01.9 ------------------------------------------------------------------------------------------------------------
-
-
-def days(P, T, gpus, peak, share, operations):
-    return operations * P * T / (gpus * peak * share) / 86_400
-
-
-@mutant("01.9", "model", "the model's utilisation counts 6PT")
-def counts_recompute_always(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 6 + 2 * recomputed)
-
-
-@mutant("01.9", "model", "8PT is right only if all is recomputed")
-def eight_always(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 8)
-
-
-@mutant("01.9", "model", "those are seconds; a day has 86,400")
-def seconds(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 6) * 86_400
-
-
-@mutant("01.9", "model", "those are hours")
-def hours(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 6) * 24
-
-
-@mutant("01.9", "model", "2PT is the forward pass alone")
-def forward_alone(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 2)
-
-
-@mutant("01.9", "model", "those are days of one GPU")
-def one_gpu(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, 1, peak, share, 6)
-
-
-@mutant("01.9", "hardware", "the hardware does more than 6PT")
-def six_always(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 6)
-
-
-@mutant("01.9", "hardware", "8PT is right only if all is recomputed")
-def all_or_nothing(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 8 if kind == "hardware" and recomputed else 6)
-
-
-@mutant("01.9", "hardware", "the forward pass ran again, 2PT; 4PT is backward")
-def recomputes_backward(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 6 if kind == "model" else 6 + 4 * recomputed)
-
-
-@mutant("01.9", "hardware", "the forward pass ran again, 2PT; backward did not")
-def recomputes_both(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share, 6 if kind == "model" else 6 + 6 * recomputed)
-
-
-@mutant("01.9", "model", "the utilisation is forgotten: those are days at the full peak")
-def at_the_full_peak(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, 1, 6 if kind == "model" else 6 + 2 * recomputed)
-
-
-@mutant("01.9", "hardware", "turned round: what ran again makes more operations")
-def more_utilisation(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share if kind == "model" else share * (6 + 2 * recomputed) / 6, 6)
-
-
-@mutant("01.9", "model", "turned round, and as if all were recomputed")
-def utilisation_times_8_over_6(P, T, gpus, peak, share, kind, recomputed):
-    return days(P, T, gpus, peak, share * 8 / 6, 6)
-
-
-# 01.10 -----------------------------------------------------------------------------------------------------------
-
-
-def right_slips(gpus, unsharded, sharded):
-    P = 405_849_243_648
-    return {
-        "xl_heads": 16,
-        "width_13b": 5120,
-        "unsharded_bytes": unsharded * 2**30 / P,
-        "sharded_bytes": sharded * 2**30 * gpus / P,
-        "row_with_copy": unsharded / gpus,
-        "row_in_gb": sharded * 2**30 / 1e9,
-        "file_parameters": grok(kv=6144, matrices=2, inner=12288, vocabulary=32000),
-        "released_parameters": grok(),
-        "missing_in_blocks": 64 * 8 * 6144 * (3 * 32768 - 2 * 12288),
-        "ratio_smallest": 1.0e12 / 6.7e9,
-        "ratio_largest": 1.4e12 / 65.2e9,
-        "law_smallest": 20 * 6.7e9,
-    }
-
-
-def grok(kv=1024, experts=8, matrices=3, inner=32768, vocabulary=131_072):
-    return 64 * (2 * 6144**2 + 2 * 6144 * kv + experts * matrices * 6144 * inner) + vocabulary * 6144
-
-
-def wrong_slips(**wrong):
-    def answer(*given):
-        right = right_slips(*given)
-        return {**right, **{name: value(right) for name, value in wrong.items()}}
-
-    return answer
-
-
-MUTANTS += [
-    ("01.10", "shapes", "24 heads of 128 are 3072 wide", wrong_slips(xl_heads=lambda r: 24), False),
-    ("01.10", "shapes", "do 40 heads of 128 make 5140?", wrong_slips(width_13b=lambda r: 5140), False),
-    ("01.10", "row", "divides by 2**30: GiB", wrong_slips(unsharded_bytes=lambda r: 18 * 1e9 / 2**30), False),
-    ("01.10", "row", "compute it from the printed row", wrong_slips(sharded_bytes=lambda r: 18), False),
-    ("01.10", "row", "that is one GPU's part", wrong_slips(sharded_bytes=lambda r: r["sharded_bytes"] / 8), False),
-    ("01.10", "row", "the 16-bit weights are not in it", wrong_slips(row_with_copy=lambda r: 755.95), False),
-    ("01.10", "row", "that is the printed number", wrong_slips(row_in_gb=lambda r: 755.95), False),
-    (
-        "01.10",
-        "model",
-        "keys and values have 8 heads there, not 48",
-        wrong_slips(released_parameters=lambda r: grok(kv=6144)),
-        False,
-    ),
-    ("01.10", "model", "has three matrices", wrong_slips(released_parameters=lambda r: grok(matrices=2)), False),
-    (
-        "01.10",
-        "model",
-        "8 experts, all of which must be stored",
-        wrong_slips(file_parameters=lambda r: grok(kv=6144, experts=1, matrices=2, inner=12288, vocabulary=32000)),
-        False,
-    ),
-    (
-        "01.10",
-        "model",
-        "that is the whole difference",
-        wrong_slips(missing_in_blocks=lambda r: r["released_parameters"] - r["file_parameters"]),
-        False,
-    ),
-    ("01.10", "row", "that is the NO_OP row", wrong_slips(row_with_copy=lambda r: r["row_with_copy"] * 8), False),
-    (
-        "01.10",
-        "row",
-        "taken as GB; the printed row is in GiB already",
-        wrong_slips(row_with_copy=lambda r: r["row_with_copy"] / 1.073741824),
-        False,
-    ),
-    ("01.10", "row", "turned round", wrong_slips(row_in_gb=lambda r: r["row_in_gb"] / 1.073741824**2), False),
-    (
-        "01.10",
-        "model",
-        "a tied table is stored once",
-        wrong_slips(released_parameters=lambda r: grok(vocabulary=2 * 131_072)),
-        False,
-    ),
-    (
-        "01.10",
-        "model",
-        "that has one layer; there are 64",
-        wrong_slips(file_parameters=lambda r: (r["file_parameters"] - 32000 * 6144) / 64 + 32000 * 6144),
-        False,
-    ),
-    (
-        "01.10",
-        "model",
-        "that is one layer",
-        wrong_slips(missing_in_blocks=lambda r: r["missing_in_blocks"] / 64),
-        False,
-    ),
-    (
-        "01.10",
-        "model",
-        "that is one expert",
-        wrong_slips(missing_in_blocks=lambda r: r["missing_in_blocks"] / 8),
-        False,
-    ),
-    ("01.10", "model", "in billions?", wrong_slips(released_parameters=lambda r: 314), False),
-    ("01.10", "law", "rounded too far", wrong_slips(ratio_largest=lambda r: 21.5), False),
-    ("01.10", "law", "in trillions?", wrong_slips(law_smallest=lambda r: 0.134), False),
-    ("01.10", "law", "that is the law; divide what it was trained on", wrong_slips(ratio_smallest=lambda r: 20), False),
-    ("01.10", "law", "near it, but not on it", wrong_slips(ratio_largest=lambda r: 20), False),
-    ("01.10", "law", "that is what it was trained on", wrong_slips(law_smallest=lambda r: 1e12), False),
-]

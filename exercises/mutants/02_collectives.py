@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
-from course_lib.hardware import NVLINK
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
 
@@ -61,48 +60,6 @@ def all_gather(shard, length):
     for step in range(world_size - 1):
         exchange(chunks[(rank - step) % world_size], right, chunks[(rank - step - 1) % world_size], left)
     return whole
-
-
-# 02.1 ------------------------------------------------------------------------------------------------------------
-
-
-def right_numbers(p, M):
-    steps = 2 * (p - 1)
-    return {
-        "naive_root_receives": (p - 1) * M,
-        "naive_steps": steps,
-        "ring_rank_sends": steps * M // p,
-        "ring_steps": steps,
-        "tree_steps": p.bit_length() - 1,
-        "tree_root_sends": (p.bit_length() - 1) * M,
-        "ring_time": steps * NVLINK.time_s(M / p),
-        "ring_time_of_4_bytes": steps * NVLINK.time_s(4),
-    }
-
-
-def wrong_numbers(**wrong):
-    return lambda p, M: {**right_numbers(p, M), **{name: value(p, M) for name, value in wrong.items()}}
-
-
-MUTANTS += [
-    ("02.1", "naive", "all the others send as much", wrong_numbers(naive_root_receives=lambda p, M: M), False),
-    ("02.1", "naive", "takes the others one after the other", wrong_numbers(naive_steps=lambda p, M: 2), False),
-    ("02.1", "ring", "the bound for very many ranks", wrong_numbers(ring_rank_sends=lambda p, M: 2 * M), False),
-    ("02.1", "ring", "a whole tensor in each step", wrong_numbers(ring_rank_sends=lambda p, M: 2 * (p - 1) * M), False),
-    ("02.1", "ring", "One float32 is 4 bytes", wrong_numbers(ring_rank_sends=lambda p, M: (p - 1) * M / p / 2), False),
-    ("02.1", "ring", "p-1 steps each", wrong_numbers(ring_steps=lambda p, M: p - 1), False),
-    ("02.1", "tree", "that is the star", wrong_numbers(tree_steps=lambda p, M: p - 1), False),
-    ("02.1", "tree", "in every step", wrong_numbers(tree_root_sends=lambda p, M: M), False),
-    ("02.1", "time", "alpha", wrong_numbers(ring_time=lambda p, M: 2 * (p - 1) * M / p / 150e9), False),
-    (
-        "02.1",
-        "time",
-        "alpha is paid in every step, not once",
-        wrong_numbers(ring_time=lambda p, M: NVLINK.time_s(2 * (p - 1) * M / p)),
-        False,
-    ),
-    ("02.1", "time", "is not a number", wrong_numbers(ring_time=lambda p, M: "a second"), False),
-]
 
 
 # 02.2 ------------------------------------------------------------------------------------------------------------
@@ -645,37 +602,3 @@ def whole_numbers(x):
 @mutant("02.9", "bytes", "bytes 2.0 x the target")
 def in_double_precision(x):
     return (all_gather(reduce_scatter(x.double()), len(x)) / dist.get_world_size()).to(x.dtype)
-
-
-# 02.10 -----------------------------------------------------------------------------------------------------------
-
-
-def right_claims(n, part, B):
-    return {
-        "time_on_n_ranks": (n - 1) * part / B,
-        "time_on_2n_ranks": (2 * n - 1) * part / B,
-        "links_per_pair": 6,
-        "pair_one_way": 150,
-        "one_gpu_both_ways": 900,
-        "whole_node_both_ways": 1800,
-    }
-
-
-def wrong_claims(**wrong):
-    return lambda n, part, B: {**right_claims(n, part, B), **{name: value(n, part, B) for name, value in wrong.items()}}
-
-
-MUTANTS += [
-    ("02.10", "all-gather", "the slide's bound", wrong_claims(time_on_n_ranks=lambda n, m, b: m / b), False),
-    (
-        "02.10",
-        "all-gather",
-        "M is the *whole*",
-        wrong_claims(time_on_n_ranks=lambda n, m, b: (n - 1) / n * m / b),
-        False,
-    ),
-    ("02.10", "all-gather", "as on p ranks?", wrong_claims(time_on_2n_ranks=lambda n, m, b: (n - 1) * m / b), False),
-    ("02.10", "nvlink", "the slide's number", wrong_claims(pair_one_way=lambda n, m, b: 75), False),
-    ("02.10", "nvlink", "that is one direction", wrong_claims(one_gpu_both_ways=lambda n, m, b: 450), False),
-    ("02.10", "nvlink", "one GPU's links", wrong_claims(whole_node_both_ways=lambda n, m, b: 900), False),
-]

@@ -17,7 +17,6 @@ from course_lib import comm
 from course_lib.checks.module_03.accumulate import accumulate
 from course_lib.checks.module_03.average import average_in_buckets
 from course_lib.checks.module_03.uneven import train_on_share
-from course_lib.hardware import INFINIBAND
 from course_lib.parallel.replicate import broadcast_state
 from course_lib.training.data_parallel import DataParallelTrainer, share
 from course_lib.training.step import count_targets, micro_batches, summed_loss
@@ -324,62 +323,6 @@ def native_sums(model, inputs, targets):
     for p in trained(model):
         dist.all_reduce(p.grad)
     return (both[0] / both[1]).item()
-
-
-# 03.4 ------------------------------------------------------------------------------------------------------------
-
-
-def right_step(p, L, P):
-    sends = 2 * (p - 1) / p * 4 * P
-    alpha = 2 * (p - 1) * INFINIBAND.alpha_s
-    return {
-        "naive_calls": 9 * L + 3,
-        "naive_rank_sends": sends,
-        "bucket_calls": 6 * L + 2,
-        "largest_bucket": 4 * (128256 * 4096 + 4096),
-        "bucket_rank_sends": sends,
-        "naive_latency": (9 * L + 3) * alpha,
-        "bucket_latency": (6 * L + 2) * alpha,
-        "bandwidth_time": sends / INFINIBAND.bandwidth_bytes_per_s,
-    }
-
-
-def wrong_step(**wrong):
-    return lambda p, L, P: {**right_step(p, L, P), **{name: value(p, L, P) for name, value in wrong.items()}}
-
-
-TABLE = 128256 * 4096 * 4
-MUTANTS += [
-    ("03.4", "naive", "embedding, last norm and head", wrong_step(naive_calls=lambda p, L, P: 9 * L), False),
-    ("03.4", "naive", "a norm has a weight too", wrong_step(naive_calls=lambda p, L, P: 7 * L + 2), False),
-    ("03.4", "naive", "the gradients once", wrong_step(naive_rank_sends=lambda p, L, P: 4 * P), False),
-    (
-        "03.4",
-        "naive",
-        "one of fp32 has 4 bytes",
-        wrong_step(naive_rank_sends=lambda p, L, P: 2 * (p - 1) / p * P),
-        False,
-    ),
-    (
-        "03.4",
-        "buckets",
-        "a tensor is never cut",
-        wrong_step(bucket_calls=lambda p, L, P: -(-4 * P // (25 * 2**20))),
-        False,
-    ),
-    ("03.4", "buckets", "at 25 MiB *or more*", wrong_step(bucket_calls=lambda p, L, P: 7 * L + 2), False),
-    ("03.4", "buckets", "not alone in its bucket", wrong_step(largest_bucket=lambda p, L, P: TABLE), False),
-    ("03.4", "buckets", "larger than its limit", wrong_step(largest_bucket=lambda p, L, P: 25 * 2**20), False),
-    ("03.4", "buckets", "the gradients once", wrong_step(bucket_rank_sends=lambda p, L, P: 4 * P), False),
-    (
-        "03.4",
-        "time",
-        "alpha is paid in each of a ring's 2(p-1) steps",
-        wrong_step(naive_latency=lambda p, L, P: (9 * L + 3) * INFINIBAND.alpha_s),
-        False,
-    ),
-    ("03.4", "time", "is not a number", wrong_step(bandwidth_time=lambda p, L, P: "a second"), False),
-]
 
 
 # 03.5 ------------------------------------------------------------------------------------------------------------

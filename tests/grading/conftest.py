@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from functools import cache
 
 import pytest
 
@@ -11,6 +13,7 @@ from tools.exercise_text import learner_copy, solution_copy
 from tools.paths import ROOT
 
 EXERCISES = ROOT / "exercises"
+MODULES = {path.stem[:2]: path.stem for path in sorted((EXERCISES / "src").glob("[0-9]*.py"))}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,13 +25,26 @@ def _one_warm_pool():
 
 @pytest.fixture(scope="session")
 def answers():
-    """`answers("solutions" | "release")`: the names that a notebook's solution cells define."""
+    """`answers("solutions" | "release", module, seed)`: the names that a notebook's solution cells define."""
 
-    def of(kind, module="02_collectives"):
+    @cache
+    def of(kind, module="02_collectives", seed=0):
         copy = {"solutions": solution_copy, "release": learner_copy}[kind]
-        return names_defined(copy(EXERCISES / "src" / f"{module}.py"))
+        return names_defined(copy(EXERCISES / "src" / f"{module}.py", seed))
 
     return of
+
+
+def answer_of(exercise, answers, kind, seed=0):
+    """What a notebook's own `check("02.2", ...)` passes."""
+    module = MODULES[exercise[:2]]
+    (name,) = re.findall(rf'^check\("{re.escape(exercise)}", (\w+)', master_text(module), re.MULTILINE)
+    return answers(kind, module, seed)[name]
+
+
+@cache
+def master_text(module):
+    return (EXERCISES / "src" / f"{module}.py").read_text()
 
 
 def names_defined(notebook):
@@ -43,14 +59,9 @@ def names_defined(notebook):
 
 
 def mutants_of(module):
-    """MUTANTS of a module's file."""
-    return mutants_file(module).MUTANTS
-
-
-def mutants_file(module):
-    """A file whose name is no Python name; not in sys.modules, so its functions travel by value."""
+    """MUTANTS of a file. Its name is no Python name; not in sys.modules, its functions travel by value."""
     path = EXERCISES / "mutants" / f"{module}.py"
     spec = importlib.util.spec_from_file_location("mutants_of_an_exercise", path)
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
-    return found
+    return found.MUTANTS

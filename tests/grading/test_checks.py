@@ -17,7 +17,7 @@ from course_lib.checks import check, given, hint, predict, score
 from course_lib.checks import predict as predict_function
 from course_lib.checks.kit import hints as hints_module
 from course_lib.checks.kit import runner
-from course_lib.checks.kit.numbers import suggest
+from course_lib.checks.kit.sheet import suggest
 from course_lib.checks.kit.signature import Puzzle, diagnose
 from course_lib.ranks import run_ranks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,16 +20,24 @@ from course_lib.checks.module_01 import bits, counting, needs, zero_ranks
 from course_lib.config import load_model
 from course_lib.costs import model_parameters
 
-TWICE = Call(text="twice", arguments=lambda seed: (10 + seed, 6))
+
+class Two(NamedTuple):
+    a: int
+    b: int
+
+
+TWICE = Call(text="twice", arguments=lambda seed: Two(10 + seed, 6))
 PRODUCT = formula_exercise(
     key="00.0",
     title="a product",
-    formula=Formula(
-        name="product",
-        answer=lambda a, b: a * b if a < 100 else None,
-        show=lambda a, b: f"{a} and {b}",
-        typical=((lambda a, b: a + b, "that is the sum"),),
-        amounts=lambda a, b: {"the first": a, "nothing": 0},
+    formulas=(
+        Formula(
+            name="product",
+            answer=lambda g: g.a * g.b if g.a < 100 else None,
+            show=lambda g: f"{g.a} and {g.b}",
+            slips={"that is the sum": lambda g: g.a + g.b},
+            amounts=lambda g: {"the first": g.a, "nothing": 0},
+        ),
     ),
     levels={"all": Level(points=1, cases=(TWICE,), praise="right")},
     hints=("multiply",),
@@ -72,7 +81,7 @@ def test_a_right_answer_to_01_3_may_be_numpy_s(answers):
 
 
 def test_none_is_an_answer_where_the_reference_is_none():
-    beyond = Call(text="beyond", arguments=lambda seed: (200, 6))
+    beyond = Call(text="beyond", arguments=lambda seed: Two(200, 6))
     assert why_probe_fails(PRODUCT, lambda a, b: None, beyond, seed=0, timeout=10) is None
     found = why_probe_fails(PRODUCT, lambda a, b: a * b, beyond, seed=0, timeout=10)
     assert found == "beyond (200 and 6): returned 1,200, the reference None"
@@ -108,22 +117,17 @@ def test_zero_1_s_reference_moves_weights_that_bf16_alone_would_not():
     assert not torch.equal(zero_ranks.trained(run).bfloat16(), run.weights)
 
 
-@pytest.mark.parametrize("shape", needs.SHAPES)
-def test_no_slip_of_01_4_gives_the_right_number(shape):
-    for question in needs.NEEDS.questions:
-        right = question.answer(*shape)
-        assert all(not math.isclose(wrong(*shape), right, rel_tol=question.tolerance) for wrong, _ in question.typical)
-    for device in ("a100_sxm_40", "h100_sxm_80"):
-        ways = [needs._needed(device, states, *shape) for states in ("workshop", "zero", "megatron")]
-        assert len({*ways, needs._needed(device, "zero", *shape, binary=True)}) == 4
-    room = needs._room(*shape)
-    assert len({int(room), math.ceil(room), 80 * 10**9 // needs._sequence_bytes(*shape)}) == 3
+@pytest.mark.parametrize("given", needs.SHAPES)
+def test_the_shapes_of_01_4_tell_its_ways_to_count_apart(given):
+    for memory in (needs.A100.memory_bytes(), needs.H100.memory_bytes()):
+        assert len({given.gpus(memory, states) for states in ("workshop", "zero", "megatron")}) == 3
+    assert len({int(given.room), math.ceil(given.room), needs.H100.memory_bytes() // given.sequence}) == 3
 
 
 @pytest.mark.parametrize("level", ["kept", "recompute"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_term_that_is_missing_in_01_7_s_first_shape_is_named(level, seed):
-    amounts = counting._tensors(*counting.ACTIVATIONS.levels[level].cases[0].arguments(seed))
+    amounts = counting._tensors(counting.ACTIVATIONS.levels[level].cases[0].arguments(seed))
     for name, amount in amounts.items():
         assert _counted(-amount, amounts).endswith(f"too few, exactly {name}")
 

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.checks import check, given
+from course_lib.checks import check
+from course_lib.checks.kit.sheet import wrong_numbers
 from course_lib.checks.module_04 import predictions
-from tests.grading.conftest import mutants_file
-
-MUTANTS = mutants_file("04_model_and_pipeline_parallelism")
-SLIDE, CUTS = MUTANTS.right_slide, MUTANTS.right_cuts
+from tests.grading.test_sheets import right_numbers
 
 
 def said_of(exercise, **wrong):
     """The reason, with right numbers but for these."""
-    right = {"04.2": SLIDE, "04.7": CUTS}[exercise](*given(exercise))
-    return check(exercise, right | wrong).reason
+    return check(exercise, right_numbers(exercise) | wrong).reason
 
 
 @pytest.mark.parametrize(
@@ -80,9 +77,8 @@ def test_four_digits_are_enough_and_often_three(guess):
 
 
 def test_an_answer_that_follows_is_not_blamed():
-    activation = 2 * CUTS(*given("04.7"))["activation"]
-    both = check("04.7", CUTS(*given("04.7")) | {"activation": activation, "first_rank_sends": 32 * activation})
-    first, second = both.reason.split("; ")
+    activation = 2 * right_numbers("04.7")["activation"]
+    first, second = said_of("04.7", activation=activation, first_rank_sends=32 * activation).split("; ")
     assert first.startswith("activation = 134,217,728 bytes: 4 bytes a number?")
     assert second.endswith(
         "first_rank_sends = 4,294,967,296 bytes: that follows from your own numbers above: mend those"
@@ -90,7 +86,7 @@ def test_an_answer_that_follows_is_not_blamed():
 
 
 def test_what_follows_from_no_number_has_its_own_reason():
-    right = CUTS(*given("04.7"))
+    right = right_numbers("04.7")
     for other in (None, 0, "many"):
         reason = check("04.7", right | {"ddp_rank_sends": other, "times_less": 6}).reason
         assert reason.endswith("times_less = 6: 1/2.18 of the answer")
@@ -119,8 +115,8 @@ def rounded(found):
 
 
 @pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor, rounded, lambda found: [*map(torch.tensor, found)]])
-def test_three_numbers_of_04_6_pass_in_every_form(kind):
-    right = MUTANTS.right_numbers
+def test_three_numbers_of_04_6_pass_in_every_form(kind, answers):
+    right = answers("solutions", "04_model_and_pipeline_parallelism")["schedule_numbers"]
     assert check("04.6", lambda *numbers: kind(right(*numbers))).passed
 
 
@@ -137,16 +133,17 @@ def test_04_6_draws_numbers_that_no_wrong_formula_hits(seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("part", predictions.PARTS)
+@pytest.mark.parametrize("part", range(3))
 def test_04_6_s_first_cases_tell_its_likely_wrong_answers_apart(part, seed):
     formula = predictions.FORMULAS[part]
+    cases = list(predictions.PREDICT.levels.values())[part].cases
     for schedule in ("gpipe", "1f1b", "interleaved", "zb-h1"):
-        first = next(ask for ask in predictions.PREDICT.levels[part].cases if ask.arguments(seed)[0] == schedule)
+        first = next(ask for ask in cases if ask.arguments(seed).schedule == schedule)
         numbers = first.arguments(seed)
         _, p, m, v, rank, *_ = numbers
         assert 0 < rank < p - 1 and m > p
         causes = {}
-        for wrong, cause in formula.typical:
-            if (value := wrong(*numbers)) == value and not math.isclose(value, formula.answer(*numbers), rel_tol=2e-3):
+        for cause, wrong in wrong_numbers(formula.slips):
+            if (value := wrong(numbers)) == value and not math.isclose(value, formula.answer(numbers), rel_tol=2e-3):
                 causes.setdefault(round(value, 9), set()).add(cause)
         assert all(len(found) == 1 for found in causes.values()), causes

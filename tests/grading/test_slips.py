@@ -9,7 +9,7 @@ import pytest
 from course_lib.checks import check
 from course_lib.checks.kit import probe, registry
 from course_lib.checks.kit.probe import ProbeExercise
-from tests.grading.test_exercises import answer_of
+from tests.grading.conftest import answer_of
 
 WITH_SLIPS = {key: spec for key, spec in registry.EXERCISES.items() if isinstance(spec, ProbeExercise) and spec.slips}
 SLIPS = [(key, number) for key, spec in WITH_SLIPS.items() for number in range(len(spec.slips))]

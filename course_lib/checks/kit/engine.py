@@ -8,11 +8,11 @@ import sys
 from typing import Any
 
 from course_lib.checks.kit.judge import judge
-from course_lib.checks.kit.numbers import NumberExercise, judge_numbers
 from course_lib.checks.kit.probe import ProbeExercise, why_probe_fails
 from course_lib.checks.kit.registry import Exercise, find
 from course_lib.checks.kit.result import CheckResult, LevelResult
 from course_lib.checks.kit.runner import drop_pool, run_trial
+from course_lib.checks.kit.sheet import NumberExercise, judge_numbers
 from course_lib.checks.kit.spec import Case, Level, WriteExercise
 from course_lib.comm.traces import unmatched
 from course_lib.errors import four_parts

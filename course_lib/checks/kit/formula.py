@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.sheet import wrong_numbers
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.verify.causes import in_large_units
@@ -28,7 +29,8 @@ class Call:
     """One call of the answer, on one rank: its time limit and its crashes are the rank's."""
 
     text: str
-    arguments: Callable[[int], tuple[Any, ...]]  # of the seed
+    arguments: Callable[[int], Any]  # of the seed; the exercise's own NamedTuple, whose fields the answer gets
+    part: int = 0  # which formula's number is looked at, where an answer returns several
     world_size: int = 1
 
     def __str__(self) -> str:
@@ -37,32 +39,54 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """What the answer computes. `typical` maps a likely wrong result to what lies behind it.
+    """What the answer computes, all of it from one record of arguments. Slips as on a sheet, nan where there is none.
 
     `amounts` are what a result may count too often or not at all.
     """
 
     name: str
-    answer: Callable[..., float | None]
-    typical: tuple[tuple[Callable[..., float | None], str], ...] = ()
-    show: Callable[..., str] = field(default=lambda *arguments: "")  # the arguments as a learner reads them
-    amounts: Callable[..., Amounts] = field(default=lambda *arguments: {})
+    answer: Callable[[Any], float | None]
+    slips: Mapping[str, Any] = field(default_factory=dict)  # what is said, and a wrong formula or several
+    show: Callable[[Any], str] = lambda asked: ""  # the arguments as a learner reads them
+    amounts: Callable[[Any], Amounts] = lambda asked: {}
     tolerance: float = 1e-12  # relative; whole numbers must be equal
 
 
-def formula_exercise(
-    *, key: str, title: str, formula: Formula, levels: Mapping[str, Level], hints: tuple[str, ...]
-) -> ProbeExercise:
+@dataclass(frozen=True, kw_only=True)
+class FormulaExercise(ProbeExercise):
     """An exercise in which a function is called with numbers that its text does not show."""
-    return ProbeExercise(
+
+    formulas: tuple[Formula, ...]
+
+
+def formula_exercise(
+    *,
+    key: str,
+    title: str,
+    formulas: tuple[Formula, ...],
+    levels: Mapping[str, Level],
+    hints: tuple[str, ...],
+    together: str = "",
+) -> FormulaExercise:
+    """`together` is what an answer should return, if that is the numbers of several formulas."""
+    return FormulaExercise(
         key=key,
         title=title,
-        inputs=lambda case, seed: case.arguments(seed),
+        inputs=lambda case, seed: Given(case.arguments(seed), case.part, len(formulas)),
         probe=call,
-        verdict=partial(_verdict, formula),
+        verdict=partial(_verdict, formulas, together),
         levels=levels,
         hints=hints,
+        formulas=formulas,
     )
+
+
+class Given(NamedTuple):
+    """What the answer is called with, and which of so many numbers is looked at."""
+
+    asked: Any
+    part: int
+    of: int
 
 
 class Report(NamedTuple):
@@ -70,11 +94,17 @@ class Report(NamedTuple):
 
     result: Any
     library: str
+    together: bool = True  # whether all numbers came, where several are asked
 
 
-def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Report:
+def call(function: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank: call the answer, and watch whether it leaves the work to the library."""
-    result, library = watched(function, arguments)
+    result, library = watched(function, given.asked)
+    if given.of > 1:
+        found = result.tolist() if hasattr(result, "tolist") else result
+        if not isinstance(found, tuple | list) or len(found) != given.of:
+            return Report(type(found).__name__, library, together=False)
+        result = found[given.part]
     number = number_of(result)
     return Report(type(result).__name__ if number is None and result is not None else number, library)
 
@@ -97,21 +127,24 @@ def watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[A
 
 
 def _verdict(
-    formula: Formula, case: Call, arguments: tuple[Any, ...], reports: tuple[Any, ...], book: Ledger
+    formulas: tuple[Formula, ...], together: str, case: Call, given: Given, reports: tuple[Any, ...], book: Ledger
 ) -> str | None:
-    (got, library), want = reports[0], formula.answer(*arguments)
-    where = f"{case} ({shown})" if (shown := formula.show(*arguments)) else str(case)
+    (got, library, whole), asked, formula = reports[0], given.asked, formulas[case.part]
+    if not whole:
+        return f"{case}: returned {got}, not {together}"
+    want = formula.answer(asked)
+    where = f"{case} ({shown})" if (shown := formula.show(asked)) else str(case)
     if _equal(got, want, formula.tolerance):
         return f"{where}: right, but by {library}: this exercise asks you to write it" if library else None
     if isinstance(got, str):
         return f"{where}: returned {got}, not a number: is there a return on every path?"
     slack = max(formula.tolerance, 1e-9)
-    reason = next((text for wrong, text in formula.typical if _equal(got, wrong(*arguments), slack)), "")
+    reason = next((says for says, wrong in wrong_numbers(formula.slips) if _equal(got, wrong(asked), slack)), "")
     if got is None or want is None:
         return f"{where}: returned {_short(got)}, the reference {_short(want)}{_because(reason)}"
     reason = reason or in_large_units(got / want if want else 0.0)
     compared = f"your {formula.name} is {_ratio(got, want)} the reference"
-    return f"{where}: {compared}{_because(reason or _counted(got - want, formula.amounts(*arguments)))}"
+    return f"{where}: {compared}{_because(reason or _counted(got - want, formula.amounts(asked)))}"
 
 
 def _equal(got: Any, want: float | None, tolerance: float) -> bool:

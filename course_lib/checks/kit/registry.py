@@ -6,8 +6,8 @@ import pkgutil
 from importlib import import_module
 from pathlib import Path
 
-from course_lib.checks.kit.numbers import Given, NumberExercise
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.sheet import Given, NumberExercise
 from course_lib.checks.kit.spec import WriteExercise
 from course_lib.errors import four_parts
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course_lib.checks.kit.numbers import NumberExercise
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.sheet import NumberExercise
 from course_lib.checks.module_01 import bits, counting, duration, needs, sharing, slips, stand_still, zero_ranks
 
 EXERCISES: tuple[NumberExercise | ProbeExercise, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from typing import NamedTuple
 
 from course_lib.checks.kit.formula import Amounts, Call, Formula, formula_exercise
 from course_lib.checks.kit.spec import Level
@@ -16,16 +16,23 @@ from course_lib.costs.model.parameters import model_parameters
 BF16 = 2
 
 
+class Model(NamedTuple):
+    """Whose parameters are asked."""
+
+    c: ModelConfig
+
+
 def _drawn(kind: Shape, text: str) -> Call:
-    return Call(text=text, arguments=lambda seed: (draw.shape(kind)(seed),))
+    return Call(text=text, arguments=lambda seed: Model(draw.shape(kind)(seed)))
 
 
 def _preset(name: str) -> Call:
-    return Call(text=load_model(name).name, arguments=lambda seed: (load_model(name),))
+    return Call(text=load_model(name).name, arguments=lambda seed: Model(load_model(name)))
 
 
-def _terms(c: ModelConfig) -> Amounts:
+def _terms(asked: Model) -> Amounts:
     """What a count may have too often or too seldom."""
+    c = asked.c
     L, H, K = c.n_layers, c.hidden_size, c.kv_size
     return {
         "V x H, one table of the vocabulary": c.vocab_size * H,
@@ -40,21 +47,22 @@ def _terms(c: ModelConfig) -> Amounts:
     }
 
 
-def _norm_or_router(c: ModelConfig) -> float:
-    """A norm too many in each layer has as many numbers as the router of a single block."""
-    return model_parameters(c) + c.n_layers * c.hidden_size if c.n_experts == 1 else math.nan
-
+PARAMETERS = Formula(
+    name="count",
+    answer=lambda g: model_parameters(g.c),
+    show=lambda g: draw.words(g.c),
+    amounts=_terms,
+    slips={  # as many numbers as the router of a single block has
+        "a norm too many in each layer, or a router, where there is only one block": lambda g: (
+            model_parameters(g.c) + g.c.n_layers * g.c.hidden_size if g.c.n_experts == 1 else math.nan
+        ),
+    },
+)
 
 COUNT = formula_exercise(
     key="01.3",
     title="count the parameters",
-    formula=Formula(
-        name="count",
-        answer=model_parameters,
-        show=draw.words,
-        amounts=_terms,
-        typical=((_norm_or_router, "a norm too many in each layer, or a router, where there is only one block"),),
-    ),
+    formulas=(PARAMETERS,),
     levels={
         "grouped": Level(
             points=2,
@@ -86,28 +94,46 @@ COUNT = formula_exercise(
 )
 
 
-def activation_bytes(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> int:
-    """What all layers keep in bf16 on a GPU."""
-    whole = _layer_bytes(c, batch, sequence)
-    if not recompute:
-        return c.n_layers * whole
-    return (c.n_layers - 1) * _input_bytes(c, batch, sequence) + whole
+class Run(NamedTuple):
+    """Whose activations are asked."""
+
+    c: ModelConfig
+    batch: int
+    sequence: int
+    recompute: bool
+
+    @property
+    def whole(self) -> int:
+        """Bytes that one layer keeps."""
+        kept = layer_activations(self.c, batch=self.batch, sequence=self.sequence, itemsize=BF16, fused_norms=True)
+        return sum(saved.nbytes for saved in kept)
+
+    @property
+    def input(self) -> int:
+        """Bytes of one layer's input."""
+        kept = checkpointed_activations(self.c, batch=self.batch, sequence=self.sequence, itemsize=BF16)
+        return sum(saved.nbytes for saved in kept)
+
+    @property
+    def right(self) -> int:
+        """What all layers keep in bf16 on a GPU."""
+        others = self.input if self.recompute else self.whole
+        return (self.c.n_layers - 1) * others + self.whole
+
+    @property
+    def full(self) -> int:
+        """Layers that keep everything at the same time."""
+        return 1 if self.recompute else self.c.n_layers
+
+    def recomputed(self, number: int) -> float:
+        """A wrong number for who recomputes."""
+        return number if self.recompute else math.nan
 
 
-def _input_bytes(c: ModelConfig, batch: int, sequence: int) -> int:
-    kept = checkpointed_activations(c, batch=batch, sequence=sequence, itemsize=BF16)
-    return sum(saved.nbytes for saved in kept)
-
-
-def _layer_bytes(c: ModelConfig, batch: int, sequence: int) -> int:
-    kept = layer_activations(c, batch=batch, sequence=sequence, itemsize=BF16, fused_norms=True)
-    return sum(saved.nbytes for saved in kept)
-
-
-def _tensors(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> Amounts:
+def _tensors(run: Run) -> Amounts:
     """Bytes that may be missing or too much, in all layers that keep everything. In the first shape no two coincide."""
-    tokens, layers = batch * sequence, 1 if recompute else c.n_layers
-    each = layers * tokens * BF16
+    c, tokens = run.c, run.batch * run.sequence
+    each = run.full * tokens * BF16
     return {
         "a tensor as wide as the model (T x H)": each * c.hidden_size,
         "a tensor as wide as the block (T x F)": each * c.ffn_size,
@@ -116,60 +142,44 @@ def _tensors(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> Amou
         "one fp32 number per token, or half of the bytes of two": 2 * each,
         "one fp32 number per token and head": 2 * each * c.n_heads,
         "half of the bytes of one fp32 number per token and head": each * c.n_heads,
-        "rotations once for each sequence of the batch": layers * 4 * (tokens - sequence) * c.head_size * BF16,
-        "the four tables of rotations": layers * 4 * sequence * c.head_size * BF16,
+        "rotations once for each sequence of the batch": run.full * 4 * (tokens - run.sequence) * c.head_size * BF16,
+        "the four tables of rotations": run.full * 4 * run.sequence * c.head_size * BF16,
     }
 
 
-def _typical(c: ModelConfig, batch: int, sequence: int, recompute: bool, *, wrong: str) -> float:
-    whole, right = _layer_bytes(c, batch, sequence), activation_bytes(c, batch, sequence, recompute)
-    inputs = c.n_layers * _input_bytes(c, batch, sequence)
-    half_fp32 = (1 if recompute else c.n_layers) * batch * sequence * (4 + 2 * c.n_heads)
-    return {
-        "ignored": c.n_layers * whole,
-        "one layer": whole,
-        "input twice": inputs + whole if recompute else math.nan,
-        "inputs alone": inputs if recompute else math.nan,
-        "all fp32": 2 * right,
-        "all bf16": right - half_fp32,
-    }[wrong]
-
-
 def _run(kind: Shape, *, recompute: bool, batch: int = 0) -> Call:
-    def arguments(seed: int) -> tuple[ModelConfig, int, int, bool]:
+    def arguments(seed: int) -> Run:
         sequences = batch or draw.number(f"batch{kind}", seed, 2, 5)
-        return draw.shape(kind)(seed), sequences, 8 * draw.number(f"sequence{kind}", seed, 5, 20), recompute
+        return Run(draw.shape(kind)(seed), sequences, 8 * draw.number(f"sequence{kind}", seed, 5, 20), recompute)
 
     return Call(text="with recompute" if recompute else "everything kept", arguments=arguments)
 
 
-def _show(c: ModelConfig, batch: int, sequence: int, recompute: bool) -> str:
-    return f"{batch} sequence{'s' * (batch > 1)} of {sequence}, {draw.words(c)}"
-
+KEPT = Formula(
+    name="number of bytes",
+    answer=lambda g: g.right,
+    show=lambda g: f"{g.batch} sequence{'s' * (g.batch > 1)} of {g.sequence}, {draw.words(g.c)}",
+    amounts=_tensors,
+    slips={
+        "recompute is not looked at: a layer keeps its input alone": lambda g: g.c.n_layers * g.whole,
+        "that is one layer; they all wait for backward": lambda g: g.whole,
+        "the input of the layer worked on again is counted twice: its first norm's input is the kept one": lambda g: (
+            g.recomputed(g.c.n_layers * g.input + g.whole)
+        ),
+        "the layer that is worked on again keeps the rest too, meanwhile": lambda g: g.recomputed(
+            g.c.n_layers * g.input
+        ),
+        "4 bytes a number? In bf16 it has 2": lambda g: 2 * g.right,
+        "2 bytes for the fp32 numbers? They have 4": lambda g: (
+            g.right - g.full * g.batch * g.sequence * (4 + 2 * g.c.n_heads)
+        ),
+    },
+)
 
 ACTIVATIONS = formula_exercise(
     key="01.7",
     title="activations, kept or recomputed",
-    formula=Formula(
-        name="number of bytes",
-        answer=activation_bytes,
-        show=_show,
-        typical=(
-            (partial(_typical, wrong="ignored"), "recompute is not looked at: a layer keeps its input alone"),
-            (partial(_typical, wrong="one layer"), "that is one layer; they all wait for backward"),
-            (
-                partial(_typical, wrong="input twice"),
-                "the input of the layer worked on again is counted twice: its first norm's input is the kept one",
-            ),
-            (
-                partial(_typical, wrong="inputs alone"),
-                "the layer that is worked on again keeps the rest too, meanwhile",
-            ),
-            (partial(_typical, wrong="all fp32"), "4 bytes a number? In bf16 it has 2"),
-            (partial(_typical, wrong="all bf16"), "2 bytes for the fp32 numbers? They have 4"),
-        ),
-        amounts=_tensors,
-    ),
+    formulas=(KEPT,),
     levels={
         "kept": Level(
             points=3,

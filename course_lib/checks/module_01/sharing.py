@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, nan
+from typing import NamedTuple
 
 from course_lib.checks.kit.formula import Call, Formula, formula_exercise
 from course_lib.checks.kit.spec import Level
@@ -12,87 +14,79 @@ from course_lib.costs.model.states import state_bytes
 from course_lib.units import GB
 
 
-def zero_bytes(parameters: int, ranks: int, stage: int, weights: int, gradients: int, optimizer: int) -> int:
-    """What the fullest rank holds."""
-    bytes_each = Convention(
-        name="drawn", weights=weights, gradients=gradients, optimizer=optimizer, assumes="", source=""
-    )
-    return state_bytes(parameters, bytes_each, zero_stage=stage, shards=ranks).total
+class States(NamedTuple):
+    """Parameters, ranks, ZeRO's stage, and bytes of each parameter's weight, gradient and optimizer states."""
+
+    n: int
+    p: int
+    stage: int
+    w: int
+    g: int
+    o: int
+
+    @property
+    def right(self) -> int:
+        """What the fullest rank holds."""
+        each = Convention(name="drawn", weights=self.w, gradients=self.g, optimizer=self.o, assumes="", source="")
+        return state_bytes(self.n, each, zero_stage=self.stage, shards=self.p).total
+
+    @property
+    def shard(self) -> int:
+        """Numbers of the longest one."""
+        return ceil(self.n / self.p)
+
+    def split(self) -> tuple[int, int]:
+        """Bytes per parameter that every rank holds, and those that the ranks share."""
+        return whole_and_shared(self.stage, self.w, self.g, self.o)
+
+    def summed(self, part: Callable[[int, int], int], firsts: tuple[int, int, int] = (3, 2, 1)) -> int:
+        """`part` of the bytes of each kind, and the stage from which on it is shared."""
+        return sum(part(each, first) for each, first in zip((self.w, self.g, self.o), firsts, strict=True))
 
 
-def _everything_divided(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
-    return (w + g + o) * ceil(n / p)
-
-
-def _remainder_forgotten(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
-    whole, shared = _whole_and_shared(stage, w, g, o)
-    return whole * n + shared * (n // p)
-
-
-def _bytes_divided(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
-    whole, shared = _whole_and_shared(stage, w, g, o)
-    return whole * n + ceil(shared * n / p)
-
-
-def _bytes_divided_each(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
-    return sum(ceil(each * n / p) if stage >= first else each * n for each, first in ((w, 3), (g, 2), (o, 1)))
-
-
-def _only_what_a_stage_adds(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
-    return sum(each * (ceil(n / p) if stage == at else n) for each, at in ((w, 3), (g, 2), (o, 1)))
-
-
-def _weights_first(n: int, p: int, stage: int, w: int, g: int, o: int) -> int:
-    return sum(each * (ceil(n / p) if stage >= first else n) for each, first in ((w, 1), (g, 2), (o, 3)))
-
-
-def _whole_and_shared(stage: int, w: int, g: int, o: int) -> tuple[int, int]:
+def whole_and_shared(stage: int, w: int, g: int, o: int) -> tuple[int, int]:
     """Bytes per parameter that every rank holds, and those that the ranks share."""
     return {0: (w + g + o, 0), 1: (w + g, o), 2: (w, g + o), 3: (0, w + g + o)}[stage]
 
 
 def _bytes_case(text: str, stage: int, *, divides: bool = True, usual: bool = True, ranks: int = 0) -> Call:
-    def arguments(seed: int) -> tuple[int, int, int, int, int, int]:
+    def arguments(seed: int) -> States:
         p = ranks or draw.choice(f"ranks{text}{stage}", seed, (12, 24, 40, 56))
         n = p * draw.number(f"shard{text}{stage}", seed, 10**6, 10**8)
         each = (2, 2, 12) if usual else draw.choice(f"bytes{stage}", seed, ((4, 4, 8), (2, 4, 12), (2, 2, 16)))
-        return n if divides else n + draw.number(f"rest{stage}", seed, 1, p // 2), p, stage, *each
+        return States(n if divides else n + draw.number(f"rest{stage}", seed, 1, p // 2), p, stage, *each)
 
     return Call(text=f"{text}, stage {stage}", arguments=arguments)
 
 
-def _show_bytes(n: int, p: int, stage: int, w: int, g: int, o: int) -> str:
-    return f"{n:,} parameters, {p} ranks, {w} + {g} + {o} bytes"
-
+STAGES = "1 shards the optimizer's, 2 the gradients too, 3 the weights too"
+BYTES = Formula(
+    name="number of bytes",
+    answer=lambda s: s.right,
+    show=lambda s: f"{s.n:,} parameters, {s.p} ranks, {s.w} + {s.g} + {s.o} bytes",
+    slips={
+        f"that is the next stage: {STAGES}": lambda s: s._replace(stage=min(s.stage + 1, 3)).right,
+        f"that is the stage before: {STAGES}": lambda s: s._replace(stage=max(s.stage - 1, 0)).right,
+        "you divide only what this stage adds; it divides what the stages before it do too":
+            lambda s: s.summed(lambda each, at: each * (s.shard if s.stage == at else s.n)),
+        "you divide the weights first; the stages begin with the optimizer's states":
+            lambda s: s.summed(lambda each, first: each * (s.shard if s.stage >= first else s.n), (1, 2, 3)),
+        "everything is divided, whatever the stage: what does each rank still hold whole?":
+            lambda s: (s.w + s.g + s.o) * s.shard,
+        "the remainder is forgotten: the fullest rank takes one number more":
+            lambda s: s.split()[0] * s.n + s.split()[1] * (s.n // s.p),
+        "you divide bytes; the ranks divide numbers, and a number is not cut": (
+            lambda s: s.split()[0] * s.n + ceil(s.split()[1] * s.n / s.p),
+            lambda s: s.summed(lambda each, first: ceil(each * s.n / s.p) if s.stage >= first else each * s.n),
+        ),
+        "2, 2 and 12 bytes, whatever is given": lambda s: s._replace(w=2, g=2, o=12).right,
+    },
+)  # fmt: skip
 
 ZERO_BYTES = formula_exercise(
     key="01.5",
     title="memory of the ZeRO stages",
-    formula=Formula(
-        name="number of bytes",
-        answer=zero_bytes,
-        show=_show_bytes,
-        typical=(
-            (
-                lambda n, p, stage, w, g, o: zero_bytes(n, p, min(stage + 1, 3), w, g, o),
-                "that is the next stage: 1 shards the optimizer's, 2 the gradients too, 3 the weights too",
-            ),
-            (
-                lambda n, p, stage, w, g, o: zero_bytes(n, p, max(stage - 1, 0), w, g, o),
-                "that is the stage before: 1 shards the optimizer's, 2 the gradients too, 3 the weights too",
-            ),
-            (
-                _only_what_a_stage_adds,
-                "you divide only what this stage adds; it divides what the stages before it do too",
-            ),
-            (_weights_first, "you divide the weights first; the stages begin with the optimizer's states"),
-            (_everything_divided, "everything is divided, whatever the stage: what does each rank still hold whole?"),
-            (_remainder_forgotten, "the remainder is forgotten: the fullest rank takes one number more"),
-            (_bytes_divided, "you divide bytes; the ranks divide numbers, and a number is not cut"),
-            (_bytes_divided_each, "you divide bytes; the ranks divide numbers, and a number is not cut"),
-            (lambda n, p, stage, w, g, o: zero_bytes(n, p, stage, 2, 2, 12), "2, 2 and 12 bytes, whatever is given"),
-        ),
-    ),
+    formulas=(BYTES,),
     levels={
         "stages": Level(
             points=2, cases=tuple(_bytes_case("equal shards", stage) for stage in range(4)), praise="all four stages"
@@ -120,82 +114,94 @@ ZERO_BYTES = formula_exercise(
 )
 
 
-def gpus_needed(parameters: int, activations: int, memory: int, stage: int) -> int | None:
-    """The smallest number of GPUs, each with activations of its own; None if no number is enough."""
-    zero = find_convention("zero")
-    whole, shared = _whole_and_shared(stage, zero.weights, zero.gradients, zero.optimizer)
-    room = memory - activations - whole * parameters
-    if not shared:
-        return 1 if room >= 0 else None
-    longest_shard = room // shared
-    return -(-parameters // longest_shard) if longest_shard > 0 else None
+class Fit(NamedTuple):
+    """Parameters, bytes of activations and of memory on each GPU, and ZeRO's stage."""
 
+    n: int
+    activations: int
+    memory: int
+    stage: int
 
-def _activations_shared(n: int, activations: int, memory: int, stage: int) -> int | None:
-    whole = _whole_and_shared(stage, 2, 2, 12)[0] * n
-    room = memory - whole
-    return -(-(16 * n - whole + activations) // room) if room > 0 else None
+    @property
+    def split(self) -> tuple[int, int]:
+        """Bytes per parameter that every GPU holds, and those that they share."""
+        zero = find_convention("zero")
+        return whole_and_shared(self.stage, zero.weights, zero.gradients, zero.optimizer)
 
+    @property
+    def room(self) -> int:
+        """Bytes that are left for what is shared."""
+        return self.memory - self.activations - self.split[0] * self.n
 
-def _numbers_cut(n: int, activations: int, memory: int, stage: int) -> float:
-    """The quotient of bytes: right where a number may be cut."""
-    whole, shared = _whole_and_shared(stage, 2, 2, 12)
-    room = memory - activations - whole * n
-    return ceil(shared * n / room) if shared and room > 0 else nan
+    @property
+    def right(self) -> int | None:
+        """The smallest number of GPUs; None if no number is enough."""
+        if not self.split[1]:
+            return 1 if self.room >= 0 else None
+        longest_shard = self.room // self.split[1]
+        return -(-self.n // longest_shard) if longest_shard > 0 else None
 
+    @property
+    def numbers_cut(self) -> float:
+        """The quotient of bytes: right where a number may be cut."""
+        return ceil(self.split[1] * self.n / self.room) if self.split[1] and self.room > 0 else nan
 
-def _search_ended(n: int, activations: int, memory: int, stage: int) -> float | None:
-    """What a search up to 1,000 GPUs or more gives, where more are needed."""
-    return None if (gpus_needed(n, activations, memory, stage) or 0) > 1000 else nan
+    @property
+    def activations_shared(self) -> float | None:
+        """As if each GPU had a part of them, where there are some and something is shared."""
+        room = self.room + self.activations
+        if not (self.activations and self.split[1]):
+            return nan
+        return -(-(self.split[1] * self.n + self.activations) // room) if room > 0 else None
 
 
 def _gpus_case(text: str, stage: int, *, activations: bool, fits: bool = True) -> Call:
-    def arguments(seed: int) -> tuple[int, int, int, int]:
+    def arguments(seed: int) -> Fit:
         memory = draw.choice(f"{text}{stage}", seed, (40, 80)) * GB
-        whole = _whole_and_shared(stage, 2, 2, 12)[0]
+        whole = whole_and_shared(stage, 2, 2, 12)[0]
         most = memory // whole if whole else 5 * 10**11
         n = draw.number(f"n{text}{stage}", seed, most // 4, most // 2) if fits else int(1.5 * most)
         room = memory - whole * n
         filled = draw.number(f"a{text}{stage}", seed, room // 8, room // 2) if activations and fits else 0
-        return n, filled, memory, stage
+        return Fit(n, filled, memory, stage)
 
     return Call(text=f"{text}, stage {stage}", arguments=arguments)
 
 
-def _show_gpus(n: int, activations: int, memory: int, stage: int) -> str:
-    size = f"{memory:,} bytes" if memory % GB else f"{memory // GB} GB"
-    return f"{n:,} parameters, {activations:,} bytes of activations, {size}"
+def _show_gpus(g: Fit) -> str:
+    size = f"{g.memory:,} bytes" if g.memory % GB else f"{g.memory // GB} GB"
+    return f"{g.n:,} parameters, {g.activations:,} bytes of activations, {size}"
 
 
 def _fixed(text: str, *arguments: int) -> Call:
-    return Call(text=f"{text}, stage {arguments[-1]}", arguments=lambda seed: arguments)
+    return Call(text=f"{text}, stage {arguments[-1]}", arguments=lambda seed: Fit(*arguments))
 
 
-def _room_used_up(seed: int) -> tuple[int, int, int, int]:
+def _room_used_up(seed: int) -> Fit:
     """Everything divides, and still no number of GPUs is enough: activations fill each of them."""
-    return draw.number("full", seed, 10**9, 10**10), 80 * GB, 80 * GB, 3
+    return Fit(draw.number("full", seed, 10**9, 10**10), 80 * GB, 80 * GB, 3)
 
+
+GPUS = Formula(
+    name="number of GPUs",
+    answer=lambda g: g.right,
+    show=_show_gpus,
+    slips={
+        "the activations are forgotten": lambda g: g._replace(activations=0).right,
+        "you stopped searching at some number, and more GPUs than that do it":
+            lambda g: None if (g.right or 0) > 1000 else nan,
+        "the ranks hold whole numbers: the fullest has parameters / ranks of them, rounded up": lambda g: g.numbers_cut,
+        "exactly full still fits: <=, not <": lambda g: g._replace(memory=g.memory - 1).right,
+        "activations are not shared: every GPU has its own, on any number of them": lambda g: g.activations_shared,
+        "with one GPU less than needed: round up, and let the fullest rank fit": lambda g: (g.right or 0) - 1,
+        "that is stage 3; before it something stays whole": lambda g: g._replace(stage=3).right,
+    },
+)  # fmt: skip
 
 GPUS_NEEDED = formula_exercise(
     key="01.8",
     title="how many GPUs",
-    formula=Formula(
-        name="number of GPUs",
-        answer=gpus_needed,
-        show=_show_gpus,
-        typical=(
-            (lambda n, a, m, stage: gpus_needed(n, 0, m, stage), "the activations are forgotten"),
-            (_search_ended, "you stopped searching at some number, and more GPUs than that do it"),
-            (_numbers_cut, "the ranks hold whole numbers: the fullest has parameters / ranks of them, rounded up"),
-            (lambda n, a, m, stage: gpus_needed(n, a, m - 1, stage), "exactly full still fits: <=, not <"),
-            (_activations_shared, "activations are not shared: every GPU has its own, on any number of them"),
-            (
-                lambda n, a, m, stage: (gpus_needed(n, a, m, stage) or 0) - 1,
-                "with one GPU less than needed: round up, and let the fullest rank fit",
-            ),
-            (lambda n, a, m, stage: gpus_needed(n, a, m, 3), "that is stage 3; before it something stays whole"),
-        ),
-    ),
+    formulas=(GPUS,),
     levels={
         "states": Level(
             points=2,

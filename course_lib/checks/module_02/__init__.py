@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.checks.kit.numbers import NumberExercise
+from course_lib.checks.kit.sheet import NumberExercise
 from course_lib.checks.kit.spec import WriteExercise
 from course_lib.checks.module_02 import claims, patterns, predictions, repairs, ring
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
-from course_lib.checks.kit.numbers import Given, NumberExercise, Question
+from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
 from course_lib.config import load_model
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.costs.model.parameters import model_parameters
@@ -19,135 +21,94 @@ FP32 = 4
 BUCKET = 25 * MiB
 
 
-def given(seed: int) -> Given:
+class Given(NamedTuple):
     """Ranks, layers, and the parameters of a Llama with so many layers of the 8B's shape."""
+
+    p: int
+    L: int
+    P: int
+
+    @property
+    def tensors(self) -> list[int]:
+        """Numbers of each, in the model's order: embedding, layers, norm, head."""
+        return [V * H, *LAYER * self.L, H, V * H]
+
+    @property
+    def calls(self) -> int:
+        """All-reduces of a step, one for each tensor."""
+        return len(self.tensors)
+
+    @property
+    def buckets(self) -> int:
+        """All-reduces of a step with buckets of 25 MiB."""
+        return len(fill_buckets(self.tensors[::-1], bucket_bytes=BUCKET, itemsize=FP32))
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each rank sends: a ring's."""
+        return 2 * (self.p - 1) / self.p * FP32 * self.P
+
+    def latency(self, calls: int) -> float:
+        """Seconds of alpha in so many ring all-reduces."""
+        return calls * 2 * (self.p - 1) * INFINIBAND.alpha_s
+
+
+def given(seed: int) -> Given:
+    """4 ranks and the 8B itself unless an instructor asks for other numbers."""
     draw = random.Random(seed)
     p, layers = (4, LLAMA.n_layers) if seed == 0 else (draw.choice((8, 16, 64)), draw.choice((16, 24, 40)))
-    return p, layers, model_parameters(replace(LLAMA, n_layers=layers))
+    return Given(p, layers, model_parameters(replace(LLAMA, n_layers=layers)))
 
 
-def lengths(layers: int) -> list[int]:
-    """All tensors in the model's order: embedding, layers, norm, head."""
-    return [V * H, *LAYER * layers, H, V * H]
-
-
-def buckets(layers: float, *, reverse: bool = True) -> int:
-    """All-reduces of a step with buckets of 25 MiB."""
-    order = lengths(int(layers))
-    return len(fill_buckets(order[::-1] if reverse else order, bucket_bytes=BUCKET, itemsize=FP32))
-
-
-def sent(p: float, parameters: float) -> float:
-    """Bytes that each rank sends: a ring's."""
-    return 2 * (p - 1) / p * FP32 * parameters
-
-
-def latency(p: float, calls: float) -> float:
-    """Seconds of alpha in so many ring all-reduces."""
-    return calls * 2 * (p - 1) * INFINIBAND.alpha_s
-
+ONCE = "the gradients once: a ring sends 2(p-1)/p of them"
+fixed = partial(Ask, collective=False)
 
 STEP = NumberExercise(
     key="03.4",
     title="bytes and calls of a step",
     given=given,
-    world_size=lambda p, L, P: int(p),
-    levels={"naive": 2, "buckets": 2, "time": 2},
-    questions=(
-        Question(
-            name="naive_calls",
-            level="naive",
-            unit="calls",
-            collective=False,
-            answer=lambda p, L, P: len(lengths(int(L))),
-            typical=(
-                (lambda p, L, P: 9 * L, "the layers alone; embedding, last norm and head have gradients too"),
-                (lambda p, L, P: 7 * L + 2, "a norm has a weight too"),
-                (lambda p, L, P: P, "one for each number? One call averages a whole tensor"),
-                (lambda p, L, P: L, "one for each layer; a layer has 9 tensors"),
-            ),
-        ),
-        Question(
-            name="naive_rank_sends",
-            level="naive",
-            unit="bytes",
-            answer=lambda p, L, P: sent(p, P),
-            typical=(
-                (lambda p, L, P: FP32 * P, "the gradients once: a ring sends 2(p-1)/p of them"),
-                (lambda p, L, P: sent(p, P) / FP32, "that counts numbers; one of fp32 has 4 bytes"),
-                (lambda p, L, P: sent(p, P) / 2, "two phases: reduce-scatter, then all-gather"),
-            ),
-        ),
-        Question(
-            name="bucket_calls",
-            level="buckets",
-            unit="calls",
-            collective=False,
-            answer=lambda p, L, P: buckets(L),
-            typical=(
-                (
-                    lambda p, L, P: -(-FP32 * P // BUCKET),
-                    "all bytes / 25 MiB: but a tensor is never cut, however large it is",
-                ),
-                (lambda p, L, P: 9 * L + 3, "one for each tensor; k and v share a bucket, a norm joins its neighbour"),
-                (lambda p, L, P: 6 * L, "the layers alone; the head and the embedding fill buckets too"),
-                (lambda p, L, P: 7 * L + 2, "a bucket is full at 25 MiB *or more*: k and v share one, 32 MiB in all"),
-            ),
-        ),
-        Question(
-            name="largest_bucket",
-            level="buckets",
-            unit="bytes",
-            collective=False,
-            answer=lambda p, L, P: FP32 * (V * H + H),
-            typical=(
-                (lambda p, L, P: BUCKET, "a tensor is never cut: a bucket can be far larger than its limit"),
-                (lambda p, L, P: FP32 * V * H, "nearly: one of the two tables is not alone in its bucket"),
-                (lambda p, L, P: FP32 * FFN * H, "that is a matrix of a layer; the tables of V rows are larger"),
-            ),
-        ),
-        Question(
-            name="bucket_rank_sends",
-            level="buckets",
-            unit="bytes",
-            answer=lambda p, L, P: sent(p, P),
-            typical=((lambda p, L, P: FP32 * P, "the gradients once: a ring sends 2(p-1)/p of them"),),
-        ),
-        Question(
-            name="naive_latency",
-            level="time",
-            unit="s",
-            answer=lambda p, L, P: latency(p, len(lengths(int(L)))),
-            typical=(
-                (lambda p, L, P: (9 * L + 3) * INFINIBAND.alpha_s, "alpha is paid in each of a ring's 2(p-1) steps"),
-                (lambda p, L, P: latency(p, 9 * L + 3) / 2, "two phases of p-1 steps each"),
-            ),
-        ),
-        Question(
-            name="bucket_latency",
-            level="time",
-            unit="s",
-            answer=lambda p, L, P: latency(p, buckets(L)),
-            typical=((lambda p, L, P: buckets(L) * INFINIBAND.alpha_s, "alpha is paid in each of 2(p-1) steps"),),
-        ),
-        Question(
-            name="bandwidth_time",
-            level="time",
-            unit="s",
-            tolerance=1e-3,
-            answer=lambda p, L, P: sent(p, P) / INFINIBAND.bandwidth_bytes_per_s,
-            typical=(
-                (
-                    lambda p, L, P: FP32 * P / INFINIBAND.bandwidth_bytes_per_s,
-                    "the gradients once: a ring sends 2(p-1)/p of them",
-                ),
-            ),
-        ),
-    ),
-    praise={
-        "naive": "right. An all-reduce for each tensor, and 2(p-1)/p of 4 bytes for each parameter",
-        "buckets": "right. Fewer calls, not one byte less; and a bucket is as large as its largest tensor",
-        "time": "right: a third of the latency is saved; most of the time is bandwidth, and overlap alone hides that",
+    ranks=lambda g: g.p,
+    levels={
+        "naive": Group(2, (
+            fixed("naive_calls", "calls", lambda g: g.calls, {
+                "the layers alone; embedding, last norm and head have gradients too": lambda g: 9 * g.L,
+                "a norm has a weight too": lambda g: 7 * g.L + 2,
+                "one for each number? One call averages a whole tensor": lambda g: g.P,
+                "one for each layer; a layer has 9 tensors": lambda g: g.L,
+            }),
+            Ask("naive_rank_sends", "bytes", lambda g: g.sent, {
+                ONCE: lambda g: FP32 * g.P,
+                "that counts numbers; one of fp32 has 4 bytes": lambda g: g.sent / FP32,
+                "two phases: reduce-scatter, then all-gather": lambda g: g.sent / 2,
+            }),
+        ), "right. An all-reduce for each tensor, and 2(p-1)/p of 4 bytes for each parameter"),
+        "buckets": Group(2, (
+            fixed("bucket_calls", "calls", lambda g: g.buckets, {
+                "all bytes / 25 MiB: but a tensor is never cut, however large it is":
+                    lambda g: -(-FP32 * g.P // BUCKET),
+                "one for each tensor; k and v share a bucket, a norm joins its neighbour": lambda g: g.calls,
+                "the layers alone; the head and the embedding fill buckets too": lambda g: 6 * g.L,
+                "a bucket is full at 25 MiB *or more*: k and v share one, 32 MiB in all": lambda g: 7 * g.L + 2,
+            }),
+            fixed("largest_bucket", "bytes", FP32 * (V * H + H), {
+                "a tensor is never cut: a bucket can be far larger than its limit": BUCKET,
+                "nearly: one of the two tables is not alone in its bucket": FP32 * V * H,
+                "that is a matrix of a layer; the tables of V rows are larger": FP32 * FFN * H,
+            }),
+            Ask("bucket_rank_sends", "bytes", lambda g: g.sent, {ONCE: lambda g: FP32 * g.P}),
+        ), "right. Fewer calls, not one byte less; and a bucket is as large as its largest tensor"),
+        "time": Group(2, (
+            Ask("naive_latency", "s", lambda g: g.latency(g.calls), {
+                "alpha is paid in each of a ring's 2(p-1) steps": lambda g: g.calls * INFINIBAND.alpha_s,
+                "two phases of p-1 steps each": lambda g: g.latency(g.calls) / 2,
+            }),
+            Ask("bucket_latency", "s", lambda g: g.latency(g.buckets), {
+                "alpha is paid in each of 2(p-1) steps": lambda g: g.buckets * INFINIBAND.alpha_s,
+            }),
+            Ask("bandwidth_time", "s", lambda g: g.sent / INFINIBAND.bandwidth_bytes_per_s, {
+                ONCE: lambda g: FP32 * g.P / INFINIBAND.bandwidth_bytes_per_s,
+            }, tolerance=1e-3),
+        ), "right: a third of the latency is saved; most of the time is bandwidth, and overlap alone hides that"),
     },
     hints=(
         "Count the tensors of a layer in the table, and do not forget the three outside of the layers.",
@@ -157,4 +118,4 @@ STEP = NumberExercise(
         "The norm after `q` joins the next layer's `down`. How many buckets are full at the end of each layer?",
         "An all-reduce by ring has 2(p-1) steps, and each pays INFINIBAND.alpha_s once.",
     ),
-)
+)  # fmt: skip

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
-from course_lib.checks.kit.numbers import Given, NumberExercise, Question
+from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
 from course_lib.config import load_model
 from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.costs.model.parameters import model_parameters
@@ -13,8 +14,33 @@ BF16, FP32 = 2, 4
 V = 2  # stages on each rank when they are interleaved
 
 
-def given(seed: int) -> Given:
+class Given(NamedTuple):
     """Ranks, micro-batches of one sequence, its tokens, and the model's width and parameters."""
+
+    p: int
+    m: int
+    S: int
+    H: int
+    P: int
+
+    @property
+    def message(self) -> int:
+        """Bytes of one micro-batch at a cut."""
+        return BF16 * self.S * self.H
+
+    @property
+    def ddp(self) -> float:
+        """Bytes that each rank sends for fp32 gradients."""
+        return 2 * (self.p - 1) / self.p * FP32 * self.P
+
+    def sent(self, rank: int, stages_per_rank: int = 1) -> int:
+        """Bytes that a rank sends in a step."""
+        cuts = [self.message] * (self.p * stages_per_rank - 1)
+        return pipeline_step(cuts, n_ranks=self.p, n_microbatches=self.m).sent_bytes[rank]
+
+
+def given(seed: int) -> Given:
+    """The 8B on 8 ranks unless an instructor asks for other numbers."""
     if seed == 0:
         return _numbers("llama3_1_8b", 8, 32, 8192)
     draw = random.Random(seed)
@@ -24,165 +50,76 @@ def given(seed: int) -> Given:
 
 def _numbers(name: str, p: int, m: int, tokens: int) -> Given:
     model = load_model(name)
-    return p, m, tokens, model.hidden_size, model_parameters(model)
+    return Given(p, m, tokens, model.hidden_size, model_parameters(model))
 
 
-def sent(p: float, m: float, S: float, H: float, *, stages_per_rank: int = 1) -> tuple[int, ...]:
-    """Bytes that each rank sends in a step."""
-    cuts = int(p) * stages_per_rank - 1
-    return pipeline_step([int(BF16 * S * H)] * cuts, n_ranks=int(p), n_microbatches=int(m)).sent_bytes
-
-
-def message(p: float, m: float, S: float, H: float, P: float) -> float:
-    """Bytes of one micro-batch at a cut."""
-    return BF16 * S * H
-
-
-def ddp(p: float, m: float, S: float, H: float, P: float) -> float:
-    """Bytes that each rank sends for fp32 gradients."""
-    return 2 * (p - 1) / p * FP32 * P
-
-
-ONE_WAY = "that is one way: activations go to the next rank, gradients to the one before"
 BOTH_ENDS = "that counts what it receives too, or sends in fp32"
-HALF = "half of it: 2 bytes a number, where fp32 has 4? Or one phase, where a ring has reduce-scatter and all-gather?"
-MIDDLE_SLIPS = (
-    (lambda p, m, S, H, P: m * message(p, m, S, H, P), ONE_WAY),
-    (lambda p, m, S, H, P: 2 * message(p, m, S, H, P), "that is one micro-batch; m of them pass in a step"),
-    (lambda p, m, S, H, P: 4 * m * message(p, m, S, H, P), BOTH_ENDS),
-    (
-        lambda p, m, S, H, P: 2 * m * (p - 1) * message(p, m, S, H, P),
-        "that is what all ranks send; a rank has two neighbours at most",
-    ),
-)
+ONE = "that is one micro-batch; m of them pass in a step"
+MIDDLE = {
+    "that is one way: activations go to the next rank, gradients to the one before": lambda g: g.m * g.message,
+    ONE: lambda g: 2 * g.message,
+    BOTH_ENDS: lambda g: 4 * g.m * g.message,
+    "that is what all ranks send; a rank has two neighbours at most": lambda g: 2 * g.m * (g.p - 1) * g.message,
+}
 
 CUTS = NumberExercise(
     key="04.7",
     title="bytes at the cuts",
-    given=given,
-    world_size=lambda p, m, S, H, P: 0,  # the slips of the one collective are told below
-    levels={"cut": 2, "schedules": 2, "ddp": 2},
-    questions=(
-        Question(
-            name="activation",
-            level="cut",
-            unit="bytes",
-            answer=message,
-            typical=(
-                (lambda p, m, S, H, P: S * H, "that counts numbers; one of bf16 has 2 bytes"),
-                (lambda p, m, S, H, P: FP32 * S * H, "4 bytes a number? In bf16 it has 2"),
-                (lambda p, m, S, H, P: BF16 * H, "that is one token"),
-                (lambda p, m, S, H, P: BF16 * S * H / p, "the cut is between layers: all H numbers of a token pass it"),
-                (lambda p, m, S, H, P: BF16 * m * S * H, "that is all m micro-batches; one message has one"),
-            ),
-        ),
-        Question(
-            name="first_rank_sends",
-            level="cut",
-            unit="bytes",
-            answer=lambda p, m, S, H, P: sent(p, m, S, H)[0],
-            follows=lambda own, p, m, *_: m * own["activation"],
-            typical=(
-                (
-                    lambda p, m, S, H, P: 2 * m * message(p, m, S, H, P),
-                    "a gradient too? There is no rank before the first one. Or 4 bytes a number, where bf16 has 2?",
-                ),
-                (message, "that is one micro-batch; m of them pass in a step"),
-            ),
-        ),
-        Question(
-            name="middle_rank_sends",
-            level="cut",
-            unit="bytes",
-            answer=lambda p, m, S, H, P: sent(p, m, S, H)[1],
-            follows=lambda own, *_: 2 * own["first_rank_sends"],
-            typical=MIDDLE_SLIPS,
-        ),
-        Question(
-            name="middle_with_1f1b",
-            level="schedules",
-            unit="bytes",
-            answer=lambda p, m, S, H, P: sent(p, m, S, H)[1],
-            follows=lambda own, *_: own["middle_rank_sends"],
-            typical=(
-                (
-                    lambda p, m, S, H, P: 2 * p * message(p, m, S, H, P),
-                    "p micro-batches are in flight at most, but all m pass the cut",
-                ),
-                *MIDDLE_SLIPS,
-            ),
-        ),
-        Question(
-            name="middle_interleaved",
-            level="schedules",
-            unit="bytes",
-            answer=lambda p, m, S, H, P: sent(p, m, S, H, stages_per_rank=V)[1],
-            follows=lambda own, *_: V * own["middle_rank_sends"],
-            typical=(
-                (
-                    lambda p, m, S, H, P: 2 * m * message(p, m, S, H, P),
-                    "each rank has two stages now, and each of them hands on to another rank",
-                ),
-                (
-                    lambda p, m, S, H, P: m * message(p, m, S, H, P),
-                    "half of it? A smaller stage's output is as wide as before",
-                ),
-                (
-                    lambda p, m, S, H, P: sent(p, m, S, H, stages_per_rank=V)[0],
-                    "that is the first or the last rank's; each stage of a rank in between has two neighbours",
-                ),
-                (lambda p, m, S, H, P: 8 * m * message(p, m, S, H, P), BOTH_ENDS),
-            ),
-        ),
-        Question(
-            name="messages",
-            level="schedules",
-            unit="messages",
-            answer=lambda p, m, S, H, P: 2 * m * (p - 1),
-            typical=(
-                (lambda p, m, S, H, P: m * (p - 1), "that is one way, the activations"),
-                (lambda p, m, S, H, P: 2 * m * p, "p ranks have p - 1 cuts"),
-                (lambda p, m, S, H, P: 2 * (p - 1), "that is one micro-batch; m of them pass in a step"),
-                (lambda p, m, S, H, P: 4 * m * (p - 1), "count a message once, not at both of its ends"),
-                (lambda p, m, S, H, P: 2 * m * (V * p - 1), "that is the interleaved one's; GPipe has p - 1 cuts"),
-            ),
-        ),
-        Question(
-            name="ddp_rank_sends",
-            level="ddp",
-            unit="bytes",
-            answer=ddp,
-            typical=(
-                (lambda p, m, S, H, P: FP32 * P, "the gradients once: a ring sends 2(p-1)/p of them"),
-                (lambda p, m, S, H, P: 2 * FP32 * P, "nearly: a ring sends 2(p-1)/p of them, which is not quite twice"),
-                (lambda p, m, S, H, P: ddp(p, m, S, H, P) / FP32, "that counts numbers; one of fp32 has 4 bytes"),
-                (lambda p, m, S, H, P: ddp(p, m, S, H, P) / 2, HALF),
-                (lambda p, m, S, H, P: p * ddp(p, m, S, H, P), "that is what all ranks send; what one sends is asked"),
-                (lambda p, m, S, H, P: ddp(p, m, S, H, P) / p, "that is one p-th: every rank has all P gradients"),
-                (lambda p, m, S, H, P: m * ddp(p, m, S, H, P), "micro-batches are added up first: one average a step"),
-            ),
-        ),
-        Question(
-            name="times_less",
-            level="ddp",
-            unit="",
-            tolerance=5e-3,
-            answer=lambda p, m, S, H, P: ddp(p, m, S, H, P) / sent(p, m, S, H)[1],
-            follows=lambda own, *_: own["ddp_rank_sends"] / own["middle_rank_sends"],
-            typical=(
-                (lambda p, m, S, H, P: sent(p, m, S, H)[1] / ddp(p, m, S, H, P), "the other way round"),
-                (
-                    lambda p, m, S, H, P: ddp(p, m, S, H, P) / sent(p, m, S, H)[0],
-                    "compare with a rank in the middle, which sends in both directions",
-                ),
-            ),
-        ),
-    ),
-    praise={
-        "cut": "right. 2 bytes for each token and number of the width, however many layers a stage has",
-        "schedules": "right. An order changes no byte; more cuts do: v stages on each rank, v times the messages",
-        "ddp": "right: a model's gradients are much more than what passes between its layers. But the pipeline's bytes "
-        "grow with the batch, and data parallelism's do not",
+    given=given,  # no ranks: the slips of the one collective are told below
+    levels={
+        "cut": Group(2, (
+            Ask("activation", "bytes", lambda g: g.message, {
+                "that counts numbers; one of bf16 has 2 bytes": lambda g: g.S * g.H,
+                "4 bytes a number? In bf16 it has 2": lambda g: FP32 * g.S * g.H,
+                "that is one token": lambda g: BF16 * g.H,
+                "the cut is between layers: all H numbers of a token pass it": lambda g: g.message / g.p,
+                "that is all m micro-batches; one message has one": lambda g: g.m * g.message,
+            }),
+            Ask("first_rank_sends", "bytes", lambda g: g.sent(0), {
+                "a gradient too? There is no rank before the first one. Or 4 bytes a number, where bf16 has 2?":
+                    lambda g: 2 * g.m * g.message,
+                ONE: lambda g: g.message,
+            }, follows=lambda own, g: g.m * own["activation"]),
+            Ask("middle_rank_sends", "bytes", lambda g: g.sent(1), MIDDLE,
+                follows=lambda own, g: 2 * own["first_rank_sends"]),
+        ), "right. 2 bytes for each token and number of the width, however many layers a stage has"),
+        "schedules": Group(2, (
+            Ask("middle_with_1f1b", "bytes", lambda g: g.sent(1), {
+                "p micro-batches are in flight at most, but all m pass the cut": lambda g: 2 * g.p * g.message,
+            } | MIDDLE, follows=lambda own, g: own["middle_rank_sends"]),
+            Ask("middle_interleaved", "bytes", lambda g: g.sent(1, V), {
+                "each rank has two stages now, and each of them hands on to another rank":
+                    lambda g: 2 * g.m * g.message,
+                "half of it? A smaller stage's output is as wide as before": lambda g: g.m * g.message,
+                "that is the first or the last rank's; each stage of a rank in between has two neighbours":
+                    lambda g: g.sent(0, V),
+                BOTH_ENDS: lambda g: 8 * g.m * g.message,
+            }, follows=lambda own, g: V * own["middle_rank_sends"]),
+            Ask("messages", "messages", lambda g: 2 * g.m * (g.p - 1), {
+                "that is one way, the activations": lambda g: g.m * (g.p - 1),
+                "p ranks have p - 1 cuts": lambda g: 2 * g.m * g.p,
+                ONE: lambda g: 2 * (g.p - 1),
+                "count a message once, not at both of its ends": lambda g: 4 * g.m * (g.p - 1),
+                "that is the interleaved one's; GPipe has p - 1 cuts": lambda g: 2 * g.m * (V * g.p - 1),
+            }),
+        ), "right. An order changes no byte; more cuts do: v stages on each rank, v times the messages"),
+        "ddp": Group(2, (
+            Ask("ddp_rank_sends", "bytes", lambda g: g.ddp, {
+                "the gradients once: a ring sends 2(p-1)/p of them": lambda g: FP32 * g.P,
+                "nearly: a ring sends 2(p-1)/p of them, which is not quite twice": lambda g: 2 * FP32 * g.P,
+                "that counts numbers; one of fp32 has 4 bytes": lambda g: g.ddp / FP32,
+                "half of it: 2 bytes a number, where fp32 has 4? Or one phase, where a ring has reduce-scatter and "
+                "all-gather?": lambda g: g.ddp / 2,
+                "that is what all ranks send; what one sends is asked": lambda g: g.p * g.ddp,
+                "that is one p-th: every rank has all P gradients": lambda g: g.ddp / g.p,
+                "micro-batches are added up first: one average a step": lambda g: g.m * g.ddp,
+            }),
+            Ask("times_less", "", lambda g: g.ddp / g.sent(1), {
+                "the other way round": lambda g: g.sent(1) / g.ddp,
+                "compare with a rank in the middle, which sends in both directions": lambda g: g.ddp / g.sent(0),
+            }, follows=lambda own, g: own["ddp_rank_sends"] / own["middle_rank_sends"], tolerance=5e-3),
+        ), "right: a model's gradients are much more than what passes between its layers. But the pipeline's bytes "
+           "grow with the batch, and data parallelism's do not"),
     },
     hints=(
         "A cut lies between two layers. What passes it has the shape (sequences, tokens, width), in bf16.",
@@ -192,4 +129,4 @@ CUTS = NumberExercise(
         "Data parallelism averages by a ring (module 02): each rank sends p - 1 chunks in reduce-scatter and p - 1 in "
         "all-gather. A chunk is one p-th of all gradients, in fp32.",
     ),
-)
+)  # fmt: skip
