@@ -22,11 +22,7 @@ from course_lib.training.data_parallel import DataParallelTrainer, share
 from course_lib.training.step import count_targets, micro_batches, summed_loss
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
-
-
-def wrong(exercise, level, answers, hangs=False):
-    """Register answers that are made of parts, by their reasons."""
-    MUTANTS.extend((exercise, level, reason, answer, hangs) for reason, answer in answers.items())
+WRONG = {}  # (exercise, level): the answers that are made of parts, by their reasons
 
 
 def mutant(exercise, level, reason, hangs=False):
@@ -62,27 +58,21 @@ def each(gradient, model):
 
 # 03.1 ------------------------------------------------------------------------------------------------------------
 
-wrong(
-    "03.1",
-    "values",
-    {
-        "your gradient is exactly 4.0 x the reference: was the sum divided by world_size?": partial(
-            each, lambda p: comm.all_reduce(p.grad)
-        ),
-        "your gradient is exactly 1/4 of the reference: was it divided by world_size twice?": partial(
-            each, lambda p: mean_of(p) / dist.get_world_size()
-        ),
-        "2 ranks, the 6-4-2 MLP: your gradient is exactly 1/2 of the reference: is a 4 written in, where": partial(
-            each, lambda p: comm.all_reduce(p.grad) / 4
-        ),
-        "your gradient is exactly 2.0 x the reference": partial(each, lambda p: comm.all_reduce(p.grad) / 2),
-        "every rank still has the gradient of its own share: nothing was averaged": partial(each, lambda p: p.grad),
-        "layer1.bias on rank 0 is still the gradient of its own share: it was not averaged": partial(
-            each, lambda p: mean_of(p) if p.dim() == 2 else p.grad
-        ),
-        "layer1.weight has no gradient on rank 0": partial(each, lambda p: None),
-    },
-)
+WRONG["03.1", "values"] = {
+    "exactly 4.0 x the reference: was the sum divided by world_size?": partial(each, lambda p: comm.all_reduce(p.grad)),
+    "exactly 1/4 of the reference: was it divided by world_size": partial(
+        each, lambda p: mean_of(p) / dist.get_world_size()
+    ),
+    "2 ranks, the 6-4-2 MLP: your gradient is exactly 1/2 of the reference: is a 4": partial(
+        each, lambda p: comm.all_reduce(p.grad) / 4
+    ),
+    "your gradient is exactly 2.0 x the reference": partial(each, lambda p: comm.all_reduce(p.grad) / 2),
+    "every rank still has the gradient of its own share: nothing was averaged": partial(each, lambda p: p.grad),
+    "layer1.bias on rank 0 is still the gradient of its own share": partial(
+        each, lambda p: mean_of(p) if p.dim() == 2 else p.grad
+    ),
+    "layer1.weight has no gradient on rank 0": partial(each, lambda p: None),
+}
 
 
 @mutant("03.1", "values", "every rank still has the gradient of its own share: nothing was averaged")
@@ -244,25 +234,19 @@ def by_all_reduce(model):
 
 # 03.3 ------------------------------------------------------------------------------------------------------------
 
-wrong(
-    "03.3",
-    "even",
-    {
-        "your gradient is exactly 1/2 of the reference: was it divided by world_size twice?": partial(
-            train_on_share, weight=lambda targets, counted: 1 / counted
-        ),
-        "your gradient is exactly 2.0 x the reference: was the sum divided by world_size?": partial(
-            train_on_share, weight=lambda targets, counted: dist.get_world_size() ** 2 / counted
-        ),
-        "right gradients, but the loss on rank 0 is": partial(
-            train_on_share, told=lambda mine, total, counted: mine / counted
-        ),
-        "exactly 2.0 x that of all rows; sum over the ranks before you divide by all targets": partial(
-            train_on_share, told=lambda mine, total, counted: total / counted * dist.get_world_size()
-        ),
-        "returned NoneType, not the loss as a number": partial(train_on_share, told=lambda *losses: None),
-    },
-)
+WRONG["03.3", "even"] = {
+    "exactly 1/2 of the reference: was it divided by": partial(
+        train_on_share, weight=lambda targets, counted: 1 / counted
+    ),
+    "exactly 2.0 x the reference: was the sum": partial(
+        train_on_share, weight=lambda targets, counted: dist.get_world_size() ** 2 / counted
+    ),
+    "but the loss on rank 0 is": partial(train_on_share, told=lambda mine, total, counted: mine / counted),
+    "exactly 2.0 x that of all rows; sum over": partial(
+        train_on_share, told=lambda mine, total, counted: total / counted * dist.get_world_size()
+    ),
+    "returned NoneType, not the loss as a number": partial(train_on_share, told=lambda *losses: None),
+}
 
 
 @mutant("03.3", "even", "every rank still has the gradient of its own share")
@@ -415,17 +399,11 @@ def returns_nothing(n, rank, world_size, seed, epoch):
 
 # 03.6 ------------------------------------------------------------------------------------------------------------
 
-wrong(
-    "03.6",
-    "values",
-    {
-        "exactly 4.0 x the reference: was the sum divided by world_size?": partial(
-            average_in_buckets, among=lambda p: 1
-        ),
-        "layer1.weight on rank 0 is still the gradient of its own share": partial(average_in_buckets, but_last=1),
-        "every rank still has the gradient of its own share": lambda model, bucket_bytes: None,
-    },
-)
+WRONG["03.6", "values"] = {
+    "exactly 4.0 x the reference: was the sum divided by world_size?": partial(average_in_buckets, among=lambda p: 1),
+    "layer1.weight on rank 0 is still the gradient of its own share": partial(average_in_buckets, but_last=1),
+    "every rank still has the gradient of its own share": lambda model, bucket_bytes: None,
+}
 
 
 @mutant("03.6", "values", "an endless loop?", hangs=True)
@@ -474,26 +452,18 @@ def backward(model, part, parts):
     (F.cross_entropy(model(part[0]), part[1]) * weight).backward()
 
 
-wrong(
-    "03.7",
-    "values",
-    {
-        "exactly 3.0 x the reference: was each loss divided by the number of micro-batches?": partial(
-            accumulate, weight=lambda mine, rows: 1
-        ),
-        "exactly 1/3 of the reference: does only one micro-batch count, or was the loss divided twice?": partial(
-            accumulate, weight=lambda mine, rows: 1 / len(rows) ** 2
-        ),
-        "exactly 1/2 of the reference": partial(
-            accumulate, weight=lambda mine, rows: mine / sum(rows) / dist.get_world_size()
-        ),
-    },
-)
-wrong(
-    "03.7",
-    "calls",
-    {"every one of the 4 micro-batches is averaged": partial(accumulate, quiet=lambda many: 0)},
-)
+WRONG["03.7", "values"] = {
+    "exactly 3.0 x the reference: was each loss divided by the number": partial(
+        accumulate, weight=lambda mine, rows: 1
+    ),
+    "1/3 of the reference: does only one micro-batch count": partial(
+        accumulate, weight=lambda mine, rows: 1 / len(rows) ** 2
+    ),
+    "exactly 1/2 of the reference": partial(
+        accumulate, weight=lambda mine, rows: mine / sum(rows) / dist.get_world_size()
+    ),
+}
+WRONG["03.7", "calls"] = {"every one of the 4 micro-batches is averaged": partial(accumulate, quiet=lambda many: 0)}
 
 
 @mutant(
@@ -621,7 +591,7 @@ class DividesByTwo(Suspect):
             p.grad /= 2
 
 
-@mutant("03.8", "gradients", "your gradient is exactly 1/4 of the reference: was it divided by world_size twice?")
+@mutant("03.8", "gradients", "exactly 1/4 of the reference: was it divided by world_size")
 class DividesTwice(RightBut):
     op = dist.ReduceOp.AVG
 
@@ -645,7 +615,7 @@ class AveragesTheWeights(RightBut):
             p.grad *= self.world_size
 
 
-@mutant("03.8", "gradients", "right gradients, but the loss on rank 0 is")
+@mutant("03.8", "gradients", "but the loss on rank 0 is")
 class ReportsItsOwnLoss(RightBut):
     def compute_gradients(self, batch):
         super().compute_gradients(batch)
@@ -813,33 +783,21 @@ def put(flat, bucket):
         p.grad = part.view_as(p)
 
 
-wrong(
-    "03.10",
-    "values",
-    {
-        "and never waited: each handle needs its wait()": partial(overlapped, wait=False),
-        "your gradient is exactly 2.0 x the reference: was the sum divided by world_size?": partial(
-            overlapped, op=dist.ReduceOp.SUM
-        ),
-        "every rank still has the gradient of its own share: nothing was averaged": partial(overlapped, put_back=False),
-        "a hook is left on the model": partial(overlapped, remove=False),
-    },
-)
-wrong(
-    "03.10",
-    "overlap",
-    {
-        "backward stood still during each all-reduce; launch in the hook, wait after backward": partial(
-            overlapped, in_hook=True
-        ),
-        "one for each bucket, in their order": lambda model, loss, buckets: overlapped(
-            model, loss, [[p] for bucket in buckets for p in bucket]
-        ),
-        "all-reduces of 148992 bytes, target 37248, 37248, 37248, 37248": lambda model, loss, buckets: overlapped(
-            model, loss, [[p for bucket in buckets for p in bucket]]
-        ),
-    },
-)
+WRONG["03.10", "values"] = {
+    "and never waited: each handle needs its wait()": partial(overlapped, wait=False),
+    "exactly 2.0 x the reference: was the sum divided by world_size?": partial(overlapped, op=dist.ReduceOp.SUM),
+    "every rank still has the gradient of its own share: nothing was averaged": partial(overlapped, put_back=False),
+    "a hook is left on the model": partial(overlapped, remove=False),
+}
+WRONG["03.10", "overlap"] = {
+    "backward stood still during each all-reduce; launch in the hook": partial(overlapped, in_hook=True),
+    "one for each bucket, in their order": lambda model, loss, buckets: overlapped(
+        model, loss, [[p] for bucket in buckets for p in bucket]
+    ),
+    "all-reduces of 148992 bytes, target 37248": lambda model, loss, buckets: overlapped(
+        model, loss, [[p for bucket in buckets for p in bucket]]
+    ),
+}
 
 
 @mutant("03.10", "overlap", "the first all-reduce started when backward was over; launch it in a hook")
@@ -891,3 +849,7 @@ def forgets_the_last_bucket(model, loss, buckets):
     for p in buckets[-1]:
         if p.dim() > 1:
             comm.all_reduce_(p.grad, op=dist.ReduceOp.AVG)
+
+
+for (key, level), answers in WRONG.items():
+    MUTANTS.extend((key, level, reason, answer, False) for reason, answer in answers.items())

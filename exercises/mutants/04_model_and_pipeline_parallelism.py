@@ -18,9 +18,10 @@ from course_lib.checks.module_04.halves import train_half
 from course_lib.checks.module_04.micro import gpipe
 from course_lib.checks.module_04.tied import mended, tied_step
 from course_lib.schedules import Backward, Forward, SendActivation, make_schedule
-from course_lib.split import balanced_sizes, split_sizes
+from course_lib.split import balanced_sizes
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
+WRONG, HANG = {}, {}  # (exercise, level): the answers that are made of parts, by their reasons
 
 
 def mutant(exercise, level, reason, hangs=False):
@@ -31,11 +32,6 @@ def mutant(exercise, level, reason, hangs=False):
         return function
 
     return register
-
-
-def wrong(exercise, level, answers, hangs=False):
-    """Register answers that are made of parts, by their reasons."""
-    MUTANTS.extend((exercise, level, reason, answer, hangs) for reason, answer in answers.items())
 
 
 def update(half):
@@ -49,47 +45,35 @@ def update(half):
 
 NO_NUMBER = "right gradients, but rank 1 returned {}, not the loss as a number: loss.item()"
 
-wrong(
-    "04.1",
-    "values",
-    {
-        "x.requires_grad_() comes before what is computed from x": partial(train_half, follow=lambda x: x),
-        "exactly 8.0 x the reference: was the loss summed over the rows?": partial(train_half, reduction="sum"),
-        NO_NUMBER.format("NoneType"): partial(train_half, returned=lambda loss: None),
-        NO_NUMBER.format("a tensor with its history"): partial(train_half, returned=lambda loss: loss),
-        NO_NUMBER.format("a tensor"): partial(train_half, returned=lambda loss: loss.detach()),
-        NO_NUMBER.format("str"): partial(train_half, returned=lambda loss: f"{loss.item():.3f}"),
-        "right gradients, but the loss on rank 1 is nan": partial(train_half, returned=lambda loss: float("nan")),
-        "right gradients, but the loss on rank 1 is exactly 1.0005 x that of all rows": partial(
-            train_half, returned=lambda loss: loss.item() * 1.0005
-        ),
-        "backward starts at a tensor without history: was it detached? Only what is sent needs none": partial(
-            train_half, first=lambda half: lambda x: half(x).detach()
-        ),
-        "layer1.weight on rank 0 is exactly 1/32 of the reference: y.backward(gradient) is all that": partial(
-            train_half, gradient=lambda found: found / found.numel()
-        ),
-        "layer1.weight on rank 0 is exactly 1/2 of the reference": partial(
-            train_half, gradient=lambda found: found / 2
-        ),
-        "layer1.weight on rank 0 is off by ": partial(train_half, gradient=lambda found: found * 1.00003),
-        "layer1.weight on rank 0 holds nan, not a number: was a torch.empty(...) used before": partial(
-            train_half, gradient=torch.empty_like
-        ),
-        "exactly 0 x the reference: set to zero afterwards, or computed from an inbox before": partial(
-            train_half, gradient=torch.zeros_like
-        ),
-    },
-)
-wrong(
-    "04.1",
-    "edges",
-    {
-        "both sides of a message name the same length and dtype": lambda half, inputs, targets, shape: train_half(
-            half, inputs, targets, (len(targets), 4)
-        )
-    },
-)
+WRONG["04.1", "values"] = {
+    "x.requires_grad_() comes before what is computed from x": partial(train_half, follow=lambda x: x),
+    "8.0 x the reference: was the loss summed over the rows?": partial(train_half, reduction="sum"),
+    NO_NUMBER.format("NoneType"): partial(train_half, returned=lambda loss: None),
+    NO_NUMBER.format("a tensor with its history"): partial(train_half, returned=lambda loss: loss),
+    NO_NUMBER.format("a tensor"): partial(train_half, returned=lambda loss: loss.detach()),
+    NO_NUMBER.format("str"): partial(train_half, returned=lambda loss: f"{loss.item():.3f}"),
+    "right gradients, but the loss on rank 1 is nan": partial(train_half, returned=lambda loss: float("nan")),
+    "the loss on rank 1 is exactly 1.0005 x that of all rows": partial(
+        train_half, returned=lambda loss: loss.item() * 1.0005
+    ),
+    "without history: was it detached? Only what": partial(train_half, first=lambda half: lambda x: half(x).detach()),
+    "1/32 of the reference: y.backward(gradient) is all": partial(
+        train_half, gradient=lambda found: found / found.numel()
+    ),
+    "layer1.weight on rank 0 is exactly 1/2 of the reference": partial(train_half, gradient=lambda found: found / 2),
+    "layer1.weight on rank 0 is off by ": partial(train_half, gradient=lambda found: found * 1.00003),
+    "layer1.weight on rank 0 holds nan, not a number: was a torch.empty": partial(
+        train_half, gradient=torch.empty_like
+    ),
+    "0 x the reference: set to zero afterwards, or computed from an inbox": partial(
+        train_half, gradient=torch.zeros_like
+    ),
+}
+WRONG["04.1", "edges"] = {
+    "both sides of a message name the same length and dtype": lambda half, inputs, targets, shape: train_half(
+        half, inputs, targets, (len(targets), 4)
+    )
+}
 
 
 @mutant("04.1", "values", "did it send as often as it is received from, and wait() for each isend?", hangs=True)
@@ -190,80 +174,34 @@ def greedy(costs, p, full):
     return sizes
 
 
-@mutant("04.3", "small", "stage 0 costs 10, where 8 is possible: that is a uniform cut, as if all layers were alike")
-def uniform(costs, p):
-    return list(split_sizes(len(costs), p))
-
-
-@mutant(
-    "04.3",
-    "small",
-    "6 layers in 3 stages (1, 2, 3, 4, 5, 9): stage 2 costs 14, where 9 is possible: the last stage costs most",
-)
-def never_above_the_mean(costs, p):
-    return greedy(costs, p, lambda held, cost: held + cost > sum(costs) / p)
-
-
-@mutant("04.3", "small", "6 layers in 3 stages (1, 2, 3, 4, 5, 9): stage")
-def until_the_mean_is_reached(costs, p):
-    return greedy(costs, p, lambda held, cost: held >= sum(costs) / p)
-
-
-@mutant("04.3", "small", "these are places of the cuts")
-def returns_places(costs, p):
-    return list(accumulate(balanced_sizes(tuple(costs), p)))
-
-
-@mutant("04.3", "small", "these are the stages' costs")
-def returns_costs(costs, p):
-    ends = [0, *accumulate(balanced_sizes(tuple(costs), p))]
-    return [sum(costs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
-
-
-@mutant("04.3", "small", "right, but by course_lib.split.balanced_sizes: this exercise asks you to write it")
-def by_the_library(costs, p):
-    return balanced_sizes(costs, p)
-
-
-def recursion(costs, p, worth, remembers=True):
+def recursion(costs, p, worth=max, remembers=True):
     """Right with worth = the largest of all costs."""
 
     def best(first, stages):
         if stages == 1:
             return [len(costs) - first]
         choices = [[end - first, *again(end, stages - 1)] for end in range(first + 1, len(costs) - stages + 2)]
-        return min(choices, key=lambda sizes: worth(costs_of(first, sizes)))
-
-    def costs_of(first, sizes):
-        ends = [first, *accumulate(sizes, initial=first)][1:]
-        return [sum(costs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+        return min(choices, key=lambda sizes: worth(list(map(sum, stages_of(costs[first:], sizes)))))
 
     again = cache(best) if remembers else best
     return again(0, p)
 
 
-@mutant("04.3", "small", "5 layers in 3 stages (5, 8, 4, 3, 8): stage 0 costs 13, where 12 is possible")
-def cheapest_as_dear_as_can_be(costs, p):
-    return recursion(costs, p, lambda each: -min(each))
+def stages_of(costs, sizes):
+    """The costs of each stage's layers."""
+    ends = list(accumulate(sizes))
+    return [costs[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
-@mutant(
-    "04.3",
-    "small",
-    "5 layers in 3 stages (5, 8, 4, 3, 8): stage 0 costs 13, where 12 is possible: your stages cost 13, 7, 8",
-)
-def least_squares(costs, p):
-    return recursion(costs, p, lambda each: sum(cost**2 for cost in each))
+def then(change, costs, p):
+    """Right sizes, and the caller's list as it should not be."""
+    sizes = recursion(list(costs), p)
+    change(costs)
+    return sizes
 
 
-@mutant("04.3", "models", "an endless loop?", hangs=True)
-def tries_every_cut(costs, p):
-    return recursion(costs, p, max, remembers=False)
-
-
-@mutant("04.3", "edges", "5 layers in 5 stages (1, 1, 9, 1, 1): returned 3 numbers, [2, 1, 2]: 5 stages need 5")
-def as_few_stages_as_possible(costs, p):
-    limit = max(sum(costs[a:b]) for a, b in stages_of(balanced(costs, p)))
+def fewest_stages(costs, p):
+    limit = max(map(sum, stages_of(costs, recursion(costs, p))))
     sizes, held = [0], 0
     for cost in costs:
         if held + cost > limit:
@@ -274,224 +212,105 @@ def as_few_stages_as_possible(costs, p):
     return sizes
 
 
-def balanced(costs, p):
-    return recursion(costs, p, max)
-
-
-def stages_of(sizes):
-    ends = [0, *accumulate(sizes)]
-    return zip(ends, ends[1:], strict=False)
-
-
-@mutant("04.3", "small", "has no layer: its rank would only pass on")
-def an_empty_stage(costs, p):
-    return [*balanced(costs, p - 1), 0] if p > 1 else [len(costs)]
-
-
-@mutant("04.3", "small", "[1, 3] are 4 layers, the model has 5")
-def loses_a_layer(costs, p):
-    *sizes, last = balanced(costs, p)
-    return [*sizes, last - 1]
-
-
-@mutant("04.3", "small", "give whole numbers, how many layers each stage gets")
-def returns_the_layers(costs, p):
-    return [costs[a:b] for a, b in stages_of(balanced(costs, p))]
-
-
-@mutant(
-    "04.3", "small", "right sizes, but your function changed the list `costs`, which is the caller's: work on a copy"
-)
-def empties_the_list(costs, p):
-    sizes = balanced(list(costs), p)
-    costs.clear()
-    return sizes
-
-
-@mutant("04.3", "small", "right sizes, but your function changed the list `costs`")
-def sorts_the_list(costs, p):
-    sizes = balanced(list(costs), p)
-    costs.sort()
-    return sizes
-
-
-@mutant(
-    "04.3", "small", "(8, 1, 1, 1, 5): your function changed the list `costs`, which is the caller's: work on a copy"
-)
-def sorts_the_list_first(costs, p):
-    costs.sort()
-    return balanced(costs, p)
-
-
-@mutant("04.3", "small", "returned NoneType, not a list")
-def returns_nothing(costs, p):
-    balanced(costs, p)
+WRONG["04.3", "small"] = {
+    "stage 2 costs 14, where 9 is possible: the last stage costs most": (
+        lambda costs, p: greedy(costs, p, lambda held, cost: held + cost > sum(costs) / p)
+    ),
+    "(1, 2, 3, 4, 5, 9): stage": (lambda costs, p: greedy(costs, p, lambda held, cost: held >= sum(costs) / p)),
+    "these are places of the cuts": lambda costs, p: list(accumulate(recursion(costs, p))),
+    "these are the stages' costs": lambda costs, p: list(map(sum, stages_of(costs, recursion(costs, p)))),
+    "give whole numbers, how many layers": lambda costs, p: stages_of(costs, recursion(costs, p)),
+    "right, but by course_lib.split.balanced_sizes: this exercise asks you": balanced_sizes,
+    "(5, 8, 4, 3, 8): stage 0 costs 13, where 12 is": partial(recursion, worth=lambda each: -min(each)),
+    "where 12 is possible: your stages cost 13, 7, 8": partial(
+        recursion, worth=lambda each: sum(cost**2 for cost in each)
+    ),
+    "has no layer: its rank would only pass on": lambda costs, p: [*recursion(costs, p - 1), 0],
+    "[1, 3] are 4 layers, the model has 5": lambda costs, p: [
+        size - (stage == p - 1) for stage, size in enumerate(recursion(costs, p))
+    ],
+    "right sizes, but your function changed the list `costs`, which is": partial(then, list.clear),
+    "right sizes, but your function changed the list `costs`": partial(then, list.sort),
+    "(8, 1, 1, 1, 5): your function changed the list": lambda costs, p: costs.sort() or recursion(costs, p),
+    "returned NoneType, not a list": lambda costs, p: None,
+}
+WRONG["04.3", "edges"] = {"(1, 1, 9, 1, 1): returned 3 numbers, [2, 1, 2]: 5 stages need 5": fewest_stages}
+HANG["04.3", "models"] = {"an endless loop?": partial(recursion, remembers=False)}
 
 
 # 04.4 ------------------------------------------------------------------------------------------------------------
 
 
-@mutant(
-    "04.4",
-    "lists",
-    "deadlock: rank 0 waits with Backward(0, 0) for Backward(1, 0), which rank 1 does only after Forward(1, 1)",
-)
-def gpipe_on_the_last_rank_alone(rank, p, m):
-    return (
-        [kind(rank, k) for k in range(m) for kind in (Forward, Backward)] if rank < p - 1 else right_gpipe(rank, p, m)
-    )
+def gpipe_order(rank, p, m, back=1):
+    """Right if `back` is 1; `m` may be the micro-batches themselves."""
+    numbers = range(m) if isinstance(m, int) else m
+    return [Forward(rank, k) for k in numbers] + [Backward(rank, k) for k in numbers[::back]]
 
 
-def right_gpipe(rank, p, m):
-    return [Forward(rank, k) for k in range(m)] + [Backward(rank, k) for k in range(m)]
-
-
-@mutant("04.4", "lists", "one micro-batch at a time is naive model parallelism, nothing overlaps")
-def naive(rank, p, m):
+def one_by_one(rank, p, m):
+    """Each backward directly after its forward."""
     return [kind(rank, k) for k in range(m) for kind in (Forward, Backward)]
 
 
-@mutant("04.4", "lists", "GPipe holds 3: is that 1F1B?")
-def one_f_one_b(rank, p, m):
-    return right_1f1b(rank, p, m)
-
-
-@mutant("04.4", "lists", "rank 1's list holds Forward(0, 0): stage 0 lies on another rank; stage = rank here")
-def always_stage_0(rank, p, m):
-    return [Forward(0, k) for k in range(m)] + [Backward(0, k) for k in range(m)]
-
-
-@mutant("04.4", "lists", "rank 0's list holds Forward(1, 0): stage 1 lies on another rank")
-def arguments_turned_round(rank, p, m):
-    return [Forward(k, rank) for k in range(m)] + [Backward(k, rank) for k in range(m)]
-
-
-@mutant("04.4", "lists", "rank 0's list holds Forward(0, 3): of 3 micro-batches the last is number 2")
-def counts_from_one(rank, p, m):
-    return [Forward(rank, k + 1) for k in range(m)] + [Backward(rank, k + 1) for k in range(m)]
-
-
-@mutant("04.4", "lists", "rank 0 does Backward(0, 0) before Forward(0, 0)")
-def backwards_first(rank, p, m):
-    return [Backward(rank, k) for k in range(m)] + [Forward(rank, k) for k in range(m)]
-
-
-@mutant("04.4", "lists", "no Backward(0, 2)")
-def forgets_the_last(rank, p, m):
-    return right_gpipe(rank, p, m)[:-1]
-
-
-@mutant("04.4", "lists", "Forward(0, 0) stands 2 times")
-def twice(rank, p, m):
-    return [Forward(rank, 0), *right_gpipe(rank, p, m)]
-
-
-@mutant("04.4", "lists", "(forward 1 s and backward 2 s long): rank 1 does Backward(1, 7) before Backward(1, 6)")
-def only_odd_ranks_reversed(rank, p, m):
-    backwards = range(m)[::-1] if rank % 2 and p > 2 else range(m)
-    return [Forward(rank, k) for k in range(m)] + [Backward(rank, k) for k in backwards]
-
-
-@mutant("04.4", "lists", "rank 1's list holds Forward(0, 0): stage 0 lies on another rank")
-def asks_for_its_own_rank(rank, p, m):
-    return right_gpipe(dist.get_rank(), p, m)
-
-
-@mutant("04.4", "lists", "holds SendActivation(0, 0): it is made of Forward(stage, microbatch) and Backward")
-def with_messages(rank, p, m):
-    return [one for k in range(m) for one in (Forward(rank, k), SendActivation(rank, k))]
-
-
-@mutant("04.4", "lists", "right, but by course_lib.schedules.make_schedule: this exercise asks you to write it")
-def by_make_schedule(rank, p, m):
-    return list(make_schedule("gpipe", p, m).computes(rank))
-
-
-@mutant("04.4", "lists", "rank 1's list holds None: idle time is not written down; waiting comes by itself")
-def with_the_figure_s_gaps(rank, p, m):
-    return [None] * rank + right_gpipe(rank, p, m)
-
-
-@mutant("04.4", "lists", "for rank 0 it returned NoneType, not a list")
-def no_list(rank, p, m):
-    right_gpipe(rank, p, m)
+WRONG["04.4", "lists"] = {
+    "rank 0 waits with Backward(0, 0) for Backward(1, 0), which rank 1 does only after Forward(1, 1)": (
+        lambda rank, p, m: one_by_one(rank, p, m) if rank < p - 1 else gpipe_order(rank, p, m)
+    ),
+    "one micro-batch at a time is naive model parallelism": one_by_one,
+    "GPipe holds 3: is that 1F1B?": lambda rank, p, m: one_f_one_b_order(rank, p, m),
+    "Forward(0, 0): stage 0 lies on another rank; stage": (lambda rank, p, m: gpipe_order(0, p, m)),
+    "rank 0's list holds Forward(1, 0): stage 1 lies on another rank": (
+        lambda rank, p, m: [type(one)(one.microbatch, one.stage) for one in gpipe_order(rank, p, m)]
+    ),
+    "Forward(0, 3): of 3 micro-batches the last is": (lambda rank, p, m: gpipe_order(rank, p, range(1, m + 1))),
+    "rank 0 does Backward(0, 0) before Forward(0, 0)": lambda rank, p, m: (
+        gpipe_order(rank, p, m)[m:] + gpipe_order(rank, p, m)[:m]
+    ),
+    "no Backward(0, 2)": lambda rank, p, m: gpipe_order(rank, p, m)[:-1],
+    "Forward(0, 0) stands 2 times": lambda rank, p, m: [Forward(rank, 0), *gpipe_order(rank, p, m)],
+    "rank 1 does Backward(1, 7) before Backward(1, 6)": (
+        lambda rank, p, m: gpipe_order(rank, p, m, back=-1 if rank % 2 and p > 2 else 1)
+    ),
+    "rank 1's list holds Forward(0, 0): stage 0 lies": (lambda rank, p, m: gpipe_order(dist.get_rank(), p, m)),
+    "holds SendActivation(0, 0): it is made of": (
+        lambda rank, p, m: [one for k in range(m) for one in (Forward(rank, k), SendActivation(rank, k))]
+    ),
+    "right, but by course_lib.schedules.make_schedule": (
+        lambda rank, p, m: list(make_schedule("gpipe", p, m).computes(rank))
+    ),
+    "rank 1's list holds None: idle time is not": (lambda rank, p, m: [None] * rank + gpipe_order(rank, p, m)),
+    "for rank 0 it returned NoneType, not a list": lambda rank, p, m: None,
+}
 
 
 # 04.5 ------------------------------------------------------------------------------------------------------------
 
 
-def right_1f1b(rank, p, m, ahead=lambda rank, p, m: min(p - rank - 1, m)):
-    """Right, unless `ahead` is another number."""
+def one_f_one_b_order(rank, p, m, ahead=lambda rank, p, m: min(p - rank - 1, m), latest=False):
+    """Right, unless `ahead` is another number, or the latest forward has its backward first."""
     first = ahead(rank, p, m)
-    order = [Forward(rank, k) for k in range(first)]
-    for k in range(m):
-        order += [Forward(rank, k + first)] * (k + first < m) + [Backward(rank, k)]
+    order, waiting = [], []
+    for k in range(m + first):
+        if k < m:
+            order.append(Forward(rank, k))
+            waiting.append(k)
+        if k >= first:
+            order.append(Backward(rank, waiting.pop(-1 if latest else 0)))
     return order
 
 
-@mutant("04.5", "lists", "3 ranks, 5 micro-batches: rank 0 holds 5 activations at once, 1F1B holds 3: is that GPipe?")
-def m_in_place_of_p(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: m)
-
-
-@mutant("04.5", "lists", "rank 0 begins with 2 forwards before its first backward, 1F1B with 3")
-def one_forward_too_few(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: max(0, min(p - rank - 2, m)))
-
-
-@mutant("04.5", "lists", "1F1B holds 3: rank 0 begins with 5 forwards before its first backward, 1F1B with 3")
-def two_forwards_too_many(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - rank + 1, m) if m > 3 else p - rank - 1)
-
-
-@mutant(
-    "04.5", "lists", "4 ranks, 8 micro-batches: rank 0 holds 5 activations at once, 1F1B holds 4: rank 0 begins with 5"
-)
-def one_forward_too_many(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - rank - (p < 4), m))
-
-
-@mutant("04.5", "lists", "rank 1 begins with 3 forwards before its first backward, 1F1B with 2")
-def the_same_on_all_ranks(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: min(p - 1, m))
-
-
-@mutant(
-    "04.5", "lists", "rank 0 holds 4 activations at once, 1F1B holds 3: it begins well, but later does two forwards"
-)
 def two_forwards_later(rank, p, m):
-    order = right_1f1b(rank, p, m)
+    order = one_f_one_b_order(rank, p, m)
     if rank == 0 and m > p:
         order.insert(p + 2, order.pop(p + 3))
     return order
 
 
-@mutant(
-    "04.5", "lists", "rank 1 waits with Forward(1, 1) for Forward(0, 1), which rank 0 does only after Backward(0, 0)"
-)
-def upside_down(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: min(rank, m))
-
-
-@mutant("04.5", "lists", "one micro-batch at a time is naive model parallelism")
-def no_warm_up(rank, p, m):
-    return right_1f1b(rank, p, m, lambda rank, p, m: 0)
-
-
-@mutant("04.5", "lists", "no Backward(0, 3)")
 def no_cool_down(rank, p, m):
-    ahead = p - rank - 1
-    order = [Forward(rank, k) for k in range(ahead)]
-    for k in range(m - ahead):
-        order += [Forward(rank, k + ahead), Backward(rank, k)]
-    return order
+    order = one_f_one_b_order(rank, p, m)
+    return order[: len(order) - (p - rank - 1)]
 
 
-@mutant(
-    "04.5",
-    "edges",
-    "4 ranks, 2 micro-batches: rank 0's list holds Forward(0, 2): of 2 micro-batches the last is number 1",
-)
 def more_ranks_than_micro_batches(rank, p, m):
     ahead = p - rank - 1
     order = [Forward(rank, k) for k in range(ahead)]
@@ -500,33 +319,17 @@ def more_ranks_than_micro_batches(rank, p, m):
     return order
 
 
-@mutant("04.5", "lists", "(forward 1 s and backward 2 s long): rank 0 does Backward(0, 4) before Backward(0, 1)")
-def latest_backward_first(rank, p, m):
-    ahead = min(p - rank - 1, m)
-    order, waiting = [Forward(rank, k) for k in range(ahead)], list(range(ahead))
-    for k in range(m):
-        if k + ahead < m:
-            order.append(Forward(rank, k + ahead))
-            waiting.append(k + ahead)
-        order.append(Backward(rank, waiting.pop()))
-    return order
-
-
-@mutant("04.5", "lists", "no Backward(0, 0)")
 def backward_of_the_same_number(rank, p, m):
     order = [Forward(rank, k) for k in range(min(p - rank - 1, m))]
-    for k in range(len(order), m):
-        order += [Forward(rank, k), Backward(rank, k)]
-    return order
+    return order + [kind(rank, k) for k in range(len(order), m) for kind in (Forward, Backward)]
 
 
-@mutant("04.5", "lists", "Forward(0, 0) stands 2 times")
-def starts_again(rank, p, m):
-    warm_up = [Forward(rank, k) for k in range(min(p - rank - 1, m))]
-    return warm_up + [kind(rank, k) for k in range(m) for kind in (Forward, Backward)]
+def waits_before_backward(rank, p, m):
+    order = one_f_one_b_order(rank, p, m)
+    place = [type(one) for one in order].index(Backward)
+    return [*order[:place], *[None] * (p - rank - 1), *order[place:]]
 
 
-@mutant("04.5", "lists", "an endless loop?", hangs=True)
 def never_done(rank, p, m):
     order = []
     while len(order) < 2 * m:
@@ -534,21 +337,43 @@ def never_done(rank, p, m):
     return order
 
 
-@mutant("04.5", "lists", "by course_lib.schedules.make_schedule: this exercise asks you to write it")
-def as_made_by_the_library(rank, p, m):
-    return list(make_schedule("1f1b", p, m).computes(rank))
-
-
-@mutant("04.5", "lists", "rank 0's list holds None: idle time is not written down; waiting comes by itself")
-def waits_before_backward(rank, p, m):
-    order = right_1f1b(rank, p, m)
-    place = [type(one) for one in order].index(Backward)
-    return [*order[:place], *[None] * (p - rank - 1), *order[place:]]
-
-
-@mutant("04.5", "training", "rank 1's list holds")
-def by_another_rank_s_number(rank, p, m):
-    return right_1f1b(rank if dist.get_world_size() == 1 else dist.get_rank(), p, m)
+WRONG["04.5", "lists"] = {
+    "5 activations at once, 1F1B holds 3: is that GPipe?": partial(one_f_one_b_order, ahead=lambda rank, p, m: m),
+    "with 2 forwards before its first backward, 1F1B with 3": partial(
+        one_f_one_b_order, ahead=lambda rank, p, m: max(0, min(p - rank - 2, m))
+    ),
+    "1F1B holds 3: rank 0 begins with 5 forwards": partial(
+        one_f_one_b_order, ahead=lambda rank, p, m: min(p - rank + 1, m) if m > 3 else p - rank - 1
+    ),
+    "holds 5 activations at once, 1F1B holds 4": partial(
+        one_f_one_b_order, ahead=lambda rank, p, m: min(p - rank - (p < 4), m)
+    ),
+    "rank 1 begins with 3 forwards": partial(one_f_one_b_order, ahead=lambda rank, p, m: min(p - 1, m)),
+    "with Forward(1, 1) for Forward(0, 1), which rank 0": partial(
+        one_f_one_b_order, ahead=lambda rank, p, m: min(rank, m)
+    ),
+    "one micro-batch at a time is naive model parallelism": one_by_one,
+    "rank 0 does Backward(0, 4) before Backward(0, 1)": partial(one_f_one_b_order, latest=True),
+    "1F1B holds 3: it begins well, but later does two forwards": two_forwards_later,
+    "no Backward(0, 3)": no_cool_down,
+    "no Backward(0, 0)": backward_of_the_same_number,
+    "Forward(0, 0) stands 2 times": lambda rank, p, m: (
+        [Forward(rank, k) for k in range(min(p - rank - 1, m))] + one_by_one(rank, p, m)
+    ),
+    "right, but by course_lib.schedules.make_schedule": (
+        lambda rank, p, m: list(make_schedule("1f1b", p, m).computes(rank))
+    ),
+    "rank 0's list holds None: idle time is not written down": waits_before_backward,
+}
+HANG["04.5", "lists"] = {"an endless loop?": never_done}
+WRONG["04.5", "edges"] = {
+    "4 ranks, 2 micro-batches: rank 0's list holds Forward(0, 2): of 2": more_ranks_than_micro_batches
+}
+WRONG["04.5", "training"] = {
+    "rank 1's list holds": lambda rank, p, m: one_f_one_b_order(
+        rank if dist.get_world_size() == 1 else dist.get_rank(), p, m
+    )
+}
 
 
 # 04.6 ------------------------------------------------------------------------------------------------------------
@@ -600,104 +425,60 @@ class Right:
         return found
 
 
-@mutant("04.8", "values", "the output lacks the bias")
-class ForgetsTheBias(Right):
-    def forward(self, x, weight, bias):
-        return super().forward(x, weight, None)
+def but(**methods):
+    """Right, but for these methods."""
+    return type("Answer", (Right,), methods)
 
 
-@mutant("04.8", "values", "the bias's gradient is no multiple of the reference")
-class BiasOfOneRow(Right):
-    def products(self):
-        return super().products()[0], self.gradient[0]
+def changed(change):
+    """Right, but for what the second part returns."""
+    return but(products=lambda self: change(self, *Right.products(self)))
 
 
-@mutant("04.8", "values", "the bias's gradient is exactly 1/4 of the reference: a mean over rows, where a sum belongs")
-class MeanOfRows(Right):
-    def products(self):
-        return super().products()[0], self.gradient.mean(0)
+def rows_of(self):
+    """x and the gradient, flat."""
+    return self.x.flatten(0, -2), self.gradient.flatten(0, -2)
 
 
-@mutant("04.8", "values", "the weight's gradient has shape (6, 5), expected (5, 6): is it turned round?")
-class TurnedRound(Right):
-    def products(self):
-        weight, bias = super().products()
-        return weight.T, bias
+def overwrites_x(self, x, weight, bias):
+    y = Right.forward(self, x.clone(), weight, bias)
+    x.zero_()
+    return y
 
 
-@mutant("04.8", "values", "an error: ")
-class WeightTurnedRound(Right):
-    def backward_input(self, gradient):
-        self.gradient = gradient
-        return gradient @ self.weight.T
+def only_two_dims(self, weight, bias):
+    return (
+        self.gradient.transpose(0, -1).reshape(5, -1) @ self.x.reshape(-1, 6) if self.x.dim() == 3 else weight
+    ), bias
 
 
-@mutant(
-    "04.8", "values", "backward_weight returned a tensor of shape (5, 6): return two tensors, for the weight and for"
-)
-class WeightAlone(Right):
-    def products(self):
-        return super().products()[0]
-
-
-@mutant("04.8", "values", "the weight's gradient is exactly 1/4 of the reference: a mean over rows")
-class WeightOfMeans(Right):
-    def products(self):
-        weight, bias = super().products()
-        return weight / len(self.x), bias
-
-
-@mutant("04.8", "edges", "a 6-5 layer, input (2, 3, 6): ")
-class TwoDimsOnly(Right):
-    def products(self):
-        return self.gradient.transpose(0, -1).reshape(5, -1) @ self.x.reshape(-1, 6) if self.x.dim() == 3 else (
-            super().products()[0]
-        ), self.gradient.flatten(0, -2).sum(0)
-
-
-@mutant("04.8", "edges", "the bias's gradient has shape (3, 5), expected (5,)")
-class FirstDimOnly(Right):
-    def products(self):
-        return super().products()[0], self.gradient.sum(0)
-
-
-@mutant("04.8", "values", "backward_weight returned None: return two tensors, for the weight and for the bias")
-class WeightNotReturned(Right):
-    def backward_weight(self):
-        super().backward_weight()
-
-
-@mutant("04.8", "values", "backward_weight returned (bias, weight)? The weight's gradient comes first")
-class BiasFirst(Right):
-    def products(self):
-        return super().products()[::-1]
-
-
-@mutant("04.8", "values", "the weight's gradient is torch.float32, expected torch.float64 as x")
-class InSinglePrecision(Right):
-    def products(self):
-        weight, bias = super().products()
-        return weight.float(), bias
-
-
-@mutant("04.8", "values", "backward_input returned None, not one tensor: is there a return on every path?")
-class InputNotReturned(Right):
-    def backward_input(self, gradient):
-        super().backward_input(gradient)
-
-
-@mutant("04.8", "values", "forward overwrites x, which belongs to the layer before: work on a copy")
-class OverwritesX(Right):
-    def forward(self, x, weight, bias):
-        y = super().forward(x.clone(), weight, bias)
-        x.zero_()
-        return y
-
-
-@mutant("04.8", "values", "backward_weight overwrites the gradient of y, which belongs to the layer after")
-class OverwritesTheGradient(Right):
-    def let_go(self):
-        self.gradient.zero_()
+WRONG["04.8", "values"] = {
+    "the output lacks the bias": but(forward=lambda self, x, weight, bias: Right.forward(self, x, weight, None)),
+    "bias's gradient is no multiple of the reference": changed(lambda self, weight, bias: (weight, self.gradient[0])),
+    "bias's gradient is exactly 1/4 of the reference: a mean": changed(
+        lambda self, weight, bias: (weight, self.gradient.mean(0))
+    ),
+    "weight's gradient is exactly 1/4 of the reference: a mean": changed(
+        lambda self, weight, bias: (weight / len(self.x), bias)
+    ),
+    "expected (5, 6): is it turned round?": changed(lambda self, weight, bias: (weight.T, bias)),
+    "an error: ": but(backward_input=lambda self, gradient: gradient @ self.weight.T),
+    "backward_weight returned a tensor of shape (5, 6)": changed(lambda self, weight, bias: weight),
+    "backward_weight returned None: return two": but(backward_weight=lambda self: None),
+    "returned (bias, weight)? The weight's gradient": changed(lambda self, weight, bias: (bias, weight)),
+    "is torch.float32, expected torch.float64 as x": changed(lambda self, weight, bias: (weight.float(), bias)),
+    "backward_input returned None, not one tensor": but(
+        backward_input=lambda self, gradient: setattr(self, "gradient", gradient)
+    ),
+    "forward overwrites x, which belongs to the layer before: work on a copy": but(forward=overwrites_x),
+    "backward_weight overwrites the gradient of y": but(let_go=lambda self: self.gradient.zero_()),
+}
+WRONG["04.8", "edges"] = {
+    "a 6-5 layer, input (2, 3, 6): ": changed(only_two_dims),
+    "bias's gradient has shape (3, 5), expected (5,)": changed(
+        lambda self, weight, bias: (weight, self.gradient.sum(0))
+    ),
+}
 
 
 class Shared(Right):
@@ -714,14 +495,9 @@ class Shared(Right):
         return gradient.T @ x, gradient.sum(0)
 
 
-@mutant("04.8", "edges", "micro-batch 0: the weight's gradient is micro-batch 2's: does each object keep its own")
-class OneQueueForAll(Shared):
-    queue = []
-
-
-@mutant("04.8", "edges", "micro-batch 0: the weight's gradient is micro-batch 2's: does each object keep its own")
-class OneStackForAll(Shared):
-    queue, place = [], -1
+SHARED = "micro-batch 0: the weight's gradient is micro-batch 2's: does each object keep its own"
+mutant("04.8", "edges", SHARED)(type("OneQueueForAll", (Shared,), {"queue": []}))
+mutant("04.8", "edges", SHARED)(type("OneStackForAll", (Shared,), {"queue": [], "place": -1}))
 
 
 @mutant("04.8", "edges", "micro-batch 0's gradient of y and micro-batch 2's x: does each object keep its own tensors")
@@ -756,138 +532,99 @@ class OneShelfForAll(Right):
         return gradient.T @ x, gradient.sum(0)
 
 
-@mutant(
-    "04.8",
-    "costs",
-    "backward_input does 960 operations, 2.0 x the target of 480: is the weight's gradient computed here",
-)
-class AllAtOnce(Right):
-    def backward_input(self, gradient):
-        found = super().backward_input(gradient)
-        self.ready = self.products()
-        return found
-
-    def backward_weight(self):
-        return self.ready
+def all_at_once(self, gradient):
+    found = Right.backward_input(self, gradient)
+    self.ready = self.products()
+    return found
 
 
-@mutant("04.8", "costs", "backward_weight does 960 operations, 2.0 x the target of 480")
-class ComputesTwice(Right):
-    def products(self):
-        super().products()
-        return super().products()
+def product_by_hand(self, gradient):
+    found, (x, rows) = Right.backward_input(self, gradient), rows_of(self)
+    self.ready = (rows[:, :, None] * x[:, None, :]).sum(0), rows.sum(0)
+    return found
 
 
-@mutant("04.8", "costs", "does 560 operations, 1.17 x the target of 480: the bias needs no product")
-class BiasByAProduct(Right):
-    def products(self):
-        gradient = self.gradient.flatten(0, -2)
-        return super().products()[0], torch.ones(len(gradient), dtype=gradient.dtype) @ gradient
+def product_in_advance(self, gradient):
+    found, self.rows = product_by_hand(self, gradient), gradient.shape[:-1].numel()
+    self.let_go()
+    return found
 
 
-@mutant("04.8", "costs", "does 560 operations, 1.17 x the target of 480: the bias needs no product")
-class BiasByAColumnOfOnes(Right):
-    def products(self):
-        x, gradient = self.x.flatten(0, -2), self.gradient.flatten(0, -2)
-        both = gradient.T @ torch.cat([x, x.new_ones(len(x), 1)], 1)
-        return both[:, :-1], both[:, -1]
+def product_for_show(self):
+    torch.ones(self.weight.shape[0], self.rows) @ torch.ones(self.rows, self.weight.shape[1])
+    return self.ready
 
 
-@mutant(
-    "04.8", "costs", "backward_weight does 0 operations in torch's products of matrices, target 480: is the product"
-)
-class ByNumpy(Right):
-    def products(self):
-        x, gradient = (one.flatten(0, -2).numpy() for one in (self.x, self.gradient))
-        return torch.from_numpy(gradient.T @ x), torch.from_numpy(gradient.sum(0))
+def by_a_column_of_ones(self):
+    x, gradient = rows_of(self)
+    both = gradient.T @ torch.cat([x, x.new_ones(len(x), 1)], 1)
+    return both[:, :-1], both[:, -1]
 
 
-@mutant(
-    "04.8",
-    "costs",
-    "between the parts 1024 bytes are kept, target 704: x and the gradient; is the output kept too?",
-)
-class KeepsTheOutput(Right):
-    def forward(self, x, weight, bias):
-        self.y = super().forward(x, weight, bias).detach()
-        return self.y
+def by_numpy(self):
+    x, gradient = (one.numpy() for one in rows_of(self))
+    return torch.from_numpy(gradient.T @ x), torch.from_numpy(gradient.sum(0))
 
 
-@mutant("04.8", "costs", "after backward_weight 704 bytes are still kept, in self or elsewhere: let go of what is done")
-class NeverLetsGo(Right):
-    def let_go(self):
-        pass
+def keeps_the_output(self, x, weight, bias):
+    self.y = Right.forward(self, x, weight, bias).detach()
+    return self.y
 
 
-@mutant("04.8", "costs", "after backward_weight 704 bytes are still kept, in self or elsewhere: let go of what is done")
-class KeepsAClosure(Right):
-    def backward_input(self, gradient):
-        found, x, self.x = super().backward_input(gradient), self.x, None
-        self.later = lambda: (gradient.flatten(0, -2).T @ x.flatten(0, -2), gradient.flatten(0, -2).sum(0))
-        return found
-
-    def products(self):
-        return self.later()
-
-
-@mutant("04.8", "costs", "after backward_weight 384 bytes are still kept, in self or elsewhere: let go of what is done")
-class KeepsInTheClass(Right):
-    kept = []
+def keeps(kept, what):
+    """x, or what is made of it, stays in a list of the class."""
 
     def forward(self, x, weight, bias):
-        self.kept.append(x)
-        return super().forward(x, weight, bias)
+        kept.append(what(x))
+        return Right.forward(self, x, weight, bias)
+
+    return but(forward=forward, kept=kept)
 
 
-@mutant(
-    "04.8", "costs", "between the parts 1088 bytes are kept, target 704: x and the gradient; is a copy of x kept too?"
-)
-class KeepsACopyInTheClass(Right):
-    kept = []
-
-    def forward(self, x, weight, bias):
-        self.kept.append(x.clone())
-        return super().forward(x, weight, bias)
+def keeps_a_closure(self, gradient):
+    found, x, self.x = Right.backward_input(self, gradient), self.x, None
+    self.later = lambda: (gradient.flatten(0, -2).T @ x.flatten(0, -2), gradient.flatten(0, -2).sum(0))
+    return found
 
 
-@mutant(
-    "04.8",
-    "costs",
-    "backward_weight does 0 operations in torch's products of matrices, target 480: is the product done",
-)
-class WithoutAProduct(Right):
-    def backward_input(self, gradient):
-        found, (x, rows) = super().backward_input(gradient), (self.x.flatten(0, -2), gradient.flatten(0, -2))
-        self.ready = (rows[:, :, None] * x[:, None, :]).sum(0), rows.sum(0)
-        return found
-
-    def products(self):
-        return self.ready
+def weight_by_autograd(self):
+    weight, bias = (one.detach().requires_grad_() for one in (self.weight, torch.zeros(len(self.weight)).double()))
+    return torch.autograd.grad(F.linear(self.x, weight, bias), (weight, bias), self.gradient)
 
 
-@mutant(
-    "04.8", "costs", "between the parts 280 bytes are kept, target 704: x and the gradient; what does backward_weight"
-)
-class ProductForShow(WithoutAProduct):
-    def backward_input(self, gradient):
-        found, self.rows = super().backward_input(gradient), gradient.shape[:-1].numel()
-        self.let_go()
-        return found
-
-    def products(self):
-        torch.ones(self.weight.shape[0], self.rows) @ torch.ones(self.rows, self.weight.shape[1])
-        return self.ready
+def input_by_autograd(self, gradient):
+    x, self.gradient = self.x.detach().requires_grad_(), gradient
+    return torch.autograd.grad(F.linear(x, self.weight), x, gradient)[0]
 
 
-@mutant("04.8", "costs", "backward_weight goes backward by autograd: write it with products of matrices")
-class WeightByAutograd(Right):
-    def products(self):
-        weight, bias = (one.detach().requires_grad_() for one in (self.weight, self.bias))
-        return torch.autograd.grad(F.linear(self.x, weight, bias), (weight, bias), self.gradient)
+KEPT = "after backward_weight {} bytes are still kept, in self or elsewhere: let go of what is done"
+NO_PRODUCT = "backward_weight does 0 operations in torch's products of matrices, target 480: is the product"
+FOR_THE_BIAS = "does 560 operations, 1.17 x the target of 480: the bias needs no product"
 
-    def forward(self, x, weight, bias):
-        self.bias = bias
-        return super().forward(x, weight, bias)
+WRONG["04.8", "costs"] = {
+    "backward_input does 960 operations, 2.0 x the target of 480: is the weight": but(
+        backward_input=all_at_once, backward_weight=lambda self: self.ready
+    ),
+    "backward_weight does 960 operations, 2.0 x": changed(lambda self, weight, bias: Right.products(self)),
+    FOR_THE_BIAS: changed(
+        lambda self, weight, bias: (weight, torch.ones(len(rows_of(self)[1])).double() @ rows_of(self)[1])
+    ),
+    f"backward_weight {FOR_THE_BIAS}": but(products=by_a_column_of_ones),
+    NO_PRODUCT: but(backward_input=product_by_hand, products=lambda self: self.ready),
+    f"{NO_PRODUCT} done in another method": but(products=by_numpy),
+    "between the parts 280 bytes are kept, target 704: x and the gradient; what": but(
+        backward_input=product_in_advance, products=product_for_show
+    ),
+    "the parts 1024 bytes are kept, target 704: x and the gradient; is the output kept": but(forward=keeps_the_output),
+    "the parts 1088 bytes are kept, target 704: x and the gradient; is a copy of x": keeps([], torch.clone),
+    KEPT.format(704): but(let_go=lambda self: None),
+    f"(8, 6): values right, but {KEPT.format(704)}": but(
+        backward_input=keeps_a_closure, products=lambda self: self.later()
+    ),
+    KEPT.format(384): keeps([], lambda x: x),
+    "backward_weight goes backward by autograd: write it with": but(products=weight_by_autograd),
+    "backward_input goes backward by autograd: write it with": but(backward_input=input_by_autograd),
+}
 
 
 @mutant("04.8", "costs", "backward_input goes backward by autograd: write it with products of matrices")
@@ -905,16 +642,6 @@ class ByAutogradOfOneGraph(Right):
         return torch.autograd.grad(self.y, self.leaves[1:], self.gradient)
 
 
-@mutant("04.8", "costs", "backward_input goes backward by autograd: write it with products of matrices")
-class ByAutogradInOne(Right):
-    def backward_input(self, gradient):
-        x = self.x.detach().requires_grad_()
-        y = F.linear(x, self.weight)
-        found = torch.autograd.grad(y, (x, self.weight), gradient)
-        self.gradient, self.found = gradient, found[1]
-        return found[0]
-
-
 # 04.9 ------------------------------------------------------------------------------------------------------------
 
 NO_WEIGHT = {"weight": lambda mine, rows: 1, "loss_of": lambda values, rows: weighed(values, rows) / sum(rows)}
@@ -925,46 +652,38 @@ def weighed(values, rows):
     return sum(value * n for value, n in zip(values, rows, strict=True))
 
 
-wrong(
-    "04.9",
-    "gradients",
-    {
-        "your gradient is exactly 4.0 x the reference: was the loss divided? What makes it the mean over all rows?": (
-            partial(gpipe, **NO_WEIGHT)
-        ),
-        "layer1.weight on rank 0 is exactly 1/4 of the reference: was the loss divided twice": partial(
-            gpipe, back=lambda gradient, m: gradient / m
-        ),
-        "layer2.weight on rank 1 is exactly 4.0 x the reference: was the loss divided? What makes it": partial(
-            gpipe, back=lambda gradient, m: gradient / m, **NO_WEIGHT
-        ),
-        "your gradient is exactly 1/4 of the reference": partial(
-            gpipe, weight=lambda mine, rows: mine / sum(rows) / len(rows)
-        ),
-        "your gradient is exactly 8.0 x the reference: was the loss summed over the rows, and never": partial(
-            gpipe, weight=lambda mine, rows: mine, loss_of=lambda values, rows: sum(values) / sum(rows)
-        ),
-        "your gradient is exactly 2.0 x the reference: was the loss summed over a micro-batch's rows": partial(
-            gpipe, weight=lambda mine, rows: mine / len(rows)
-        ),
-        "exactly 1/2 of the reference: was a mean over a micro-batch's rows divided by all rows?": partial(
-            gpipe, weight=lambda mine, rows: 1 / sum(rows)
-        ),
-        "your gradient is 1.143 x the reference": partial(gpipe, weight=lambda mine, rows: mine / (sum(rows) - 1)),
-        "2 micro-batches of 3, 3 rows: your gradient is exactly 1/2 of the reference: divided by 4? Here": partial(
-            gpipe, weight=lambda mine, rows: 1 / 4, loss_of=lambda values, rows: sum(values) * 4 / len(rows)
-        ),
-        "2 micro-batches of 3, 3 rows: your gradient is exactly 0.75 x the reference: divided by 8?": partial(
-            gpipe, weight=lambda mine, rows: mine / 8, loss_of=lambda values, rows: sum(values) * 8 / sum(rows)
-        ),
-        "right gradients, but the loss on rank 1 is exactly 1/4 of that of all rows": partial(
-            gpipe, loss_of=lambda values, rows: sum(values) / len(values)
-        ),
-        NO_NUMBER.format("a tensor with its history"): partial(
-            gpipe, loss_of=lambda values, rows: torch.tensor(sum(values), requires_grad=True)
-        ),
-    },
-)
+WRONG["04.9", "gradients"] = {
+    "your gradient is exactly 4.0 x the reference: was the loss divided?": (partial(gpipe, **NO_WEIGHT)),
+    "on rank 0 is exactly 1/4 of the reference: was the loss divided twice": partial(
+        gpipe, back=lambda gradient, m: gradient / m
+    ),
+    "on rank 1 is exactly 4.0 x the reference: was the loss divided?": partial(
+        gpipe, back=lambda gradient, m: gradient / m, **NO_WEIGHT
+    ),
+    "your gradient is exactly 1/4 of the reference": partial(
+        gpipe, weight=lambda mine, rows: mine / sum(rows) / len(rows)
+    ),
+    "8.0 x the reference: was the loss summed over the rows, and": partial(
+        gpipe, weight=lambda mine, rows: mine, loss_of=lambda values, rows: sum(values) / sum(rows)
+    ),
+    "2.0 x the reference: was the loss summed over a micro": partial(gpipe, weight=lambda mine, rows: mine / len(rows)),
+    "1/2 of the reference: was a mean over a micro-batch's rows divided": partial(
+        gpipe, weight=lambda mine, rows: 1 / sum(rows)
+    ),
+    "your gradient is 1.143 x the reference": partial(gpipe, weight=lambda mine, rows: mine / (sum(rows) - 1)),
+    "3, 3 rows: your gradient is exactly 1/2 of the reference: divided by 4?": partial(
+        gpipe, weight=lambda mine, rows: 1 / 4, loss_of=lambda values, rows: sum(values) * 4 / len(rows)
+    ),
+    "3, 3 rows: your gradient is exactly 0.75 x the reference: divided by 8?": partial(
+        gpipe, weight=lambda mine, rows: mine / 8, loss_of=lambda values, rows: sum(values) * 8 / sum(rows)
+    ),
+    "the loss on rank 1 is exactly 1/4 of that of all rows": partial(
+        gpipe, loss_of=lambda values, rows: sum(values) / len(values)
+    ),
+    NO_NUMBER.format("a tensor with its history"): partial(
+        gpipe, loss_of=lambda values, rows: torch.tensor(sum(values), requires_grad=True)
+    ),
+}
 
 
 @mutant("04.9", "uneven", "these are the gradients of the mean of the micro-batches' means: a row of number 2, the")
@@ -1069,25 +788,17 @@ def adds_and_writes(stage, tied, *given):
     return mended(change, stage, tied, *given)
 
 
-wrong(
-    "04.10",
-    "gradients",
-    {
-        "embedding.weight on rank 0 is exactly 1/2 of the reference: an average of the two copies' gradients": partial(
-            mended, lambda own, theirs, first: (own + theirs) / 2
-        ),
-        "embedding.weight on rank 0 is exactly 2.0 x the reference: is it added twice?": partial(
-            mended, lambda own, theirs, first: 2 * (own + theirs)
-        ),
-        "the other's came in, but tied.grad is what it was; what is sent, and where is it added?": partial(
-            mended, lambda own, theirs, first: own
-        ),
-        "right gradients, but the weights have changed": adds_and_writes,
-        "right gradients, but rank 1 returned a tensor, not the loss as a number": lambda *given: torch.tensor(
-            mended(add, *given) or 0.0
-        ),
-    },
-)
+WRONG["04.10", "gradients"] = {
+    "1/2 of the reference: an average of the two copies": partial(
+        mended, lambda own, theirs, first: (own + theirs) / 2
+    ),
+    "exactly 2.0 x the reference: is it added twice?": partial(mended, lambda own, theirs, first: 2 * (own + theirs)),
+    "came in, but tied.grad is what it was; what is sent": partial(mended, lambda own, theirs, first: own),
+    "right gradients, but the weights have changed": adds_and_writes,
+    "right gradients, but rank 1 returned a tensor, not the loss": lambda *given: torch.tensor(
+        mended(add, *given) or 0.0
+    ),
+}
 
 
 @mutant("04.10", "gradients", "embedding.weight on rank 0 holds nan, not a number: was a torch.empty(...) used before")
@@ -1187,3 +898,8 @@ def sends_to_itself(*given):
             handle.wait()
         tied.grad += theirs
     return loss
+
+
+for table in (WRONG, HANG):
+    for (key, level), answers in table.items():
+        MUTANTS.extend((key, level, reason, answer, table is HANG) for reason, answer in answers.items())
