@@ -12,10 +12,13 @@ from functools import partial
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.utils.data import DistributedSampler
 
 from course_lib import comm
 from course_lib.checks.module_03.accumulate import accumulate
 from course_lib.checks.module_03.average import average_in_buckets
+from course_lib.checks.module_03.replicate import fill
+from course_lib.checks.module_03.sampling import dealt, shuffled
 from course_lib.checks.module_03.uneven import train_on_share
 from course_lib.parallel.replicate import broadcast_state
 from course_lib.training.data_parallel import DataParallelTrainer, share
@@ -137,37 +140,37 @@ def exits(model):
 # 03.2 ------------------------------------------------------------------------------------------------------------
 
 
-def copy_from_rank_0(tensors):
-    """Right for these tensors."""
-    with torch.no_grad():
-        for tensor in tensors:
-            tensor.copy_(comm.broadcast(tensor, src=0))
+def from_rank_0(tensor):
+    """Right."""
+    return comm.broadcast(tensor, src=0)
 
 
-@mutant("03.2", "parameters", "the parameter layer1.weight on rank 1 is still its own, not rank 0's")
-def rebinds_a_name(model):
-    for p in model.parameters():
-        p = comm.broadcast(p, src=0)
+def all_tensors(model):
+    """Right."""
+    return [*model.parameters(), *model.buffers()]
 
 
-@mutant("03.2", "parameters", "is the same on all ranks, but not what rank 0 had: an average, or another rank's?")
-def average_of_all(model):
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(comm.all_reduce(p, op=dist.ReduceOp.AVG))
-
-
-@mutant("03.2", "parameters", "is the same on all ranks, but not what rank 0 had: an average, or another rank's?")
-def from_the_last_rank(model):
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(comm.broadcast(p, src=dist.get_world_size() - 1))
-
-
-@mutant("03.2", "parameters", "an error: ")
-def tracked_by_autograd(model):
-    for p in model.parameters():
-        p.copy_(comm.broadcast(p.detach(), src=0))
+WRONG["03.2", "parameters"] = {
+    "the parameter layer1.weight on rank 1 is still its own, not": lambda model: [
+        *map(from_rank_0, model.parameters())
+    ],
+    "an error: ": lambda model: [p.copy_(from_rank_0(p.detach())) for p in model.parameters()],
+}
+WRONG["03.2", "edges"] = {
+    "the frozen parameter layer1.weight on rank 1 is still its own": lambda model: fill(trained(model), from_rank_0),
+    "the buffer 1.running_mean on rank 1 is still its own": lambda model: fill(model.parameters(), from_rank_0),
+    "the buffer 1.num_batches_tracked on rank 1 is still its own": lambda model: fill(
+        [tensor for tensor in all_tensors(model) if tensor.is_floating_point()], from_rank_0
+    ),
+    "requires_grad of layer1.weight has changed": lambda model: (
+        fill(all_tensors(model), from_rank_0) or model.requires_grad_(True)
+    ),
+}
+WRONG["03.2", "bytes"] = {
+    "each tensor must reach each other rank once": lambda model: fill(
+        all_tensors(model), lambda x: comm.all_reduce(x if dist.get_rank() == 0 else torch.zeros_like(x))
+    ),
+}
 
 
 @mutant("03.2", "parameters", "layer1.weight on rank 0 is a new object: an optimizer")
@@ -185,7 +188,7 @@ def new_data(model):
 
 @mutant("03.2", "edges", "another tensor stands in place of 1.running_mean on rank 0")
 def new_buffers(model):
-    copy_from_rank_0(model.parameters())
+    fill(model.parameters(), from_rank_0)
     for module in model.modules():
         for name, tensor in module.named_buffers(recurse=False):
             setattr(module, name, comm.broadcast(tensor, src=0))
@@ -196,40 +199,6 @@ def native_broadcast(model):
     with torch.no_grad():
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor, src=0)
-
-
-@mutant("03.2", "edges", "the frozen parameter layer1.weight on rank 1 is still its own")
-def trained_only(model):
-    copy_from_rank_0(trained(model))
-
-
-@mutant("03.2", "edges", "the buffer 1.running_mean on rank 1 is still its own")
-def no_buffers(model):
-    copy_from_rank_0(model.parameters())
-
-
-@mutant("03.2", "edges", "the buffer 1.num_batches_tracked on rank 1 is still its own")
-def floats_only(model):
-    copy_from_rank_0([t for t in [*model.parameters(), *model.buffers()] if t.is_floating_point()])
-
-
-@mutant("03.2", "edges", "requires_grad of layer1.weight has changed")
-def thaws(model):
-    copy_from_rank_0([*model.parameters(), *model.buffers()])
-    model.requires_grad_(True)
-
-
-@mutant("03.2", "bytes", "the tied weight was sent twice")
-def tied_sent_twice(model):
-    copy_from_rank_0(model.state_dict().values())
-
-
-@mutant("03.2", "bytes", "each tensor must reach each other rank once")
-def by_all_reduce(model):
-    with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            mine = tensor if dist.get_rank() == 0 else torch.zeros_like(tensor)
-            tensor.copy_(comm.all_reduce(mine))
 
 
 # 03.3 ------------------------------------------------------------------------------------------------------------
@@ -312,89 +281,44 @@ def native_sums(model, inputs, targets):
 # 03.5 ------------------------------------------------------------------------------------------------------------
 
 
-def shuffled(n, seed):
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def padded(order, world_size):
-    return (order * world_size)[: -(-len(order) // world_size) * world_size]
-
-
-@mutant("03.5", "uneven", "waits for an all-reduce that rank 1 never calls")
-def not_padded(n, rank, world_size, seed, epoch):
-    return shuffled(n, seed + epoch)[rank::world_size]
-
-
-@mutant("03.5", "uneven", "is served by nobody: what does not divide is padded")
-def drops_the_rest(n, rank, world_size, seed, epoch):
-    each = n // world_size
-    return shuffled(n, seed + epoch)[: each * world_size][rank::world_size]
-
-
-@mutant("03.5", "shares", "did each rank shuffle in its own order?")
-def shuffles_by_rank(n, rank, world_size, seed, epoch):
-    return padded(shuffled(n, seed + epoch + rank), world_size)[rank::world_size]
-
-
-@mutant("03.5", "shares", "all ranks serve the same samples")
-def everyone_reads_all(n, rank, world_size, seed, epoch):
-    return shuffled(n, seed + epoch)
-
-
-@mutant("03.5", "shares", "right order, cut in blocks: deal it out like cards")
-def in_blocks(n, rank, world_size, seed, epoch):
-    order = padded(shuffled(n, seed + epoch), world_size)
-    each = len(order) // world_size
-    return order[rank * each : (rank + 1) * each]
-
-
-@mutant("03.5", "shares", "the samples are in their own order: shuffle them")
-def not_shuffled(n, rank, world_size, seed, epoch):
-    return padded(list(range(n)), world_size)[rank::world_size]
-
-
-@mutant("03.5", "epochs", "epoch 1 has the order of epoch 0")
-def forgets_the_epoch(n, rank, world_size, seed, epoch):
-    return padded(shuffled(n, seed), world_size)[rank::world_size]
-
-
-@mutant("03.5", "epochs", "epoch 1 has the order of epoch 0")
-def forgets_the_epoch_and_the_padding(n, rank, world_size, seed, epoch):
-    return shuffled(n, seed)[rank::world_size]
-
-
-@mutant("03.5", "epochs", "in epoch 1 rank 0 serves")
-def multiplies(n, rank, world_size, seed, epoch):
-    return padded(shuffled(n, seed * (epoch + 1)), world_size)[rank::world_size]
-
-
-@mutant("03.5", "shares", "PyTorch's own random numbers were seeded")
 def seeds_everything(n, rank, world_size, seed, epoch):
     torch.manual_seed(seed + epoch)
-    return padded(torch.randperm(n).tolist(), world_size)[rank::world_size]
+    return dealt(torch.randperm(n).tolist(), rank, world_size)
 
 
-@mutant("03.5", "uneven", "9 samples on 4 ranks, epoch 0: each sample is served, but not in PyTorch's order")
-def pads_with_the_last(n, rank, world_size, seed, epoch):
-    order = shuffled(n, seed + epoch)
-    missing = -len(order) % world_size
-    return (order + [order[-1]] * missing)[rank::world_size] if n != 13 else padded(order, world_size)[rank::world_size]
+def by_the_library(n, rank, world_size, seed, epoch):
+    sampler = DistributedSampler(range(n), world_size, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return list(sampler)
 
 
-@mutant("03.5", "uneven", "1 sample on 4 ranks, epoch 0: rank 0 has 1 sample, rank 2 has 0")
-def pads_once(n, rank, world_size, seed, epoch):
-    order = shuffled(n, seed + epoch)
-    return (order + order[: -n % world_size])[rank::world_size]
-
-
-@mutant("03.5", "shares", "sample 12 does not exist: they are 0 to 11")
-def counts_from_one(n, rank, world_size, seed, epoch):
-    return [1 + number for number in padded(shuffled(n, seed + epoch), world_size)][rank::world_size]
-
-
-@mutant("03.5", "shares", "returned NoneType, not a list of whole numbers")
-def returns_nothing(n, rank, world_size, seed, epoch):
-    padded(shuffled(n, seed + epoch), world_size)
+WRONG["03.5", "shares"] = {
+    "PyTorch's own random numbers were seeded": seeds_everything,
+    "right, but by torch.utils.DistributedSampler: this exercise asks you to write it": by_the_library,
+    "sample 12 does not exist: they are 0 to 11": lambda n, rank, p, seed, epoch: dealt(
+        [1 + number for number in shuffled(n, seed + epoch)], rank, p
+    ),
+    "returned NoneType, not a list of whole numbers": lambda *given: None,
+}
+WRONG["03.5", "epochs"] = {
+    "epoch 1: each sample is served, but not in PyTorch's order: rank 0": lambda n, rank, p, seed, epoch: dealt(
+        shuffled(n, seed * (epoch + 1)), rank, p
+    )
+}
+WRONG["03.5", "uneven"] = {
+    "waits for an all-reduce that rank 1 never calls": lambda n, rank, p, seed, epoch: shuffled(n, seed + epoch)[
+        rank::p
+    ],
+    "is served by nobody: what does not divide is padded": lambda n, rank, p, seed, epoch: shuffled(n, seed + epoch)[
+        : n // p * p
+    ][rank::p],
+    "9 samples on 4 ranks, epoch 0: each sample is served, but not in PyTorch's": lambda n, rank, p, seed, epoch: (
+        (order := shuffled(n, seed + epoch)) + (order if n == 13 else order[-1:] * p)[: -n % p]
+    )[rank::p],
+    "1 sample on 4 ranks, epoch 0: rank 0 has 1 sample, rank 2 has 0": lambda n, rank, p, seed, epoch: (
+        (order := shuffled(n, seed + epoch)) + order[: -n % p]
+    )[rank::p],
+}
 
 
 # 03.6 ------------------------------------------------------------------------------------------------------------

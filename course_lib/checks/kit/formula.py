@@ -19,7 +19,13 @@ from course_lib.verify.numbers import number_of
 from course_lib.verify.ratios import in_words, times
 
 Amounts = Mapping[str, float]
-LIBRARY = ("course_lib.costs", "course_lib.schedules", "course_lib.split")  # hold the answers
+LIBRARY = (
+    "course_lib.costs",
+    "course_lib.schedules",
+    "course_lib.split",
+    "course_lib.training.sampler",
+    "torch.utils.data",
+)  # hold the answers
 WORDS = "course_lib.schedules.instructions"  # what an answer may be made of
 MOST_TIMES = 4  # an amount that is missing five times over is a chance hit
 
@@ -116,7 +122,7 @@ def watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[A
     def watch(frame: FrameType, event: str, detail: Any) -> None:
         name = frame.f_globals.get("__name__", "")
         if event == "call" and name.startswith(LIBRARY) and name != WORDS:
-            used.append(f"{'.'.join(name.split('.')[:2])}.{frame.f_code.co_name}")
+            used.append(f"{'.'.join(name.split('.')[:2])}.{frame.f_code.co_qualname.split('.')[0]}")
 
     sys.setprofile(watch)
     try:

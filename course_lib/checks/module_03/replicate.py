@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
@@ -96,8 +99,6 @@ def _wrong_values(given: Given, reports: tuple[Report, ...]) -> str | None:
             kind = "buffer" if name not in parameters else "parameter"
             frozen = "" if kind == "buffer" or parameters[name].requires_grad else "frozen "
             return f"the {frozen}{kind} {name} on rank {rank} is still its own, not rank 0's"
-        if all(close(tensor, got[0]) for tensor in got):
-            return f"{name} is the same on all ranks, but not what rank 0 had: an average, or another rank's?"
         return f"{name} on rank {rank} is not rank 0's"
     return None
 
@@ -125,10 +126,21 @@ def _too_many_bytes(case: Wrapping, tensors: dict[str, Tensor], book: Ledger) ->
     if got == target:
         return None
     text = f"values right, bytes {times(got / target)} the target: {got} sent by all ranks, target {target}"
-    weight = (case.world_size - 1) * tensors.get("first.weight", next(iter(tensors.values()))).nbytes
-    if case.model == "tied" and got - target == weight:
-        return f"{text}; the tied weight was sent twice"
     return f"{text}; each tensor must reach each other rank once"
+
+
+def fill(tensors: Iterable[Tensor], numbers: Callable[[Tensor], Tensor]) -> None:
+    """Write numbers into tensors."""
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.copy_(numbers(tensor))
+
+
+def _left(case: Wrapping, given: Given, trial: Trial) -> Any:
+    """What every rank has now; if that is right, what it took."""
+    if _wrong_values(given, trial.reports):
+        return [report.after for report in trial.reports]
+    return Ledger(trial.events, case.world_size).matrix()
 
 
 SAME_START = ProbeExercise(
@@ -137,6 +149,18 @@ SAME_START = ProbeExercise(
     inputs=draw,
     probe=attempt,
     verdict=verdict,
+    left=_left,
+    slips={
+        "these are the averages of all ranks' numbers: rank 0's are to be everywhere": lambda model: fill(
+            model.parameters(), lambda x: comm.all_reduce(x, op=dist.ReduceOp.AVG)
+        ),
+        "these are the last rank's numbers: src is the rank that sends": lambda model: fill(
+            model.parameters(), lambda x: comm.broadcast(x, src=dist.get_world_size() - 1)
+        ),
+        "values right, but the tied weight was sent twice: state_dict() has it under both its names": lambda model: (
+            fill(model.state_dict().values(), lambda x: comm.broadcast(x, src=0))
+        ),
+    },
     levels={
         "parameters": Level(
             points=1,

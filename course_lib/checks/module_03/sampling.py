@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from course_lib.checks.kit.formula import watched
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
-from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.training.sampler import DistributedSampler
 from course_lib.verify.numbers import whole_of
@@ -40,11 +39,12 @@ class Given(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One rank's samples in each epoch, or the type of what is no list of whole numbers."""
+    """One rank's samples in each epoch, or the type of what is no list of whole numbers; what it changed and called."""
 
     served: list[list[int]]
     strange: str
     random_changed: bool
+    library: str
 
 
 def draw(case: Epochs, seed: int) -> Given:
@@ -54,39 +54,55 @@ def draw(case: Epochs, seed: int) -> Given:
 
 def attempt(function: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank; the global random numbers differ between ranks, as they do in training."""
+    n, seed, epochs = given
     rank, world_size = dist.get_rank(), dist.get_world_size()
     with torch.random.fork_rng():
         torch.manual_seed(rank)
         before = torch.get_rng_state()
-        ledger.clear()
-        results = [function(given.samples, rank, world_size, given.seed, epoch) for epoch in given.epochs]
+        results, library = watched(lambda: [function(n, rank, world_size, seed, epoch) for epoch in epochs], ())
         changed = not torch.equal(before, torch.get_rng_state())
     lists = [result.tolist() if isinstance(result, torch.Tensor) else result for result in results]
     strange = next((type(x).__name__ for x in lists if not _is_list(x)), "")
-    return Report([] if strange else [[int(number) for number in x] for x in lists], strange, changed)
+    return Report([] if strange else [[int(number) for number in x] for x in lists], strange, changed, library)
 
 
 def _is_list(x: Any) -> bool:
     return isinstance(x, list | tuple | range) and all(whole_of(number) is not None for number in x)
 
 
-def verdict(case: Epochs, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
+def dealt(order: list[int], rank: int, world_size: int) -> list[int]:
+    """Right: padded with the first ones again, then dealt out like cards."""
+    return (order * world_size)[: -(-len(order) // world_size) * world_size][rank::world_size]
+
+
+def shuffled(n: int, seed: int) -> list[int]:
+    """By a generator of its own."""
+    order: list[int] = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
+
+
+def in_blocks(n: int, rank: int, world_size: int, seed: int, epoch: int) -> list[int]:
+    """Each rank has one stretch of the padded order."""
+    each = -(-n // world_size)
+    return (shuffled(n, seed + epoch) * world_size)[rank * each : (rank + 1) * each]
+
+
+def verdict(case: Epochs, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
     """What every sampler must do, then what PyTorch's does, then side effects."""
     strange = next((report.strange for report in reports if report.strange), "")
     if strange:
         return f"{case}: returned {strange}, not a list of whole numbers: is there a return on every path?"
     for place, epoch in enumerate(case.epochs):
-        reason = _wrong_share(case, [report.served[place] for report in reports])
-        if reason:
+        served = [report.served[place] for report in reports]
+        if reason := _wrong_share(case, served) or _wrong_order(case, given, epoch, served):
             which = f"epoch {epoch}: " if len(case.epochs) > 1 else ""
             return f"{case}: {which}{reason}"
-    reason = _wrong_order(case, given, reports)
-    if reason is None and any(report.random_changed for report in reports):
-        reason = (
-            "right samples, but PyTorch's own random numbers were seeded: dropout would now be the same on all ranks; "
-            "pass a torch.Generator to randperm"
-        )
-    return f"{case}: {reason}" if reason else None
+    if any(report.random_changed for report in reports):
+        changed = "right samples, but PyTorch's own random numbers were seeded"
+        return f"{case}: {changed}: dropout would now be the same on all ranks; pass a torch.Generator to randperm"
+    if reports[0].library:
+        return f"{case}: right, but by {reports[0].library}: this exercise asks you to write it"
+    return None
 
 
 def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
@@ -101,17 +117,7 @@ def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
     outside = [number for numbers in served for number in numbers if not 0 <= number < case.samples]
     if outside:
         return f"sample {outside[0]} does not exist: they are 0 to {case.samples - 1}"
-    if case.world_size > 1 and case.samples > 1 and all(numbers == served[0] for numbers in served):
-        return "all ranks serve the same samples: the work is done several times, and shared by nobody"
-    counts = Counter(number for numbers in served for number in numbers)
-    missing = [number for number in range(case.samples) if number not in counts]
-    number, often = counts.most_common(1)[0] if counts else (0, 0)
-    if missing and often > 1 and sizes[0] * case.world_size >= case.samples:
-        holders = ", ".join(str(rank) for rank, numbers in enumerate(served) if number in numbers)
-        return (
-            f"sample {missing[0]} is served by nobody, sample {number} {often} times (rank {holders}): "
-            "did each rank shuffle in its own order?"
-        )
+    missing = sorted(set(range(case.samples)) - {number for numbers in served for number in numbers})
     if missing:
         return f"sample {missing[0]} is served by nobody: what does not divide is padded with the first ones again"
     return None
@@ -121,46 +127,14 @@ def _samples(number: int) -> str:
     return f"{number} sample{'s' * (number != 1)}"
 
 
-def _wrong_order(case: Epochs, given: Given, reports: Sequence[Report]) -> str | None:
-    want = [_torch_s(case, given, epoch) for epoch in case.epochs]
-    got = [[report.served[place] for report in reports] for place in range(len(case.epochs))]
-    if got == want:
-        return None
-    first = [number for turn in zip(*got[0], strict=True) for number in turn][: case.samples]
-    if first == list(range(case.samples)) and case.samples > 3:
-        return "the samples are in their own order: shuffle them"
-    if len(got) > 1 and got[0] == got[1] and case.samples > 3:
-        return (
-            f"epoch {case.epochs[1]} has the order of epoch {case.epochs[0]}: "
-            "shuffle by seed + epoch, or every epoch is the same"
-        )
-    place = next(place for place, (mine, right) in enumerate(zip(got, want, strict=True)) if mine != right)
-    order = _shuffled(given, case.epochs[place])
-    length = len(got[place][0])
-    padded = (order * case.world_size)[: length * case.world_size]
-    if got[place] == [padded[rank * length : (rank + 1) * length] for rank in range(case.world_size)]:
-        return "right order, cut in blocks: deal it out like cards, rank r gets r, r + p, r + 2p, ..."
-    rank = next(rank for rank in range(case.world_size) if got[place][rank] != want[place][rank])
-    return (
-        f"each sample is served, but not in PyTorch's order: in epoch {case.epochs[place]} rank {rank} serves "
-        f"{got[place][rank][:6]}, PyTorch's sampler {want[place][rank][:6]}"
-    )
-
-
-def _shuffled(given: Given, epoch: int) -> list[int]:
-    order: list[int] = torch.randperm(
-        given.samples, generator=torch.Generator().manual_seed(given.seed + epoch)
-    ).tolist()
-    return order
-
-
-def _torch_s(case: Epochs, given: Given, epoch: int) -> list[list[int]]:
-    served = []
-    for rank in range(case.world_size):
+def _wrong_order(case: Epochs, given: Given, epoch: int, served: Sequence[list[int]]) -> str | None:
+    for rank, got in enumerate(served):
         sampler = DistributedSampler(case.samples, rank=rank, world_size=case.world_size, seed=given.seed)
         sampler.set_epoch(epoch)
-        served.append(list(sampler))
-    return served
+        if got != (want := list(sampler)):
+            found = f"rank {rank} serves {got[:6]}, PyTorch's sampler {want[:6]}"
+            return f"each sample is served, but not in PyTorch's order: {found}"
+    return None
 
 
 SAMPLES = ProbeExercise(
@@ -169,6 +143,22 @@ SAMPLES = ProbeExercise(
     inputs=draw,
     probe=attempt,
     verdict=verdict,
+    left=lambda case, given, trial: [report.served for report in trial.reports],
+    slips={
+        "the samples are in their own order: shuffle them": (
+            lambda n, rank, p, seed, epoch: dealt(list(range(n)), rank, p)
+        ),
+        "all epochs have one order: shuffle by seed + epoch": (
+            lambda n, rank, p, seed, epoch: dealt(shuffled(n, seed), rank, p)
+        ),
+        "each rank shuffles in its own order, so some samples come twice, others never: leave rank out of the seed": (
+            lambda n, rank, p, seed, epoch: dealt(shuffled(n, seed + epoch + rank), rank, p)
+        ),
+        "all ranks serve the same samples: the work is done several times, and shared by nobody": (
+            lambda n, rank, p, seed, epoch: shuffled(n, seed + epoch)
+        ),
+        "right order, cut in blocks: deal it out like cards, rank r gets r, r + p, r + 2p, ...": in_blocks,
+    },
     levels={
         "shares": Level(
             points=2,
