@@ -52,7 +52,7 @@ def total(inputs: Inputs) -> Tensor:
     return torch.stack(list(inputs)).sum(0)
 
 
-def at_root(result: Tensor, rank: int) -> Tensor | None:
+def _at_root(result: Tensor, rank: int) -> Tensor | None:
     """What an operation with a destination gives."""
     return result if rank == root() else None
 
@@ -64,7 +64,7 @@ CASES = {
     ),
     "reduce": Case(
         call=lambda inputs, algorithm: comm.reduce(mine(inputs), dst=root(), algorithm=algorithm),
-        expect=lambda inputs, rank: at_root(total(inputs), rank),
+        expect=lambda inputs, rank: _at_root(total(inputs), rank),
     ),
     "scatter": Case(
         call=lambda inputs, algorithm: comm.scatter(mine(inputs), src=root(), algorithm=algorithm),
@@ -74,7 +74,7 @@ CASES = {
         call=lambda inputs, algorithm: comm.gather(
             mine(shards(inputs)), dst=root(), length=LENGTH, algorithm=algorithm
         ),
-        expect=lambda inputs, rank: at_root(torch.cat(shards(inputs)), rank),
+        expect=lambda inputs, rank: _at_root(torch.cat(shards(inputs)), rank),
     ),
     "all_gather": Case(
         call=lambda inputs, algorithm: comm.all_gather(mine(shards(inputs)), length=LENGTH, algorithm=algorithm),
@@ -108,7 +108,7 @@ def collective_rows(world_size: int) -> Iterator[Row]:
     """A row for each collective and algorithm."""
     for operation, algorithms in ALGORITHMS.items():
         for algorithm in algorithms:
-            prove = barrier_row if operation == "barrier" else collective_row
+            prove = _barrier_row if operation == "barrier" else collective_row
             yield prove(operation, algorithm, world_size)
 
 
@@ -152,7 +152,7 @@ def run_collective(operation: str, algorithm: str) -> tuple[float, float]:
     return deviation(result, expected), seconds
 
 
-def barrier_row(operation: str, algorithm: str, world_size: int) -> Row:
+def _barrier_row(operation: str, algorithm: str, world_size: int) -> Row:
     """A barrier moves no values: its deviation is by how many seconds a rank left before the last one came."""
     results = ranks.run_ranks(run_barrier, world_size, algorithm)
     came, left, seconds = zip(*results, strict=True)

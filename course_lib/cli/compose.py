@@ -27,7 +27,7 @@ def parse_overrides(
 
     Raises: ValueError for any other.
     """
-    with hydra_errors(command, overrides):
+    with _hydra_errors(command, overrides):
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         chosen: set[str] = set()
         for override in parsed:
@@ -50,7 +50,7 @@ def compose_values(command: str, lines: Sequence[str], *, typed: Sequence[str]) 
 
     Raises: ValueError for what Hydra cannot compose.
     """
-    with hydra_errors(command, typed):
+    with _hydra_errors(command, typed):
         with initialize_config_module("course_lib.presets", version_base=None):
             composed = compose(command, overrides=list(lines))
         values: Any = OmegaConf.to_container(composed, resolve=True)
@@ -58,7 +58,7 @@ def compose_values(command: str, lines: Sequence[str], *, typed: Sequence[str]) 
 
 
 @contextmanager
-def hydra_errors(command: str, typed: Sequence[str]) -> Iterator[None]:
+def _hydra_errors(command: str, typed: Sequence[str]) -> Iterator[None]:
     """Say in one line what Hydra says in several."""
     try:
         yield

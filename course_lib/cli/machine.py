@@ -11,7 +11,7 @@ from course_lib.units import GiB
 
 def describe_machine() -> str:
     """Cores, memory, processor, operating system."""
-    return f"{cores()} cores, {memory_bytes() / GiB:.0f} GiB memory, {processor()}, {platform.system()}"
+    return f"{cores()} cores, {memory_bytes() / GiB:.0f} GiB memory, {_processor()}, {platform.system()}"
 
 
 def memory_bytes() -> int:
@@ -26,7 +26,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def processor() -> str:
+def _processor() -> str:
     """The processor's model, as the operating system names it."""
     if platform.system() == "Darwin":
         asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)

@@ -27,50 +27,50 @@ from course_lib.verify.memory import recompute_layers, saved_bytes
 from course_lib.verify.sharded import Formats, flat, taken
 from course_lib.verify.zero_run import ZeroRun, train_in_turn, train_sharded, zero_deviation
 
-MODEL = ModelConfig(  # wide enough that what a formula leaves out is small
+_MODEL = ModelConfig(  # wide enough that what a formula leaves out is small
     name="tour", hidden_size=256, n_layers=2, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=256, tied=False
 )
-CONVENTION = find_convention("megatron")  # sums gradients in fp32, so that the order of the sum shows little
-SEQUENCES_PER_RANK = 2
+_CONVENTION = find_convention("megatron")  # sums gradients in fp32, so that the order of the sum shows little
+_SEQUENCES_PER_RANK = 2
 SEQUENCE = 64
 STEPS = 3
-TOLERANCE = 1e-5
-ACTIVATIONS_WITHIN = 0.01
+_TOLERANCE = 1e-5
+_ACTIVATIONS_WITHIN = 0.01
 
 
-def memory_rows(world_size: int, text: bytes) -> Iterator[Row]:
+def _memory_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """Every stage of ZeRO, then activations kept and recomputed."""
-    batches = Batches(text=text, batch_size=SEQUENCES_PER_RANK * world_size, sequence=SEQUENCE)
-    formats = Formats.of_bytes(CONVENTION.weights, CONVENTION.gradients)
-    run = ZeroRun(model=MODEL, formats=formats, batches=batches, steps=STEPS)
+    batches = Batches(text=text, batch_size=_SEQUENCES_PER_RANK * world_size, sequence=SEQUENCE)
+    formats = Formats.of_bytes(_CONVENTION.weights, _CONVENTION.gradients)
+    run = ZeroRun(model=_MODEL, formats=formats, batches=batches, steps=STEPS)
     alone = train_in_turn(run, world_size)
     for stage in range(4):
-        yield zero_row(run, stage, alone, world_size)
-    yield activation_row(batches, "none", world_size)
-    yield activation_row(batches, "full", world_size)
+        yield _zero_row(run, stage, alone, world_size)
+    yield _activation_row(batches, "none", world_size)
+    yield _activation_row(batches, "full", world_size)
 
 
-def zero_row(run: ZeroRun, stage: int, alone: Tensor, world_size: int) -> Row:
+def _zero_row(run: ZeroRun, stage: int, alone: Tensor, world_size: int) -> Row:
     """Train under one stage of ZeRO; `alone` are one device's weights."""
     traces = ranks.run_ranks(train_sharded, world_size, run, stage)
     count = model_parameters(run.model)
     predicted = [
-        state_bytes(count, CONVENTION, zero_stage=stage, shards=world_size, rank=rank) for rank in range(world_size)
+        state_bytes(count, _CONVENTION, zero_stage=stage, shards=world_size, rank=rank) for rank in range(world_size)
     ]
     return Row(
         technique=f"ZeRO stage {stage}, AdamW, bf16 and fp32",
         world_size=len(traces),
         deviation=zero_deviation(traces, alone),
-        tolerance=TOLERANCE,
+        tolerance=_TOLERANCE,
         traffic=Traffic.measured(ranks.ledger()),
-        predicted=zero_traffic(CONVENTION, stage, world_size, count, run.steps),
+        predicted=_zero_traffic(_CONVENTION, stage, world_size, count, run.steps),
         step_s=max(trace.step_s for trace in traces),
         state_bytes=tuple(trace.states.total for trace in traces),
         predicted_state_bytes=tuple(states.total for states in predicted),
     )
 
 
-def zero_traffic(convention: Convention, stage: int, world_size: int, count: int, steps: int) -> Traffic:
+def _zero_traffic(convention: Convention, stage: int, world_size: int, count: int, steps: int) -> Traffic:
     """One broadcast of the weights, then in each step an all-reduce, or a reduce-scatter and an all-gather."""
     cost = partial(comm_time, world_size=world_size, length=count)
     each_step = [
@@ -82,32 +82,32 @@ def zero_traffic(convention: Convention, stage: int, world_size: int, count: int
     return Traffic.predicted([cost("broadcast", "tree", itemsize=convention.weights), *each_step * steps])
 
 
-def activation_row(batches: Batches, recompute: Recompute, world_size: int) -> Row:
+def _activation_row(batches: Batches, recompute: Recompute, world_size: int) -> Row:
     """One forward and backward pass of each rank on its own sequences; nothing is sent."""
-    results = ranks.run_ranks(run_activations, world_size, batches, recompute)
+    results = ranks.run_ranks(_run_activations, world_size, batches, recompute)
     found, gradients, seconds = zip(*results, strict=True)
-    alone = [pass_once(new_model(), batches.shard(0, rank, world_size))[1] for rank in range(world_size)]
+    alone = [pass_once(_new_model(), batches.shard(0, rank, world_size))[1] for rank in range(world_size)]
     none = (0,) * world_size
     predicted = activation_bytes(
-        MODEL, batch=SEQUENCES_PER_RANK, sequence=SEQUENCE, itemsize=torch.float32.itemsize, recompute=recompute
+        _MODEL, batch=_SEQUENCES_PER_RANK, sequence=SEQUENCE, itemsize=torch.float32.itemsize, recompute=recompute
     )
     return Row(
         technique=f"activations, recompute {recompute}, fp32",
         world_size=len(results),
         deviation=max(deviation(got, want) for got, want in zip(gradients, alone, strict=True)),
-        tolerance=TOLERANCE,
+        tolerance=_TOLERANCE,
         traffic=Traffic.measured(ranks.ledger()),
         predicted=Traffic(sent_bytes=none, received_bytes=none, messages=none),
         step_s=max(seconds),
         state_bytes=found,
         predicted_state_bytes=(predicted,) * world_size,
-        states_within=ACTIVATIONS_WITHIN,
+        states_within=_ACTIVATIONS_WITHIN,
     )
 
 
-def run_activations(batches: Batches, recompute: Recompute) -> tuple[int, Tensor, float]:
+def _run_activations(batches: Batches, recompute: Recompute) -> tuple[int, Tensor, float]:
     """On a rank: (bytes saved, gradients, seconds)."""
-    model = new_model()
+    model = _new_model()
     if recompute == "full":
         recompute_layers(model)
     inputs, targets = batches.shard(0, dist.get_rank(), dist.get_world_size())
@@ -117,10 +117,10 @@ def run_activations(batches: Batches, recompute: Recompute) -> tuple[int, Tensor
     return found, gradients, time.perf_counter() - started
 
 
-def new_model() -> Decoder:
+def _new_model() -> Decoder:
     """The transformer, with the same weights each time."""
     torch.manual_seed(0)
-    return Decoder(MODEL)
+    return Decoder(_MODEL)
 
 
 def pass_once(model: Decoder, batch: Batch) -> tuple[int, Tensor]:
@@ -131,4 +131,4 @@ def pass_once(model: Decoder, batch: Batch) -> tuple[int, Tensor]:
     return found, flat([taken(parameter) for parameter in model.parameters()])
 
 
-ROWS = Rows(lesson=1, prove=memory_rows)
+ROWS = Rows(lesson=1, prove=_memory_rows)

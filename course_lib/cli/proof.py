@@ -83,23 +83,23 @@ def written(row: Row) -> str:
         str(row.world_size),
         f"{row.deviation:.1e}" if row.deviation else "0",
         span(row.traffic.sent_bytes),
-        equal_or_not(row.traffic == row.predicted),
+        _equal_or_not(row.traffic == row.predicted),
         format_bytes(max(row.state_bytes)) if stated else "-",
-        how_near(row.states_off, row.states_within) if stated else "-",
+        _how_near(row.states_off, row.states_within) if stated else "-",
         format_seconds(row.step_s),
         "FAILED" if row.faults else "ok",
     ]
     return "\n".join([line(cells), *(f"    {fault}" for fault in row.faults)])
 
 
-def equal_or_not(equal: bool) -> str:
+def _equal_or_not(equal: bool) -> str:
     """The word in the formula columns."""
     return "equal" if equal else "DIFFERS"
 
 
-def how_near(off: float, within: float) -> str:
+def _how_near(off: float, within: float) -> str:
     """The same for memory, where a formula may leave out something small."""
-    return f"{off:.2%}" if 0 < off <= within else equal_or_not(off == 0)
+    return f"{off:.2%}" if 0 < off <= within else _equal_or_not(off == 0)
 
 
 def span(counts: Sequence[int]) -> str:

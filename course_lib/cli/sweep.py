@@ -41,9 +41,9 @@ def sweep(overrides: Sequence[str]) -> int:
     )
     if config.out is None:
         print(table(rows))
-    print(summary(config, rows))
+    print(_summary(config, rows))
     if config.out is not None:
-        print(f"written: {' and '.join(write(config, rows))}")
+        print(f"written: {' and '.join(_write(config, rows))}")
     return 0
 
 
@@ -54,7 +54,7 @@ def table(rows: Sequence[ExploreRow]) -> str:
     return "\n".join([f"GiB per GPU; {order}", _line(COLUMNS), *(_line(_cells(row)) for row in best)])
 
 
-def summary(config: SweepConfig, rows: Sequence[ExploreRow]) -> str:
+def _summary(config: SweepConfig, rows: Sequence[ExploreRow]) -> str:
     """How many combinations there are, how many are legal, how many fit."""
     tried = sum(1 for _ in config.grid.combinations(config.model.n_experts))
     memory = f"{config.device.memory_gb} GB = {config.device.memory_bytes() / GiB:.2f} GiB"
@@ -62,7 +62,7 @@ def summary(config: SweepConfig, rows: Sequence[ExploreRow]) -> str:
     return f"{len(rows):,} of {tried:,} combinations are legal; {fitting:,} fit into {config.device.name} ({memory})"
 
 
-def write(config: SweepConfig, rows: Iterable[ExploreRow]) -> tuple[str, str]:
+def _write(config: SweepConfig, rows: Iterable[ExploreRow]) -> tuple[str, str]:
     """Write table and configuration; return the names of the files.
 
     Raises: ValueError if the system refuses.

@@ -21,23 +21,23 @@ from course_lib.costs.sweep.explore import EXPLORER, Exploration
 from course_lib.costs.sweep.grid import Grid
 from course_lib.hardware import Device
 
-COMMAND = "sweep"
+_COMMAND = "sweep"
 GROUPS: tuple[presets.Kind, ...] = ("model", "device")
-AXES = tuple(field.name for field in fields(Grid))
+_AXES = tuple(field.name for field in fields(Grid))
 OPTIONS: dict[str, Any] = {
     "convention": Exploration.convention,
     "sequence": Exploration.sequence,
     "global_batch": None,  # None: GLOBAL_BATCH
     "token_imbalance": Exploration.token_imbalance,
-    **{axis: getattr(Grid, axis) and list(getattr(Grid, axis)) for axis in AXES},
+    **{axis: getattr(Grid, axis) and list(getattr(Grid, axis)) for axis in _AXES},
     "out": None,  # a CSV file
 }
-KEYS = (*GROUPS, *OPTIONS)
-EXPLORER_FILES = {"grok_1": "grok_1_explorer"}  # what that tool reads under the name of another model
-GLOBAL_BATCH = {"grok_1_explorer": 2048}  # of that file; all others: Exploration's default
+_KEYS = (*GROUPS, *OPTIONS)
+_EXPLORER_FILES = {"grok_1": "grok_1_explorer"}  # what that tool reads under the name of another model
+_GLOBAL_BATCH = {"grok_1_explorer": 2048}  # of that file; all others: Exploration's default
 
 _DEFAULTS = ["_self_", {"model": "???"}, {"device": "h100_sxm_80"}]
-ConfigStore.instance().store(name=COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
+ConfigStore.instance().store(name=_COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ def read_sweep(overrides: Sequence[str]) -> SweepConfig:
 
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
-    parsed = parse_overrides(COMMAND, "a sweep", overrides, keys=KEYS, groups=GROUPS)
+    parsed = parse_overrides(_COMMAND, "a sweep", overrides, keys=_KEYS, groups=GROUPS)
     model = _chosen_model(parsed)
-    values = compose_values(COMMAND, [_chosen(override, model) for override in parsed], typed=overrides)
+    values = compose_values(_COMMAND, [_chosen(override, model) for override in parsed], typed=overrides)
     if values["global_batch"] is None:
-        values["global_batch"] = GLOBAL_BATCH.get(model, Exploration.global_batch)
+        values["global_batch"] = _GLOBAL_BATCH.get(model, Exploration.global_batch)
     return _checked(values, tuple(overrides))
 
 
@@ -81,9 +81,9 @@ def _chosen_model(parsed: Iterable[Override]) -> str:
             presets.read(key, chosen[key])
     if "model" not in chosen:
         way_out = f"give model=NAME, one of {', '.join(presets.names('model'))}"
-        refuse(COMMAND, "no model", "a sweep is of one model", way_out)
+        refuse(_COMMAND, "no model", "a sweep is of one model", way_out)
     name: str = chosen["model"]
-    return EXPLORER_FILES.get(name, name) if chosen["convention"] == EXPLORER else name
+    return _EXPLORER_FILES.get(name, name) if chosen["convention"] == EXPLORER else name
 
 
 def _chosen(override: Override, model: str) -> str:
@@ -94,19 +94,21 @@ def _chosen(override: Override, model: str) -> str:
 def _checked(values: dict[str, Any], overrides: tuple[str, ...]) -> SweepConfig:
     """Each value of the right kind, then in its place."""
     for name in ("sequence", "global_batch"):
-        require_whole(COMMAND, name, values[name])
-    for axis in AXES:
+        require_whole(_COMMAND, name, values[name])
+    for axis in _AXES:
         if not isinstance(values[axis], list) and (axis, values[axis]) != ("ep", None):
             values[axis] = [values[axis]]
         for value in values[axis] or ():
-            require_whole(COMMAND, axis, value)
+            require_whole(_COMMAND, axis, value)
     imbalance = values["token_imbalance"]
     if type(imbalance) not in (int, float) or not isfinite(imbalance):
-        refuse(COMMAND, f"token_imbalance={imbalance!r}", "token_imbalance is a number", "give token_imbalance >= 1")
+        refuse(_COMMAND, f"token_imbalance={imbalance!r}", "token_imbalance is a number", "give token_imbalance >= 1")
     if values["convention"] not in (known := (EXPLORER, *CONVENTIONS)):
-        refuse(COMMAND, f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}")
+        refuse(
+            _COMMAND, f"convention={values['convention']!r}", "nobody counts so", f"choose one of {', '.join(known)}"
+        )
     device = _device(values["device"])
-    axes: dict[str, Any] = {axis: values[axis] if values[axis] is None else tuple(values[axis]) for axis in AXES}
+    axes: dict[str, Any] = {axis: values[axis] if values[axis] is None else tuple(values[axis]) for axis in _AXES}
     return SweepConfig(
         model=parse_model(values["model"]).config,
         device=device,
@@ -128,10 +130,10 @@ def _device(values: Mapping[str, Any]) -> Device:
     names = {field.name for field in fields(Device)}
     for name in values:
         if name not in names:
-            refuse(COMMAND, f"device.{name}", "not a field of Device", f"choose from {', '.join(sorted(names))}")
-    require_whole(COMMAND, "device.memory_gb", values["memory_gb"])
+            refuse(_COMMAND, f"device.{name}", "not a field of Device", f"choose from {', '.join(sorted(names))}")
+    require_whole(_COMMAND, "device.memory_gb", values["memory_gb"])
     if values["memory_gb"] < 1:
-        refuse(COMMAND, f"device.memory_gb={values['memory_gb']}", "memory is positive", "give device.memory_gb >= 1")
+        refuse(_COMMAND, f"device.memory_gb={values['memory_gb']}", "memory is positive", "give device.memory_gb >= 1")
     return Device(**values)
 
 
@@ -142,8 +144,8 @@ def _csv_path(out: Any) -> Path | None:
     path = Path(str(out)).expanduser()
     if path.suffix != ".csv":
         refuse(
-            COMMAND, f"out={out!r}", "the table is CSV, with its configuration beside it in .yaml", "give out=NAME.csv"
+            _COMMAND, f"out={out!r}", "the table is CSV, with its configuration beside it in .yaml", "give out=NAME.csv"
         )
     if not path.parent.is_dir():
-        refuse(COMMAND, f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
+        refuse(_COMMAND, f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
     return path

@@ -19,7 +19,7 @@ from course_lib.cli.proof import Rows, header, written
 from course_lib.ranks.api import check_world_size
 from course_lib.training.text import describe_text, load_text
 
-LEGEND = (
+_LEGEND = (
     "max deviation: largest difference from the same computation on one device, over the largest number there\n"
     "bytes sent: in the whole run, recorded at the real sends; the formula must give each rank's bytes and messages\n"
     "memory: of the fullest rank, counted on the tensors that existed; the formula must give each rank's bytes\n"
@@ -51,8 +51,8 @@ def tour(world_size: int) -> int:
             print(f"FAILED: {error}", flush=True)
             failures += 1
     failures += sum(bool(row.faults) for row in rows)
-    print("", *(row.note for row in rows if row.note), LEGEND, sep="\n")
-    print(f"\n{len(rows)} rows measured in {time.monotonic() - started:.0f} s: {verdict(failures)}")
+    print("", *(row.note for row in rows if row.note), _LEGEND, sep="\n")
+    print(f"\n{len(rows)} rows measured in {time.monotonic() - started:.0f} s: {_verdict(failures)}")
     return int(failures > 0)
 
 
@@ -63,6 +63,6 @@ def discover() -> list[Rows]:
     return sorted(rows, key=lambda found: found.lesson)
 
 
-def verdict(failures: int) -> str:
+def _verdict(failures: int) -> str:
     """The last words."""
     return f"{failures} FAILED" if failures else "every one equals one device and its formula"

@@ -14,14 +14,14 @@ _counts: dict[str, int] = {}
 _cell = 0
 _default: ProcessGroup | None = None
 
-CALLS_PER_CELL = 2**16
-CELLS = 2**12
+_CALLS_PER_CELL = 2**16
+_CELLS = 2**12
 
 
 def start_cell(number: int) -> None:
     """Count calls from 1 again. All ranks start a cell together, so their counts agree even after a failure."""
     global _cell
-    _cell = number % CELLS
+    _cell = number % _CELLS
     _counts.clear()
     background.start_afresh()
 
@@ -67,7 +67,7 @@ def next_number(group: ProcessGroup) -> int:
 
 def tag(number: int) -> int:
     """A message tag that no call of another cell has: what an aborted call left behind is never received."""
-    return _cell * CALLS_PER_CELL + number % CALLS_PER_CELL
+    return _cell * _CALLS_PER_CELL + number % _CALLS_PER_CELL
 
 
 def tag_of_label(text: str) -> int:

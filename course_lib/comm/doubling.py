@@ -18,13 +18,13 @@ def recursive_doubling(x: Tensor, port: Port, combine: Combine) -> None:
 
     Cost: M log2 p bytes sent, log2 p steps.
     """
-    q, inbox = power_of_two(port.size), torch.empty_like(x)
-    if fold_in(x, inbox, q, port, combine):
-        for distance in distances(q):
+    q, inbox = _power_of_two(port.size), torch.empty_like(x)
+    if _fold_in(x, inbox, q, port, combine):
+        for distance in _distances(q):
             partner = port.rank ^ distance
             port.exchange(x, partner, inbox, partner)
             combine(x, inbox)
-    fold_out(x, q, port)
+    _fold_out(x, q, port)
 
 
 def halving_doubling(x: Tensor, port: Port, combine: Combine) -> None:
@@ -32,27 +32,27 @@ def halving_doubling(x: Tensor, port: Port, combine: Combine) -> None:
 
     Cost: 2 (p - 1)/p M bytes sent as in the ring, but in 2 log2 p steps.
     """
-    q, inbox = power_of_two(port.size), torch.empty_like(x)
-    if fold_in(x, inbox, q, port, combine):
+    q, inbox = _power_of_two(port.size), torch.empty_like(x)
+    if _fold_in(x, inbox, q, port, combine):
         chunks = x.tensor_split(q)
-        for distance in reversed(distances(q)):
+        for distance in reversed(_distances(q)):
             partner = port.rank ^ distance
             mine, theirs = block(x, chunks, port.rank, distance), block(x, chunks, partner, distance)
             port.exchange(theirs, partner, inbox[: len(mine)], partner)
             combine(mine, inbox[: len(mine)])
-        for distance in distances(q):
+        for distance in _distances(q):
             partner = port.rank ^ distance
             mine, theirs = block(x, chunks, port.rank, distance), block(x, chunks, partner, distance)
             port.exchange(mine, partner, theirs, partner)
-    fold_out(x, q, port)
+    _fold_out(x, q, port)
 
 
-def power_of_two(p: int) -> int:
+def _power_of_two(p: int) -> int:
     """The largest power of two up to p."""
     return 1 << (p.bit_length() - 1)
 
 
-def distances(q: int) -> list[int]:
+def _distances(q: int) -> list[int]:
     """1, 2, 4, ..., q / 2."""
     return [1 << k for k in range(q.bit_length() - 1)]
 
@@ -64,7 +64,7 @@ def block(x: Tensor, chunks: tuple[Tensor, ...], rank: int, size: int) -> Tensor
     return x[start : start + sum(len(chunk) for chunk in chunks[first : first + size])]
 
 
-def fold_in(x: Tensor, inbox: Tensor, q: int, port: Port, combine: Combine) -> bool:
+def _fold_in(x: Tensor, inbox: Tensor, q: int, port: Port, combine: Combine) -> bool:
     """Rank q + i hands its tensor to rank i. True for the q ranks that go on."""
     if port.rank >= q:
         port.send(x, port.rank - q)
@@ -74,7 +74,7 @@ def fold_in(x: Tensor, inbox: Tensor, q: int, port: Port, combine: Combine) -> b
     return port.rank < q
 
 
-def fold_out(x: Tensor, q: int, port: Port) -> None:
+def _fold_out(x: Tensor, q: int, port: Port) -> None:
     """Rank q + i gets the result from rank i."""
     if port.rank >= q:
         port.recv(x, port.rank - q)

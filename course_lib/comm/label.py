@@ -12,12 +12,12 @@ from torch import Tensor
 
 from course_lib.errors import four_parts
 
-DTYPE_NAME_BYTES = 16  # the longest name of a dtype today has 15
+_DTYPE_NAME_BYTES = 16  # the longest name of a dtype today has 15
 
 
 def of(x: Tensor) -> Tensor:
     """Number of elements and name of the dtype, always of the same size."""
-    name = str(x.dtype).removeprefix("torch.").encode().ljust(DTYPE_NAME_BYTES)
+    name = str(x.dtype).removeprefix("torch.").encode().ljust(_DTYPE_NAME_BYTES)
     return torch.tensor([x.numel(), *name])
 
 

@@ -18,7 +18,7 @@ from course_lib.comm.reductions import Combine
 
 def broadcast(x: Tensor, root: int, port: Port) -> None:
     """Copy the root's `x` to every rank. Cost: M to each child, ceil(log2 p) steps."""
-    parent, children = neighbours(port.rank, port.size, root)
+    parent, children = _neighbours(port.rank, port.size, root)
     if parent is not None:
         port.recv(x, parent)
     for child in children:
@@ -27,7 +27,7 @@ def broadcast(x: Tensor, root: int, port: Port) -> None:
 
 def reduce(x: Tensor, root: int, port: Port, combine: Combine) -> None:
     """Sum every rank's `x` into the root's: a broadcast read backwards. Cost: M to the parent."""
-    parent, children = neighbours(port.rank, port.size, root)
+    parent, children = _neighbours(port.rank, port.size, root)
     inbox = torch.empty_like(x)
     for child in reversed(children):
         port.recv(inbox, child)
@@ -44,7 +44,7 @@ def all_reduce(x: Tensor, port: Port, combine: Combine) -> None:
 
 def scatter(chunks: Sequence[Tensor], root: int, port: Port) -> None:
     """Send the root's chunk j to rank j; an edge carries the chunks of all ranks below it, as one message."""
-    parent, children = neighbours(port.rank, port.size, root)
+    parent, children = _neighbours(port.rank, port.size, root)
     if parent is not None:
         _unpack(port, parent, [chunks[rank] for rank in below(port.rank, port.size, root)])
     for child in children:
@@ -53,14 +53,14 @@ def scatter(chunks: Sequence[Tensor], root: int, port: Port) -> None:
 
 def gather(chunks: Sequence[Tensor], root: int, port: Port) -> None:
     """Collect chunk j from rank j on the root: a scatter read backwards."""
-    parent, children = neighbours(port.rank, port.size, root)
+    parent, children = _neighbours(port.rank, port.size, root)
     for child in reversed(children):
         _unpack(port, child, [chunks[rank] for rank in below(child, port.size, root)])
     if parent is not None:
         port.send(torch.cat([chunks[rank] for rank in below(port.rank, port.size, root)]), parent)
 
 
-def neighbours(rank: int, p: int, root: int) -> tuple[int | None, list[int]]:
+def _neighbours(rank: int, p: int, root: int) -> tuple[int | None, list[int]]:
     """Parent (None for the root) and children, those with the largest subtree first.
 
     >>> neighbours(0, 8, root=0), neighbours(4, 8, root=0), neighbours(7, 8, root=0)

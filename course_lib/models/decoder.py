@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
 
-INIT_STD = 0.02
+_INIT_STD = 0.02
 
 
 class Attention(nn.Module):
@@ -84,9 +84,9 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = make_norm(config)
+        self.attention_norm = _make_norm(config)
         self.attention = Attention(config)
-        self.ffn_norm = make_norm(config)
+        self.ffn_norm = _make_norm(config)
         self.ffn = GatedFeedForward(config) if config.gated_ffn else FeedForward(config)
 
     def forward(self, x: Tensor, angles: Tensor | None) -> Tensor:
@@ -110,13 +110,13 @@ class Decoder(nn.Module):
         if config.positions == "learned" and config.max_sequence is not None:
             self.positions = nn.Embedding(config.max_sequence, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
-        self.norm = make_norm(config)
+        self.norm = _make_norm(config)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias="head" in config.biases)
         if config.tied:
             self.head.weight = self.embedding.weight
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:  # a norm's weights stay 1
-                nn.init.normal_(parameter, std=INIT_STD)
+                nn.init.normal_(parameter, std=_INIT_STD)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
@@ -133,7 +133,7 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
-def make_norm(config: ModelConfig) -> nn.Module:
+def _make_norm(config: ModelConfig) -> nn.Module:
     """RMSNorm (Llama), LayerNorm with weight and bias (GPT), or LayerNorm without either (OLMo)."""
     if config.norm == "rms":
         return nn.RMSNorm(config.hidden_size, eps=config.norm_eps)

@@ -17,7 +17,7 @@ from course_lib.ranks.transcript import Transcript
 
 def main(arguments: list[str]) -> None:
     """Join torchrun's group, call the function without arguments, print the results in rank order."""
-    function = find(arguments)
+    function = _find(arguments)
     if "RANK" not in os.environ:
         sys.exit(four_parts(_NAME, "no RANK in the environment", "torchrun sets it", "start it with torchrun -m"))
     devices.join_torchrun()
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     dist.destroy_process_group()
 
 
-def find(arguments: list[str]) -> Callable[[], Any]:
+def _find(arguments: list[str]) -> Callable[[], Any]:
     """Import `module:function`; one line and exit status 2 if it is not there."""
     name = arguments[0] if len(arguments) == 1 else ""
     module, colon, function = name.partition(":")

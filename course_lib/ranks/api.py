@@ -49,7 +49,7 @@ def run_task(
 ) -> dict[int, Outcome]:
     """Send one task to some ranks of the pool, keep its ledger, and return the outcomes."""
     global _ledger
-    pool = get_pool(world_size, device, listen)
+    pool = _get_pool(world_size, device, listen)
     pool.tasks += 1
     pool.has_variables |= "code" in parts
     pickled = parts.get("call") or parts.get("push")  # may hold functions whose lines only the notebook knows
@@ -62,7 +62,7 @@ def run_task(
     return outcomes
 
 
-def get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool:
+def _get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool:
     """The process's one pool; another number of ranks, another device or a lost rank replaces it."""
     global _pool
     check_world_size(world_size)

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.comm import call
 
-POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 
 
 def join(backend: str, store: str, rank: int, world_size: int) -> None:
@@ -30,7 +30,7 @@ def join(backend: str, store: str, rank: int, world_size: int) -> None:
     set_debug_level(DebugLevel.OFF)
     twin = dist.new_group()
     call.set_default_group(twin)
-    for name in POINT_TO_POINT:
+    for name in _POINT_TO_POINT:
         function = _on_twin(getattr(dist, name), twin)
         setattr(dist, name, function)
         setattr(dist.distributed_c10d, name, function)  # where dist.P2POp compares with what it knows

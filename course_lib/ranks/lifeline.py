@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> bool:
     """Ask the operating system to kill this process when its parent dies; False where that does not exist."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    return prctl is not None and prctl(PR_SET_PDEATHSIG, signal.SIGKILL) == 0
+    return prctl is not None and prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0
 
 
 def watch(lifeline: Connection, folder: str, answer: Callable[[], object]) -> None:

@@ -19,11 +19,11 @@ from course_lib.ranks.report import RankError
 from course_lib.ranks.tasks import Outcome, packed
 from course_lib.ranks.transcript import LiveView, Transcript
 
-USAGE = "%%ranks N [--only 0,2] [--timeout 30] [--push a,b] [--pull c,d] [--device cuda]"
+_USAGE = "%%ranks N [--only 0,2] [--timeout 30] [--push a,b] [--pull c,d] [--device cuda]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class _Options:
     """What stands on a cell's first line."""
 
     world_size: int
@@ -34,12 +34,12 @@ class Options:
     device: str | None = None
 
 
-def parse(line: str) -> Options:
+def _parse(line: str) -> _Options:
     """Read `N --option value …`; every mistake is a four-part ValueError."""
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise _mistake(str(error), "quotes come in pairs", USAGE) from None
+        raise _mistake(str(error), "quotes come in pairs", _USAGE) from None
     if not words:
         raise _mistake("no number of ranks given", "the first word is the number of ranks", "write %%ranks 4")
     world_size = _number(words[0], int, "N")
@@ -48,23 +48,23 @@ def parse(line: str) -> Options:
     for flag, value in zip(words[1::2], [*words[2::2], None], strict=False):
         reader = _READERS.get(flag)
         if reader is None:
-            raise _mistake(f"unknown option {flag}", f"the options are {', '.join(_READERS)}", USAGE)
+            raise _mistake(f"unknown option {flag}", f"the options are {', '.join(_READERS)}", _USAGE)
         if value is None or value.startswith("--"):
-            raise _mistake(f"{flag} has no value", "each option takes one value", USAGE)
+            raise _mistake(f"{flag} has no value", "each option takes one value", _USAGE)
         given[flag[2:]] = reader(value)
     only = given.pop("only", tuple(range(world_size)))
     outside = [rank for rank in only if not 0 <= rank < world_size]
     if outside:
         ranks = f"ranks are 0 to {world_size - 1}"
         raise _mistake(f"--only {outside[0]} with {world_size} ranks", ranks, "choose ranks in that range")
-    return Options(world_size=world_size, only=only, **given)
+    return _Options(world_size=world_size, only=only, **given)
 
 
 def _names(value: str) -> tuple[str, ...]:
     names = tuple(name for name in value.split(",") if name)
     wrong = [name for name in names if not name.isidentifier()]
     if wrong or not names:
-        raise _mistake(f"{value!r} is no list of names", "names are separated by commas, without spaces", USAGE)
+        raise _mistake(f"{value!r} is no list of names", "names are separated by commas, without spaces", _USAGE)
     return names
 
 
@@ -98,7 +98,7 @@ def _number(word: str, kind: Callable[[str], Any], name: str) -> Any:
     try:
         return kind(word)
     except ValueError:
-        raise _mistake(f"{name} is {word!r}", "it must be a number", USAGE) from None
+        raise _mistake(f"{name} is {word!r}", "it must be a number", _USAGE) from None
 
 
 def _mistake(values: str, rule: str, way_out: str) -> ValueError:
@@ -108,13 +108,13 @@ def _mistake(values: str, rule: str, way_out: str) -> ValueError:
 def register(shell: Any) -> None:
     """Add `%%ranks` to an IPython shell, and let the fork server import torch until the first such cell comes."""
     start_fork_server()
-    shell.register_magic_function(lambda line, cell: run_cell(shell, line, cell), "cell", "ranks")
+    shell.register_magic_function(lambda line, cell: _run_cell(shell, line, cell), "cell", "ranks")
 
 
-def run_cell(shell: Any, line: str, cell: str) -> None:
+def _run_cell(shell: Any, line: str, cell: str) -> None:
     """Run `cell` on the ranks that `line` names; print one block in rank order; bring pulled variables back."""
     with _one_line_errors():
-        options = parse(line)
+        options = _parse(line)
         push = _pack(shell.user_ns, options.push)
     cell = "\n" + cell  # the learner counts the %%ranks line too
     ast.parse(cell, "<ranks cell>")  # a syntax error is the notebook's, not a rank's
@@ -168,7 +168,7 @@ def _show_values(transcript: Transcript, outcomes: dict[int, Outcome]) -> None:
             transcript.show_value(rank, outcome.value)
 
 
-def _bring_back(names: dict[str, Any], options: Options, outcomes: dict[int, Outcome]) -> None:
+def _bring_back(names: dict[str, Any], options: _Options, outcomes: dict[int, Outcome]) -> None:
     pulled = [cloudpickle.loads(outcomes[rank].pulled) for rank in options.only if options.pull]
     for name in options.pull:
         names[name] = [values[name] for values in pulled]

@@ -28,8 +28,8 @@ from course_lib.ranks.tasks import Failure, Outcome, Task
 
 MAX_RANKS = 32
 START_LIMIT_S = 60.0
-GRACE_S = 1.0  # how long the other ranks may take to end by themselves after one failed
-STACK_LIMIT_S = 0.5
+_GRACE_S = 1.0  # how long the other ranks may take to end by themselves after one failed
+_STACK_LIMIT_S = 0.5
 
 Listener = Callable[[int | None, str], None]
 
@@ -136,7 +136,7 @@ class RankPool:
                 if content.failure is not None:
                     failures[rank] = content.failure
             if failures:
-                deadline = min(deadline, time.monotonic() + GRACE_S)
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
         return outcomes, failures
 
     def _judge(
@@ -163,7 +163,7 @@ class RankPool:
         everyone = list(range(self.world_size))
         for member in self._members:
             member.work.send_bytes(message)
-        outcomes, failures = self._collect(everyone, time.monotonic() + GRACE_S, lambda rank, text: None)
+        outcomes, failures = self._collect(everyone, time.monotonic() + _GRACE_S, lambda rank, text: None)
         return len(outcomes) == self.world_size and not failures
 
     def _stack(self, rank: int) -> list[Frame]:
@@ -171,11 +171,11 @@ class RankPool:
         member = self._members[rank]
         try:
             member.lifeline.send("where")
-            if member.lifeline.poll(STACK_LIMIT_S):
+            if member.lifeline.poll(_STACK_LIMIT_S):
                 stack: list[Frame] = member.lifeline.recv()
                 return stack
             os.kill(member.process.pid or 0, signal.SIGUSR1)
-            time.sleep(STACK_LIMIT_S / 5)
+            time.sleep(_STACK_LIMIT_S / 5)
             return parse_dump(os.path.join(self._folder, f"stack-{rank}"))
         except (OSError, EOFError):
             return []

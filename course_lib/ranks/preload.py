@@ -13,7 +13,7 @@ import torch
 
 from course_lib.ranks import worker as worker
 
-IDLE_AFTER_S = 5
+_IDLE_AFTER_S = 5
 
 
 def make_optimizer(*_: object) -> None:
@@ -22,4 +22,4 @@ def make_optimizer(*_: object) -> None:
 
 
 signal.signal(signal.SIGALRM, make_optimizer)
-signal.alarm(IDLE_AFTER_S)  # no thread: a fork in the middle of an import would leave locked modules behind
+signal.alarm(_IDLE_AFTER_S)  # no thread: a fork in the middle of an import would leave locked modules behind

@@ -17,7 +17,7 @@ class RankError(RuntimeError):
         self.rank = rank
         self.failure = failure
         self.missing_name = failure.missing_name if failure else None
-        self.detail = own_lines(failure, rank) if failure else []
+        self.detail = _own_lines(failure, rank) if failure else []
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows the learner's own lines, not the machinery between the notebook and the ranks."""
@@ -28,7 +28,7 @@ class RankTimeout(RankError):
     """The ranks did not finish within the time limit; the message says which rank waits where."""
 
 
-def waiting_place(stack: list[Frame]) -> str:
+def _waiting_place(stack: list[Frame]) -> str:
     """Say in which call and on which of the learner's lines a stack stands.
 
     >>> cell = Frame(file="<ranks cell 1>", line=9, name="<module>")
@@ -48,8 +48,8 @@ def where_all_wait(stacks: dict[int, list[Frame]]) -> str:
     """Group ranks that stand at the same place: "ranks 0, 1 wait in all_reduce #5, cell line 7; rank 2 waits …"."""
     places: dict[str, list[int]] = {}
     for rank, stack in sorted(stacks.items()):
-        places.setdefault(waiting_place(stack), []).append(rank)
-    return "; ".join(f"{rank_names(ranks)} {_verb(place, ranks)} {place}" for place, ranks in places.items())
+        places.setdefault(_waiting_place(stack), []).append(rank)
+    return "; ".join(f"{_rank_names(ranks)} {_verb(place, ranks)} {place}" for place, ranks in places.items())
 
 
 def blame(failures: dict[int, Failure | None]) -> int:
@@ -70,7 +70,7 @@ def raised_message(failures: dict[int, Failure], world_size: int) -> str:
     culprit = blame(dict(failures))
     failure = failures[culprit]
     same = [rank for rank, other in failures.items() if _alike(other, failure)]
-    who = "all ranks" if 1 < world_size == len(same) else rank_names(sorted(same))
+    who = "all ranks" if 1 < world_size == len(same) else _rank_names(sorted(same))
     place = ""
     if failure.frames:
         last = failure.frames[-1]
@@ -78,14 +78,14 @@ def raised_message(failures: dict[int, Failure], world_size: int) -> str:
     return f"{who} failed{place}: {failure.type}: {failure.text}"
 
 
-def own_lines(failure: Failure, rank: int | None) -> list[str]:
+def _own_lines(failure: Failure, rank: int | None) -> list[str]:
     """The learner's frames as a short traceback."""
     head = f"Traceback of rank {rank} (your own lines, most recent last):"
     lines = [f"  {frame.place}, in {frame.name}\n    {frame.source}" for frame in failure.frames]
     return [head, *lines] if lines else []
 
 
-def rank_names(ranks: Iterable[int]) -> str:
+def _rank_names(ranks: Iterable[int]) -> str:
     """`rank 2` or `ranks 0, 1, 3`."""
     numbers = list(ranks)
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -16,7 +16,7 @@ from course_lib.ranks.stacks import Frame
 if TYPE_CHECKING:
     from course_lib.comm.ledger import Event
 
-CELL = "<ranks cell "
+_CELL = "<ranks cell "
 
 
 def packed(content: Any) -> bytes:
@@ -46,7 +46,7 @@ class Task:
     @property
     def file(self) -> str:
         """The name under which a cell's lines appear in stacks."""
-        return f"{CELL}{self.number}>"
+        return f"{_CELL}{self.number}>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def typed_sources() -> dict[str, list[str]]:
     """
     entries = ((name, entry) for name, entry in linecache.cache.items() if len(entry) == 4)
     return {  # of a file, entry[1] is the time of its last change
-        name: list(entry[2]) for name, entry in entries if entry[1] is None and not name.startswith(CELL)
+        name: list(entry[2]) for name, entry in entries if entry[1] is None and not name.startswith(_CELL)
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-REFRESH_S = 0.05
+_REFRESH_S = 0.05
 
 
 class Transcript:
@@ -63,7 +63,7 @@ class LiveView:
     def add(self, rank: int | None, text: str) -> None:
         """Take text and refresh the display, at most 20 times a second."""
         self._transcript.add(rank, text)
-        if time.monotonic() - self._shown >= REFRESH_S:
+        if time.monotonic() - self._shown >= _REFRESH_S:
             self._handle.update({"text/plain": self._transcript.text()}, raw=True)
             self._shown = time.monotonic()
             self._empty = False

@@ -38,7 +38,7 @@ class Seat:
     lifeline: Connection
 
 
-class Stream:
+class _Stream:
     """A rank's stdout and stderr: each piece of text goes to the notebook at once."""
 
     encoding = "utf-8"
@@ -70,23 +70,23 @@ def main(seat: Seat) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the fork server's own
     lifeline.watch(seat.lifeline, seat.folder, stacks.main_thread_stack)
     stacks.dump_on_signal(os.path.join(seat.folder, f"stack-{seat.rank}"))
-    stream = Stream(seat.work)
+    stream = _Stream(seat.work)
     sys.stdout = sys.stderr = stream
     torch.set_num_threads(1)
-    device, notice = join_group(seat)
+    device, notice = _join_group(seat)
     if not guarded:
         notice += "no prctl on this system: a rank stuck in C code may outlive a killed notebook\n"
-    namespace = fresh_namespace(seat, device)
+    namespace = _fresh_namespace(seat, device)
     stream.send("ready", notice if seat.rank == 0 else "")
     while True:
         try:
             task: Task = cloudpickle.loads(seat.work.recv_bytes())
         except EOFError:
             return
-        stream.send("done", carry_out(task, namespace))
+        stream.send("done", _carry_out(task, namespace))
 
 
-def join_group(seat: Seat) -> tuple[torch.device, str]:
+def _join_group(seat: Seat) -> tuple[torch.device, str]:
     """Take a device, join the default group; return the device and a notice for the learner."""
     choice = devices.choose(seat.rank, seat.world_size, seat.device)
     devices.take(choice)
@@ -94,7 +94,7 @@ def join_group(seat: Seat) -> tuple[torch.device, str]:
     return choice.device, choice.notice
 
 
-def fresh_namespace(seat: Seat, device: torch.device) -> dict[str, Any]:
+def _fresh_namespace(seat: Seat, device: torch.device) -> dict[str, Any]:
     """The names a cell finds. It is `__main__`, so that classes defined in cells can be pickled."""
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -103,7 +103,7 @@ def fresh_namespace(seat: Seat, device: torch.device) -> dict[str, Any]:
     return module.__dict__
 
 
-def carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
+def _carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
     """Run one task; an exception becomes part of the outcome, and the ledger's events travel with it."""
     for name, lines in task.sources.items():
         register_source(name, lines)
@@ -115,15 +115,15 @@ def carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
     try:
         if task.push is not None:
             namespace.update(cloudpickle.loads(task.push))
-        value = run_cell(task, namespace) if task.code is not None else run_call(task)
+        value = _run_cell(task, namespace) if task.code is not None else _run_call(task)
         pulled = pull(task.pull, namespace) if task.pull else None
     except (Exception, SystemExit) as error:
-        failure = describe(error)
-        forget(error)
+        failure = _describe(error)
+        _forget(error)
     return Outcome(failure=failure, value=value, pulled=pulled, events=list(ledger.current()))
 
 
-def run_cell(task: Task, namespace: dict[str, Any]) -> str | None:
+def _run_cell(task: Task, namespace: dict[str, Any]) -> str | None:
     """Execute a cell's statements; return the text of its last expression, as a notebook would show it."""
     code = task.code or ""
     register_source(task.file, code.splitlines(keepends=True))
@@ -138,7 +138,7 @@ def run_cell(task: Task, namespace: dict[str, Any]) -> str | None:
     return None if value is None else pretty(value)
 
 
-def run_call(task: Task) -> bytes:
+def _run_call(task: Task) -> bytes:
     """Call the pickled function; its result travels pickled, so that tensors need no shared memory."""
     assert task.call is not None
     function, args = cloudpickle.loads(task.call)
@@ -161,14 +161,14 @@ def pull(names: tuple[str, ...], namespace: dict[str, Any]) -> bytes:
     return found
 
 
-def forget(error: BaseException) -> None:
+def _forget(error: BaseException) -> None:
     """Free what a failed task has left now: a message that was under way must not warn in a later task."""
     with warnings.catch_warnings(action="ignore"):  # nobody forgot its wait(): the error came first
         error.__traceback__ = None
         gc.collect()
 
 
-def describe(error: BaseException) -> Failure:
+def _describe(error: BaseException) -> Failure:
     """Reduce an exception to what the notebook shows: type, text and the learner's own lines."""
     frames = [stacks.from_frame(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [line for _, line in traceback.walk_tb(error.__traceback__)]

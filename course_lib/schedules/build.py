@@ -10,8 +10,8 @@ from course_lib.schedules import orders
 from course_lib.schedules.instructions import Compute, Schedule
 from course_lib.schedules.messages import add_messages
 
-Order = Callable[[int, int, int], Iterator[Compute]]
-_ORDERS: dict[str, Order] = {"gpipe": orders.gpipe, "1f1b": orders.one_f_one_b, "zb-h1": orders.zero_bubble}
+_Order = Callable[[int, int, int], Iterator[Compute]]
+_ORDERS: dict[str, _Order] = {"gpipe": orders.gpipe, "1f1b": orders.one_f_one_b, "zb-h1": orders.zero_bubble}
 SCHEDULES = (*_ORDERS, "interleaved")
 
 

@@ -91,7 +91,7 @@ _FORMULAS: dict[str, dict[str, _Formula]] = {
         "hierarchical": all_reduce.hierarchical,
     },
 }
-ROOTED = ("broadcast", "reduce", "scatter", "gather")
+_ROOTED = ("broadcast", "reduce", "scatter", "gather")
 ALGORITHMS = {operation: tuple(formulas) for operation, formulas in _FORMULAS.items()}
 
 
@@ -108,7 +108,7 @@ def comm_time(
     """Traffic of one collective by rank, and its alpha-beta time.
 
     `length` counts what is split (elements, or rows of dim 0) in the whole tensor, and `itemsize` is the bytes
-    of one of them; a barrier has length 1 and itemsize 1. `root` matters to the operations in ROOTED. With
+    of one of them; a barrier has length 1 and itemsize 1. `root` matters to the operations that have one. With
     `node_size`, ranks fill nodes in order, and steps between nodes are marked.
 
     Raises: ValueError for an unknown name or a value out of range.
@@ -117,14 +117,14 @@ def comm_time(
     call = f"comm_time {operation} {algorithm}"
     _check_sizes(call, world_size=world_size, length=length, itemsize=itemsize)
     _check_nodes(call, algorithm, world_size, node_size)
-    if operation in ROOTED:
+    if operation in _ROOTED:
         _check_root(call, root, world_size)
     return _FORMULAS[operation][algorithm](
         Case(
             world_size=world_size,
             length=length,
             itemsize=itemsize,
-            root=root if operation in ROOTED else 0,
+            root=root if operation in _ROOTED else 0,
             node_size=node_size,
         )
     )

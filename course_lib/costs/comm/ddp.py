@@ -15,7 +15,7 @@ from course_lib.hardware import Link
 from course_lib.units import MiB
 
 BUCKET_BYTES = 25 * MiB
-NUMBER_BYTES = 8  # of a parameter's place in the order of a static graph
+_NUMBER_BYTES = 8  # of a parameter's place in the order of a static graph
 
 
 def fill_buckets(lengths: Iterable[int], *, bucket_bytes: int = BUCKET_BYTES, itemsize: int = 4) -> list[list[int]]:
@@ -70,7 +70,7 @@ def ddp_step(
 
 def ddp_settling(parameters: int, *, world_size: int, algorithm: str = "ring") -> CommTime:
     """What the first step of a static graph sends besides: which parameters are used, and the first rank's order."""
-    order = comm_time("broadcast", "tree", world_size=world_size, length=parameters, itemsize=NUMBER_BYTES)
+    order = comm_time("broadcast", "tree", world_size=world_size, length=parameters, itemsize=_NUMBER_BYTES)
     return _all_reduce(parameters, world_size, 1, algorithm) + order
 
 

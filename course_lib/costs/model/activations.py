@@ -14,7 +14,7 @@ from course_lib.errors import four_parts
 
 Recompute = Literal["none", "full"]
 Sharing = Literal["tp", "sequence", "gathered", "nothing"]
-HALF, FP32, INT64 = 2, 4, 8  # bytes of a number; HALF is bf16
+HALF, _FP32, _INT64 = 2, 4, 8  # bytes of a number; HALF is bf16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def layer_activations(
         Saved(name="value", elements=tokens * kv, itemsize=e, shared_by="tp"),
         Saved(name="rotations", elements=4 * sequence * config.head_size, itemsize=e, shared_by="nothing"),
         Saved(name="attention output", elements=tokens * H, itemsize=e, shared_by="tp"),
-        Saved(name="log-sum-exp of scores", elements=tokens * heads, itemsize=FP32, shared_by="tp"),
+        Saved(name="log-sum-exp of scores", elements=tokens * heads, itemsize=_FP32, shared_by="tp"),
         *_norm("ffn norm", tokens, H, e, fused_norms),
         Saved(name="ffn input", elements=tokens * H, itemsize=e, shared_by="gathered"),
         Saved(name="gate", elements=tokens * ffn, itemsize=e, shared_by="tp"),
@@ -96,11 +96,11 @@ def head_activations(
     _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
     tokens, H, e = batch * sequence, config.hidden_size, itemsize
     return (
-        Saved(name="tokens", elements=tokens, itemsize=INT64, shared_by="nothing"),
+        Saved(name="tokens", elements=tokens, itemsize=_INT64, shared_by="nothing"),
         *_norm("last norm", tokens, H, e, fused_norms),
         Saved(name="head input", elements=tokens * H, itemsize=e, shared_by="gathered"),
         Saved(name="log-probabilities", elements=tokens * config.vocab_size, itemsize=e, shared_by="tp"),
-        Saved(name="targets", elements=tokens, itemsize=INT64, shared_by="nothing"),
+        Saved(name="targets", elements=tokens, itemsize=_INT64, shared_by="nothing"),
     )
 
 
@@ -133,17 +133,17 @@ def activation_bytes(
     else:
         layer = layer_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
     head = head_activations(config, batch=batch, sequence=sequence, itemsize=itemsize, fused_norms=fused_norms)
-    shared = FP32 * sequence * config.head_size // 2 if recompute == "full" and config.positions == "rotary" else 0
+    shared = _FP32 * sequence * config.head_size // 2 if recompute == "full" and config.positions == "rotary" else 0
     return sum(saved.nbytes for saved in (*layer * config.n_layers, *head)) + shared
 
 
 def _norm(name: str, tokens: int, H: int, itemsize: int, fused: bool) -> tuple[Saved, ...]:
-    scale = Saved(name=f"{name}: 1/rms", elements=tokens, itemsize=FP32, shared_by="sequence")
+    scale = Saved(name=f"{name}: 1/rms", elements=tokens, itemsize=_FP32, shared_by="sequence")
     if fused:
         return (Saved(name=f"{name}: input", elements=tokens * H, itemsize=itemsize, shared_by="sequence"), scale)
     return (
-        Saved(name=f"{name}: input in fp32", elements=tokens * H, itemsize=FP32, shared_by="sequence"),
-        Saved(name=f"{name}: normalised in fp32", elements=tokens * H, itemsize=FP32, shared_by="sequence"),
+        Saved(name=f"{name}: input in fp32", elements=tokens * H, itemsize=_FP32, shared_by="sequence"),
+        Saved(name=f"{name}: normalised in fp32", elements=tokens * H, itemsize=_FP32, shared_by="sequence"),
         scale,
     )
 

@@ -13,7 +13,7 @@ from course_lib.config.model import Bias
 
 Part = Literal["embedding", "positions", "attention", "ffn", "router", "norm", "head"]
 PARTS: tuple[Part, ...] = get_args(Part)
-COLUMN, ROW = 0, 1  # Megatron's names for the two ways to split a linear map; torch's dims are the other way round
+_COLUMN, _ROW = 0, 1  # Megatron's names for the two ways to split a linear map; torch's dims are the other way round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +41,14 @@ def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     H, kv, ffn = config.hidden_size, config.kv_size, config.ffn_size
     return (
         *_norm("norm", config, config.norms_per_layer),
-        *_linear("attention.query", (H, H), COLUMN, "qkv", config),
-        *_linear("attention.key", (kv, H), COLUMN, "qkv", config),
-        *_linear("attention.value", (kv, H), COLUMN, "qkv", config),
-        *_linear("attention.output", (H, H), ROW, "attention_output", config),
+        *_linear("attention.query", (H, H), _COLUMN, "qkv", config),
+        *_linear("attention.key", (kv, H), _COLUMN, "qkv", config),
+        *_linear("attention.value", (kv, H), _COLUMN, "qkv", config),
+        *_linear("attention.output", (H, H), _ROW, "attention_output", config),
         *_router(config),
-        *(_linear("ffn.gate", (ffn, H), COLUMN, "ffn", config) if config.gated_ffn else ()),
-        *_linear("ffn.up", (ffn, H), COLUMN, "ffn", config),
-        *_linear("ffn.down", (H, ffn), ROW, "ffn", config),
+        *(_linear("ffn.gate", (ffn, H), _COLUMN, "ffn", config) if config.gated_ffn else ()),
+        *_linear("ffn.up", (ffn, H), _COLUMN, "ffn", config),
+        *_linear("ffn.down", (H, ffn), _ROW, "ffn", config),
     )
 
 
@@ -108,7 +108,7 @@ def _linear(name: str, shape: tuple[int, int], split: int, bias: Bias, config: M
     copies = config.n_experts if part == "ffn" else 1
     yield Weight(name=name, part=part, shape=shape, split=split, copies=copies)
     if bias in config.biases:
-        yield from _bias(name, part, shape[0], split=0 if split == COLUMN else None, copies=copies)
+        yield from _bias(name, part, shape[0], split=0 if split == _COLUMN else None, copies=copies)
 
 
 def _bias(name: str, part: Part, size: int, *, split: int | None = None, copies: int = 1) -> Iterator[Weight]:

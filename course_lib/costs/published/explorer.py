@@ -69,7 +69,7 @@ def bytes_per_parameter(strategy: Strategy, shards: int, *, lasting_copy: bool =
     }[strategy]
 
 
-def explorer_rank_parameters(model: ModelConfig, parallel: ParallelConfig) -> tuple[float, float]:
+def _explorer_rank_parameters(model: ModelConfig, parallel: ParallelConfig) -> tuple[float, float]:
     """Parameters of one GPU, without and in experts; the head is left out of every stage if pp > 1."""
     H, layers = model.hidden_size, model.n_layers / parallel.pp
     copies = 2 if parallel.pp == 1 and not model.tied else 1  # of the embedding
@@ -85,14 +85,14 @@ def explorer_parameters(model: ModelConfig) -> int:
 
     Assumes no biases and no learned positions; leaves out norms and routers.
     """
-    return int(sum(explorer_rank_parameters(model, ParallelConfig())))
+    return int(sum(_explorer_rank_parameters(model, ParallelConfig())))
 
 
 def explorer_state_bytes(
     model: ModelConfig, parallel: ParallelConfig, strategy: Strategy, *, lasting_copy: bool = False
 ) -> float:
     """Bytes of weights, gradients and Adam's states; sharded over dp, experts over dp/ep, never over cp."""
-    shared, experts = explorer_rank_parameters(model, parallel)
+    shared, experts = _explorer_rank_parameters(model, parallel)
     per_shared = bytes_per_parameter(strategy, parallel.dp, lasting_copy=lasting_copy)
     per_expert = bytes_per_parameter(strategy, parallel.dp // parallel.ep, lasting_copy=lasting_copy)
     return shared * per_shared + experts * per_expert
