@@ -151,8 +151,15 @@ def span(label: str) -> Iterator[None]:
     start = now_s()
     yield
     if active.ledger:
-        rank = dist.get_rank()
-        ledger.record(ledger.Event(rank=rank, kind="compute", operation=label, start_s=start, end_s=now_s()))
+        event = ledger.Event(
+            rank=dist.get_rank(),
+            kind="compute",
+            operation=label,
+            start_s=start,
+            end_s=now_s(),
+            emulated=_ports is not None,
+        )
+        ledger.record(event)
 
 
 def compute(seconds: float, label: str = "forward") -> None:

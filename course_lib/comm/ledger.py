@@ -15,6 +15,7 @@ class Event:
 
     Units: bytes, and seconds of `time.monotonic`, which the processes of one machine share.
     `recorded` is False for a native call: its inner sends are invisible, so bytes derived from it are modelled.
+    `emulated` is True for times of the emulated clock.
     """
 
     rank: int
@@ -27,6 +28,7 @@ class Event:
     start_s: float = 0.0
     end_s: float = 0.0
     recorded: bool = True
+    emulated: bool = False
 
 
 class Ledger:
@@ -63,6 +65,11 @@ class Ledger:
     def of(self, operation: str) -> Ledger:
         """Only the events of one operation."""
         return Ledger([event for event in self.events if event.operation == operation], self.world_size)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times are those of the emulated clock."""
+        return any(event.emulated for event in self.events)
 
     @property
     def span_s(self) -> float:

@@ -211,6 +211,7 @@ class Port:
                 start_s=start_s,
                 end_s=end_s,
                 recorded=kind != "native",
+                emulated=clock.ports() is not None,
                 **self._labels,
             )
             ledger.record(event)

@@ -61,7 +61,7 @@ def plot_anatomy(config: ModelConfig) -> Picture:
     y = _draw_boxes(page, _after(config), y, counts, shown)
     marks.arrow(page, (_middle(), top + 0.17), (_middle(), y + 0.16), line=1.6, zorder=0.6)
     marks.label(page, _middle(), y + 0.32, "logits", colour=style.SOFT)
-    return Picture(figure, title=title, description=_in_words(config, counts, total))
+    return Picture(figure, title=title, description=_in_words(config, counts, total), kinds=["formula"])
 
 
 def _middle() -> float:

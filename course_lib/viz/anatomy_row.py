@@ -66,7 +66,7 @@ def plot_anatomy_row(config: ModelConfig) -> Picture:
         linewidth=1.2,
         zorder=0.5,
     )
-    return Picture(figure, title=title, description=_in_words(config, counts, total))
+    return Picture(figure, title=title, description=_in_words(config, counts, total), kinds=["formula"])
 
 
 def _draw_stream(page: Axes) -> None:

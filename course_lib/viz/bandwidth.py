@@ -45,7 +45,9 @@ def plot_bandwidth(sweep: Sequence[SweepPoint], *, title: str = "All-reduce: how
         )
         for name, points in lines.items()
     ]
-    return Picture(figure, title=title, description="\n".join([f"measured on {_ranks(sweep)} ranks", *rows]))
+    return Picture(
+        figure, title=title, description="\n".join([f"measured on {_ranks(sweep)} ranks", *rows]), kinds=["measured"]
+    )
 
 
 @style.course_style()
@@ -86,7 +88,9 @@ def plot_fit(
     marks.label(page, _LEFT, top + tall + 0.35, "measured over predicted", colour=style.SOFT, align="left")
     rest = style.chart_axes(figure, _LEFT, top + tall + 0.55, _WIDTH, 1.05)
     _draw_residuals(rest, own, fit, [point.nbytes for point in sweep])
-    return Picture(figure, title=title, description="\n".join([constants, *_fit_rows(lines, fit)]))
+    return Picture(
+        figure, title=title, description="\n".join([constants, *_fit_rows(lines, fit)]), kinds=["formula", "measured"]
+    )
 
 
 def _draw_points(chart: Axes, name: str, sizes: Sequence[int], values: Sequence[float], *, joined: bool) -> None:

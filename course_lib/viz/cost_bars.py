@@ -61,7 +61,7 @@ def plot_cost_bars(operation: str = "all_reduce", world_size: int = 4) -> Pictur
         middle = style.HEADER + 0.5 + (number + 0.5) * (_BLOCK + _GAP)
         marks.label(page, style.MARGIN, middle, charts.algorithm_name(name), bold=True, align="left")
         marks.label(page, style.PAGE_WIDTH - style.MARGIN, middle, FORMULAS[operation, name][0], align="right")
-    return Picture(figure, title=title, description=_in_words(operation, sent))
+    return Picture(figure, title=title, description=_in_words(operation, sent), kinds=["formula"])
 
 
 def _drawable(operation: str, world_size: int) -> list[str]:

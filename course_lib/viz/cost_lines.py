@@ -39,7 +39,7 @@ def plot_cost_lines(algorithms: Sequence[str], *, world_size: int, link: Link) -
     strip = style.chart_axes(figure, _LEFT, _HEIGHT - 1.42, width, 0.36)
     _draw_fastest(strip, best, width)
     charts.write(strip, 1.036, 0.5, "fastest", color=style.SOFT)
-    return Picture(figure, title=title, description=_in_words(times, bound, best, subtitle))
+    return Picture(figure, title=title, description=_in_words(times, bound, best, subtitle), kinds=["formula"])
 
 
 def _times(name: str, world_size: int, link: Link) -> list[float]:

@@ -54,7 +54,7 @@ def plot_gradients(per_rank: Sequence[Gradients], whole: Gradients, *, title: st
     page.plot([style.MARGIN, style.PAGE_WIDTH - style.MARGIN], [line, line], color=style.INK, linewidth=1.2)
     hue = _WRONG if _any(wrong) else style.INK
     marks.label(page, style.MARGIN, tops[-1] - 0.22, _verdict(wrong), bold=True, align="left", colour=hue)
-    return Picture(figure, title=title, description=_in_words(blocks, wrong, unit))
+    return Picture(figure, title=title, description=_in_words(blocks, wrong, unit), kinds=["measured"])
 
 
 def _check_equal_shapes(per_rank: Sequence[Gradients], whole: Gradients) -> None:

@@ -62,7 +62,7 @@ def plot_held(
             y = head + 0.13 + (lines - len(names[name]) + number) * _LINE
             marks.label(page, left, y, line, bold=True, align="left")
         _draw_bars(page, left, top, hold, (wide - _ROOM) / most)
-    return Picture(figure, title=title, description=_in_words(holds, subtitle))
+    return Picture(figure, title=title, description=_in_words(holds, subtitle), kinds=["formula"])
 
 
 def _column(n_schedules: int) -> float:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
 from course_lib.viz import charts, style
+from course_lib.viz.badges import Kind
 from course_lib.viz.picture import Picture
 
 Shares = Mapping[int, float]  # micro-batches -> share of the step
@@ -21,14 +22,18 @@ def plot_idle(
     predicted: Mapping[str, Shares],
     measured: Mapping[str, Shares] | None = None,
     *,
+    marks: Kind = "measured",
     title: str = "More micro-batches, less idle time",
-    subtitle: str = "idle part of the step; lines: predicted; marks: measured",
+    subtitle: str = "",
 ) -> Picture:
     """A line for each name in `predicted`, marks of the same hue for what was `measured`; both map m to a share.
+
+    `marks` says of which kind those are: of real time, or of the emulated clock.
 
     Raises: ValueError for nothing to draw, too many lines, or shares that are not from 0 to 1.
     """
     measured = measured or {}
+    subtitle = subtitle or f"idle part of the step; lines: predicted; marks: {marks}"
     names, lines = list(dict.fromkeys((*predicted, *measured))), [*predicted.values(), *measured.values()]
     _check(names, lines)
     hues = dict(zip(names, style.RUN_HUES[1:], strict=False))
@@ -47,7 +52,9 @@ def plot_idle(
     for name in names:
         if name not in predicted:
             charts.name_marks(chart, measured[name], name, hues[name])
-    return Picture(figure, title=title, description=_in_words(predicted, measured, subtitle))
+    words = _in_words(predicted, measured, marks, subtitle)
+    shown: dict[Kind, Mapping[str, Shares]] = {"formula": predicted, marks: measured}
+    return Picture(figure, title=title, description=words, kinds=[kind for kind, lines in shown.items() if lines])
 
 
 def _check(names: list[str], lines: list[Shares]) -> None:
@@ -75,9 +82,9 @@ def _prepare(chart: Axes, lines: list[Shares]) -> None:
     charts.centre_on_ticks(chart)
 
 
-def _in_words(predicted: Mapping[str, Shares], measured: Mapping[str, Shares], subtitle: str) -> str:
+def _in_words(predicted: Mapping[str, Shares], measured: Mapping[str, Shares], marks: Kind, subtitle: str) -> str:
     lines = [subtitle]
-    for word, group in (("predicted", predicted), ("measured", measured)):
+    for word, group in (("predicted", predicted), (marks, measured)):
         for name, line in group.items():
             cells = ", ".join(f"{share:.1%} with m = {m}" for m, share in sorted(line.items()))
             lines.append(f"  {name}, {word}: {cells}")

@@ -56,7 +56,7 @@ def plot_loss_curves(
         _name(panel, words, norms, hues, least=0.3 / _NORM)
         chart.set_xlim(panel.get_xlim())
     figure.axes[-1].set_xlabel("step", labelpad=6)
-    return Picture(figure, title=title, description=_in_words(curves, norms or {}))
+    return Picture(figure, title=title, description=_in_words(curves, norms or {}), kinds=["measured"])
 
 
 def _check(curves: Curves, norms: Curves | None) -> None:

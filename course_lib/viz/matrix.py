@@ -42,7 +42,7 @@ def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to e
     marks.label(page, style.MARGIN, bottom + row / 2, "received", colour=style.SOFT, align="left")
     total = format_bytes(sum(map(sum, table)))
     marks.label(page, right + 0.75, bottom + row / 2, total, colour=style.SOFT, bold=True)
-    return Picture(figure, title=title, description=_in_words(ledger, table))
+    return Picture(figure, title=title, description=_in_words(ledger, table), kinds=["measured"])
 
 
 def _draw_cell(page: Axes, x: float, y: float, cell: float, row: float, nbytes: int, share: float) -> None:

@@ -59,7 +59,7 @@ def plot_gpu_memory(
         hue = style.INK if memory.total <= device.memory_bytes() else _LINE
         marks.label(page, x, y + 0.3, verdict, bold=True, align="left", colour=hue)
         marks.label(page, x, y + 0.56, share, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
-    return Picture(figure, title=title, description=_in_words(rows, device, subtitle))
+    return Picture(figure, title=title, description=_in_words(rows, device, subtitle), kinds=["formula"])
 
 
 def memory_explorer() -> Explorer:

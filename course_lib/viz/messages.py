@@ -82,7 +82,7 @@ def plot_messages(algorithms: Sequence[str], world_size: int = 8) -> Picture:
             _draw_panel(page, name, steps, (left, top), column, world_size)
             left += max(_NAMES + max(1, len(steps)) * column, style.text_width(_cost(name, world_size))) + _GAP
     words = [line for name, steps in panels for line in _in_words(name, steps, world_size)]
-    return Picture(figure, title=f"{title}, on {world_size} ranks", description="\n".join(words))
+    return Picture(figure, title=f"{title}, on {world_size} ranks", description="\n".join(words), kinds=["formula"])
 
 
 def _cost(algorithm: str, world_size: int) -> str:

@@ -14,7 +14,7 @@ from course_lib.errors import four_parts
 from course_lib.viz import marks, style
 from course_lib.viz.keys import LINE, draw_key, lines_of
 from course_lib.viz.picture import Picture
-from course_lib.viz.timeline import COMMUNICATION, WAITING, Bar, draw_bars, key_of, time_unit
+from course_lib.viz.timeline import COMMUNICATION, WAITING, Bar, draw_bars, key_of, kind_of, time_unit
 
 _LEFT, _RIGHT, _LANE = 1.4, 1.8, 0.36  # inches: lane names, the step's end in words, one lane
 _TOP, _PITCH = style.HEADER + 0.34, 2 * _LANE + 0.52
@@ -58,7 +58,8 @@ def plot_overlap(
         axes.axvline(spans[name] * scale, -0.12, 1.12, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
         faster = f"{slowest / spans[name]:.3g} × as fast" if number else ""
         _name_end(axes, spans[name] * scale, f"{spans[name] * scale:.3g} {unit}", faster)
-    return Picture(figure, title=title, description=_in_words(runs, spans, subtitle))
+    kinds = dict.fromkeys(map(kind_of, timelines.values()))
+    return Picture(figure, title=title, description=_in_words(runs, spans, subtitle), kinds=[*kinds])
 
 
 def _check(timelines: Mapping[str, Ledger], rank: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
@@ -13,18 +13,24 @@ from matplotlib.figure import Figure
 
 from course_lib.errors import four_parts
 from course_lib.viz import svg
+from course_lib.viz.badges import Kind, draw_badges
 from course_lib.viz.style import PAGE_WIDTH, SHOWN_WIDTH, course_style
 
 _PNG_DPI = 192  # a 10 inch page fills a 1920 pixel projector
 
 
 class Picture:
-    """A figure with a title and a text alternative that holds the same facts."""
+    """A figure with a title and a text alternative that holds the same facts.
 
-    def __init__(self, figure: Figure, *, title: str, description: str) -> None:
+    It wears, drawn and in words, the `kinds` of its numbers; a diagram that has none wears nothing.
+    """
+
+    def __init__(self, figure: Figure, *, title: str, description: str, kinds: Sequence[Kind] = ()) -> None:
         self.figure = figure
-        self.title = title
+        self.title = f"{title} ({' and '.join(kinds)})" if kinds else title
         self.description = description
+        with course_style():
+            draw_badges(figure.axes[0], title, kinds)
 
     @cached_property
     def svg(self) -> str:

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
 from course_lib.viz import charts, style
+from course_lib.viz.badges import Kind
 from course_lib.viz.picture import Picture
 
 Efficiency = Mapping[int, float]  # GPUs -> share of ideal speed
@@ -21,16 +22,18 @@ def plot_scaling(
     predicted: Mapping[str, Efficiency],
     measured: Mapping[str, Efficiency] | None = None,
     *,
+    marks: Kind = "measured",
     title: str = "How much of each GPU is left?",
-    subtitle: str = "lines: predicted; marks: measured; 100% = as many times faster as there are GPUs",
+    subtitle: str = "",
 ) -> Picture:
     """A line for each name in `predicted`, marks of the same hue for what was `measured`; both map GPUs to efficiency.
 
     Efficiency is one GPU's time for a batch over n GPUs' time for n batches. A name that was only measured has marks
-    alone.
+    alone. `marks` says of which kind the marks are: of real time, or of the emulated clock.
     Raises: ValueError for nothing to draw, too many lines, or counts and efficiencies that are not positive.
     """
     measured = measured or {}
+    subtitle = subtitle or f"lines: predicted; marks: {marks}; 100% = as many times faster as there are GPUs"
     names = list(dict.fromkeys((*predicted, *measured)))
     _check(names, [*predicted.values(), *measured.values()])
     hues = dict(zip(names, style.RUN_HUES[1:], strict=False))
@@ -50,7 +53,9 @@ def plot_scaling(
     for name in names:
         if name not in predicted:
             charts.name_marks(chart, measured[name], name, hues[name])
-    return Picture(figure, title=title, description=_in_words(predicted, measured, subtitle))
+    words = _in_words(predicted, measured, marks, subtitle)
+    shown: dict[Kind, Mapping[str, Efficiency]] = {"formula": predicted, marks: measured}
+    return Picture(figure, title=title, description=words, kinds=[kind for kind, lines in shown.items() if lines])
 
 
 def _check(names: list[str], lines: list[Efficiency]) -> None:
@@ -76,9 +81,11 @@ def _prepare(chart: Axes, counts: list[int], largest: float) -> None:
     chart.axhline(1.0, color=_IDEAL, linewidth=1.5, linestyle=(0, (4, 3)), zorder=1)
 
 
-def _in_words(predicted: Mapping[str, Efficiency], measured: Mapping[str, Efficiency], subtitle: str) -> str:
+def _in_words(
+    predicted: Mapping[str, Efficiency], measured: Mapping[str, Efficiency], marks: Kind, subtitle: str
+) -> str:
     lines = [subtitle]
-    for word, group in (("predicted", predicted), ("measured", measured)):
+    for word, group in (("predicted", predicted), (marks, measured)):
         for name, line in group.items():
             cells = ", ".join(f"{share:.1%} on {n:,}" for n, share in sorted(line.items()))
             lines.append(f"  {name}, {word}: {cells}")

@@ -91,7 +91,9 @@ def _draw(
             columns[kind] = [f"{number:.3g}" for number in numbers]
     title = title_of(run.schedule)
     figure = draw_schedule(run, clock, columns, title, subtitle)
-    return Picture(figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]))
+    return Picture(
+        figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]), kinds=["formula"]
+    )
 
 
 def _check(what: str, number: int, most: int) -> None:

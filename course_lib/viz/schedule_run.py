@@ -21,6 +21,7 @@ from course_lib.viz import style
 from course_lib.viz.picture import Picture
 from course_lib.viz.schedule_runs import Run, check_ranks, clock_of
 from course_lib.viz.schedules import draw_panels, panel_words
+from course_lib.viz.timeline import kind_of
 
 _LANE = 0.34  # inches
 _SIMULATED, _RAN = "simulated", "run"
@@ -52,7 +53,8 @@ def plot_schedule_run(
     figure = draw_panels(runs, clock, lane=_LANE, title=title, subtitle=subtitle)
     shares = zip(*(run.idle_shares for run in runs.values()), strict=True)
     lines = [f"  rank {rank}: idle {one:.1%} {_SIMULATED}, {two:.1%} {_RAN}" for rank, (one, two) in enumerate(shares)]
-    return Picture(figure, title=title, description="\n".join([subtitle, *panel_words(runs, clock), *lines]))
+    words = "\n".join([subtitle, *panel_words(runs, clock), *lines])
+    return Picture(figure, title=title, description=words, kinds=["formula", kind_of(ledger)])
 
 
 def _slots(schedule: Schedule, ledger: Ledger, *, with_messages: bool) -> list[Slot]:

@@ -40,7 +40,9 @@ def plot_schedule(
     clock = clock_of(durations, run.end_s)
     title, subtitle = title or title_of(schedule), subtitle or bubble_words(run, clock)
     figure = draw_schedule(run, clock, columns, title, subtitle)
-    return Picture(figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]))
+    return Picture(
+        figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]), kinds=["formula"]
+    )
 
 
 def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], title: str, subtitle: str) -> Figure:
@@ -94,7 +96,7 @@ def plot_schedules(
     runs = {name: simulate("plot_schedules", one, durations, message_s) for name, one in schedules.items()}
     clock = clock_of(durations, max(run.end_s for run in runs.values()))
     figure = draw_panels(runs, clock, lane=_THIN, title=title, subtitle=subtitle)
-    return Picture(figure, title=title, description="\n".join([subtitle, *panel_words(runs, clock)]))
+    return Picture(figure, title=title, description="\n".join([subtitle, *panel_words(runs, clock)]), kinds=["formula"])
 
 
 def draw_panels(runs: Mapping[str, Run], clock: Clock, *, lane: float, title: str, subtitle: str) -> Figure:

@@ -39,7 +39,7 @@ def plot_speedup(errors: Errors, transients: Mapping[int, int]) -> Picture:
         _draw_line(chart, line, hue, [t >= transients[n] for n in line])
         names.append((f"T = {t:,} steps", hue, charts.height_of(chart, line[max(line)])))
     charts.name_heights(chart, names, least=0.09)
-    return Picture(figure, title=title, description=_in_words(errors, transients))
+    return Picture(figure, title=title, description=_in_words(errors, transients), kinds=["measured"])
 
 
 def _check(errors: Errors, transients: Mapping[int, int]) -> None:

@@ -14,6 +14,7 @@ from course_lib.comm.traces import matched_sends
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
 from course_lib.viz import style
+from course_lib.viz.badges import Kind
 from course_lib.viz.keys import LINE, Entry, draw_key, lines_of
 from course_lib.viz.picture import Picture
 
@@ -78,7 +79,12 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
         _draw_arrows(axes, pairs, {id(event): event for event in ledger.events}, origin, scale, beside)
     _draw_calls(axes, ledger, origin, scale, width)
     draw_key(page, key, _LEFT)
-    return Picture(figure, title=title, description=_in_words(ledger, bars))
+    return Picture(figure, title=title, description=_in_words(ledger, bars), kinds=[kind_of(ledger)])
+
+
+def kind_of(ledger: Ledger) -> Kind:
+    """What a ledger's times are."""
+    return "emulated" if ledger.emulated else "measured"
 
 
 def _at_once(ledger: Ledger) -> bool:

@@ -41,7 +41,7 @@ def plot_topology(node_size: int, n_nodes: int, inside: Link, between: Link) -> 
         _draw_network(page, [x + wide / 2 for x in lefts], top, f"between nodes: {_words(between)}")
     under = f"inside a node: {_words(inside)}"
     marks.label(page, style.PAGE_WIDTH / 2, top + _TALL + 0.38, under, colour=style.COMMUNICATION, bold=True)
-    return Picture(figure, title=title, description=_in_words(node_size, n_nodes, inside, between))
+    return Picture(figure, title=title, description=_in_words(node_size, n_nodes, inside, between), kinds=["formula"])
 
 
 def _check(node_size: int, n_nodes: int) -> None:

@@ -369,6 +369,7 @@ predicted = {link.name: {p: efficiency(link, p) for p in (1, 2, 4, 8, 16, 32, 64
 viz.plot_scaling(
     predicted,
     emulated,
+    marks="emulated",
     title="Efficiency: one rank's step over that of p ranks",
     subtitle="six layers of 1 MiB; lines: formula; marks: emulated clock, no real links",
 )

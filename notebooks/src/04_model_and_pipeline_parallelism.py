@@ -359,7 +359,7 @@ for label, (name, v) in kinds.items():
     for m in (4, 12):
         schedule = make_schedule(name, 4, m, stages_per_rank=v)
         emulated.setdefault(label, {})[m] = measured_idle(schedule, ONE)
-viz.plot_idle(paper, emulated, title="Idle share of a step on four ranks")
+viz.plot_idle(paper, emulated, marks="emulated", title="Idle share of a step on four ranks")
 
 # %% [markdown]
 # ### And in real time, honestly

@@ -6,6 +6,7 @@ import gc
 import re
 import time
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -254,6 +255,19 @@ def test_slow_links_between_emulated_nodes(algorithm):
     run_ranks(timed_all_reduce, 4, algorithm, clock, 40_000)
     formula = comm_time("all_reduce", algorithm, world_size=4, length=40_000, itemsize=4, node_size=2)
     assert ledger().span_s == pytest.approx(formula.time_s(TOY, SLOW), rel=0.1)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "native"])
+@pytest.mark.parametrize("clock", [EmulatedClock(inside=TOY, slowdown=1.0), None])
+def test_a_ledger_knows_whether_its_times_are_emulated(algorithm, clock):
+    def work():
+        with comm.emulated(clock) if clock else nullcontext():
+            comm.all_reduce(torch.ones(3), algorithm=algorithm)
+            comm.compute(1e-6)
+
+    run_ranks(work, 2)
+    assert {event.emulated for event in ledger().events} == {clock is not None}
+    assert ledger().emulated == (clock is not None)
 
 
 def test_computing_is_padded_under_the_clock():

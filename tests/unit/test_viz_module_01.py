@@ -193,7 +193,7 @@ def test_an_explorer_shows_its_first_picture_where_no_widget_runs(make):
 
 def test_the_memory_explorer_draws_what_its_controls_say():
     explorer = viz.memory_explorer()
-    assert explorer.text.startswith("Llama 3.1 70B on 64 GPUs\n")
+    assert explorer.text.startswith("Llama 3.1 70B on 64 GPUs (formula)\n")
     assert "fits, 40% of what it has" in explorer.text
     before = shown(explorer)
     for name, value in {"model": "llama3_1_8b", "dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "sequence": 2048}.items():
@@ -204,7 +204,9 @@ def test_the_memory_explorer_draws_what_its_controls_say():
     stages = [
         gpu_memory(load_model("llama3_1_8b"), parallel, work, find_convention("zero"), stage=stage) for stage in (0, 1)
     ]
-    assert explorer.text.startswith("Llama 3.1 8B on 16 GPUs\nsequence 2,048, micro-batch 1, recompute none; 16 bytes")
+    assert explorer.text.startswith(
+        "Llama 3.1 8B on 16 GPUs (formula)\nsequence 2,048, micro-batch 1, recompute none; 16 bytes"
+    )
     for number, memory in enumerate(stages, start=1):
         weights, total = f"weights {memory.weights / GiB:.2f}", f"together {memory.total / GiB:.1f} GiB"
         line = next(line for line in explorer.text.splitlines() if f"stage {number} of 2: {weights}" in line)

@@ -122,7 +122,7 @@ def test_the_svg_speaks_and_is_the_same_in_every_call(name):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_the_average_of_the_ranks_gradients_is_the_whole_batch_s(dtype):
     picture = viz.plot_gradients(*gradients(4, dtype))
-    assert picture.title == "The average is the whole batch's gradient"
+    assert picture.title == "The average is the whole batch's gradient (measured)"
     assert picture.text.endswith("average =   all 38 numbers are equal, up to rounding")
     words = [text for text, _, _ in drawn_texts(picture.figure)]
     assert words.count("4 out × 6 in") == words.count("2 out × 4 in") == 1
@@ -145,7 +145,7 @@ def test_every_cell_has_its_number_in_the_unit_that_is_named():
 
 def test_what_the_average_misses_is_framed_and_said():
     picture = viz.plot_gradients(*wrong_gradients())
-    assert picture.title == "The average is not the whole batch's gradient"
+    assert picture.title == "The average is not the whole batch's gradient (measured)"
     assert picture.text.endswith("average ≠   1 of 38 numbers differs")
     frames = [box for box in picture.figure.findobj(FancyBboxPatch) if to_hex(box.get_edgecolor()) == "#b84a5e"]
     assert len(frames) == 1

@@ -170,7 +170,7 @@ def test_numbers_stand_out_from_their_boxes():
 def test_a_schedule_says_its_step_its_bubble_and_who_does_what_when():
     lines = viz.plot_schedule(schedule("1f1b", 2, 2)).text.splitlines()
     assert lines == [
-        "1F1B: 2 ranks, 2 micro-batches",
+        "1F1B: 2 ranks, 2 micro-batches (formula)",
         "step 9 F, bubble 3 F: 33.3% of the step, 50% of the ideal time",
         "each computation with its micro-batch: F forward, BW backward",
         "  rank 0: idle 33%; computes 6 F from 0 F: F0 F1 BW0 BW1",

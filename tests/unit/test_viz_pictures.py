@@ -152,7 +152,7 @@ def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     assert description.text == picture.description
     assert len(picture.description) > 30
     bundle = picture._repr_mimebundle_()
-    assert bundle == {"image/svg+xml": picture.svg, "text/plain": f"{picture.title}\n{picture.description}"}
+    assert bundle == {"image/svg+xml": picture.svg, "text/plain": picture.text}
 
 
 def test_another_process_gives_the_same_bytes():

@@ -26,7 +26,8 @@ def test_the_explorer_draws_what_its_controls_say():
     explorer = viz.schedule_explorer()
     assert repr(explorer) == explorer.first.text == explorer.text
     assert explorer.text.startswith(
-        "1F1B: 4 ranks, 8 micro-batches\nstep 33 ms, bubble 9 ms by the list, 9 ms by the formula: 27.3% of the step\n"
+        "1F1B: 4 ranks, 8 micro-batches (formula)\n"
+        "step 33 ms, bubble 9 ms by the list, 9 ms by the formula: 27.3% of the step\n"
     )
     assert "  rank 0: idle 27.3%, in flight 4; computes 24 ms from 0 ms: F0 F1 F2 F3 BW0 F4 BW1 " in explorer.text
     values = {"ranks": 3, "microbatches": 6, "backward_weight_ms": 0.5, "forward_ms": 2.0, "backward_input_ms": 1.5}
@@ -63,7 +64,7 @@ def test_stages_per_rank_are_for_interleaving_alone():
     assert explorer.text == before
     explorer.controls["schedule"].value = "interleaved"
     assert not stages.disabled
-    assert explorer.text.startswith("interleaved: 4 ranks with 3 stages each, 8 micro-batches\n")
+    assert explorer.text.startswith("interleaved: 4 ranks with 3 stages each, 8 micro-batches (formula)\n")
     assert "bubble 3 ms by the list, 3 ms by the formula" in explorer.text
     explorer.controls["schedule"].value = "gpipe"
     assert stages.disabled
