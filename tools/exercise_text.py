@@ -24,8 +24,11 @@ SEED = re.compile(r"^GRADE_SEED = \d+", re.MULTILINE)
 
 
 def read_master(source: Path, seed: int = 0) -> Any:
-    """Read a master as a notebook: nbgrader's metadata kept, ids from grade ids or places, graded cells folded."""
+    """Read a master as a notebook, completed: nbgrader's metadata kept, ids from grade ids or places, tests folded."""
+    from tools.exercise_facts import completed  # loads torch, which nbgrader's own process, reading stubs, can spare
+
     notebook = jupytext.read(source, fmt="py:percent")
+    notebook.cells = completed(notebook.cells)
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells):

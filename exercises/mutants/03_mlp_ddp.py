@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.utils.data import DistributedSampler
 
 from course_lib import comm
-from course_lib.checks.module_03.accumulate import accumulate
+from course_lib.checks.module_03.accumulate import accumulated
 from course_lib.checks.module_03.average import average_in_buckets
 from course_lib.checks.module_03.replicate import fill
 from course_lib.checks.module_03.sampling import dealt, shuffled
@@ -378,16 +378,16 @@ def backward(model, part, parts):
 
 WRONG["03.7", "values"] = {
     "exactly 3.0 x the reference: was each loss divided by the number": partial(
-        accumulate, weight=lambda mine, rows: 1
+        accumulated, weight=lambda mine, rows: 1
     ),
     "1/3 of the reference: does only one micro-batch count": partial(
-        accumulate, weight=lambda mine, rows: 1 / len(rows) ** 2
+        accumulated, weight=lambda mine, rows: 1 / len(rows) ** 2
     ),
     "exactly 1/2 of the reference": partial(
-        accumulate, weight=lambda mine, rows: mine / sum(rows) / dist.get_world_size()
+        accumulated, weight=lambda mine, rows: mine / sum(rows) / dist.get_world_size()
     ),
 }
-WRONG["03.7", "calls"] = {"every one of the 4 micro-batches is averaged": partial(accumulate, quiet=lambda many: 0)}
+WRONG["03.7", "calls"] = {"every one of the 4 micro-batches is averaged": partial(accumulated, quiet=lambda many: 0)}
 
 
 @mutant(
@@ -424,7 +424,7 @@ def only_backward_in_no_sync(model, parts):
 
 @mutant("03.7", "values", "no_sync was never left")
 def enters_and_stays(model, parts):
-    accumulate(model, parts)
+    accumulated(model, parts)
     global quiet
     quiet = model.no_sync()
     quiet.__enter__()

@@ -9,20 +9,7 @@
 # %% [markdown]
 # # Exercises 01: where the memory and the time go
 #
-# Ten exercises, 58 points, about three hours and twenty minutes. Do notebook `01_why_distributed` first. Only 01.6 needs several ranks.
-#
-# | | kind | exercise | difficulty | minutes | points |
-# | --- | --- | --- | --- | --- | --- |
-# | 01.1 | write | a number from its bits | medium | 20 | 5 |
-# | 01.2 | find the bug | weights that stand still | medium | 10 | 4 |
-# | 01.3 | write | count the parameters | easy | 10 | 5 |
-# | 01.4 | compute | assess memory needs | easy | 20 | 8 |
-# | 01.5 | write | memory of the ZeRO stages | easy | 10 | 5 |
-# | 01.6 | write | ZeRO-1 in mixed precision, on real ranks | medium | 25 | 6 |
-# | 01.7 | write | activations, kept or recomputed | hard | 35 | 5 |
-# | 01.8 | write | how many GPUs | medium | 20 | 5 |
-# | 01.9 | write | days of training, by two utilisations | easy | 10 | 4 |
-# | 01.10 | find the wrong number | four printed slips | medium | 40 | 11 |
+# Do notebook `01_why_distributed` first. Only 01.6 needs several ranks.
 
 # %% [markdown]
 # ## How to work
@@ -51,9 +38,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # hint("01.1")
 
 # %% [markdown]
-# ## 01.1 A number from its bits
+# ## 01.1
 #
-# *Write · medium · 20 minutes · 5 points.* **You learn** what a format can hold, by reading it as a processor does.
+# *Write · medium · 20 minutes.* **You learn** what a format can hold, by reading it as a processor does.
 #
 # From left to right: one sign bit, `exponent_bits`, `mantissa_bits`. This is 6.5 in fp16, which has 5 and 10:
 #
@@ -96,28 +83,10 @@ def value_of(bits, exponent_bits, mantissa_bits):
 
 check("01.1", value_of)
 
-# %% nbgrader={"grade": true, "grade_id": "01-1-normal", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.1", value_of, part="normal").passed
-### BEGIN HIDDEN TESTS
-assert check("01.1", value_of, part="normal", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "01-1-small", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.1", value_of, part="small").passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-1-special", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.1", value_of, part="special").passed
-
 # %% [markdown]
-# ## 01.2 Find the bug: weights that stand still
+# ## 01.2
 #
-# *Find the bug · medium · 10 minutes · 4 points.* **You learn** why mixed precision takes more memory than its name says.
+# *Find the bug · medium · 10 minutes.* **You learn** why mixed precision takes more memory than its name says.
 #
 # `suspect_train` trains by plain SGD. No step fails, the loss is a number, and the model learns nothing.
 
@@ -155,23 +124,10 @@ def train(weights, gradients, lr):
 
 check("01.2", train)
 
-# %% nbgrader={"grade": true, "grade_id": "01-2-moves", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.2", train, part="moves").passed
-### BEGIN HIDDEN TESTS
-assert check("01.2", train, part="moves", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "01-2-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.2", train, part="edges").passed
-
 # %% [markdown]
-# ## 01.3 Count the parameters
+# ## 01.3
 #
-# *Write · easy · 10 minutes · 5 points.* **You learn** to read a model's configuration as a number of parameters.
+# *Write · easy · 10 minutes.* **You learn** to read a model's configuration as a number of parameters.
 #
 # The models here have Llama's shape: RMSNorm (one weight for each number), attention in which several query heads share one head
 # of keys and values, a SwiGLU feed-forward block, rotary positions (no parameters), no biases. Their configuration `c` has:
@@ -204,24 +160,6 @@ def count_parameters(c):
 
 check("01.3", count_parameters)
 
-# %% nbgrader={"grade": true, "grade_id": "01-3-grouped", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.3", count_parameters, part="grouped").passed
-### BEGIN HIDDEN TESTS
-assert check("01.3", count_parameters, part="grouped", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "01-3-shapes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.3", count_parameters, part="shapes").passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-3-experts", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.3", count_parameters, part="experts").passed
-
 # %% [markdown]
 # Your function reads every preset of the course:
 #
@@ -231,9 +169,9 @@ assert check("01.3", count_parameters, part="experts").passed
 # ```
 
 # %% [markdown]
-# ## 01.4 Assess memory needs
+# ## 01.4
 #
-# *Compute · easy · 20 minutes · 8 points.* **You learn** to say what a training needs before you ask for GPUs.
+# *Compute · easy · 20 minutes.* **You learn** to say what a training needs before you ask for GPUs.
 #
 # This is the exercise of the Kempner Institute's workshop, for a GPT of L layers of width H, A heads, a vocabulary V and S
 # positions. Its formulas, in our letters, for the parameters and for the *numbers* (not bytes) that a batch of B sequences keeps
@@ -285,30 +223,10 @@ needs = {
 }
 check("01.4", needs, seed=GRADE_SEED)
 
-# %% nbgrader={"grade": true, "grade_id": "01-4-count", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.4", needs, part="count", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-4-states", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.4", needs, part="states", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-4-gpus", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.4", needs, part="gpus", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-4-batch", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.4", needs, part="batch", seed=GRADE_SEED).passed
-
 # %% [markdown]
-# ## 01.5 Memory of the ZeRO stages
+# ## 01.5
 #
-# *Write · easy · 10 minutes · 5 points.* **You learn** what each stage saves, to the byte.
+# *Write · easy · 10 minutes.* **You learn** what each stage saves, to the byte.
 #
 # | stage | each rank holds a shard of | and whole |
 # | --- | --- | --- |
@@ -341,28 +259,10 @@ def zero_bytes(parameters, ranks, stage, weights, gradients, optimizer):
 
 check("01.5", zero_bytes)
 
-# %% nbgrader={"grade": true, "grade_id": "01-5-stages", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.5", zero_bytes, part="stages").passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-5-remainder", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.5", zero_bytes, part="remainder").passed
-### BEGIN HIDDEN TESTS
-assert check("01.5", zero_bytes, part="remainder", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "01-5-formats", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.5", zero_bytes, part="formats").passed
-
 # %% [markdown]
-# ## 01.6 ZeRO-1 in mixed precision
+# ## 01.6
 #
-# *Write · medium · 25 minutes · 6 points.* **You learn** where the 12 bytes <!-- =find_convention("zero").optimizer --> per parameter
+# *Write · medium · 25 minutes.* **You learn** where the 12 bytes <!-- =find_convention("zero").optimizer --> per parameter
 # live when nobody keeps them all. This one runs on real ranks: 1, 2, 3 and 4.
 #
 # The lesson trained in fp32. Now the weights and gradients are bf16, as on a GPU, and 01.2 showed what that needs. Each rank:
@@ -407,28 +307,10 @@ def train_zero_1(weights, gradients, make_optimizer):
 
 check("01.6", train_zero_1)
 
-# %% nbgrader={"grade": true, "grade_id": "01-6-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.6", train_zero_1, part="values").passed
-### BEGIN HIDDEN TESTS
-assert check("01.6", train_zero_1, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "01-6-memory", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.6", train_zero_1, part="memory").passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-6-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.6", train_zero_1, part="bytes").passed
-
 # %% [markdown]
-# ## 01.7 Activations, kept or recomputed
+# ## 01.7
 #
-# *Write · hard · 35 minutes · 5 points.* **You learn** to find in a layer's code what it costs in memory.
+# *Write · hard · 35 minutes.* **You learn** to find in a layer's code what it costs in memory.
 #
 # What backward must read is kept. On a GPU, a layer of Llama in bf16 does this, with T = batch × sequence tokens:
 #
@@ -468,23 +350,10 @@ def activation_bytes(c, batch, sequence, recompute):
 
 check("01.7", activation_bytes)
 
-# %% nbgrader={"grade": true, "grade_id": "01-7-kept", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.7", activation_bytes, part="kept").passed
-### BEGIN HIDDEN TESTS
-assert check("01.7", activation_bytes, part="kept", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "01-7-recompute", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.7", activation_bytes, part="recompute").passed
-
 # %% [markdown]
-# ## 01.8 How many GPUs
+# ## 01.8
 #
-# *Write · medium · 20 minutes · 5 points.* **You learn** to find the smallest job that runs, and to see when no job does.
+# *Write · medium · 20 minutes.* **You learn** to find the smallest job that runs, and to see when no job does.
 #
 # Each GPU has `memory` bytes, computes its own sequences and therefore keeps `activations` bytes of its own. With the states of
 # ZeRO's paper (2 bytes <!-- =find_convention("zero").weights --> of weights, 2 bytes <!-- =find_convention("zero").gradients --> of gradients,
@@ -511,28 +380,10 @@ def gpus_needed(parameters, activations, memory, stage):
 
 check("01.8", gpus_needed)
 
-# %% nbgrader={"grade": true, "grade_id": "01-8-states", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.8", gpus_needed, part="states").passed
-### BEGIN HIDDEN TESTS
-assert check("01.8", gpus_needed, part="states", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "01-8-activations", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.8", gpus_needed, part="activations").passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-8-never", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.8", gpus_needed, part="never").passed
-
 # %% [markdown]
-# ## 01.9 Days of training
+# ## 01.9
 #
-# *Write · easy · 10 minutes · 4 points.* **You learn** to ask of a utilisation: whose?
+# *Write · easy · 10 minutes.* **You learn** to ask of a utilisation: whose?
 #
 # A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. The **model's** counts what the model needs, 6PT operations, and nothing
 # that was done twice. The **hardware's** counts all that the GPUs did: of the forward pass (2PT) a share `recomputed` ran again,
@@ -556,23 +407,10 @@ def training_days(parameters, tokens, gpus, peak_flops_per_s, utilisation, kind,
 
 check("01.9", training_days)
 
-# %% nbgrader={"grade": true, "grade_id": "01-9-model", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.9", training_days, part="model").passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-9-hardware", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.9", training_days, part="hardware").passed
-### BEGIN HIDDEN TESTS
-assert check("01.9", training_days, part="hardware", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
 # %% [markdown]
-# ## 01.10 Find the wrong number
+# ## 01.10
 #
-# *Find the wrong number · medium · 40 minutes · 11 points.* **You learn** to compute a printed table again before you build on it.
+# *Find the wrong number · medium · 40 minutes.* **You learn** to compute a printed table again before you build on it.
 #
 # **A, a table that talks copy from its paper:** the sizes of GPT-3. In every row the width is heads × head size.
 #
@@ -668,26 +506,6 @@ slips = {
     "law_smallest": law_smallest,
 }
 check("01.10", slips, seed=GRADE_SEED)
-
-# %% nbgrader={"grade": true, "grade_id": "01-10-shapes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.10", slips, part="shapes", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-10-row", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.10", slips, part="row", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-10-model", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.10", slips, part="model", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "01-10-law", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("01.10", slips, part="law", seed=GRADE_SEED).passed
 
 # %% [markdown]
 # ## Where this leads

@@ -9,20 +9,7 @@
 # %% [markdown]
 # # Exercises 02: collectives
 #
-# Ten exercises, 50 points, about two and a half hours. Do notebook `02_collectives` first.
-#
-# | | kind | exercise | difficulty | minutes | points |
-# | --- | --- | --- | --- | --- | --- |
-# | 02.1 | predict | bytes, steps and seconds | easy | 15 | 8 |
-# | 02.2 | write | ring reduce-scatter | medium | 25 | 5 |
-# | 02.3 | write | ring all-gather | easy | 10 | 5 |
-# | 02.4 | write | ring all-reduce out of the two | easy | 10 | 4 |
-# | 02.5 | write | tree broadcast | medium | 20 | 5 |
-# | 02.6 | write | hierarchical all-reduce | medium | 15 | 5 |
-# | 02.7 | write | all-to-all | medium | 15 | 5 |
-# | 02.8 | find the bug | right values, too many bytes | medium | 15 | 4 |
-# | 02.9 | find the bug | right on 2 ranks only | hard | 15 | 4 |
-# | 02.10 | find the wrong number | two claims from real slides | easy | 10 | 5 |
+# Do notebook `02_collectives` first.
 
 # %% [markdown]
 # ## How to work
@@ -77,9 +64,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # hint("02.1")
 
 # %% [markdown]
-# ## 02.1 Predict bytes, steps and seconds
+# ## 02.1
 #
-# *Predict · easy · 15 minutes · 8 points.* **You learn** to say what a collective costs before you run it.
+# *Predict · easy · 15 minutes.* **You learn** to say what a collective costs before you run it.
 #
 # Every one of `p` ranks holds a float32 tensor of `M` bytes. Two all-reduces, and a broadcast of one of the tensors:
 #
@@ -136,30 +123,10 @@ numbers = {
 }
 check("02.1", numbers, seed=GRADE_SEED)
 
-# %% nbgrader={"grade": true, "grade_id": "02-1-naive", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.1", numbers, part="naive", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-1-ring", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.1", numbers, part="ring", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-1-tree", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.1", numbers, part="tree", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-1-time", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.1", numbers, part="time", seed=GRADE_SEED).passed
-
 # %% [markdown]
-# ## 02.2 Ring reduce-scatter
+# ## 02.2
 #
-# *Write · medium · 25 minutes · 5 points.* **You learn** how a sum can grow while its parts travel.
+# *Write · medium · 25 minutes.* **You learn** how a sum can grow while its parts travel.
 #
 # Every rank has a tensor. Afterwards rank 0 holds chunk 0 of the sum, rank 1 chunk 1, and so on:
 
@@ -212,24 +179,6 @@ def ring_reduce_scatter(x):
 
 check("02.2", ring_reduce_scatter)
 
-# %% nbgrader={"grade": true, "grade_id": "02-2-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.2", ring_reduce_scatter, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-2-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.2", ring_reduce_scatter, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("02.2", ring_reduce_scatter, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "02-2-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.2", ring_reduce_scatter, part="bytes").passed
-
 # %% [markdown]
 # To look inside, run your function yourself and print what you like on the ranks:
 #
@@ -243,9 +192,9 @@ assert check("02.2", ring_reduce_scatter, part="bytes").passed
 # ```
 
 # %% [markdown]
-# ## 02.3 Ring all-gather
+# ## 02.3
 #
-# *Write · easy · 10 minutes · 5 points.* **You learn** the other half of the ring: pass on, do not add.
+# *Write · easy · 10 minutes.* **You learn** the other half of the ring: pass on, do not add.
 
 # %%
 who_holds_what("all_gather", world_size=4)
@@ -291,28 +240,10 @@ def ring_all_gather(shard, length):
 
 check("02.3", ring_all_gather)
 
-# %% nbgrader={"grade": true, "grade_id": "02-3-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.3", ring_all_gather, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-3-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.3", ring_all_gather, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("02.3", ring_all_gather, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "02-3-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.3", ring_all_gather, part="bytes").passed
-
 # %% [markdown]
-# ## 02.4 Ring all-reduce out of the two
+# ## 02.4
 #
-# *Write · easy · 10 minutes · 4 points.* **You learn** why "all-reduce = reduce-scatter + all-gather" is the most useful
+# *Write · easy · 10 minutes.* **You learn** why "all-reduce = reduce-scatter + all-gather" is the most useful
 # equation of this course: FSDP and ZeRO will take the two halves apart.
 #
 # A tensor of shape (2, 16) has two rows, too few for four ranks. Its 32 numbers are enough: cut the *flattened* tensor.
@@ -334,28 +265,10 @@ def ring_all_reduce(x):
 
 check("02.4", ring_all_reduce)
 
-# %% nbgrader={"grade": true, "grade_id": "02-4-values", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.4", ring_all_reduce, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-4-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.4", ring_all_reduce, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("02.4", ring_all_reduce, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "02-4-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.4", ring_all_reduce, part="bytes").passed
-
 # %% [markdown]
-# ## 02.5 Tree broadcast
+# ## 02.5
 #
-# *Write · medium · 20 minutes · 5 points.* **You learn** to trade one busy rank for many helpers, and to write for any
+# *Write · medium · 20 minutes.* **You learn** to trade one busy rank for many helpers, and to write for any
 # number of ranks.
 #
 # ```text
@@ -394,28 +307,10 @@ def tree_broadcast(x, src):
 
 check("02.5", tree_broadcast)
 
-# %% nbgrader={"grade": true, "grade_id": "02-5-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.5", tree_broadcast, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-5-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.5", tree_broadcast, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("02.5", tree_broadcast, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "02-5-steps", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.5", tree_broadcast, part="steps").passed
-
 # %% [markdown]
-# ## 02.6 Hierarchical all-reduce
+# ## 02.6
 #
-# *Write · medium · 15 minutes · 5 points.* **You learn** to keep traffic off the slow links, with process groups.
+# *Write · medium · 15 minutes.* **You learn** to keep traffic off the slow links, with process groups.
 #
 # Two nodes of two ranks. Inside a node the link is fast, between nodes it is slow:
 
@@ -455,28 +350,10 @@ def hierarchical_all_reduce(x, inside, between):
 
 check("02.6", hierarchical_all_reduce)
 
-# %% nbgrader={"grade": true, "grade_id": "02-6-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.6", hierarchical_all_reduce, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-6-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.6", hierarchical_all_reduce, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("02.6", hierarchical_all_reduce, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "02-6-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.6", hierarchical_all_reduce, part="bytes").passed
-
 # %% [markdown]
-# ## 02.7 All-to-all
+# ## 02.7
 #
-# *Write · medium · 15 minutes · 5 points.* **You learn** the pattern that experts and long contexts live on: everybody has
+# *Write · medium · 15 minutes.* **You learn** the pattern that experts and long contexts live on: everybody has
 # something else for everybody.
 
 # %%
@@ -517,28 +394,10 @@ def all_to_all(x):
 
 check("02.7", all_to_all)
 
-# %% nbgrader={"grade": true, "grade_id": "02-7-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.7", all_to_all, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-7-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.7", all_to_all, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("02.7", all_to_all, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "02-7-bytes", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.7", all_to_all, part="bytes").passed
-
 # %% [markdown]
-# ## 02.8 Find the bug: right values, too many bytes
+# ## 02.8
 #
-# *Find the bug · medium · 15 minutes · 4 points.* **You learn** that a test of values does not see traffic.
+# *Find the bug · medium · 15 minutes.* **You learn** that a test of values does not see traffic.
 #
 # `suspect_max` is a ring that finds the element-wise maximum over all ranks. Its results are right: on 4 ranks, on 3, for
 # every length. A published course shipped a ring with this bug, and its tests passed.
@@ -602,23 +461,10 @@ def ring_max(x):
 
 check("02.8", ring_max)
 
-# %% nbgrader={"grade": true, "grade_id": "02-8-values", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.8", ring_max, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-8-bytes", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.8", ring_max, part="bytes").passed
-### BEGIN HIDDEN TESTS
-assert check("02.8", ring_max, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
 # %% [markdown]
-# ## 02.9 Find the bug: right on 2 ranks
+# ## 02.9
 #
-# *Find the bug · hard · 15 minutes · 4 points.* **You learn** why two ranks are never enough for a test.
+# *Find the bug · hard · 15 minutes.* **You learn** why two ranks are never enough for a test.
 #
 # `suspect_average` averages a tensor over all ranks, as data parallel training does with gradients. Its author tested it on
 # 2 ranks. It does not hang, it does not crash, it sends exactly the bytes it should.
@@ -682,28 +528,10 @@ def ring_average(x):
 
 check("02.9", ring_average)
 
-# %% nbgrader={"grade": true, "grade_id": "02-9-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.9", ring_average, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-9-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.9", ring_average, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("02.9", ring_average, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "02-9-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.9", ring_average, part="bytes").passed
-
 # %% [markdown]
-# ## 02.10 Find the wrong number
+# ## 02.10
 #
-# *Find the wrong number · easy · 10 minutes · 5 points.* **You learn** to ask "bytes of what, per whom, which direction?"
+# *Find the wrong number · easy · 10 minutes.* **You learn** to ask "bytes of what, per whom, which direction?"
 #
 # Two claims from real slides:
 #
@@ -750,16 +578,6 @@ claims = {
     "whole_node_both_ways": whole_node_both_ways,
 }
 check("02.10", claims, seed=GRADE_SEED)
-
-# %% nbgrader={"grade": true, "grade_id": "02-10-all-gather", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.10", claims, part="all-gather", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "02-10-nvlink", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("02.10", claims, part="nvlink", seed=GRADE_SEED).passed
 
 # %% [markdown]
 # ## Where this leads

@@ -9,20 +9,7 @@
 # %% [markdown]
 # # Exercises 03: data parallelism on an MLP
 #
-# Ten exercises, 50 points, about two and a half hours. Do notebook `03_mlp_ddp` first.
-#
-# | | kind | exercise | difficulty | minutes | points |
-# | --- | --- | --- | --- | --- | --- |
-# | 03.1 | write | average gradients by hand | easy | 10 | 4 |
-# | 03.2 | write | one model everywhere | easy | 10 | 4 |
-# | 03.3 | write | unequal shares | medium | 15 | 5 |
-# | 03.4 | predict | bytes and calls of a step | medium | 15 | 6 |
-# | 03.5 | write | who reads which samples | medium | 15 | 5 |
-# | 03.6 | write | gradients in buckets | medium | 20 | 5 |
-# | 03.7 | write | accumulate, then average once | medium | 15 | 5 |
-# | 03.8 | find the bug | a loss curve that looks right | medium | 15 | 5 |
-# | 03.9 | find the bug | right in the first step | hard | 20 | 5 |
-# | 03.10 | write | communication behind backward | hard | 25 | 6 |
+# Do notebook `03_mlp_ddp` first.
 
 # %% [markdown]
 # ## How to work
@@ -49,9 +36,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # hint("03.1")
 
 # %% [markdown]
-# ## 03.1 Average gradients by hand
+# ## 03.1
 #
-# *Write · easy · 10 minutes · 4 points.* **You learn** that data parallelism is one line between backward and the optimizer.
+# *Write · easy · 10 minutes.* **You learn** that data parallelism is one line between backward and the optimizer.
 #
 # Every rank has the same 6-4-2 MLP, and has called `loss.backward()` on its own share of the batch:
 #
@@ -84,28 +71,10 @@ def average_gradients(model):
 
 check("03.1", average_gradients)
 
-# %% nbgrader={"grade": true, "grade_id": "03-1-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.1", average_gradients, part="values").passed
-### BEGIN HIDDEN TESTS
-assert check("03.1", average_gradients, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "03-1-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.1", average_gradients, part="edges").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-1-calls", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.1", average_gradients, part="calls").passed
-
 # %% [markdown]
-# ## 03.2 One model everywhere
+# ## 03.2
 #
-# *Write · easy · 10 minutes · 4 points.* **You learn** what averaging gradients silently takes for granted.
+# *Write · easy · 10 minutes.* **You learn** what averaging gradients silently takes for granted.
 #
 # Equal gradients keep models equal that *were* equal. Here every rank has made its model with a seed of its own. Before the
 # first step, rank 0's model must be everywhere:
@@ -136,28 +105,10 @@ def same_start(model):
 
 check("03.2", same_start)
 
-# %% nbgrader={"grade": true, "grade_id": "03-2-parameters", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.2", same_start, part="parameters").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-2-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.2", same_start, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("03.2", same_start, part="edges", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "03-2-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.2", same_start, part="bytes").passed
-
 # %% [markdown]
-# ## 03.3 Unequal shares
+# ## 03.3
 #
-# *Write · medium · 15 minutes · 5 points.* **You learn** why the average of averages is the wrong number:
+# *Write · medium · 15 minutes.* **You learn** why the average of averages is the wrong number:
 # a bug that [transformers had](https://github.com/huggingface/transformers/issues/24725), too.
 #
 # A target of -100 does not count: padding, or the prompt of a chat. So equal numbers of rows are unequal numbers of targets:
@@ -196,28 +147,10 @@ def train_on_share(model, inputs, targets):
 
 check("03.3", train_on_share)
 
-# %% nbgrader={"grade": true, "grade_id": "03-3-even", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.3", train_on_share, part="even").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-3-uneven", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.3", train_on_share, part="uneven").passed
-### BEGIN HIDDEN TESTS
-assert check("03.3", train_on_share, part="uneven", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "03-3-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.3", train_on_share, part="edges").passed
-
 # %% [markdown]
-# ## 03.4 Bytes and calls of a step
+# ## 03.4
 #
-# *Predict · medium · 15 minutes · 6 points.* **You learn** what buckets save, and what they cannot.
+# *Predict · medium · 15 minutes.* **You learn** what buckets save, and what they cannot.
 #
 # A Llama of the 8B's shape, with `L` layers and `P` parameters, trains on `p` ranks. Its gradients are fp32, four bytes each. These are the
 # tensors in the order in which backward completes them, with their numbers:
@@ -279,25 +212,10 @@ step = {
 }
 check("03.4", step, seed=GRADE_SEED)
 
-# %% nbgrader={"grade": true, "grade_id": "03-4-naive", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.4", step, part="naive", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-4-buckets", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.4", step, part="buckets", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-4-time", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.4", step, part="time", seed=GRADE_SEED).passed
-
 # %% [markdown]
-# ## 03.5 Who reads which samples
+# ## 03.5
 #
-# *Write · medium · 15 minutes · 5 points.* **You learn** how ranks agree on an order without talking.
+# *Write · medium · 15 minutes.* **You learn** how ranks agree on an order without talking.
 #
 # In an epoch every sample is read once, in a shuffled order, dealt out like cards. Here 7 samples on 3 ranks:
 #
@@ -328,28 +246,10 @@ def samples_of(n_samples, rank, world_size, seed, epoch):
 
 check("03.5", samples_of)
 
-# %% nbgrader={"grade": true, "grade_id": "03-5-shares", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.5", samples_of, part="shares").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-5-epochs", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.5", samples_of, part="epochs").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-5-uneven", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.5", samples_of, part="uneven").passed
-### BEGIN HIDDEN TESTS
-assert check("03.5", samples_of, part="uneven", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
 # %% [markdown]
-# ## 03.6 Gradients in buckets
+# ## 03.6
 #
-# *Write · medium · 20 minutes · 5 points.* **You learn** to turn many short messages into few long ones.
+# *Write · medium · 20 minutes.* **You learn** to turn many short messages into few long ones.
 #
 # Backward completes the last layer's gradients first, so buckets are filled from the last parameter on. The 6-4-2 MLP in buckets of 40 bytes<!-- =4 * (2 + 8) -->:
 #
@@ -387,28 +287,10 @@ def average_in_buckets(model, bucket_bytes):
 
 check("03.6", average_in_buckets)
 
-# %% nbgrader={"grade": true, "grade_id": "03-6-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.6", average_in_buckets, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-6-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.6", average_in_buckets, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("03.6", average_in_buckets, part="edges", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "03-6-calls", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.6", average_in_buckets, part="calls").passed
-
 # %% [markdown]
-# ## 03.7 Accumulate, then average once
+# ## 03.7
 #
-# *Write · medium · 15 minutes · 5 points.* **You learn** to train on a batch that does not fit, without paying for each part of it.
+# *Write · medium · 15 minutes.* **You learn** to train on a batch that does not fit, without paying for each part of it.
 #
 # `model` is the course's `DistributedDataParallel`: every `backward()` averages gradients by itself. That is too much when a step has
 # several micro-batches, since only their sum is needed:
@@ -448,28 +330,10 @@ def accumulate(model, parts):
 
 check("03.7", accumulate)
 
-# %% nbgrader={"grade": true, "grade_id": "03-7-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.7", accumulate, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-7-calls", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.7", accumulate, part="calls").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-7-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.7", accumulate, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("03.7", accumulate, part="edges", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
 # %% [markdown]
-# ## 03.8 Find the bug: a loss curve that looks right
+# ## 03.8
 #
-# *Find the bug · medium · 15 minutes · 5 points.* **You learn** why nobody sees a gradient that is several times too large, and where to look.
+# *Find the bug · medium · 15 minutes.* **You learn** why nobody sees a gradient that is several times too large, and where to look.
 #
 # A *trainer* is one step of training as an object; on ranks, each gets the whole batch and takes its share. `Suspect` is data
 # parallel training as one writes it from memory. It keeps the course's trainer, except for how gradients are made:
@@ -583,29 +447,10 @@ class Repaired(Suspect):
 
 check("03.8", Repaired)
 
-# %% nbgrader={"grade": true, "grade_id": "03-8-diagnosis", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.8", Repaired, part="diagnosis").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-8-gradients", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.8", Repaired, part="gradients").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-8-uneven", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.8", Repaired, part="uneven").passed
-### BEGIN HIDDEN TESTS
-assert check("03.8", Repaired, part="uneven", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-
 # %% [markdown]
-# ## 03.9 Find the bug: right in the first step
+# ## 03.9
 #
-# *Find the bug · hard · 20 minutes · 5 points.* **You learn** to find a bug that waits for its moment.
+# *Find the bug · hard · 20 minutes.* **You learn** to find a bug that waits for its moment.
 #
 # `Counting` accumulates: a share is cut into `accumulation` micro-batches, and only every `accumulation`-th backward averages. Its
 # bug is a real one: it [shipped in transformers](https://github.com/huggingface/transformers/issues/33671).
@@ -678,34 +523,10 @@ class Counted(Counting):
 
 check("03.9", Counted)
 
-# %% nbgrader={"grade": true, "grade_id": "03-9-diagnosis", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.9", Counted, part="diagnosis").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-9-steps", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.9", Counted, part="steps").passed
-### BEGIN HIDDEN TESTS
-assert check("03.9", Counted, part="steps", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "03-9-calls", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.9", Counted, part="calls").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-9-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.9", Counted, part="edges").passed
-
-
 # %% [markdown]
-# ## 03.10 Communication behind backward
+# ## 03.10
 #
-# *Write · hard · 25 minutes · 6 points.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
+# *Write · hard · 25 minutes.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
 # first layers' are still being computed.
 #
 # ```text
@@ -760,25 +581,6 @@ def overlapped_backward(model, loss, buckets):
 
 
 check("03.10", overlapped_backward)
-
-# %% nbgrader={"grade": true, "grade_id": "03-10-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.10", overlapped_backward, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "03-10-overlap", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.10", overlapped_backward, part="overlap").passed
-### BEGIN HIDDEN TESTS
-assert check("03.10", overlapped_backward, part="overlap", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "03-10-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("03.10", overlapped_backward, part="edges").passed
-
 
 # %% [markdown]
 # ## Where this leads

@@ -9,20 +9,7 @@
 # %% [markdown]
 # # Exercises 04: model and pipeline parallelism
 #
-# Ten exercises, 51 points, about three hours. Do notebook `04_model_and_pipeline_parallelism` first.
-#
-# | | kind | exercise | difficulty | minutes | points |
-# | --- | --- | --- | --- | --- | --- |
-# | 04.1 | write | a model on two ranks | easy | 15 | 4 |
-# | 04.2 | find the wrong number | a slide's idle time | easy | 15 | 5 |
-# | 04.3 | write | cut unequal layers | medium | 25 | 5 |
-# | 04.4 | write | GPipe's order | medium | 10 | 4 |
-# | 04.5 | write | 1F1B's order | hard | 25 | 6 |
-# | 04.6 | predict | bubble, share and memory of a schedule | medium | 20 | 5 |
-# | 04.7 | predict | bytes at the cuts | medium | 15 | 6 |
-# | 04.8 | write | a backward in two parts | hard | 25 | 6 |
-# | 04.9 | find the bug | a loss that looks right | medium | 15 | 5 |
-# | 04.10 | find the bug | one weight, two ranks | medium | 20 | 5 |
+# Do notebook `04_model_and_pipeline_parallelism` first.
 
 # %% [markdown]
 # ## How to work
@@ -49,9 +36,9 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # hint("04.1")
 
 # %% [markdown]
-# ## 04.1 A model on two ranks
+# ## 04.1
 #
-# *Write · easy · 15 minutes · 4 points.* **You learn** what autograd does at a cut, by doing it yourself.
+# *Write · easy · 15 minutes.* **You learn** what autograd does at a cut, by doing it yourself.
 #
 # The 6-4-2 MLP with GELU lies on two ranks: `layer1` and the GELU with 28 parameters on rank 0, `layer2` with 10 on rank 1. A rank
 # sees its own half only. One training step needs two messages:
@@ -93,28 +80,10 @@ def train_half(half, inputs, targets, shape):
 
 check("04.1", train_half)
 
-# %% nbgrader={"grade": true, "grade_id": "04-1-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.1", train_half, part="values").passed
-### BEGIN HIDDEN TESTS
-assert check("04.1", train_half, part="values", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "04-1-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.1", train_half, part="bytes").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-1-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.1", train_half, part="edges").passed
-
 # %% [markdown]
-# ## 04.2 Find the wrong number
+# ## 04.2
 #
-# *Find the wrong number · easy · 15 minutes · 5 points.* **You learn** to ask of every fraction: a part of what?
+# *Find the wrong number · easy · 15 minutes.* **You learn** to ask of every fraction: a part of what?
 #
 # Line 5 is from a real talk on large-scale training; lines 1 to 4 put numbers to it. Four of the five lines are true.
 
@@ -162,20 +131,10 @@ idle = {
 }
 check("04.2", idle, seed=GRADE_SEED)
 
-# %% nbgrader={"grade": true, "grade_id": "04-2-slide", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.2", idle, part="slide", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-2-share", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.2", idle, part="share", seed=GRADE_SEED).passed
-
 # %% [markdown]
-# ## 04.3 Cut unequal layers
+# ## 04.3
 #
-# *Write · medium · 25 minutes · 5 points.* **You learn** why equally many layers on each stage make a slow pipeline.
+# *Write · medium · 25 minutes.* **You learn** why equally many layers on each stage make a slow pipeline.
 #
 # A pipeline goes at the pace of its slowest stage: the other ranks wait for it with every micro-batch. So the layers, in their order,
 # are cut where the most expensive stage is as cheap as possible:
@@ -219,28 +178,10 @@ def cut_layers(costs, p):
 
 check("04.3", cut_layers)
 
-# %% nbgrader={"grade": true, "grade_id": "04-3-small", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.3", cut_layers, part="small").passed
-### BEGIN HIDDEN TESTS
-assert check("04.3", cut_layers, part="small", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "04-3-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.3", cut_layers, part="edges").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-3-models", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.3", cut_layers, part="models").passed
-
 # %% [markdown]
-# ## 04.4 GPipe's order
+# ## 04.4
 #
-# *Write · medium · 10 minutes · 4 points.* **You learn** that a schedule is a list for each rank, nothing more.
+# *Write · medium · 10 minutes.* **You learn** that a schedule is a list for each rank, nothing more.
 #
 # Rank `rank` of `p` holds one stage, whose number is `rank`. It computes `m` forwards and `m` backwards, and in GPipe all forwards
 # come first:
@@ -269,23 +210,10 @@ def gpipe_order(rank, p, m):
 
 check("04.4", gpipe_order)
 
-# %% nbgrader={"grade": true, "grade_id": "04-4-lists", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.4", gpipe_order, part="lists").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-4-training", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.4", gpipe_order, part="training").passed
-### BEGIN HIDDEN TESTS
-assert check("04.4", gpipe_order, part="training", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
 # %% [markdown]
-# ## 04.5 1F1B's order
+# ## 04.5
 #
-# *Write · hard · 25 minutes · 6 points.* **You learn** how to hold fewer activations without waiting longer.
+# *Write · hard · 25 minutes.* **You learn** how to hold fewer activations without waiting longer.
 #
 # An activation is held from its forward to its backward. GPipe holds all `m`. In 1F1B each rank begins with backward as soon as a
 # gradient can be there, and from then on does one forward, one backward:
@@ -316,28 +244,10 @@ def one_f_one_b_order(rank, p, m):
 
 check("04.5", one_f_one_b_order)
 
-# %% nbgrader={"grade": true, "grade_id": "04-5-lists", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.5", one_f_one_b_order, part="lists").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-5-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.5", one_f_one_b_order, part="edges").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-5-training", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.5", one_f_one_b_order, part="training").passed
-### BEGIN HIDDEN TESTS
-assert check("04.5", one_f_one_b_order, part="training", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
 # %% [markdown]
-# ## 04.6 Bubble, share and memory of a schedule
+# ## 04.6
 #
-# *Predict · medium · 20 minutes · 5 points.* **You learn** what each schedule is for, in three numbers.
+# *Predict · medium · 20 minutes.* **You learn** what each schedule is for, in three numbers.
 #
 # On each *rank*, one micro-batch takes `F` seconds forward, `B` for the gradient of the input and `W` for those of the weights.
 # Messages are free. There are `p` ranks and `m` micro-batches.
@@ -387,28 +297,10 @@ def schedule_numbers(schedule, p, m, v, rank, F, B, W):
 
 check("04.6", schedule_numbers)
 
-# %% nbgrader={"grade": true, "grade_id": "04-6-bubble", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.6", schedule_numbers, part="bubble").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-6-share", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.6", schedule_numbers, part="share").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-6-held", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.6", schedule_numbers, part="held").passed
-### BEGIN HIDDEN TESTS
-assert check("04.6", schedule_numbers, part="held", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
 # %% [markdown]
-# ## 04.7 Bytes at the cuts
+# ## 04.7
 #
-# *Predict · medium · 15 minutes · 6 points.* **You learn** why pipelines run between nodes, over slow links.
+# *Predict · medium · 15 minutes.* **You learn** why pipelines run between nodes, over slow links.
 #
 # A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one sequence of `S` tokens. Activations and their
 # gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
@@ -453,25 +345,10 @@ cuts = {
 }
 check("04.7", cuts, seed=GRADE_SEED)
 
-# %% nbgrader={"grade": true, "grade_id": "04-7-cut", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.7", cuts, part="cut", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-7-schedules", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.7", cuts, part="schedules", seed=GRADE_SEED).passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-7-ddp", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.7", cuts, part="ddp", seed=GRADE_SEED).passed
-
 # %% [markdown]
-# ## 04.8 A backward in two parts
+# ## 04.8
 #
-# *Write · hard · 25 minutes · 6 points.* **You learn** what zero-bubble schedules are made of.
+# *Write · hard · 25 minutes.* **You learn** what zero-bubble schedules are made of.
 #
 # The backward of a linear layer y = x weightᵀ + bias computes two things, and only one of them is waited for:
 #
@@ -520,28 +397,10 @@ class TwoParts:
 
 check("04.8", TwoParts)
 
-# %% nbgrader={"grade": true, "grade_id": "04-8-values", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.8", TwoParts, part="values").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-8-edges", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.8", TwoParts, part="edges").passed
-### BEGIN HIDDEN TESTS
-assert check("04.8", TwoParts, part="edges", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "04-8-costs", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.8", TwoParts, part="costs").passed
-
 # %% [markdown]
-# ## 04.9 Find the bug: a loss that looks right
+# ## 04.9
 #
-# *Find the bug · medium · 15 minutes · 5 points.* **You learn** that the loss which is printed and the loss which is differentiated
+# *Find the bug · medium · 15 minutes.* **You learn** that the loss which is printed and the loss which is differentiated
 # can be two things.
 #
 # This is GPipe on two ranks, the halves of 04.1, as one writes it by hand. `parts` are the micro-batches, `width` is that of the cut.
@@ -651,28 +510,10 @@ def repaired_step(half, parts, width):
 
 check("04.9", repaired_step)
 
-# %% nbgrader={"grade": true, "grade_id": "04-9-gradients", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.9", repaired_step, part="gradients").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-9-uneven", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.9", repaired_step, part="uneven").passed
-### BEGIN HIDDEN TESTS
-assert check("04.9", repaired_step, part="uneven", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "04-9-messages", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.9", repaired_step, part="messages").passed
-
 # %% [markdown]
-# ## 04.10 Find the bug: one weight, two ranks
+# ## 04.10
 #
-# *Find the bug · medium · 20 minutes · 5 points.* **You learn** what "tied" means once a model is cut.
+# *Find the bug · medium · 20 minutes.* **You learn** what "tied" means once a model is cut.
 #
 # Many models use one matrix twice: the embedding looks tokens up in it, and the head multiplies by it. In a pipeline the first use
 # is on the first rank, the second one on the last:
@@ -773,25 +614,6 @@ def repaired_tied_step(stage, tied, inputs, targets, shape):
 
 
 check("04.10", repaired_tied_step)
-
-# %% nbgrader={"grade": true, "grade_id": "04-10-gradients", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.10", repaired_tied_step, part="gradients").passed
-### BEGIN HIDDEN TESTS
-assert check("04.10", repaired_tied_step, part="gradients", seed=GRADE_SEED + 1).passed
-### END HIDDEN TESTS
-
-# %% nbgrader={"grade": true, "grade_id": "04-10-bytes", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.10", repaired_tied_step, part="bytes").passed
-
-# %% nbgrader={"grade": true, "grade_id": "04-10-edges", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-from course_lib.checks import check
-
-assert check("04.10", repaired_tied_step, part="edges").passed
-
 
 # %% [markdown]
 # ## Where this leads

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import nbformat
 import pytest
 
+from course_lib.checks.kit import registry
+from course_lib.checks.kit.sheet import NumberExercise
+from tools import exercise_facts
 from tools.build_exercises import EXERCISES, all_drift, write
 from tools.exercise_text import learner_copy, read_master, solution_copy, stub
 
@@ -38,11 +43,33 @@ def test_every_answer_has_graded_cells_with_points(master):
     marks = [cell.metadata["nbgrader"] for cell in read_master(master).cells if "nbgrader" in cell.metadata]
     answers = {mark["grade_id"] for mark in marks if mark["solution"]}
     graded = [mark for mark in marks if mark["grade"]]
-    assert answers
+    assert len(answers) == sum(key.startswith(master.stem[:2]) for key in registry.EXERCISES)
     for answer in answers:
         levels = [mark for mark in graded if mark["grade_id"].startswith(f"{answer}-")]
         assert len(levels) >= 2
         assert all(mark["locked"] and mark["points"] > 0 and mark["schema_version"] == 3 for mark in levels)
+
+
+def test_every_exercise_of_the_master_is_headed_by_its_title_and_points(master):
+    text = "\n".join(cell.source for cell in read_master(master).cells)
+    specs = [spec for key, spec in registry.EXERCISES.items() if key.startswith(master.stem[:2])]
+    rows = re.findall(r"^\| (\d\d\.\d+) \| ([^|]+) \| ([^|]+) \| \w+ \| \d+ \| (\d+) \|$", text, re.MULTILINE)
+    assert [(key, f"{kind}: {title}", int(points)) for key, kind, title, points in rows] == [
+        (spec.key, spec.title if ": " in spec.title else f"{kind}: {spec.title}", exercise_facts.points(spec))
+        for spec, (_, kind, _, _) in zip(specs, rows, strict=True)
+    ]
+    for spec in specs:
+        assert f"## {spec.key} {spec.title[0].upper()}{spec.title[1:]}\n" in text
+        assert f"· {exercise_facts.points(spec)} points.*" in text.split(f"## {spec.key} ")[1].split("\n")[2]
+    assert f"exercises, {sum(map(exercise_facts.points, specs))} points, about " in text
+
+
+@pytest.mark.parametrize("exercise", registry.EXERCISES)
+def test_functions_are_graded_with_other_inputs_as_well(exercise):
+    """Where one would do, one does: each such run costs every submission its time. Numbers are drawn anew instead."""
+    spec = registry.EXERCISES[exercise]
+    again = [name for name, level in spec.levels.items() if getattr(level, "again", False)]
+    assert len(again) == (not isinstance(spec, NumberExercise))
 
 
 def test_graded_cells_import_check_afresh(master):

@@ -46,11 +46,15 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One graded step of an exercise: `points` for all of `cases`; `traffic` if the bytes count as well."""
+    """One graded step of an exercise: `points` for all of `cases`; `traffic` if the bytes count as well.
+
+    Its graded cell asks `again`, hidden, with other inputs: who only knows the first ones does not get its points.
+    """
 
     points: int
     cases: tuple[Any, ...]  # Case, or what the exercise's own probe takes
     traffic: bool = False
+    again: bool = False
     praise: str
 
 

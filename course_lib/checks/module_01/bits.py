@@ -187,7 +187,8 @@ TYPICAL: dict[Kind, tuple[tuple[Callable[[Number], float], str], ...]] = {
 
 
 def _level(kind: Kind, points: int, formats: tuple[str, ...], praise: str) -> Level:
-    return Level(points=points, cases=tuple(Patterns(format=name, kind=kind) for name in formats), praise=praise)
+    cases = tuple(Patterns(format=name, kind=kind) for name in formats)
+    return Level(points=points, again=kind == "normal", cases=cases, praise=praise)
 
 
 VALUE_OF_BITS = ProbeExercise(

@@ -66,6 +66,7 @@ COUNT = formula_exercise(
     levels={
         "grouped": Level(
             points=2,
+            again=True,
             cases=(_preset("llama3_1_8b"), _drawn("grouped", "another model"), _preset("llama3_1_405b")),
             praise="exact for grouped keys, from a toy to 405 billion",
         ),
@@ -183,6 +184,7 @@ ACTIVATIONS = formula_exercise(
     levels={
         "kept": Level(
             points=3,
+            again=True,
             cases=(
                 _run("odd", recompute=False, batch=3),
                 _run("as many kv heads", recompute=False),

@@ -104,7 +104,10 @@ STAND_STILL = ProbeExercise(
     verdict=verdict,
     levels={
         "moves": Level(
-            points=2, cases=(Training(shape=(12,), steps=512),), praise="512 lost updates add up to 1/8, as in fp32"
+            points=2,
+            again=True,
+            cases=(Training(shape=(12,), steps=512),),
+            praise="512 lost updates add up to 1/8, as in fp32",
         ),
         "edges": Level(
             points=2,

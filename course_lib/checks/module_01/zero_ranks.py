@@ -244,6 +244,7 @@ ZERO_1 = ProbeExercise(
     levels={
         "values": Level(
             points=2,
+            again=True,
             cases=(
                 Training(world_size=2, length=12),
                 Training(world_size=4, length=26),

@@ -40,7 +40,7 @@ fixed = partial(Ask, collective=False)
 
 CLAIMS = NumberExercise(
     key="02.10",
-    title="find the wrong number",
+    title="find the wrong number: two claims from real slides",
     given=given,
     ranks=lambda g: g.p,
     levels={

@@ -37,6 +37,7 @@ TREE_BROADCAST = WriteExercise(
     levels={
         "values": Level(
             points=2,
+            again=True,
             cases=(Case(world_size=4, length=9), Case(world_size=2, length=9)),
             praise="all ranks have rank 0's tensor, on 4 and on 2 ranks",
         ),
@@ -98,7 +99,10 @@ HIERARCHICAL = WriteExercise(
     cost=lambda case: inputs.cost(case, "all_reduce", "hierarchical", node_size=case.node_size),
     levels={
         "values": Level(
-            points=2, cases=(Case(world_size=4, length=24, node_size=2),), praise="right on 2 nodes of 2 ranks"
+            points=2,
+            again=True,
+            cases=(Case(world_size=4, length=24, node_size=2),),
+            praise="right on 2 nodes of 2 ranks",
         ),
         "edges": Level(
             points=1,
@@ -138,7 +142,7 @@ def _all_to_all(case: Case, seed: int) -> Puzzle:
 
 ALL_TO_ALL = WriteExercise(
     key="02.7",
-    title="pairwise all-to-all",
+    title="all-to-all",
     arguments=inputs.own_tensor,
     puzzle=_all_to_all,
     shape=lambda case, rank: (case.world_size * inputs.shard_rows(case, rank), *case.row),

@@ -38,7 +38,7 @@ def given(seed: int) -> Given:
 
 TRAFFIC = NumberExercise(
     key="02.1",
-    title="predict bytes, steps and seconds",
+    title="bytes, steps and seconds",
     given=given,
     ranks=lambda g: g.p,
     levels={

@@ -22,13 +22,15 @@ def _average(case: Case, seed: int) -> Puzzle:
 
 RING_MAX = WriteExercise(
     key="02.8",
-    title="find the bug: too many bytes",
+    title="find the bug: right values, too many bytes",
     arguments=inputs.own_tensor,
     puzzle=_largest,
     shape=inputs.whole_shape,
     cost=lambda case: inputs.cost(case, "all_reduce", "ring"),
     levels={
-        "values": Level(points=1, cases=(*EQUAL, *_UNEVEN), praise="still right, on 1 to 4 ranks and for every length"),
+        "values": Level(
+            points=1, again=True, cases=(*EQUAL, *_UNEVEN), praise="still right, on 1 to 4 ranks and for every length"
+        ),
         "bytes": Level(
             points=3, cases=COUNTED, traffic=True, praise="each rank sends 2(p-1)/p of the tensor: the bug is gone"
         ),
@@ -44,7 +46,7 @@ RING_MAX = WriteExercise(
 
 RING_AVERAGE = WriteExercise(
     key="02.9",
-    title="find the bug: right on 2 ranks",
+    title="find the bug: right on 2 ranks only",
     arguments=inputs.own_tensor,
     puzzle=_average,
     shape=inputs.whole_shape,
@@ -52,6 +54,7 @@ RING_AVERAGE = WriteExercise(
     levels={
         "values": Level(
             points=2,
+            again=True,
             cases=(Case(world_size=3, length=24), Case(world_size=4, length=24), Case(world_size=2, length=12)),
             praise="right on 3, 4 and 2 ranks",
         ),

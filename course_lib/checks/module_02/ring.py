@@ -22,7 +22,7 @@ COUNTED = (Case(world_size=4, length=64), Case(world_size=3, length=60))
 def ring_levels(target: str) -> dict[str, Level]:
     """Values on equal chunks, then every length, then the ring's traffic."""
     return {
-        "values": Level(points=2, cases=EQUAL, praise="right on 4 and on 2 ranks"),
+        "values": Level(points=2, again=True, cases=EQUAL, praise="right on 4 and on 2 ranks"),
         "edges": Level(points=1, cases=UNEVEN, praise="right for every length, shape and dtype, and on 1 rank"),
         "bytes": Level(points=2, cases=COUNTED, traffic=True, praise=target),
     }
@@ -89,7 +89,7 @@ ALL_REDUCE = WriteExercise(
     shape=inputs.whole_shape,
     cost=lambda case: inputs.cost(case, "all_reduce", "ring"),
     levels={
-        "values": Level(points=1, cases=EQUAL, praise="right on 4 and on 2 ranks"),
+        "values": Level(points=1, again=True, cases=EQUAL, praise="right on 4 and on 2 ranks"),
         "edges": Level(
             points=2,
             cases=(Case(world_size=3, length=3, row=(2, 4)), Case(world_size=4, length=27, dtype="bfloat16"), *UNEVEN),

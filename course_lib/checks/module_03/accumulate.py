@@ -76,7 +76,7 @@ def _loss(model: nn.Module, batches: list[list[Batch]]) -> Tensor:
     return F.cross_entropy(model(inputs), targets)
 
 
-def accumulate(
+def accumulated(
     model: DistributedDataParallel,
     parts: list[Batch],
     *,
@@ -118,19 +118,19 @@ ACCUMULATE = step_exercise(
     scene=scene,
     slips={
         "every rank still has the gradient of its own share: was no_sync left before the last micro-batch's forward?": (
-            partial(accumulate, quiet=lambda many: many)
+            partial(accumulated, quiet=lambda many: many)
         ),
         "every rank has the sum over its own micro-batches: nothing was averaged, and no loss was divided": (
-            partial(accumulate, quiet=lambda many: many, weight=lambda mine, rows: 1)
+            partial(accumulated, quiet=lambda many: many, weight=lambda mine, rows: 1)
         ),
         "these are the gradients of the mean of the micro-batches' means: a row of the short one weighs more": (
-            partial(accumulate, weight=lambda mine, rows: 1 / len(rows))
+            partial(accumulated, weight=lambda mine, rows: 1 / len(rows))
         ),
         "only the last micro-batch counts: were the gradients set to zero in between?": (
-            partial(accumulate, between=nn.Module.zero_grad)
+            partial(accumulated, between=nn.Module.zero_grad)
         ),
         "only the last micro-batch counts, by its own mean: were the gradients set to zero in between?": (
-            partial(accumulate, between=nn.Module.zero_grad, weight=lambda mine, rows: 1)
+            partial(accumulated, between=nn.Module.zero_grad, weight=lambda mine, rows: 1)
         ),
     },
     causes=causes_of_averages(lambda case: len(case.rows)),
@@ -153,6 +153,7 @@ ACCUMULATE = step_exercise(
         ),
         "edges": Level(
             points=1,
+            again=True,
             cases=(
                 Accumulation(world_size=2, rows=(4, 4, 1), look=True),
                 Accumulation(world_size=3, rows=(5,), look=True),

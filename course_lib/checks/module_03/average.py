@@ -129,6 +129,7 @@ BY_HAND = step_exercise(
     levels={
         "values": Level(
             points=2,
+            again=True,
             cases=(Averaging(world_size=4, model="mlp"), Averaging(world_size=2, model="mlp")),
             praise="the average of all ranks' gradients, on 4 and on 2 ranks",
         ),
@@ -191,6 +192,7 @@ IN_BUCKETS = step_exercise(
         ),
         "edges": Level(
             points=1,
+            again=True,
             cases=(
                 Averaging(world_size=3, model="frozen", bucket_bytes=16),
                 Averaging(world_size=3, model="tied", bucket_bytes=100),

@@ -36,6 +36,7 @@ LOOKS_RIGHT = ProbeExercise(
         ),
         "uneven": Level(
             points=2,
+            again=True,
             cases=(
                 Hunt(world_size=2, rows=(7, 8)),
                 Hunt(world_size=3, rows=(8, 7), ragged=True),
@@ -78,6 +79,7 @@ FIRST_STEP = ProbeExercise(
         ),
         "steps": Level(
             points=2,
+            again=True,
             cases=(
                 Hunt(world_size=2, rows=(8, 4, 8, 8), accumulation=3),
                 Hunt(world_size=4, rows=(16, 8, 16), accumulation=4, model="tied"),

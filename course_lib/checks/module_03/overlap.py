@@ -184,6 +184,7 @@ OVERLAP = step_exercise(
         ),
         "overlap": Level(
             points=2,
+            again=True,
             cases=(Backward(world_size=4, look=True), Backward(world_size=2, look=True)),
             praise="a step takes as long as its formula says: only the last bucket is not hidden",
         ),

@@ -169,6 +169,7 @@ SAME_START = ProbeExercise(
         ),
         "edges": Level(
             points=2,
+            again=True,
             cases=(
                 Wrapping(world_size=2, model="frozen"),
                 Wrapping(world_size=3, model="buffers"),

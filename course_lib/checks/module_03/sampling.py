@@ -172,6 +172,7 @@ SAMPLES = ProbeExercise(
         ),
         "uneven": Level(
             points=2,
+            again=True,
             cases=(
                 Epochs(world_size=3, samples=13),
                 Epochs(world_size=4, samples=9),

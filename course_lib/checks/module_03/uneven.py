@@ -117,6 +117,7 @@ UNEVEN = step_exercise(
         ),
         "uneven": Level(
             points=2,
+            again=True,
             cases=(Shares(counted=(6, 1)), Shares(counted=(2, 6, 3)), Shares(counted=(1, 5, 3, 6), model="tied")),
             praise="each target counts the same, on whichever rank it is",
         ),

@@ -55,7 +55,7 @@ def given(seed: int) -> Given:
 
 CLAIMS = NumberExercise(
     key="04.2",
-    title="find the wrong number",
+    title="find the wrong number: a slide's idle time",
     given=given,
     levels={
         "slide": Group(2, (

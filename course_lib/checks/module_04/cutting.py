@@ -123,6 +123,7 @@ CUT = ProbeExercise(
     levels={
         "small": Level(
             points=2,
+            again=True,
             cases=(
                 Layers(text="5 layers", costs=lambda random: [8, 1, 1, 1, 5], stages=2, only_uniform=True),
                 Layers(text="6 layers", costs=lambda random: [1, 2, 3, 4, 5, 9], stages=3),

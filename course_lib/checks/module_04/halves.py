@@ -115,7 +115,10 @@ HALVES = step_exercise(
     means="comm.send and comm.recv, not torch.distributed's own",
     levels={
         "values": Level(
-            points=2, cases=(Halves(), Halves(rows=3)), praise="28 and 10 parameters, the gradients of one device"
+            points=2,
+            again=True,
+            cases=(Halves(), Halves(rows=3)),
+            praise="28 and 10 parameters, the gradients of one device",
         ),
         "bytes": Level(
             points=1, cases=(Halves(look=True),), praise="one message each way, as large as the activation at the cut"

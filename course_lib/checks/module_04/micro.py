@@ -153,6 +153,7 @@ NOT_DIVIDED = step_exercise(
         ),
         "uneven": Level(
             points=2,
+            again=True,
             cases=(Micro(rows=(4, 4, 1)), Micro(rows=(1, 2, 3, 4)), Micro(rows=(5,))),
             praise="each row counts the same, in whichever micro-batch it is",
         ),

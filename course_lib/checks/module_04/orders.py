@@ -127,6 +127,7 @@ GPIPE = ProbeExercise(
         ),
         "training": Level(
             points=2,
+            again=True,
             cases=(Sizes(p=2, m=4, trains=True), Sizes(p=3, m=2, trains=True)),
             praise="real ranks that follow your lists have the gradients of one device",
         ),
@@ -159,6 +160,7 @@ ONE_F_ONE_B = ProbeExercise(
         ),
         "training": Level(
             points=2,
+            again=True,
             cases=(Sizes(p=3, m=5, trains=True), Sizes(p=2, m=4, trains=True), Sizes(p=3, m=2, trains=True)),
             praise="real ranks that follow your lists have the gradients of one device, and held no more",
         ),

@@ -172,7 +172,10 @@ TIED = step_exercise(
     means="comm.isend and comm.irecv, not torch.distributed's own",
     levels={
         "gradients": Level(
-            points=3, cases=(Tied(world_size=2), Tied(world_size=3)), praise="both copies have the whole gradient"
+            points=3,
+            again=True,
+            cases=(Tied(world_size=2), Tied(world_size=3)),
+            praise="both copies have the whole gradient",
         ),
         "bytes": Level(
             points=1,

@@ -264,6 +264,7 @@ TWO_PARTS = ProbeExercise(
         ),
         "edges": Level(
             points=2,
+            again=True,
             cases=(Layer(shapes=((2, 3),)), Layer(shapes=((4,), (4,), (4,))), Layer(shapes=((1,),), n_in=1, n_out=1)),
             praise="for (B, S, H) too, and with several micro-batches waiting",
         ),
