@@ -91,11 +91,10 @@ def unexpected_errors(cell):
     return [output.evalue for output in cell.outputs if output.output_type == "error"]
 
 
-def without_outputs(path):
-    """Clear a notebook's results, so that what is there afterwards was made in this run; return its path."""
+def ending_at(path, text):
+    """Leave out what comes after the first cell with this text; return the notebook's path."""
     notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
+    last = next(place for place, cell in enumerate(notebook.cells) if text in cell.source and cell.cell_type == "code")
+    notebook.cells = notebook.cells[: last + 1]
     nbformat.write(notebook, path)
     return path

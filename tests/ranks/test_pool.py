@@ -188,7 +188,8 @@ import torch.distributed as dist
 from course_lib.ranks import lifeline, run_ranks
 
 def report(path):
-    open(f"{path}/{dist.get_rank()}-{os.getpid()}", "w").close()
+    rank = dist.get_rank()
+    open(f"{path}/{rank}-{os.getpid()}", "w").close()
     {then}
 
 run_ranks(report, 4, sys.argv[1], timeout=60)
@@ -196,7 +197,14 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("then", ["pass", "dist.recv(__import__('torch').ones(1), 1)", "while True: pass"])
+WAIT_AND_SPIN = """if rank == 0:
+        dist.recv(__import__('torch').ones(1), 1)
+    while rank == 1: pass"""
+
+
+@pytest.mark.parametrize(
+    "then", ["pass", WAIT_AND_SPIN], ids=["between two runs", "one waits, one computes, two are done"]
+)
 def test_no_process_outlives_a_killed_notebook(tmp_path, then):
     notebook = subprocess.Popen([sys.executable, "-c", SCRIPT.replace("{then}", then), tmp_path], cwd=ROOT)
     pids = wait_for_pids(tmp_path, 4)
