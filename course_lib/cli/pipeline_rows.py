@@ -17,9 +17,10 @@ from course_lib.costs.comm.ddp import ddp_wrapping
 from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.costs.model.states import rank_parameters
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.mesh import make_mesh
 from course_lib.schedules import SCHEDULES, Schedule, make_schedule
 from course_lib.training.batches import Batches
-from course_lib.training.pipeline_parallel import PipelineTrainer
+from course_lib.training.techniques import replicate, stages
 from course_lib.training.trainer import Trainer
 from course_lib.verify import assert_parallel_equals
 
@@ -67,12 +68,13 @@ def on_one_device(config: TrainConfig, model: ModelConfig) -> Trainer:
     return Trainer(Decoder(model), config)
 
 
-def on_stages(config: TrainConfig, model: ModelConfig, schedule: Schedule) -> PipelineTrainer:
-    """The same in stages of as many layers; what is outside the layers is a layer to the cut."""
+def on_stages(config: TrainConfig, model: ModelConfig, schedule: Schedule, dp: int = 1) -> Trainer:
+    """The same in stages of as many layers, on `dp` pipelines; what is outside the layers is a layer to the cut."""
     sizes = [model.n_layers // schedule.n_stages] * schedule.n_stages
     sizes[0] += 1
     sizes[-1] += 1
-    return PipelineTrainer(Decoder(model), config, schedule=schedule, sizes=sizes)
+    techniques = [stages(schedule, sizes=sizes), *([replicate()] if dp > 1 else [])]
+    return Trainer(Decoder(model), config, mesh=make_mesh(pp=schedule.n_ranks, dp=dp), apply=techniques)
 
 
 def pipeline_traffic(schedule: Schedule, model: ModelConfig) -> Traffic:

@@ -52,7 +52,7 @@ def train_here(overrides: Sequence[str]) -> int:
     with train_run.unfinished_folder(run) as folder:
         print(train_run.heading(run, batches, choice), flush=True)
         try:
-            steps = (alone if run.parallel == "none" else on_pool)(run, batches, folder)
+            steps = (alone if run.ranks == 1 else on_pool)(run, batches, folder)
             print(train_run.finish(run, steps, choice, folder))
         except (ValueError, OSError, RuntimeError) as error:
             print(train_run.failure_line(error), file=sys.stderr)

@@ -13,18 +13,19 @@ from hydra.core.config_store import ConfigStore
 
 from course_lib import presets
 from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
-from course_lib.config import ModelConfig, TrainConfig, parse_model
+from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.ranks.api import check_world_size
 from course_lib.schedules import Schedule, make_schedule
 
 COMMAND = "train"
-PARALLEL = ("none", "ddp", "torch_ddp", "pp")
+ENGINES = ("own", "torch")  # who averages gradients: the course's code, or PyTorch's
 DTYPES = ("float32", "float64")
 MODELS = (*presets.names("tiny"), *presets.names("model"))
-PIPELINE = ("schedule", "microbatches", "stages_per_rank")  # only with parallel=pp; None: what `_pipeline` chooses
+PIPELINE = ("schedule", "microbatches", "stages_per_rank")  # only with pp > 1; None: what `_pipeline` chooses
 OPTIONS: dict[str, Any] = {
-    "parallel": "none",
-    "ranks": None,  # None: those that torchrun started, else one
+    "dp": 1,  # the degrees' product is the number of ranks
+    "pp": 1,
+    "engine": "own",
     "steps": 20,
     "batch": 16,  # sequences in a step, over all ranks
     "sequence": 64,
@@ -40,6 +41,7 @@ OPTIONS: dict[str, Any] = {
 }
 KEYS = ("model", *OPTIONS)
 _POSITIVE = ("steps", "batch", "sequence")
+_DEGREES = ("dp", "pp")
 
 _DEFAULTS = ["_self_", {"model": "tiny_llama"}]
 ConfigStore.instance().store(name=COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
@@ -53,8 +55,8 @@ class TrainRun:
 
     model: ModelConfig
     config: TrainConfig
-    parallel: str
-    ranks: int
+    parallel: ParallelConfig
+    engine: str
     schedule: Schedule | None  # of a pipeline
     steps: int
     batch: int
@@ -64,6 +66,11 @@ class TrainRun:
     out: Path | None
     values: Mapping[str, Any]  # the composition that all the others come from
     overrides: tuple[str, ...]  # that it was composed of
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train."""
+        return self.parallel.world_size
 
     def as_yaml(self) -> str:
         """The exact configuration, under the command that gives it."""
@@ -81,33 +88,32 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
             refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
     values = compose_values(COMMAND, overrides, typed=overrides)
     _check_kinds(values)
-    if values["ranks"] is None:
-        values["ranks"] = started or 1
-    _check_ranks(values, started)
+    parallel = ParallelConfig(dp=values["dp"], pp=values["pp"])
+    _check_ranks(parallel.world_size, started)
+    _check_batch(values)
     schedule = _pipeline(values)
     model = parse_model(values["model"]).config
     model.check_sequence(values["sequence"])
     return TrainRun(
         model=model,
         config=_train_config(values),
+        parallel=parallel,
         schedule=schedule,
         out=_folder(values["out"]),
         values=values,
         overrides=tuple(overrides),
-        **{name: values[name] for name in ("parallel", "ranks", "steps", "batch", "sequence", "dtype", "seed")},
+        **{name: values[name] for name in ("engine", "steps", "batch", "sequence", "dtype", "seed")},
     )
 
 
 def _check_kinds(values: Mapping[str, Any]) -> None:
     """Each value of the right kind."""
-    for name in (*_POSITIVE, "accumulation", "seed"):
+    for name in (*_POSITIVE, *_DEGREES, "accumulation", "seed"):
         require_whole(COMMAND, name, values[name])
-    for name in ("ranks", "microbatches", "stages_per_rank"):
+    for name in ("microbatches", "stages_per_rank"):
         if values[name] is not None:
             require_whole(COMMAND, name, values[name])
-    if values["ranks"] is not None:
-        check_world_size(values["ranks"])
-    for name in _POSITIVE:
+    for name in (*_POSITIVE, *_DEGREES):
         if values[name] < 1:
             refuse(COMMAND, f"{name}={values[name]}", f"{name} is positive", f"give {name} >= 1")
     if not 0 <= values["seed"] < 2**32:
@@ -115,48 +121,57 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     for name in ("lr", "weight_decay", "max_norm"):
         if type(values[name]) not in (int, float) and (name, values[name]) != ("max_norm", None):
             refuse(COMMAND, f"{name}={values[name]!r}", f"{name} is a number", "write it without quotes and units")
-    for name, choices in (("parallel", PARALLEL), ("dtype", DTYPES)):
+    for name, choices in (("engine", ENGINES), ("dtype", DTYPES)):
         if values[name] not in choices:
             refuse(COMMAND, f"{name}={values[name]!r}", "not a known kind", f"choose from {', '.join(choices)}")
 
 
-def _check_ranks(values: Mapping[str, Any], started: int | None) -> None:
-    """The ranks are those that there are, and each has a sequence, unless all ranks work on the same ones."""
-    ranks, batch = values["ranks"], values["batch"]
-    if started is not None and ranks != started:
+def _check_ranks(ranks: int, started: int | None) -> None:
+    """The degrees fit the ranks that there are, or those that this machine can start."""
+    if started is None:
+        check_world_size(ranks)
+    elif ranks != started:
         rule = f"torchrun started {started}"
-        refuse(COMMAND, f"ranks={ranks}", rule, f"leave ranks out, or give torchrun --nproc-per-node {ranks}")
-    if values["parallel"] == "none" and ranks > 1:
-        rule = "one device is one rank"
-        refuse(COMMAND, f"parallel=none on {ranks} ranks", rule, f"choose from {', '.join(PARALLEL[1:])}, or one rank")
-    if batch < ranks and values["parallel"] != "pp":
-        rule = "every rank needs a sequence"
-        refuse(COMMAND, f"batch={batch} on {ranks} ranks", rule, f"give batch >= {ranks} or fewer ranks")
+        way_out = f"give degrees whose product is {started}, as dp={started}, or torchrun --nproc-per-node {ranks}"
+        refuse(COMMAND, f"dp x pp = {ranks}", rule, way_out)
+
+
+def _check_batch(values: Mapping[str, Any]) -> None:
+    """Every share of the batch has a sequence."""
+    dp, batch = values["dp"], values["batch"]
+    if batch < dp:
+        refuse(COMMAND, f"batch={batch} with dp={dp}", "every rank needs a sequence", f"give batch >= {dp}, or less dp")
 
 
 def _pipeline(values: dict[str, Any]) -> Schedule | None:
     """The schedule of a pipeline; unsaid: 1F1B, as many micro-batches as ranks, as few stages as the schedule takes."""
     given = {name: values[name] for name in PIPELINE if values[name] is not None}
-    if values["parallel"] != "pp":
+    pp, name = values["pp"], given.get("schedule", "1f1b")
+    if pp == 1:
         for name, value in given.items():
-            way_out = f"leave {name} out, or choose parallel=pp"
-            refuse(COMMAND, f"{name}={value} with parallel={values['parallel']}", "it belongs to a pipeline", way_out)
+            way_out = f"leave {name} out, or give pp >= 2"
+            refuse(COMMAND, f"{name}={value} with pp=1", "it belongs to a pipeline", way_out)
         return None
-    ranks, name = values["ranks"], given.get("schedule", "1f1b")
-    values |= {"schedule": name, "microbatches": ranks, "stages_per_rank": 1 + (name == "interleaved"), **given}
-    microbatches, stages_per_rank = values["microbatches"], values["stages_per_rank"]
-    schedule = make_schedule(name, ranks, microbatches, stages_per_rank=stages_per_rank)
+    if values["engine"] == "torch":
+        rule, way_out = "PyTorch's engine trains along dp alone here", "choose engine=own, or pp=1"
+        refuse(COMMAND, f"engine=torch with pp={pp}", rule, way_out)
+    values |= {"schedule": name, "microbatches": pp, "stages_per_rank": 1 + (name == "interleaved"), **given}
+    schedule = make_schedule(name, pp, values["microbatches"], stages_per_rank=values["stages_per_rank"])
     if values["accumulation"] != 1:
         rule, way_out = "a pipeline accumulates over its micro-batches", "leave accumulation out, and give microbatches"
-        refuse(COMMAND, f"accumulation={values['accumulation']} with parallel=pp", rule, way_out)
-    if values["batch"] % microbatches:
-        above = (values["batch"] // microbatches + 1) * microbatches
-        rule, way_out = (
-            "all micro-batches have equally many sequences",
-            f"give batch={above}, or microbatches that divide {values['batch']}",
-        )
-        refuse(COMMAND, f"batch={values['batch']} in {microbatches} micro-batches", rule, way_out)
+        refuse(COMMAND, f"accumulation={values['accumulation']} with pp={pp}", rule, way_out)
+    _check_microbatches(values["batch"], values["dp"], values["microbatches"])
     return schedule
+
+
+def _check_microbatches(batch: int, dp: int, microbatches: int) -> None:
+    """All micro-batches of all pipelines have equally many sequences."""
+    parts = dp * microbatches
+    if batch % parts:
+        pipelines = f" on {dp} pipelines" if dp > 1 else ""
+        way_out = f"give batch={(batch // parts + 1) * parts}, or microbatches that divide {batch / dp:g}"
+        rule = "all micro-batches have equally many sequences"
+        refuse(COMMAND, f"batch={batch} in {microbatches} micro-batches{pipelines}", rule, way_out)
 
 
 def _train_config(values: Mapping[str, Any]) -> TrainConfig:

@@ -18,23 +18,19 @@ from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import layers_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.training.batches import Batches
-from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.loop import Step, tokens_of, train
-from course_lib.training.pipeline_parallel import PipelineTrainer
+from course_lib.training.techniques import replicate, stages
 from course_lib.training.text import describe_text, load_text
-from course_lib.training.torch_data_parallel import TorchDataParallelTrainer
+from course_lib.training.torch_techniques import torch_replicate
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
 
-TRAINERS: dict[str, type[Trainer]] = {
-    "none": Trainer,
-    "ddp": DataParallelTrainer,
-    "torch_ddp": TorchDataParallelTrainer,
-}
+REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
 LINES = 20  # of progress at least, where they cannot overwrite each other
 MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
 NUMBERS_KEPT = {"sgd": 2, "adamw": 4}  # for each parameter: weight, gradient, the optimizer's two
@@ -83,15 +79,17 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
 
     The ranks of a pipeline together keep the states of one model, but first each of them builds all of it.
     """
-    kept = NUMBERS_KEPT[run.config.optimizer]
-    return ranks_here * kept if run.schedule is None else max(ranks_here, kept)
+    return max(ranks_here, ranks_here * NUMBERS_KEPT[run.config.optimizer] // run.parallel.pp)
 
 
 def make_trainer(run: TrainRun, model: Decoder) -> Trainer:
-    """The trainer that the run asks for."""
-    if run.schedule is not None:
-        return PipelineTrainer(model, run.config, schedule=run.schedule)
-    return TRAINERS[run.parallel](model, run.config)
+    """The trainer that the run asks for: one technique for each degree above 1."""
+    if run.ranks == 1:
+        return Trainer(model, run.config)
+    mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp)
+    apply = [stages(run.schedule)] if run.schedule is not None else []
+    apply += [REPLICATE[run.engine]()] if run.parallel.dp > 1 else []
+    return Trainer(model, run.config, mesh=mesh, apply=apply)
 
 
 def work(run: TrainRun, batches: Batches, choice: Choice, folder: Path | None, live: bool) -> list[Step]:
@@ -139,13 +137,14 @@ def line_kept_open(live: bool) -> Iterator[None]:
 
 def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     """What is trained, how, and on what."""
-    where = "one device" if run.parallel == "none" else f"{run.ranks} rank{'s' * (run.ranks > 1)}"
+    degrees = " x ".join(f"{axis}={size}" for axis in ("pp", "dp") if (size := getattr(run.parallel, axis)) > 1)
+    where = f"{degrees} on {run.ranks} ranks" if degrees else "one device"
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
         where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"
     return (
         f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "
-        f"parallel={run.parallel} on {where} ({choice.device.type}); {describe_text()}, {len(batches.text):,} tokens"
+        f"engine={run.engine}, {where} ({choice.device.type}); {describe_text()}, {len(batches.text):,} tokens"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+import torch.distributed as dist
 
 from course_lib.cli.proof import Row, Rows
 from course_lib.comm.traces import Traffic
@@ -14,8 +15,9 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.ddp import ddp_step, ddp_wrapping
 from course_lib.costs.model.states import sgd_state_bytes
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.mesh import make_mesh
 from course_lib.training.batches import Batches
-from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.techniques import replicate
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_seconds
 from course_lib.verify import assert_parallel_equals
@@ -62,9 +64,9 @@ def alone(config: TrainConfig) -> Trainer:
     return Trainer(Decoder(MODEL), config)
 
 
-def on_ranks(config: TrainConfig) -> DataParallelTrainer:
+def on_ranks(config: TrainConfig) -> Trainer:
     """The same on ranks."""
-    return DataParallelTrainer(Decoder(MODEL), config)
+    return Trainer(Decoder(MODEL), config, mesh=make_mesh(dp=dist.get_world_size()), apply=(replicate(),))
 
 
 def data_parallel_traffic(world_size: int, itemsize: int) -> Traffic:

@@ -20,13 +20,12 @@ if TYPE_CHECKING:
         barrier,
         broadcast,
         gather,
-        iall_reduce_,
         reduce,
         reduce_scatter,
         scatter,
     )
     from course_lib.comm.opening import ALGORITHMS
-    from course_lib.comm.p2p import Handle, irecv, isend, recv, send
+    from course_lib.comm.p2p import Work, irecv, isend, recv, send
     from course_lib.comm.sweep import sweep_all_reduce
     from course_lib.comm.switches import settings
 else:

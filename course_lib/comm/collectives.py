@@ -8,12 +8,14 @@ algorithm sends. With the guard on, a call that does not match raises the same V
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, get_group_rank
 
 from course_lib.comm import doubling, hierarchical, naive, native, pairwise, ring, tree
 from course_lib.comm.opening import NATIVE, open_call
-from course_lib.comm.p2p import Handle, Port
+from course_lib.comm.p2p import Port, Work
 from course_lib.comm.reductions import COMBINE, finish
 
 Op = ReduceOp.RedOpType
@@ -44,6 +46,7 @@ def all_reduce(
     return _all_reduce(x.detach().clone(), op, algorithm, port, node_size)
 
 
+@overload
 def all_reduce_(
     x: Tensor,
     *,
@@ -51,30 +54,44 @@ def all_reduce_(
     algorithm: str = "ring",
     group: ProcessGroup | None = None,
     node_size: int | None = None,
-) -> Tensor:
-    """`all_reduce` in place; returns `x`."""
-    port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
-    _all_reduce(x.detach(), op, algorithm, port, node_size)
-    return x
+    async_op: Literal[False] = False,
+) -> Tensor: ...
 
 
-def iall_reduce_(
+@overload
+def all_reduce_(
     x: Tensor,
     *,
     op: Op = ReduceOp.SUM,
     algorithm: str = "ring",
     group: ProcessGroup | None = None,
     node_size: int | None = None,
-) -> Handle:
-    """`all_reduce_` in the background: it returns at once, and `x` may be used again after the handle's `wait()`.
+    async_op: Literal[True],
+) -> Work: ...
 
-    All such calls of a process run on one thread in the order of their launch. Any other call lets them end first, so
-    that a rank's calls have one order. With the guard on, the launch waits until all ranks have launched.
+
+def all_reduce_(
+    x: Tensor,
+    *,
+    op: Op = ReduceOp.SUM,
+    algorithm: str = "ring",
+    group: ProcessGroup | None = None,
+    node_size: int | None = None,
+    async_op: bool = False,
+) -> Tensor | Work:
+    """`all_reduce` in place; returns `x`.
+
+    With `async_op` it returns at once, and `x` may be used again after the returned work's `wait()`. All such calls of
+    a process run on one thread in the order of their launch. Any other call lets them end first, so that a rank's
+    calls have one order. With the guard on, the launch waits until all ranks have launched.
     """
-    port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size, background=True)
+    port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size, background=async_op)
+    if not async_op:
+        _all_reduce(x.detach(), op, algorithm, port, node_size)
+        return x
     if algorithm == NATIVE:
-        return port.native_in_background("iall_reduce_", x, lambda: native.iall_reduce(x.detach(), op, port.group))
-    return port.in_background("iall_reduce_", lambda: _all_reduce(x.detach(), op, algorithm, port, node_size))
+        return port.native_in_background("all_reduce_", x, lambda: native.all_reduce_async(x.detach(), op, port.group))
+    return port.in_background("all_reduce_", lambda: _all_reduce(x.detach(), op, algorithm, port, node_size))
 
 
 def _all_reduce(x: Tensor, op: Op, algorithm: str, port: Port, node_size: int | None) -> Tensor:

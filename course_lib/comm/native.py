@@ -18,7 +18,7 @@ def all_reduce(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> Tensor
     return x
 
 
-def iall_reduce(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> dist.Work:
+def all_reduce_async(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> dist.Work:
     """`dist.all_reduce` with `async_op=True`, in place."""
     work = dist.all_reduce(x, op=op, group=group, async_op=True)
     assert work is not None

@@ -23,7 +23,7 @@ from course_lib.errors import four_parts
 RECEIVE_LIMIT = timedelta(seconds=300)
 
 
-class Handle:
+class Work:
     """A message under way. `wait()` must be called once; only then is the buffer free (send) or filled (receive)."""
 
     def __init__(self, what: str, finish: Callable[[], None] | None) -> None:
@@ -40,7 +40,7 @@ class Handle:
         """Let nobody wait for it: what it belongs to has failed."""
         self._finish = None
 
-    def begin_with(self, step: Callable[[], object]) -> Handle:
+    def begin_with(self, step: Callable[[], object]) -> Work:
         """Let `wait()` do `step` first; if that raises, the message is given up."""
         finish = self._finish
 
@@ -79,15 +79,15 @@ class Port:
         port._names = [self._names[rank] for rank in ranks]
         return port
 
-    def isend(self, x: Tensor, peer: int) -> Handle:
+    def isend(self, x: Tensor, peer: int) -> Work:
         """Start sending `x` to `peer`. An empty tensor is no message."""
         if x.numel() == 0:
-            return Handle("", None)
+            return Work("", None)
         started, what = clock.now_s(), f"isend to {self._names[peer]}"
         timing = clock.ports()
         if timing is None:
             work = self.group.send([x], self._places[peer], self._tag)
-            return Handle(what, lambda: self._end("send", work, x, peer, started))
+            return Work(what, lambda: self._end("send", work, x, peer, started))
         start, end = timing.send(x.nbytes, self._names[self.rank], self._names[peer])
         header = torch.tensor([start], dtype=torch.float64)
         works = [self.group.send([part], self._places[peer], self._tag) for part in (header, x)]
@@ -98,17 +98,17 @@ class Port:
             timing.pass_until(end)
             self._note("send", x.nbytes, peer, timing.emulated(start), timing.emulated(end))
 
-        return Handle(what, finish)
+        return Work(what, finish)
 
-    def irecv(self, into: Tensor, peer: int) -> Handle:
+    def irecv(self, into: Tensor, peer: int) -> Work:
         """Start receiving from `peer` into `into`. An empty tensor is no message."""
         if into.numel() == 0:
-            return Handle("", None)
+            return Work("", None)
         started, what = clock.now_s(), f"irecv from {self._names[peer]}"
         timing = clock.ports()
         if timing is None:
             work = self.group.recv([into], self._places[peer], self._tag)
-            return Handle(what, lambda: self._end("recv", work, into, peer, started))
+            return Work(what, lambda: self._end("recv", work, into, peer, started))
         header = torch.empty(1, dtype=torch.float64)
         works = [self.group.recv([part], self._places[peer], self._tag) for part in (header, into)]
 
@@ -119,15 +119,15 @@ class Port:
             timing.pass_until(end)
             self._note("recv", into.nbytes, peer, started, timing.emulated(end))
 
-        return Handle(what, finish)
+        return Work(what, finish)
 
-    def isend_labelled(self, x: Tensor, peer: int) -> Handle:
+    def isend_labelled(self, x: Tensor, peer: int) -> Work:
         """Send the label of `x` ahead of it."""
         mine = label.of(x)
         announcing = self.group.send([mine], self._places[peer], self._tag)
         return self._tagged(mine).isend(x, peer).begin_with(announcing.wait)
 
-    def irecv_labelled(self, into: Tensor, peer: int) -> Handle:
+    def irecv_labelled(self, into: Tensor, peer: int) -> Work:
         """Receive a label, compare it with `into`, then receive the message."""
         mine, theirs = label.of(into), label.of(into)
         announced = self.group.recv([theirs], self._places[peer], self._tag)
@@ -154,11 +154,11 @@ class Port:
         receiving.wait()
         sending.wait()
 
-    def in_background(self, name: str, work: Callable[[], object]) -> Handle:
+    def in_background(self, name: str, work: Callable[[], object]) -> Work:
         """Let the communication thread do `work`; `wait` raises what went wrong there."""
         what, timing = f"{name} #{self.call}", clock.ports()
         if timing is None:
-            return Handle(what, background.submit(work).wait)
+            return Work(what, background.submit(work).wait)
         run, catch_up = timing.in_background(work)
         call = background.submit(run)
 
@@ -166,9 +166,9 @@ class Port:
             call.wait()
             catch_up()
 
-        return Handle(what, finish)
+        return Work(what, finish)
 
-    def native_in_background(self, name: str, payload: Tensor, start: Callable[[], dist.Work]) -> Handle:
+    def native_in_background(self, name: str, payload: Tensor, start: Callable[[], dist.Work]) -> Work:
         """Start an asynchronous native call; `wait` notes it."""
         started, work = clock.now_s(), start()
 
@@ -176,7 +176,7 @@ class Port:
             work.wait()
             self._note("native", payload.nbytes, None, started, clock.now_s())
 
-        return Handle(f"{name} #{self.call}", finish)
+        return Work(f"{name} #{self.call}", finish)
 
     @contextmanager
     def native(self, payload: Tensor | None) -> Iterator[None]:
@@ -217,13 +217,13 @@ class Port:
             ledger.record(event)
 
 
-def isend(x: Tensor, dst: int, group: ProcessGroup | None = None) -> Handle:
+def isend(x: Tensor, dst: int, group: ProcessGroup | None = None) -> Work:
     """Start sending `x` to global rank `dst`; keep the handle and `wait()` for it before changing `x`."""
     port, peer = _port_to("isend", "dst", dst, group)
     return _isend(port, _sendable("isend", x), peer)
 
 
-def irecv(into: Tensor, src: int, group: ProcessGroup | None = None) -> Handle:
+def irecv(into: Tensor, src: int, group: ProcessGroup | None = None) -> Work:
     """Start receiving from global rank `src` into `into`, which must have the message's length and dtype."""
     port, peer = _port_to("irecv", "src", src, group)
     return _irecv(port, _sendable("irecv", into), peer)
@@ -242,11 +242,11 @@ def recv(into: Tensor, src: int, group: ProcessGroup | None = None) -> Tensor:
     return into
 
 
-def _isend(port: Port, x: Tensor, peer: int) -> Handle:
+def _isend(port: Port, x: Tensor, peer: int) -> Work:
     return port.isend_labelled(x, peer) if active.guard and x.numel() else port.isend(x, peer)
 
 
-def _irecv(port: Port, into: Tensor, peer: int) -> Handle:
+def _irecv(port: Port, into: Tensor, peer: int) -> Work:
     return port.irecv_labelled(into, peer) if active.guard and into.numel() else port.irecv(into, peer)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -37,13 +37,48 @@ def fill(tensors: Iterable[AnyTensor], bucket_bytes: int) -> list[list[AnyTensor
 
 
 class Bucket:
-    """The gradients of some parameters as views of one flat tensor."""
+    """The gradients of some parameters as views of one flat tensor, and which of them a backward has brought so far.
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = parameters
+    `numbers` are the parameters' in the model.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], numbers: Sequence[int] = ()) -> None:
+        self.parameters, self.numbers = parameters, numbers
         sizes = [parameter.numel() for parameter in parameters]
         self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
         self.views = [part.view_as(p) for part, p in zip(self.flat.split(sizes), parameters, strict=True)]
+        self.begin(range(len(parameters)))
+
+    def begin(self, awaited: Iterable[int]) -> None:
+        """A backward begins: these places must be filled before the bucket may leave."""
+        self.pending, self.filled = set(awaited), set[int]()
+        self.launched = False
+        self.work: comm.Work | None = None
+
+    def mark_ready(self, place: int) -> None:
+        """One parameter's gradient is complete; what comes a second time lies in the bucket already."""
+        if place not in self.filled:
+            self.take(place)
+            self.filled.add(place)
+            self.pending.discard(place)
+
+    def launch(self, hook: Callable[[Bucket], comm.Work | None]) -> None:
+        """Let `hook` average the bucket; zeros stand where no gradient came."""
+        for place in range(len(self.parameters)):
+            self.mark_ready(place)
+        self.launched, self.work = True, hook(self)
+
+    def wait(self) -> None:
+        """Return when the average is there."""
+        work, self.work = self.work, None
+        if work is not None:
+            work.wait()
+
+    def give_up(self) -> None:
+        """Let nobody wait for it: the backward has failed."""
+        work, self.work = self.work, None
+        if work is not None:
+            work.give_up()
 
     def take(self, place: int) -> None:
         """Let one parameter's gradient lie in the bucket from now on; where there is none, the bucket holds zeros."""

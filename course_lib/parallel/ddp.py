@@ -15,7 +15,8 @@ from course_lib.comm import call
 from course_lib.errors import four_parts
 from course_lib.parallel import agreement, replicate
 from course_lib.parallel.buckets import BUCKET_BYTES
-from course_lib.parallel.reducer import OPERATION, Plan, Reducer
+from course_lib.parallel.plan import OPERATION, Plan
+from course_lib.parallel.reducer import Hook, Reducer
 
 
 class DistributedDataParallel(nn.Module):
@@ -71,12 +72,18 @@ class DistributedDataParallel(nn.Module):
         if self.plan.broadcast_buffers and self._step_begins:
             replicate.broadcast_tensors([*self.module.buffers()], self.plan.group, self.plan.first_rank)
         self._step_begins = self._syncing
-        self._reducer.prepare(self._syncing)
+        self._reducer.prepare_for_backward(self._syncing)
         output = self.module(*args, **kwargs)
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
-                tensor.register_hook(self._reducer.begin)  # so that a rank whose batch reaches no parameter takes part
+                tensor.register_hook(
+                    self._reducer.begin_backward
+                )  # so that a rank whose batch reaches no parameter takes part
         return output
+
+    def register_comm_hook(self, hook: Hook) -> None:
+        """Let `hook(plan, bucket)` work on each bucket in place of `plan.allreduce_hook`; all ranks the same one."""
+        self._reducer.hook = hook
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib import comm
-from course_lib.comm import Handle
+from course_lib.comm import Work
 from course_lib.parallel.deferred import Deferred
 from course_lib.schedules import (
     LABELS,
+    Backward,
     BackwardInput,
     BackwardWeight,
     Compute,
@@ -32,6 +33,20 @@ from course_lib.schedules import (
 )
 
 Place = tuple[int, int]  # stage, micro-batch
+
+METHODS: dict[type[Instruction], str] = {
+    Forward: "forward",
+    Backward: "backward",
+    BackwardInput: "backward",
+    BackwardWeight: "backward_weight",
+    SendActivation: "send_activation",
+    RecvActivation: "recv_activation",
+    SendGradient: "send_gradient",
+    RecvGradient: "recv_gradient",
+}
+ENDS = (
+    Backward | BackwardWeight | SendGradient
+)  # of a stage's work; a send last: it waits for what is in the background
 
 
 class Pipeline:
@@ -53,11 +68,15 @@ class Pipeline:
         self.durations = durations.part(schedule.stages_per_rank) if durations else None  # of one stage
         self.rank, self.names = group.rank(), dist.get_process_group_ranks(group)
         self.device = next(parameter.device for stage in stages.values() for parameter in stage.parameters())
+        self.stage_complete: Callable[[int], object] = lambda stage: None  # called once a stage's gradients are there
         self.held = Held(in_flight=0, stashed=0)  # the most of the last run, counted on what was kept
         self.stashed_bytes = 0  # the most that weights' gradients waited with
 
     def run(
-        self, microbatches: Sequence[Tensor], shapes: Sequence[Tensor], loss: Callable[[Tensor, int], Tensor]
+        self,
+        microbatches: Sequence[Tensor],
+        shapes: Sequence[Sequence[Tensor]],
+        loss: Callable[[Tensor, int], Tensor],
     ) -> None:
         """Forward and backward of all micro-batches: gradients are added to `.grad` of this rank's weights.
 
@@ -65,15 +84,19 @@ class Pipeline:
         NCCL needs. An output that was sent is let go when its gradient has come back; of gradients that were sent no
         more are kept than there are ranks.
 
-        `shapes` are like what each stage takes. `loss` makes of the last stage's output, and a micro-batch's number,
-        what is to be differentiated; the gradients are those of the sum over micro-batches.
+        `shapes` are, for each micro-batch, like what each stage takes. `loss` makes of the last stage's output, and
+        a micro-batch's number, what is to be differentiated; the gradients are those of the sum over micro-batches.
+        `stage_complete` is called with each stage whose gradients are all there.
 
         Cost: `course_lib.costs.comm.pipeline`.
         """
         run = _Run(self, microbatches, shapes, loss)
         try:
-            for instruction in self.schedule.lists[self.rank]:
+            ends = self.ends
+            for place, instruction in enumerate(self.schedule.lists[self.rank]):
                 run.do(instruction)
+                if ends.get(instruction.stage) == place:
+                    self.stage_complete(instruction.stage)
             run.finish()
         finally:
             run.give_up()
@@ -95,6 +118,12 @@ class Pipeline:
                 comm.send(x.contiguous(), self.names[after], self.group)
         return x
 
+    @property
+    def ends(self) -> dict[int, int]:
+        """By stage of this rank, the place in its list from which on the stage's gradients are complete."""
+        mine = enumerate(self.schedule.lists[self.rank])
+        return {one.stage: place for place, one in mine if isinstance(one, ENDS)}
+
     def room(self, like: Tensor) -> Tensor:
         """Memory for a message; `empty_like` would take 100 times as long, since `like` is on no device."""
         return torch.empty(like.shape, dtype=like.dtype, device=self.device)
@@ -105,119 +134,117 @@ class Pipeline:
 
 
 class _Run:
-    """What one rank holds while it goes through its list."""
+    """What one rank holds while it goes through its list: one method for each instruction."""
 
     def __init__(
         self,
         pipeline: Pipeline,
         microbatches: Sequence[Tensor],
-        shapes: Sequence[Tensor],
+        shapes: Sequence[Sequence[Tensor]],
         loss: Callable[[Tensor, int], Tensor],
     ) -> None:
         self.pipeline, self.schedule, self.stages = pipeline, pipeline.schedule, pipeline.stages
         self.microbatches, self.shapes, self.loss = microbatches, shapes, loss
         lists = self.schedule.lists[pipeline.rank]
         self.split = {(one.stage, one.microbatch) for one in lists if isinstance(one, BackwardInput)}
+        self.last_stage = self.schedule.n_stages - 1
         self.saved: dict[Place, tuple[Tensor, Tensor]] = {}  # input and output of a stage, until its backward
         self.owed: dict[Place, Deferred] = {}  # weights' gradients, until BackwardWeight
         self.ready: dict[Message, Tensor] = {}  # gradients to be sent; what a stage hands to one on its own rank
-        self.arriving: dict[Message, tuple[Tensor, Handle]] = {}
-        self.sent: dict[Place, Handle] = {}  # outputs, until their gradients come back
-        self.leaving: deque[Handle] = deque()  # gradients, the oldest first
+        self.arriving: dict[Message, tuple[Tensor, Work]] = {}
+        self.sent: dict[Place, Work] = {}  # outputs, until their gradients come back
+        self.leaving: deque[Work] = deque()  # gradients, the oldest first
         self.most_in_flight = self.most_stashed = self.most_stashed_bytes = 0
 
     def do(self, instruction: Instruction) -> None:
         """Carry out one instruction."""
-        place = (instruction.stage, instruction.microbatch)
-        match instruction:
-            case Compute():
-                self.compute(instruction, place)
-            case RecvActivation():
-                self.receive(instruction, self.shapes[instruction.stage], instruction.stage - 1)
-            case RecvGradient():
-                self.receive(instruction, self.shapes[instruction.stage + 1], instruction.stage + 1)
-            case SendActivation():
-                self.sent[place] = self.send(self.saved[place][1].detach(), instruction.stage + 1)
-            case SendGradient():
-                self.leaving.append(self.send(self.ready.pop(instruction), instruction.stage - 1))
-                if len(self.leaving) > self.schedule.n_ranks:
-                    self.leaving.popleft().wait()  # it has most likely arrived; now its memory can go
+        getattr(self, METHODS[type(instruction)])(instruction)
 
-    def receive(self, message: Message, like: Tensor, stage: int) -> None:
-        """Post a receive; who needs what it brings waits for it."""
-        into = self.pipeline.room(like)
+    def forward(self, one: Forward) -> None:
+        """A stage's output, or on the last stage its loss; both ends of it are kept for backward."""
+        place = (one.stage, one.microbatch)
+        x = self.take(RecvActivation(*place)).requires_grad_() if one.stage else self.microbatches[one.microbatch]
+        later = Deferred() if place in self.split else None
+        with self.timed(one):
+            with later or nullcontext():
+                y = self.stages[one.stage](x)
+            if one.stage == self.last_stage:
+                y = self.loss(y, one.microbatch)
+        if later:
+            self.owed[place] = later
+        if one.stage < self.last_stage and self.schedule.rank_of(one.stage + 1) == self.pipeline.rank:
+            self.ready[RecvActivation(one.stage + 1, one.microbatch)] = y.detach()
+        self.saved[place] = (x, y)
+        self.most_in_flight = max(self.most_in_flight, len(self.saved))
+
+    def backward(self, one: Backward | BackwardInput) -> None:
+        """Gradients of a stage's weights, or those that are not left for later, and of its input."""
+        place = (one.stage, one.microbatch)
+        gradient = None if one.stage == self.last_stage else self.take(RecvGradient(*place))
+        x, y = self.saved.pop(place)
+        if sent := self.sent.pop(place, None):
+            sent.wait()  # it has arrived, since its gradient came back; now its memory can go
+        with self.timed(one):
+            if y.requires_grad:  # not if everything up to here is frozen
+                torch.autograd.backward(y, gradient)
+        if one.stage:
+            assert x.grad is not None
+            own = self.schedule.rank_of(one.stage - 1) == self.pipeline.rank
+            self.ready[RecvGradient(one.stage - 1, one.microbatch) if own else SendGradient(*place)] = x.grad
+        stashed = [later.retained_bytes for place, later in self.owed.items() if place not in self.saved]
+        self.most_stashed = max(self.most_stashed, len(stashed))
+        self.most_stashed_bytes = max(self.most_stashed_bytes, sum(stashed))
+
+    def backward_weight(self, one: BackwardWeight) -> None:
+        """The gradients of weights that were left for later."""
+        later = self.owed.pop((one.stage, one.microbatch))
+        with self.timed(one):
+            later.finish()
+
+    def send_activation(self, one: SendActivation) -> None:
+        """Start sending a stage's output to the next one."""
+        place = (one.stage, one.microbatch)
+        self.sent[place] = self.isend(self.saved[place][1].detach(), one.stage + 1)
+
+    def recv_activation(self, one: RecvActivation) -> None:
+        """Post the receive of a stage's input."""
+        self.irecv(one, one.stage, one.stage - 1)
+
+    def send_gradient(self, one: SendGradient) -> None:
+        """Start sending the gradient of a stage's input back."""
+        self.leaving.append(self.isend(self.ready.pop(one), one.stage - 1))
+        if len(self.leaving) > self.schedule.n_ranks:
+            self.leaving.popleft().wait()  # it has most likely arrived; now its memory can go
+
+    def recv_gradient(self, one: RecvGradient) -> None:
+        """Post the receive of the gradient of a stage's output."""
+        self.irecv(one, one.stage + 1, one.stage + 1)
+
+    @contextmanager
+    def timed(self, compute: Compute) -> Iterator[None]:
+        """Show a computation in the timeline; with `durations` it lasts as long as they say."""
+        label, durations = LABELS[type(compute)], self.pipeline.durations
+        with nullcontext() if durations else comm.span(label):
+            yield
+        if durations:
+            comm.compute(durations.of(compute), label)
+
+    def irecv(self, message: Message, boundary: int, stage: int) -> None:
+        """Post a receive from a stage of what passes a boundary; who needs what it brings waits for it."""
+        into = self.pipeline.room(self.shapes[message.microbatch][boundary])
         self.arriving[message] = (into, comm.irecv(into, self.pipeline.peer(stage), self.pipeline.group))
 
-    def send(self, x: Tensor, stage: int) -> Handle:
-        """Start a send, and go on."""
+    def isend(self, x: Tensor, stage: int) -> Work:
+        """Start a send to a stage's rank, and go on."""
         return comm.isend(x.contiguous(), self.pipeline.peer(stage), self.pipeline.group)
 
     def take(self, message: Message) -> Tensor:
         """What a message brought, or a stage on this rank handed over."""
         if message in self.ready:
             return self.ready.pop(message)
-        x, handle = self.arriving.pop(message)
-        handle.wait()
+        x, work = self.arriving.pop(message)
+        work.wait()
         return x
-
-    def compute(self, compute: Compute, place: Place) -> None:
-        """Wait for what a computation needs, then compute, for as long as it is to last."""
-        last = compute.stage == self.schedule.n_stages - 1
-        needed: Tensor | None = None
-        if isinstance(compute, Forward):
-            first = not compute.stage
-            needed = self.microbatches[compute.microbatch] if first else self.take(RecvActivation(*place))
-        elif not isinstance(compute, BackwardWeight) and not last:
-            needed = self.take(RecvGradient(*place))
-        label, durations = LABELS[type(compute)], self.pipeline.durations
-        with nullcontext() if durations else comm.span(label):
-            self.work(compute, place, needed)
-        if durations:
-            comm.compute(durations.of(compute), label)
-
-    def work(self, compute: Compute, place: Place, needed: Tensor | None) -> None:
-        """The computation itself; `needed` is the stage's input, or the gradient of its output if others sent one."""
-        if isinstance(compute, BackwardWeight):
-            self.owed.pop(place).finish()
-        elif isinstance(compute, Forward):
-            assert needed is not None
-            self.forward(place, needed)
-            self.most_in_flight = max(self.most_in_flight, len(self.saved))
-        else:
-            self.backward(place, needed)
-            stashed = [later.retained_bytes for one, later in self.owed.items() if one not in self.saved]
-            self.most_stashed = max(self.most_stashed, len(stashed))
-            self.most_stashed_bytes = max(self.most_stashed_bytes, sum(stashed))
-
-    def forward(self, place: Place, x: Tensor) -> None:
-        """A stage's output, or on the last stage its loss; both ends of it are kept for backward."""
-        stage, microbatch = place
-        if stage:
-            x.requires_grad_()
-        later = Deferred() if place in self.split else None
-        with later or nullcontext():
-            y = self.stages[stage](x)
-        if later:
-            self.owed[place] = later
-        if stage == self.schedule.n_stages - 1:
-            y = self.loss(y, microbatch)
-        elif self.schedule.rank_of(stage + 1) == self.pipeline.rank:
-            self.ready[RecvActivation(stage + 1, microbatch)] = y.detach()
-        self.saved[place] = (x, y)
-
-    def backward(self, place: Place, gradient: Tensor | None) -> None:
-        """Gradients of a stage's weights, or those that are not left for later, and of its input."""
-        stage, microbatch = place
-        x, y = self.saved.pop(place)
-        if sent := self.sent.pop(place, None):
-            sent.wait()  # it has arrived, since its gradient came back; now its memory can go
-        if y.requires_grad:  # not if everything up to here is frozen
-            torch.autograd.backward(y, gradient)
-        if not stage:
-            return
-        assert x.grad is not None
-        own = self.schedule.rank_of(stage - 1) == self.pipeline.rank
-        self.ready[RecvGradient(stage - 1, microbatch) if own else SendGradient(*place)] = x.grad
 
     def finish(self) -> None:
         """Wait until the last gradients have passed."""
@@ -226,5 +253,5 @@ class _Run:
 
     def give_up(self) -> None:
         """Let nobody wait any more: nothing is left unless something failed."""
-        for handle in [*self.sent.values(), *self.leaving, *(handle for _, handle in self.arriving.values())]:
-            handle.give_up()
+        for work in [*self.sent.values(), *self.leaving, *(work for _, work in self.arriving.values())]:
+            work.give_up()

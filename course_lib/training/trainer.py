@@ -1,92 +1,153 @@
-"""One device's training, step by step. A parallel technique is a subclass that overrides what it does differently."""
+"""One trainer for one device and for every mesh: techniques change the model and say where its parameters lie."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
+from course_lib.parallel.local import Local
+from course_lib.parallel.stages import skeleton
 from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
-
-FILE = "trainer.pt"
+from course_lib.training.checkpoint import check_names, on_first_rank, read, write
+from course_lib.training.engine import Engine
+from course_lib.training.setup import Setup, Technique
 
 
 class Trainer:
-    """Trains `model` on whole batches.
+    """Trains `model` on whole batches: on one device, or on the ranks of `mesh` by the techniques in `apply`.
 
-    Under a parallel technique every method is called on all ranks, each with the whole batch: the trainer takes its
-    own share. `module` is the model under its own names; `model` is what is called, wrapped or not.
+    On a mesh every method is called on all ranks, each with the whole batch: a rank takes its own share, the rows of
+    its coordinate on "dp". `model` is what is called here, wrapped or cut; `local` are this rank's parts of it by the
+    model's own names, and `local.layout` says where everything lies.
+
+    Cost: besides what the techniques send, two all-gathers along "dp" of one row of numbers from each rank: samples
+    and targets before the first forward, since they weigh the loss, and the losses after the last backward.
+    Raises: ValueError if nothing is trained, or techniques and mesh do not fit each other.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
-        self.config = config
-        self.module = model
-        self.model = self.wrap(model)
-        check_trained(self.module)
-        self.optimizer = make_optimizer(self.model, config)
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """What stands between the trainer and the model: nothing on one device."""
-        return model
+    def __init__(
+        self, model: nn.Module, config: TrainConfig, *, mesh: DeviceMesh | None = None, apply: Sequence[Technique] = ()
+    ) -> None:
+        check_trained(model)
+        self.config, self.local = config, Local(model, mesh)
+        self.persistent = tuple(model.state_dict())
+        setup = Setup(
+            model=model,
+            local=self.local,
+            config=config,
+            engine=Engine(model, config.accumulation),
+            skeleton=model if mesh is None else skeleton(model),
+        )
+        for technique in apply:
+            technique(setup)
+        setup.check_axes()
+        self.local.check_table()
+        self.model, self.engine = setup.model, setup.engine
+        self.trained = [name for name, p in self.local.parameters.items() if p.requires_grad]
+        self.optimizer = make_optimizer([self.local.parameters[name] for name in self.trained], config)
 
     @property
     def n_microbatches(self) -> int:
         """Into how many parts a rank cuts its share of a batch."""
-        return self.config.accumulation
+        return self.engine.n_microbatches
 
     @torch.no_grad()
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for the whole batch, on every rank."""
-        return self.model(inputs)
+        rank, size = self.local.rank("dp"), self.local.size("dp")
+        mine = self.engine.output(inputs.tensor_split(size)[rank])
+        if size == 1:
+            return mine
+        return comm.all_gather(mine.contiguous(), length=len(inputs), group=self.local.group("dp"))
 
     def compute_gradients(self, batch: Batch) -> float:
         """Add the gradients of the whole batch's mean loss to `.grad`, and return that loss.
 
-        Raises: ValueError if the batch has no target, or its loss is not finite.
+        Each loss is a sum over targets, divided by the number of targets of the *whole* batch: a mean of means would
+        weigh a target in a short share or micro-batch more than others. Where gradients are averaged over ranks, that
+        divides once more, so the loss is multiplied by their number first.
+
+        Raises: ValueError, the same on all ranks, for a batch that cannot be shared out or has no target, and for a
+            loss that is not finite, which leaves no gradients behind.
         """
-        total = steps.count_targets(batch)
-        check_counts([len(batch[0])], [total])
+        mine = share(batch, self.local.rank("dp"), self.local.size("dp"))
+        rows, targets = self.over_shares([len(mine[0]), steps.count_targets(mine)])
+        self.check_counts(rows, targets)
+        self.engine.check_rows(rows)
+        parts = self.engine.cut(mine)
+        weight = prod(self.local.size(axis) for axis in self.local.layout.averaged) / sum(targets)
         summed = 0.0
-        for part in steps.micro_batches(batch, self.config.accumulation):
-            loss = steps.summed_loss(self.model, part)
-            summed += loss.item()
-            check_losses([summed])
-            (loss / total).backward()
-        return summed / total
+
+        def loss(output: Tensor, number: int) -> Tensor:
+            nonlocal summed
+            one = steps.loss_of(output, parts[number][1])
+            summed += one.item()
+            return one * weight
+
+        with self.local.partial_sums():
+            self.engine.run([inputs for inputs, _ in parts], loss)
+        return self.mean_loss(summed, sum(targets))
+
+    def mean_loss(self, summed: float, targets: float) -> float:
+        """The whole batch's loss from what this rank summed up, and the number of all targets."""
+        (losses,) = self.over_shares([self.engine.shared(summed)])
+        bad = [share for share, loss in enumerate(losses) if not math.isfinite(loss)]
+        if bad:
+            self.zero_grad()
+            values = f"loss {losses[bad[0]]} on {self.in_words(bad, **self.engine.last)}"
+            rule = "one such loss would spoil the weights of all ranks"
+            way_out = "look at that rank's batch, or lower the learning rate"
+            raise ValueError(four_parts("Trainer", values, rule, way_out))
+        return sum(losses) / targets
+
+    def over_shares(self, numbers: Sequence[float]) -> list[list[float]]:
+        """For each of a few numbers the values of all shares of the batch."""
+        if self.local.size("dp") == 1:
+            return [[number] for number in numbers]
+        device = next(self.model.parameters()).device
+        mine = torch.tensor([numbers], dtype=torch.float64, device=device)
+        return comm.all_gather(mine, group=self.local.group("dp")).T.tolist()
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients that there are, whole, by the model's own names."""
-        return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
+        return self.local.whole(self.local.gradients())
 
     def parameters(self) -> dict[str, Tensor]:
         """The weights, whole, by the model's own names; tied ones once."""
-        return {name: p.detach() for name, p in self.module.named_parameters()}
+        return self.local.whole({name: p.detach() for name, p in self.local.parameters.items()})
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers by the model's own names."""
-        return dict(self.module.named_buffers())
+        return self.local.whole(self.local.buffers)
 
     def clip(self) -> float:
         """Scale the gradients down to the global norm `config.max_norm`, if it is given; return the norm before."""
-        norm = steps.gradient_norm(self.module.parameters())
-        if self.config.max_norm is not None:
-            factor = (self.config.max_norm / norm).clamp(max=1.0)
-            for gradient in self.gradients().values():
-                gradient.mul_(factor)
-        return norm.item()
+        norm, most = self.local.global_norm().item(), self.config.max_norm
+        if most is not None and norm > most:
+            for gradient in self.local.gradients().values():
+                gradient.mul_(most / norm)
+        return norm
 
     def update(self) -> None:
         """Let the optimizer use the gradients, then drop them."""
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for parameter in self.local.parameters.values():
+            parameter.grad = None
 
     def step(self, batch: Batch) -> float:
         """Train on one batch and return its mean loss per target."""
@@ -96,45 +157,86 @@ class Trainer:
         return loss
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds: weights and buffers by the model's own names, and the optimizer's state."""
-        return {"model": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+        """What a checkpoint holds, on every rank: what one device would save, so that any layout can go on from it."""
+        layout, own = self.local.layout, self.optimizer.state_dict()
+        states = {name: own["state"][place] for place, name in enumerate(self.trained) if place in own["state"]}
+        here = {name: p.detach() for name, p in self.local.parameters.items()} | self.local.buffers
+        found = self.local.whole_once({name: {"": x, **states.get(name, {})} for name, x in here.items()})
+        weights = {name: kinds[""] for name, kinds in found.items()}
+        weights |= {name: weights[first] for name, first in layout.first_name.items()}
+        states = {name: {kind: x for kind, x in kinds.items() if kind} for name, kinds in found.items()}
+        trained = {number: states[name] for number, name in enumerate(layout.trained) if states[name]}
+        groups = [own["param_groups"][0] | {"params": [*range(len(layout.trained))]}]
+        model = {name: weights[name] for name in self.persistent}
+        return {"model": model, "optimizer": {"state": trained, "param_groups": groups}}
 
+    @torch.no_grad()
     def restore(self, saved: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
-        self.module.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        """Take this rank's part of what `state` gave.
+
+        Raises: ValueError if it is another model's.
+        """
+        local, weights, states = self.local, saved["model"], saved["optimizer"]["state"]
+        check_names(weights, {name: self.shapes()[name] for name in self.persistent})
+        for name, x in (*local.parameters.items(), *local.buffers.items()):
+            if name in self.persistent:
+                x.copy_(local.part(name, weights[name]))
+        mine = {}
+        for place, name in enumerate(self.trained):
+            number = local.layout.trained.index(name)
+            if number in states:
+                mine[place] = {kind: local.part(name, x).clone() for kind, x in states[number].items()}
+        groups = [saved["optimizer"]["param_groups"][0] | {"params": [*range(len(self.trained))]}]
+        self.optimizer.load_state_dict({"state": mine, "param_groups": groups})
 
     def save(self, folder: str | Path) -> None:
-        """Write `state`; an interrupted write leaves the file that was there."""
-        write(self.state(), folder)
+        """Write `state`; the first rank writes, and if it cannot, all ranks raise its error."""
+        state = self.state()
+        on_first_rank(lambda: write(state, folder), None if self.local.mesh is None else self.local.everyone)
 
     def load(self, folder: str | Path) -> None:
-        """Go on from what `save` wrote.
+        """Go on from what `save` wrote, at this or any other layout.
 
-        Raises: ValueError if there is nothing.
+        Raises: ValueError if there is nothing, or another model's.
         """
-        path = Path(folder) / FILE
-        if not path.exists():
-            rule, way_out = f"a checkpoint is a file {FILE}", "give the folder that was given to save"
-            raise ValueError(four_parts("Trainer.load", f"no {path}", rule, way_out))
-        self.restore(torch.load(path, map_location="cpu", weights_only=True))
+        self.restore(read(folder))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of everything by all of its names."""
+        layout = self.local.layout
+        own = {name: place.shape for name, place in layout.places.items()}
+        return own | {name: own[first] for name, first in layout.first_name.items()}
+
+    def check_counts(self, rows: Sequence[float], targets: Sequence[float]) -> None:
+        """Raise the four-part error if a share has no rows, or the whole batch no target."""
+        empty = [share for share, number in enumerate(rows) if not number]
+        if empty:
+            values = (
+                f"{int(sum(rows))} samples in {len(rows)} share{'s' * (len(rows) > 1)}, none for {self.in_words(empty)}"
+            )
+            way_out = f"give at least {len(rows)}"
+            raise ValueError(four_parts("Trainer", values, "every rank needs a sample", way_out))
+        if not sum(targets):
+            values, way_out = f"{int(sum(rows))} samples without a target", f"mark fewer targets as {IGNORED}"
+            raise ValueError(
+                four_parts("Trainer", values, "the mean loss is taken over the targets that count", way_out)
+            )
+
+    def in_words(self, shares: Sequence[int], **at: int) -> str:
+        """The ranks that have these shares: rank 2, or ranks 1, 2."""
+        ranks = [str(self.local.name_of(dp=share, **at)) for share in shares]
+        return f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
 
 
-def write(content: dict[str, Any], folder: str | Path) -> None:
-    """Write a checkpoint in one go: what is unfinished has another name."""
-    path = Path(folder) / FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
-    try:
-        torch.save(content, unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+def share(batch: Batch, rank: int, world_size: int) -> Batch:
+    """One rank's rows of a batch, as `torch.tensor_split` cuts them."""
+    inputs, targets = batch
+    return inputs.tensor_split(world_size)[rank], targets.tensor_split(world_size)[rank]
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The configured optimizer over what is not frozen; there may be nothing, on a rank with a frozen part."""
-    trained = [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad]}]
+def make_optimizer(parameters: Sequence[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    """The configured optimizer; there may be nothing for it, on a rank with a frozen part."""
+    trained = [{"params": list(parameters)}]
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "adamw":
         return torch.optim.AdamW(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
@@ -146,28 +248,3 @@ def check_trained(model: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         rule, way_out = "an optimizer needs something to train", "set requires_grad on at least one parameter"
         raise ValueError(four_parts("Trainer", "every parameter is frozen", rule, way_out))
-
-
-def check_counts(rows: Sequence[float], targets: Sequence[float]) -> None:
-    """Raise the four-part error if a rank has no rows, or all ranks together no target."""
-    empty = [rank for rank, number in enumerate(rows) if not number]
-    if empty:
-        values = f"{int(sum(rows))} samples on {len(rows)} rank{'s' * (len(rows) > 1)}, none on {ranks_in_words(empty)}"
-        raise ValueError(four_parts("Trainer", values, "every rank needs a sample", "give at least one for each rank"))
-    if not sum(targets):
-        values, way_out = f"{int(sum(rows))} samples without a target", f"mark fewer targets as {IGNORED}"
-        raise ValueError(four_parts("Trainer", values, "the mean loss is taken over the targets that count", way_out))
-
-
-def check_losses(losses: Sequence[float]) -> None:
-    """Raise the four-part error, naming the ranks, if a loss is not finite."""
-    bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    if bad:
-        values = f"loss {losses[bad[0]]} on {ranks_in_words(bad)}"
-        rule = "one such loss would spoil the weights of all ranks"
-        raise ValueError(four_parts("Trainer", values, rule, "look at that rank's batch, or lower the learning rate"))
-
-
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """rank 2, or ranks 1, 2."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

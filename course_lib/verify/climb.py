@@ -16,12 +16,11 @@ from course_lib import comm
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.config import TrainConfig
-from course_lib.parallel.ties import canonical_names
 from course_lib.training.batches import Batch
 from course_lib.training.step import state_bytes
 from course_lib.training.trainer import Trainer
 
-Make = Callable[[TrainConfig], Trainer]
+Make = Callable[..., Trainer]  # of a configuration; for the museum also of a bug, a technique that comes last
 
 SGD = TrainConfig(optimizer="sgd", learning_rate=0.1)
 # Where a gradient crosses 0, its rounding turns Adam's step round, unless eps is far above: float32 rounds 0.1 by 1e-8.
@@ -47,6 +46,7 @@ class SgdTrace:
     parameter_names: tuple[str, ...]
     frozen: tuple[str, ...]
     tied: tuple[str, ...]  # what the model uses in several places
+    places: dict[str, str]  # where each tensor lies, in words
     n_microbatches: int
     start: dict[str, Tensor]  # parameters and buffers
     output: Tensor
@@ -106,12 +106,13 @@ def sgd(make: Make, plan: Plan) -> SgdTrace:
         norms.append(trainer.clip())
         trainer.update()
         seconds.append(time.perf_counter() - looked + computed - started)
-    events = tuple(ledger.current())
+    events, layout = tuple(ledger.current()), trainer.local.layout
     with comm.settings(ledger=False):
         return SgdTrace(
             parameter_names=tuple(trainer.parameters()),
-            frozen=tuple(name for name, p in trainer.module.named_parameters() if not p.requires_grad),
-            tied=tuple({first for name, first in canonical_names(trainer.module).items() if name != first}),
+            frozen=tuple(name for name in layout.parameters if not layout.places[name].trained),
+            tied=tuple({first for name, first in layout.first_name.items() if name != first}),
+            places={name: layout.describe(name) for name in layout.places},
             n_microbatches=trainer.n_microbatches,
             start=start,
             output=output,

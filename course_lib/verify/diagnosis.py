@@ -119,6 +119,9 @@ def of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
             f"all ranks hold the same one, so it was reduced: {tied}does each share count by its number of targets, "
             "and is every micro-batch in it?"
         )
+    if "Partial" in ranks[0].places[pair.name] or pair.name in ranks[0].tied:
+        place = ranks[0].places[pair.name]
+        return f"its copies ({place}) have different ones: each needs the sum; is the gradient of every use in it?"
     return "the ranks hold different ones: average it over the ranks between backward and the optimizer's step"
 
 

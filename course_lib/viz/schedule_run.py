@@ -39,7 +39,7 @@ def plot_schedule_run(
 ) -> Picture:
     """The simulated lanes of one step, and below them those of a run under the same schedule, from its ledger.
 
-    `durations` hold for all ranks, or are one for each, as `PipelineTrainer` takes them. The run begins with
+    `durations` hold for all ranks, or are one for each, as `training.techniques.stages` takes them. The run begins with
     its first computation; the ledger has no micro-batches, so the run's are those of the schedule, in its order.
     Raises: ValueError for a ledger whose ranks did not compute what the schedule says, or more than 8 ranks.
     """

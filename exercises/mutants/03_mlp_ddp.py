@@ -20,9 +20,11 @@ from course_lib.checks.module_03.average import average_in_buckets
 from course_lib.checks.module_03.replicate import fill
 from course_lib.checks.module_03.sampling import dealt, shuffled
 from course_lib.checks.module_03.uneven import train_on_share
+from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.replicate import broadcast_state
-from course_lib.training.data_parallel import DataParallelTrainer, share
 from course_lib.training.step import count_targets, micro_batches, summed_loss
+from course_lib.training.techniques import replicate
+from course_lib.training.trainer import Trainer, share
 
 MUTANTS = []  # (exercise, level, reason, answer, hangs)
 WRONG = {}  # (exercise, level): the answers that are made of parts, by their reasons
@@ -442,21 +444,21 @@ def needs_two_parts(model, parts):
 # 03.8 ------------------------------------------------------------------------------------------------------------
 
 
-class Suspect(DataParallelTrainer):
+class Suspect(Trainer):
     """The exercise's own: a sum in place of an average, and a mean of means."""
 
     found = ("gradients", 4.0)
     op = dist.ReduceOp.SUM
 
-    def wrap(self, model):
-        broadcast_state(model, self.group)
-        return model
+    def __init__(self, model, config):
+        broadcast_state(model)
+        super().__init__(model, config)
 
     def diagnosis(self):
         return self.found
 
     def compute_gradients(self, batch):
-        inputs, targets = share(batch, self.rank, self.world_size)
+        inputs, targets = share(batch, dist.get_rank(), dist.get_world_size())
         loss = F.cross_entropy(self.model(inputs), targets, ignore_index=-100)
         loss.backward()
         self.reduce()
@@ -471,7 +473,7 @@ class RightBut(Suspect):
     """Right: a part that some mutants are made of."""
 
     def compute_gradients(self, batch):
-        loss = summed_loss(self.model, share(batch, self.rank, self.world_size)) / count_targets(batch)
+        loss = summed_loss(self.model, share(batch, dist.get_rank(), dist.get_world_size())) / count_targets(batch)
         loss.backward()
         self.reduce()
         return comm.all_reduce(loss.detach()).item()
@@ -536,7 +538,7 @@ class AveragesTheWeights(RightBut):
 
     def reduce(self):
         for p in trained(self.model):
-            p.grad *= self.world_size
+            p.grad *= dist.get_world_size()
 
 
 @mutant("03.8", "gradients", "but the loss on rank 0 is")
@@ -552,9 +554,9 @@ class DividesByRows(Suspect):
     op = dist.ReduceOp.AVG
 
     def compute_gradients(self, batch):
-        rows = len(batch[0]) if len(batch[0]) % self.world_size else count_targets(batch)
-        part = share(batch, self.rank, self.world_size)
-        weight = len(part[0]) / rows * self.world_size
+        rows = len(batch[0]) if len(batch[0]) % dist.get_world_size() else count_targets(batch)
+        part = share(batch, dist.get_rank(), dist.get_world_size())
+        weight = len(part[0]) / rows * dist.get_world_size()
         loss = F.cross_entropy(self.model(part[0]), part[1], ignore_index=-100)
         (loss * weight).backward()
         self.reduce()
@@ -565,11 +567,14 @@ class DividesByRows(Suspect):
 # 03.9 ------------------------------------------------------------------------------------------------------------
 
 
-class Counting(DataParallelTrainer):
+class Counting(Trainer):
     """The exercise's own; `averages` says whether a micro-batch does."""
 
     found = ("parameters", 2)
     seen = 0
+
+    def __init__(self, model, config):
+        super().__init__(model, config, mesh=make_mesh(dp=dist.get_world_size()), apply=(replicate(),))
 
     def diagnosis(self):
         return self.found
@@ -578,10 +583,10 @@ class Counting(DataParallelTrainer):
         return self.seen % self.config.accumulation == 0
 
     def weight(self, batch, parts, part):
-        return self.world_size / count_targets(batch)
+        return dist.get_world_size() / count_targets(batch)
 
     def compute_gradients(self, batch):
-        parts = micro_batches(share(batch, self.rank, self.world_size), self.config.accumulation)
+        parts = micro_batches(share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation)
         summed = torch.zeros((), dtype=torch.float64)
         for number, part in enumerate(parts, start=1):
             self.seen += 1
@@ -666,7 +671,7 @@ class ForgetsTheRanks(Counted):
 )
 class CountsThePartsOfRank0(Counted):
     def compute_gradients(self, batch):
-        self.parts = len(micro_batches(share(batch, 0, self.world_size), self.config.accumulation))
+        self.parts = len(micro_batches(share(batch, 0, dist.get_world_size()), self.config.accumulation))
         return super().compute_gradients(batch)
 
     def averages(self, number, parts):
@@ -685,7 +690,7 @@ def overlapped(model, loss, buckets, *, op=dist.ReduceOp.AVG, in_hook=False, wai
         missing[number].remove(p)
         if not missing[number]:
             flat = torch.cat([q.grad.flatten() for q in buckets[number]])
-            handle = comm.iall_reduce_(flat, op=op)
+            handle = comm.all_reduce_(flat, op=op, async_op=True)
             if in_hook:
                 handle.wait()
             under_way.append((buckets[number], flat, handle))
@@ -741,7 +746,7 @@ def leaves_hooks_that_count_below_zero(model, loss, buckets):
         left[number] -= 1
         if left[number] == 0:
             flat = torch.cat([q.grad.flatten() for q in buckets[number]])
-            under_way.append((buckets[number], flat, comm.iall_reduce_(flat, op=dist.ReduceOp.AVG)))
+            under_way.append((buckets[number], flat, comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True)))
 
     for number, bucket in enumerate(buckets):
         for p in bucket:
@@ -759,7 +764,7 @@ def launches_with_the_first_gradient(model, loss, buckets):
     def ready(bucket, p):
         if p is bucket[0]:
             flat = torch.cat([q.grad.flatten() for q in bucket])
-            under_way.append((bucket, flat, comm.iall_reduce_(flat, op=dist.ReduceOp.AVG)))
+            under_way.append((bucket, flat, comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True)))
 
     for bucket in buckets:
         for p in bucket:

@@ -345,19 +345,20 @@ from dataclasses import replace
 
 from course_lib.config import TrainConfig
 from course_lib.models.mlp import MLP
+from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.replicate import broadcast_state
-from course_lib.training.data_parallel import DataParallelTrainer, share
 from course_lib.training.step import count_targets, micro_batches, summed_loss
-from course_lib.training.trainer import Trainer
+from course_lib.training.techniques import replicate
+from course_lib.training.trainer import Trainer, share
 
 
-class Suspect(DataParallelTrainer):
-    def wrap(self, model):
-        broadcast_state(model, self.group)
-        return model
+class Suspect(Trainer):
+    def __init__(self, model, config):
+        broadcast_state(model)
+        super().__init__(model, config)
 
     def compute_gradients(self, batch):
-        inputs, targets = share(batch, self.rank, self.world_size)
+        inputs, targets = share(batch, dist.get_rank(), dist.get_world_size())
         loss = F.cross_entropy(self.model(inputs), targets, ignore_index=-100)
         loss.backward()
         for p in self.model.parameters():
@@ -435,7 +436,7 @@ class Repaired(Suspect):
     def compute_gradients(self, batch):
         """Leave the whole batch's gradient on every rank, and return the whole batch's loss."""
         ### BEGIN SOLUTION
-        part, total = share(batch, self.rank, self.world_size), count_targets(batch)
+        part, total = share(batch, dist.get_rank(), dist.get_world_size()), count_targets(batch)
         loss = summed_loss(self.model, part) / total
         loss.backward()
         for p in self.model.parameters():
@@ -457,18 +458,21 @@ check("03.8", Repaired)
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-counting", "locked": true, "schema_version": 3, "solution": false, "task": false}
-class Counting(DataParallelTrainer):
+class Counting(Trainer):
     seen = 0
 
+    def __init__(self, model, config):
+        super().__init__(model, config, mesh=make_mesh(dp=dist.get_world_size()), apply=(replicate(),))
+
     def compute_gradients(self, batch):
-        parts = micro_batches(share(batch, self.rank, self.world_size), self.config.accumulation)
+        parts = micro_batches(share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation)
         total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
         for part in parts:
             self.seen += 1
             averages = self.seen % self.config.accumulation == 0
             with nullcontext() if averages else self.model.no_sync():
                 loss = summed_loss(self.model, part)
-                (loss * self.world_size / total).backward()
+                (loss * dist.get_world_size() / total).backward()
             summed += loss.detach()
         return comm.all_reduce(summed).item() / total
 
@@ -510,12 +514,12 @@ class Counted(Counting):
     def compute_gradients(self, batch):
         """Leave the whole batch's gradient on every rank, and return the whole batch's loss."""
         ### BEGIN SOLUTION
-        parts = micro_batches(share(batch, self.rank, self.world_size), self.config.accumulation)
+        parts = micro_batches(share(batch, dist.get_rank(), dist.get_world_size()), self.config.accumulation)
         total, summed = count_targets(batch), torch.zeros((), dtype=torch.float64)
         for number, part in enumerate(parts, start=1):
             with nullcontext() if number == len(parts) else self.model.no_sync():
                 loss = summed_loss(self.model, part)
-                (loss * self.world_size / total).backward()
+                (loss * dist.get_world_size() / total).backward()
             summed += loss.detach()
         return comm.all_reduce(summed).item() / total
         ### END SOLUTION
@@ -539,7 +543,7 @@ check("03.9", Counted)
 # | call | meaning |
 # | --- | --- |
 # | `p.register_post_accumulate_grad_hook(f)` | `f(p)` runs in backward as soon as `p.grad` is complete; what it returns has `.remove()` |
-# | `comm.iall_reduce_(flat, op=...)` | start `all_reduce_` in the background; `.wait()` on what it returns waits for its end |
+# | `comm.all_reduce_(flat, op=..., async_op=True)` | start `all_reduce_` in the background; `.wait()` on what it returns waits for its end |
 #
 # Leave `flat` alone until its `.wait()` is over.
 
@@ -567,7 +571,7 @@ def overlapped_backward(model, loss, buckets):
         missing[number].remove(p)
         if not missing[number]:
             flat = torch.cat([q.grad.flatten() for q in buckets[number]])
-            under_way.append((buckets[number], flat, comm.iall_reduce_(flat, op=dist.ReduceOp.AVG)))
+            under_way.append((buckets[number], flat, comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True)))
 
     hooks = [p.register_post_accumulate_grad_hook(ready) for bucket in buckets for p in bucket]
     loss.backward()

@@ -38,10 +38,11 @@ from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.replicate import average_gradients
 from course_lib.ranks import ledger, run_ranks
-from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.step import sgd_update
+from course_lib.training.techniques import replicate
 from course_lib.training.trainer import Trainer
 from course_lib.units import GB, MiB
 from course_lib.verify import NotEqual, assert_parallel_equals
@@ -161,7 +162,7 @@ display(viz.plot_buckets(named, buckets, bucket_bytes=40), viz.show_source(avera
 #
 # Against the second: the last layer's gradient is ready long before the first layer's. Send it *while* backward computes the rest.
 #
-# PyTorch lets us know: a **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `iall_reduce_` only *starts* an all-reduce; it runs in the background until somebody waits. Overlap is then ten lines.
+# PyTorch lets us know: a **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `all_reduce_` with `async_op=True` only *starts* an all-reduce; it runs in the background until somebody waits. Overlap is then ten lines.
 
 
 # %%
@@ -169,7 +170,7 @@ def average_in_background(model):
     handles = []
 
     def launch_one(parameter):
-        handles.append(comm.iall_reduce_(parameter.grad, op=dist.ReduceOp.AVG))
+        handles.append(comm.all_reduce_(parameter.grad, op=dist.ReduceOp.AVG, async_op=True))
 
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(launch_one)
@@ -278,11 +279,11 @@ print(f"without no_sync {wasted}; the same gradient: {torch.allclose(always, onc
 # %% [markdown]
 # ## 6 · Verify: the ladder
 #
-# A **trainer** is one step of training as an object: on one device, or on ranks. The **ladder** runs both on the same batches and compares rung by rung, in the order in which an error shows:
+# A **trainer** is one step of training as an object. On ranks it also gets a **mesh**, which says how many ranks there are along each axis, and the **techniques** to apply: here the axis `dp` and `replicate()`, which wraps the model. The **ladder** runs one device and ranks on the same batches, and compares rung by rung, in the order in which an error shows:
 #
-# 1 output, 2 gradients of each parameter, 3 gradient norm, 4 parameters after three steps of **SGD**, 5 loss curve, 6 **AdamW** with weight decay and clipping, 7 save, load into a fresh trainer, go on. A *deviation* is the largest difference over the largest number.
+# 1 output, 2 gradients of each parameter, 3 gradient norm, 4 parameters after three steps of **SGD**, 5 loss curve, 6 **AdamW** with weight decay and clipping, 7 save, load, go on. A *deviation* is the largest difference over the largest number.
 #
-# Seven rows on 3 ranks: 3, 2 and 2, so that nothing works only because it divides. (The trainer weighs the unequal shares; section 9 shows how.)
+# Seven rows on 3 ranks are 3, 2 and 2, so that nothing works only because it divides.
 
 
 # %% varies="the last digits of rounding differ between processors"
@@ -295,8 +296,9 @@ def mlp_alone(config):
     return Trainer(MLP(gelu=True), config)
 
 
-def mlp_on_ranks(config):
-    return DataParallelTrainer(MLP(gelu=True), config)
+def mlp_on_ranks(config, *bugs):
+    mesh = make_mesh(dp=dist.get_world_size())
+    return Trainer(MLP(gelu=True), config, mesh=mesh, apply=(replicate(), *bugs))
 
 
 print(assert_parallel_equals(mlp_alone, mlp_on_ranks, task, world_size=3))
@@ -306,7 +308,7 @@ print(assert_parallel_equals(mlp_alone, mlp_on_ranks, task, world_size=3))
 #
 # ### Why SGD first?
 #
-# Plant the most common bug: the gradients' sum instead of their average. The library's **bug museum** keeps it, as a patch of one function. Climb the AdamW rung alone, then the SGD rung alone, then the ladder from its foot.
+# Plant the most common bug: the gradients' sum instead of their average. The library's **bug museum** keeps it: a bug is one more technique, applied last, and this one puts a sum where the average was. Climb the AdamW rung alone, then the SGD rung alone, then the ladder from its foot.
 
 # %%
 from course_lib.verify import RUNGS, museum
@@ -472,8 +474,9 @@ def decoder_alone(config):
     return Trainer(Decoder(SMALL), config)
 
 
-def decoder_on_ranks(config):
-    return DataParallelTrainer(Decoder(SMALL), config)
+def decoder_on_ranks(config, *bugs):
+    mesh = make_mesh(dp=dist.get_world_size())
+    return Trainer(Decoder(SMALL), config, mesh=mesh, apply=(replicate(), *bugs))
 
 
 names = [*museum.BUGS, "sound"]
@@ -587,10 +590,10 @@ viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 # *Under Slurm or torchrun:* the library's trainer is also a command. It was run here on two ranks, with CPUs:
 #
 # ```bash
-# python -m course_lib train parallel=ddp ranks=2                            # own ranks
-# torchrun --nproc-per-node 2 -m course_lib train parallel=ddp               # torchrun's
+# python -m course_lib train dp=2                                            # own ranks
+# torchrun --nproc-per-node 2 -m course_lib train dp=2                       # torchrun's
 # srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d \
-#     --rdzv-endpoint $HOST:29500 -m course_lib train parallel=torch_ddp     # two nodes; not run here
+#     --rdzv-endpoint $HOST:29500 -m course_lib train dp=8 engine=torch      # two nodes; not run here
 # ```
 #
 # The workshop's OLMo 1B: `distributed_strategy: ddp`, `find_unused_params: false` (every backward reaches every parameter).

@@ -38,12 +38,13 @@ from course_lib.hardware import INFINIBAND
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel import deferred, pipeline
+from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import cut
 from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import Durations, bubble_s, held, idle_s, make_schedule, problems, time_schedule
 from course_lib.split import balanced_sizes, split_sizes
-from course_lib.training.pipeline_parallel import PipelineTrainer
 from course_lib.training.step import count_targets, loss_of
+from course_lib.training.techniques import stages
 from course_lib.training.trainer import Trainer
 from course_lib.units import GB
 from course_lib.verify import assert_parallel_equals, museum
@@ -266,7 +267,7 @@ viz.schedule_explorer()
 #
 # Now it has to be *right*. A small decoder of Llama's shape on four ranks, its embedding **tied**: one matrix looks tokens up, on the first stage, and makes the logits, on the last. Both keep a copy: the one weight with two owners (section 9). It has 8 layers to cut (an embedding, six blocks, a head), so that even interleaving with $v=2$ has one for each chunk.
 #
-# `PipelineTrainer` cuts the model, runs a schedule, and has the methods of the trainers of module 03. Micro-batches have unequal numbers of targets.
+# It is the trainer of module 03, with another technique on another axis: `stages(schedule)` cuts the model along `pp` and runs the schedule. Micro-batches have unequal numbers of targets.
 
 # %% varies="the last digits of rounding differ between processors"
 from course_lib.training.batches import Batches
@@ -285,7 +286,11 @@ def decoder_alone(config):
 
 
 def decoder_under(schedule):
-    return lambda config: PipelineTrainer(Decoder(SMALL), config, schedule=schedule)
+    def make(config, *bugs):
+        mesh = make_mesh(pp=schedule.n_ranks)
+        return Trainer(Decoder(SMALL), config, mesh=mesh, apply=(stages(schedule), *bugs))
+
+    return make
 
 
 print(assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, world_size=4))
@@ -321,7 +326,8 @@ def timed_step(schedule, durations):
     """One step on the emulated clock; the layers are tiny, what lasts is said by `durations`."""
     torch.manual_seed(0)
     layers = [nn.Linear(6, 6) for _ in range(schedule.n_stages)]
-    trainer = PipelineTrainer(nn.Sequential(*layers), TrainConfig(), schedule=schedule, durations=durations)
+    mesh, apply = make_mesh(pp=schedule.n_ranks), (stages(schedule, durations=durations),)
+    trainer = Trainer(nn.Sequential(*layers), TrainConfig(), mesh=mesh, apply=apply)
     comm.ledger.clear()
     with comm.emulated(EmulatedClock(inside=INFINIBAND, slowdown=20)):
         trainer.compute_gradients((torch.ones(24, 6), torch.zeros(24, dtype=torch.long)))
@@ -371,7 +377,7 @@ viz.plot_idle(paper, emulated, marks="emulated", title="Idle share of a step on 
 
 def real_step(schedule):
     torch.manual_seed(0)
-    trainer = PipelineTrainer(Decoder(SMALL), TrainConfig(), schedule=schedule)
+    trainer = decoder_under(schedule)(TrainConfig())
     trainer.compute_gradients(text.batch(0))  # the first step is always slower
     comm.ledger.clear()
     trainer.compute_gradients(text.batch(1))
@@ -439,7 +445,8 @@ def torch_gradients(untied):
 
 def our_gradients(untied):
     torch.manual_seed(0)
-    trainer = PipelineTrainer(Decoder(untied).double(), TrainConfig(), schedule=one_f_one_b)
+    mesh, apply = make_mesh(pp=4), (stages(one_f_one_b),)
+    trainer = Trainer(Decoder(untied).double(), TrainConfig(), mesh=mesh, apply=apply)
     trainer.compute_gradients(text.batch(0))
     return trainer.gradients()
 
@@ -579,10 +586,10 @@ for v in (1, 2, 4, 8):
 # *As a command*, run here on two ranks with CPUs:
 #
 # ```bash
-# python -m course_lib train parallel=pp ranks=2 schedule=1f1b microbatches=4
-# torchrun --nproc-per-node 2 -m course_lib train parallel=pp schedule=zb-h1 microbatches=4
+# python -m course_lib train pp=2 schedule=1f1b microbatches=4
+# torchrun --nproc-per-node 2 -m course_lib train pp=2 schedule=zb-h1 microbatches=4
 # srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d \
-#     --rdzv-endpoint $HOST:29500 -m course_lib train parallel=pp microbatches=16     # not run here
+#     --rdzv-endpoint $HOST:29500 -m course_lib train pp=4 dp=2 microbatches=4        # not run here
 # ```
 
 # %% [markdown]

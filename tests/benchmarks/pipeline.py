@@ -162,7 +162,7 @@ def our_step(peer: Peer, model: nn.Module, tokens: Tensor, group: dist.ProcessGr
     engine = Pipeline(mine, schedule, group)
     inputs, targets = tokens[:, :-1].chunk(m), tokens[:, 1:].chunk(m)
     skeletons = stages.cut(stages.skeleton(model), split_sizes(len(stages.layers_of(model)), number))
-    shapes = stages.passed_on(skeletons, inputs[0])
+    shapes = [stages.passed_on(skeletons, inputs[0])] * m
     return lambda: engine.run(inputs, shapes, lambda output, which: loss_of(output, targets[which]))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.parallel.mesh import make_mesh
 from course_lib.training.batches import IGNORED, Batches
-from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.techniques import replicate
 from course_lib.training.trainer import Trainer
 
 VOCABULARY = 16
@@ -43,7 +45,15 @@ def alone(config, **options):
 
 def data_parallel(config, **options):
     """The same on ranks."""
-    return DataParallelTrainer(Toy(**options), config)
+    return Replicated(Toy(**options), config)
+
+
+class Replicated(Trainer):
+    """A trainer on all ranks, each with a share of the batch; tests override what it does."""
+
+    def __init__(self, model, config, *bugs, **options):
+        mesh = make_mesh(dp=dist.get_world_size())
+        super().__init__(model, config, mesh=mesh, apply=(replicate(**options), *bugs))
 
 
 def in_parts(config, accumulation, **options):

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 from ladder_models import TEXT
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
+from course_lib.parallel.mesh import make_mesh
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import IGNORED, Batches
-from course_lib.training.pipeline_parallel import PipelineTrainer
+from course_lib.training.techniques import replicate, stages
 from course_lib.training.trainer import Trainer
 
 ROWS = 12
@@ -83,8 +85,13 @@ def alone(config, model="tied"):
 
 def pipeline(config, name, p, m, v=1, model="tied", **options):
     """The same in stages."""
-    schedule = make_schedule(name, p, m, stages_per_rank=v)
-    return PipelineTrainer(MODELS[model](), config, schedule=schedule, **options)
+    return staged(MODELS[model](), config, make_schedule(name, p, m, stages_per_rank=v), **options)
+
+
+def staged(model, config, schedule, *bugs, dp=1, mesh=None, **options):
+    """A trainer of a model in stages, on `dp` pipelines."""
+    mesh = mesh or make_mesh(pp=dist.get_world_size() // dp, dp=dp)
+    return Trainer(model, config, mesh=mesh, apply=(stages(schedule, **options), *([replicate()] * (dp > 1)), *bugs))
 
 
 def tokens(step):

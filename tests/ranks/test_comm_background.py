@@ -24,7 +24,7 @@ def several_at_once(algorithm):
     """Three tensors under way together, a message and a synchronous sum behind them."""
     rank, p = dist.get_rank(), dist.get_world_size()
     xs = [torch.full((length,), float(rank + length)) for length in (1, 7, 1000)]
-    handles = [comm.iall_reduce_(x, op=ReduceOp.AVG, algorithm=algorithm) for x in xs]
+    handles = [comm.all_reduce_(x, op=ReduceOp.AVG, algorithm=algorithm, async_op=True) for x in xs]
     token = comm.irecv(torch.zeros(1), (rank - 1) % p) if p > 1 else None
     if token is not None:
         comm.send(torch.ones(1), (rank + 1) % p)
@@ -64,7 +64,7 @@ def calls_follow_one_another():
     time.sleep(0.05 * dist.get_rank())
     with comm.settings(guard=False):
         x = torch.ones(3)
-        handle = comm.iall_reduce_(x)
+        handle = comm.all_reduce_(x, async_op=True)
         y = comm.all_reduce(x)  # of what the call in the background left
         handle.wait()
     return y.tolist(), [thread.name for thread in threading.enumerate()].count("communication")
@@ -78,8 +78,8 @@ def test_a_synchronous_call_waits_for_the_background_and_one_thread_does_it_all(
 def test_settings_are_those_of_the_launch():
     def quiet():
         with comm.settings(guard=False, ledger=False):
-            first = comm.iall_reduce_(torch.ones(4))
-        second = comm.iall_reduce_(torch.ones(4))
+            first = comm.all_reduce_(torch.ones(4), async_op=True)
+        second = comm.all_reduce_(torch.ones(4), async_op=True)
         first.wait()
         second.wait()
 
@@ -102,7 +102,7 @@ def test_what_goes_wrong_on_the_thread_is_raised_by_wait():
 
 def test_unequal_calls_are_refused_at_the_launch():
     def unequal():
-        comm.iall_reduce_(torch.ones(4 + dist.get_rank())).wait()
+        comm.all_reduce_(torch.ones(4 + dist.get_rank()), async_op=True).wait()
 
     with pytest.raises(RankError, match="all ranks failed .*ValueError: all_reduce: length is 4 on rank 0 and 5 on"):
         run_ranks(unequal, 2)
@@ -113,11 +113,11 @@ def test_a_rank_that_waits_for_its_thread_is_reported(algorithm):
     def one_does_not_come():
         with comm.settings(guard=False):
             if dist.get_rank() != 1:
-                comm.iall_reduce_(torch.ones(4), algorithm=algorithm).wait()
+                comm.all_reduce_(torch.ones(4), algorithm=algorithm, async_op=True).wait()
             else:
                 time.sleep(60)
 
-    with pytest.raises(RankTimeout, match=r"ranks 0, 2 wait in iall_reduce_ #1, line \d+ of .*; rank 1 still runs at"):
+    with pytest.raises(RankTimeout, match=r"ranks 0, 2 wait in all_reduce_ #1, line \d+ of .*; rank 1 still runs at"):
         run_ranks(one_does_not_come, 3, timeout=1)
     assert run_ranks(calls_follow_one_another, 2) == [([4.0] * 3, 1)] * 2
 
@@ -126,7 +126,7 @@ def test_a_call_behind_a_stuck_thread_is_reported():
     def behind():
         with comm.settings(guard=False):
             if dist.get_rank() == 0:
-                handle = comm.iall_reduce_(torch.ones(4))
+                handle = comm.all_reduce_(torch.ones(4), async_op=True)
                 comm.all_reduce(torch.ones(4))
                 handle.wait()
             else:
@@ -141,7 +141,7 @@ def test_an_aborted_call_does_not_hold_up_the_next_cell():
 
     def both_fail():
         with comm.settings(guard=False):
-            handle = comm.iall_reduce_(torch.ones(4)) if dist.get_rank() == 0 else None
+            handle = comm.all_reduce_(torch.ones(4), async_op=True) if dist.get_rank() == 0 else None
             try:
                 raise KeyError("boom")
             finally:
@@ -163,7 +163,7 @@ def two_streams(compute_s, calls):
     """Launch, compute, wait; return this rank's real seconds."""
     with comm.emulated(EmulatedClock(inside=TOY, slowdown=SLOWDOWN)):
         started = time.monotonic()
-        handles = [comm.iall_reduce_(torch.ones(LENGTH)) for _ in range(calls)]
+        handles = [comm.all_reduce_(torch.ones(LENGTH), async_op=True) for _ in range(calls)]
         comm.compute(compute_s, "backward")
         for handle in handles:
             handle.wait()
@@ -185,7 +185,7 @@ def test_a_call_starts_no_earlier_than_its_launch():
     def late():
         with comm.emulated(EmulatedClock(inside=TOY, slowdown=SLOWDOWN)):
             comm.compute(100e-6)
-            handle = comm.iall_reduce_(torch.ones(LENGTH))
+            handle = comm.all_reduce_(torch.ones(LENGTH), async_op=True)
             comm.compute(50e-6)
             comm.all_reduce(torch.ones(4))  # waits for the one in the background
             handle.wait()

@@ -274,6 +274,6 @@ def test_a_rank_that_never_comes_to_backward():
             else:
                 time.sleep(60)
 
-    expected = r"ranks 0, 2 wait in iall_reduce_ #\d, line \d+ of test_ddp_errors.py; rank 1 still runs at line \d+"
+    expected = r"ranks 0, 2 wait in all_reduce_ #\d, line \d+ of test_ddp_errors.py; rank 1 still runs at line \d+"
     with pytest.raises(RankTimeout, match=expected):
         run_ranks(one_leaves, 3, timeout=2)

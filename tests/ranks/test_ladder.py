@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from ladder_models import EVEN, TEXT, UNEVEN, Toy, alone, data_parallel, in_parts, some_ignored
+from ladder_models import EVEN, TEXT, UNEVEN, Replicated, Toy, alone, data_parallel, in_parts, some_ignored
 
 from course_lib import ranks
 from course_lib.config import ModelConfig
@@ -16,7 +16,6 @@ from course_lib.costs.comm.ddp import ddp_step, ddp_wrapping
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.training.batches import Batches
-from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
 
@@ -70,7 +69,7 @@ def test_a_gradient_that_is_zero_by_mathematics_holds_rounding_alone(dtype):
     """A key's bias: its gradients differ from device to device, and mean nothing."""
     assert_parallel_equals(
         lambda config: Trainer(Decoder(GPT), config),
-        lambda config: DataParallelTrainer(Decoder(GPT), config),
+        lambda config: Replicated(Decoder(GPT), config),
         UNEVEN,
         world_size=3,
         dtype=dtype,
@@ -85,7 +84,7 @@ def rows_of_numbers(step):
 def test_inputs_that_are_no_tokens_take_the_dtype():
     report = assert_parallel_equals(
         lambda config: Trainer(MLP(gelu=True), config),
-        lambda config: DataParallelTrainer(MLP(gelu=True), config),
+        lambda config: Replicated(MLP(gelu=True), config),
         rows_of_numbers,
         world_size=3,
     )
@@ -104,7 +103,7 @@ def test_inputs_that_are_no_tokens_take_the_dtype():
 )
 def test_however_gradients_are_averaged(options):
     def parallel(config):
-        return DataParallelTrainer(Toy(), config, **options)
+        return Replicated(Toy(), config, **options)
 
     assert_parallel_equals(alone, parallel, UNEVEN, world_size=3, rungs=RUNGS[:5])
 
@@ -114,7 +113,7 @@ def test_bytes_are_those_of_training_alone_and_memory_is_weights_and_gradients()
     config = replace(GPT, name="Llama", tied=False, positions="rotary", norm="rms", gated_ffn=True, biases=())
     report = assert_parallel_equals(
         lambda c: Trainer(Decoder(config), c),
-        lambda c: DataParallelTrainer(Decoder(config), c),
+        lambda c: Replicated(Decoder(config), c),
         EVEN,
         world_size=world_size,
         steps=steps,
@@ -154,5 +153,5 @@ def test_what_cannot_be_compared_is_refused():
 
 def test_ranks_without_a_sample_are_named():
     one_row = Batches(text=TEXT, batch_size=1, sequence=5)
-    with pytest.raises(ranks.RankError, match="1 samples on 2 ranks, none on rank 1; every rank needs a sample"):
+    with pytest.raises(ranks.RankError, match="1 samples in 2 shares, none for rank 1; every rank needs a sample"):
         assert_parallel_equals(alone, data_parallel, one_row, world_size=2)

@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from ladder_models import EVEN, UNEVEN, Toy, alone
+from ladder_models import EVEN, UNEVEN, Replicated, Toy, alone
 
 from course_lib.training import trainer as trainers
-from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.verify import NotEqual, assert_parallel_equals
 
 WORLD_SIZE = 4
 
 
-class Spoiled(DataParallelTrainer):
+class Spoiled(Replicated):
     """A trainer whose gradients are changed before anybody sees them."""
 
     def __init__(self, config, spoil, name=None, **model):
@@ -126,36 +125,36 @@ def test_what_goes_wrong_later_is_found_on_a_later_rung():
     assert e.value.rung == "parameters"
 
 
-class OtherNorm(DataParallelTrainer):
+class OtherNorm(Replicated):
     def clip(self):
         return super().clip() * WORLD_SIZE**0.5
 
 
-class LocalLoss(DataParallelTrainer):
+class LocalLoss(Replicated):
     def compute_gradients(self, batch):
-        return super().compute_gradients(batch) + 0.01 * self.rank
+        return super().compute_gradients(batch) + 0.01 * self.local.rank("dp")
 
 
-class WrongDecay(DataParallelTrainer):
+class WrongDecay(Replicated):
     def update(self):
         for group in self.optimizer.param_groups:
             group["weight_decay"] = 0.0
         super().update()
 
 
-class Forgetful(DataParallelTrainer):
+class Forgetful(Replicated):
     def load(self, folder):
         super().load(folder)
-        self.optimizer = trainers.make_optimizer(self.model, self.config)
+        self.optimizer = trainers.make_optimizer([*self.model.parameters()], self.config)
 
 
-class OtherBuffer(DataParallelTrainer):
+class OtherBuffer(Replicated):
     def update(self):
         super().update()
-        self.module.positions.add_(1e-3)
+        self.local.buffers["positions"].add_(1e-3)
 
 
-class Backwards(DataParallelTrainer):
+class Backwards(Replicated):
     def output(self, inputs):
         return super().output(inputs).flip(0)
 
@@ -183,10 +182,10 @@ def test_each_rung_has_its_way_out(trainer, rung, message):
 
 def without_sync(config):
     """Every rank keeps the weights that it was born with."""
-    trainer = DataParallelTrainer(Toy(), config)
+    trainer = Replicated(Toy(), config)
     torch.manual_seed(dist.get_rank())
     own = Toy()
-    trainer.module.load_state_dict(own.state_dict())
+    trainer.model.module.load_state_dict(own.state_dict())
     return trainer
 
 
@@ -196,7 +195,7 @@ def test_weights_that_differ_from_the_beginning_are_named():
         climb(without_sync)
 
 
-class Thaws(DataParallelTrainer):
+class Thaws(Replicated):
     """Gives a frozen parameter a gradient, or changes it."""
 
     def __init__(self, config, gradient):
@@ -206,13 +205,14 @@ class Thaws(DataParallelTrainer):
     def compute_gradients(self, batch):
         loss = super().compute_gradients(batch)
         if self.gradient:
-            self.module.inner.bias.grad = torch.zeros_like(self.module.inner.bias)
+            bias = self.local.parameters["inner.bias"]
+            bias.grad = torch.zeros_like(bias)
         return loss
 
     def update(self):
         super().update()
         if not self.gradient:
-            self.module.inner.bias.data.mul_(1 - 1e-15)
+            self.local.parameters["inner.bias"].data.mul_(1 - 1e-15)
 
 
 def test_frozen_parameters_have_no_gradient_and_do_not_change_by_a_bit():
@@ -228,12 +228,12 @@ def test_frozen_parameters_have_no_gradient_and_do_not_change_by_a_bit():
         climb(lambda config: Thaws(config, gradient=False), frozen)
 
 
-class OtherNames(DataParallelTrainer):
+class OtherNames(Replicated):
     def parameters(self):
         return {name.replace("inner", "hidden"): tensor for name, tensor in super().parameters().items()}
 
 
-class OtherShape(DataParallelTrainer):
+class OtherShape(Replicated):
     def output(self, inputs):
         return super().output(inputs)[:1]
 

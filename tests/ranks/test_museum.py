@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 import torch
+from ladder_models import Replicated
 from museum_data import BATCHES, LETTERS, SEQUENCE
 from torch import Tensor, nn
 
-from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
 from course_lib.verify.data_order import DATA_ORDER, assert_same_order
@@ -38,8 +38,8 @@ def alone(config):
     return Trainer(Reader(), config)
 
 
-def on_ranks(config):
-    return DataParallelTrainer(Reader(), config)
+def on_ranks(config, *bugs):
+    return Replicated(Reader(), config, *bugs)
 
 
 @cache

@@ -12,6 +12,7 @@ from pipeline_models import LLAMA, MODELS, alone, numbers, pipeline, tokens
 
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.mesh import mesh_of
 from course_lib.parallel.stages import layer_parameters
 from course_lib.ranks import run_ranks
 from course_lib.split import balanced_sizes
@@ -147,7 +148,7 @@ def two_pipelines():
     """Ranks 0, 1 and ranks 2, 3: each pair trains for itself."""
     torch.manual_seed(dist.get_rank())
     groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
-    trainer = pipeline(TrainConfig(max_norm=0.1), "zb-h1", 2, 4, group=groups[dist.get_rank() // 2])
+    trainer = pipeline(TrainConfig(max_norm=0.1), "zb-h1", 2, 4, mesh=mesh_of(groups[dist.get_rank() // 2], "pp"))
     before = trainer.parameters()
     return before, trainer.step(tokens(0)), trainer.parameters(), trainer.output(tokens(0)[0])
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from pipeline_models import MODELS, numbers, pipeline, tokens
+from pipeline_models import MODELS, numbers, pipeline, staged, tokens
 
 from course_lib.config import TrainConfig
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import IGNORED
-from course_lib.training.pipeline_parallel import PipelineTrainer
 
 
 def text_of(work):
@@ -43,17 +42,12 @@ def trained(rows, m):
     ("rows", "m", "message"),
     [
         (
-            12,
-            5,
-            r"PipelineTrainer: 12 samples, 5 micro-batches; all micro-batches have equally many; give 15 samples, or ",
-        ),
-        (
             3,
             4,
-            r"PipelineTrainer: 3 samples, 4 micro-batches; .*; give 4 samples, or choose n_microbatches in \[1, 3\]",
+            "stages: 3 samples, 4 micro-batches; every micro-batch has a sample; give at least 4 samples, or",
         ),
         (1, 1, "Trainer: 1 samples without a target; the mean loss is taken over the targets that count; mark fewer"),
-        (0, 4, "Trainer: 0 samples on 1 rank, none on rank 0; every rank needs a sample; give at least one"),
+        (0, 4, "Trainer: 0 samples in 1 share, none for rank 0; every rank needs a sample; give at least 1"),
     ],
 )
 def test_a_batch_that_cannot_be_cut(rows, m, message):
@@ -68,7 +62,7 @@ def test_a_batch_that_cannot_be_cut(rows, m, message):
         (
             ("gpipe", 3, 4),
             {},
-            "PipelineTrainer: a schedule for 3 ranks, 2 ranks in the group; .*; make it with n_ranks=2",
+            "stages: a schedule for 3 ranks, 2 ranks along pp; .*; make it with n_ranks=2",
         ),
         (
             ("interleaved", 2, 4, 5),
@@ -106,30 +100,26 @@ def stuck():
 
 
 def test_a_list_of_one_s_own_that_would_hang_is_refused_before_it_runs():
-    message = r"PipelineTrainer: .*; the ranks must come to the end of their lists; let `schedules.problems` look"
-    on_all(2, message, lambda: PipelineTrainer(MODELS["tied"](), TrainConfig(), schedule=stuck()))
+    message = r"stages: .*; the ranks must come to the end of their lists; let `schedules.problems` look"
+    on_all(2, message, lambda: staged(MODELS["tied"](), TrainConfig(), stuck()))
 
 
 def test_ranks_with_different_schedules_are_named():
     def work():
         pipeline(TrainConfig(), "1f1b" if dist.get_rank() else "gpipe", 2, 4)
 
-    on_all(
-        2, r"PipelineTrainer: schedule is 'gpipe \(lists .*' on rank 0 and '1f1b .*' on rank 1; all ranks wrap", work
-    )
+    on_all(2, r"stages: schedule is 'gpipe \(lists .*' on rank 0 and '1f1b .*' on rank 1; all ranks wrap", work)
 
 
 def test_accumulation_belongs_to_the_schedule():
-    message = (
-        "PipelineTrainer: accumulation=2; the schedule says into how many micro-batches a batch is cut; give n_mic"
-    )
+    message = "stages: accumulation=2; the schedule says into how many micro-batches a batch is cut; give n_mic"
     on_all(2, message, lambda: pipeline(TrainConfig(accumulation=2), "1f1b", 2, 4))
 
 
 def test_a_model_that_is_all_frozen_has_nothing_to_train():
     def work():
         model = MODELS["tied"]().requires_grad_(False)
-        PipelineTrainer(model, TrainConfig(), schedule=make_schedule("1f1b", 2, 4))
+        staged(model, TrainConfig(), make_schedule("1f1b", 2, 4))
 
     on_all(2, "Trainer: every parameter is frozen; an optimizer needs something to train; set requires_grad", work)
 

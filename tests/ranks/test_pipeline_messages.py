@@ -8,20 +8,19 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from pipeline_models import numbers
+from pipeline_models import numbers, staged
 from torch import nn
 
 from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
-from course_lib.training.pipeline_parallel import PipelineTrainer
 
 
 def trainer_of(schedule):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), *(nn.Linear(8, 8) for _ in range(schedule.n_stages - 1)))
-    return PipelineTrainer(model, TrainConfig(), schedule=schedule)
+    return staged(model, TrainConfig(), schedule)
 
 
 def kept_gradients(schedule):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from pipeline_models import LLAMA, tokens
+from pipeline_models import LLAMA, staged, tokens
 
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
@@ -15,7 +15,6 @@ from course_lib.parallel.stages import cut
 from course_lib.ranks import run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.split import split_sizes
-from course_lib.training.pipeline_parallel import PipelineTrainer
 from course_lib.training.step import count_targets, loss_of
 
 UNTIED = replace(LLAMA, tied=False)
@@ -32,7 +31,7 @@ def batch():
 
 
 def ours(schedule):
-    trainer = PipelineTrainer(model(), TrainConfig(), schedule=schedule)
+    trainer = staged(model(), TrainConfig(), schedule)
     return trainer.compute_gradients(batch()), trainer.gradients()
 
 

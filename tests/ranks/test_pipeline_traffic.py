@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pipeline_models import GPT, LLAMA, ROWS, numbers, pipeline, tokens
+from pipeline_models import GPT, LLAMA, ROWS, numbers, pipeline, staged, tokens
 from torch import nn
 
 from course_lib import comm
@@ -19,7 +19,6 @@ from course_lib.hardware import Link
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import Compute, Durations, SendActivation, SendGradient, held, make_schedule, time_schedule
-from course_lib.training.pipeline_parallel import PipelineTrainer
 
 CASES = [  # name, p, m, v
     *[("gpipe", 1, 2, 1), ("gpipe", 2, 4, 1), ("1f1b", 2, 4, 1), ("zb-h1", 2, 6, 1), ("interleaved", 2, 4, 2)],
@@ -83,7 +82,7 @@ def wide(n_stages):
 
 
 def paced(schedule, durations, clock):
-    trainer = PipelineTrainer(wide(schedule.n_stages), TrainConfig(), schedule=schedule, durations=durations)
+    trainer = staged(wide(schedule.n_stages), TrainConfig(), schedule, durations=durations)
     comm.ledger.clear()
     with comm.emulated(clock):
         trainer.compute_gradients(numbers(0))
@@ -152,12 +151,12 @@ class Kept:
 
 def hold(schedule):
     """What the executor and autograd counted on this rank."""
-    trainer = PipelineTrainer(wide(schedule.n_stages), TrainConfig(), schedule=schedule)
+    trainer = staged(wide(schedule.n_stages), TrainConfig(), schedule)
     trainer.output(numbers(0)[0])
     counter = Counter(trainer.model)
     with torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda kept: getattr(kept, "tensor", kept)):
         trainer.compute_gradients(numbers(0))
-    return trainer.pipeline.held, trainer.pipeline.stashed_bytes, counter.most, counter.all, counter.now
+    return trainer.engine.pipeline.held, trainer.engine.pipeline.stashed_bytes, counter.most, counter.all, counter.now
 
 
 @cases
@@ -177,7 +176,7 @@ def test_activations_are_held_as_the_list_says(name, p, m, v):
 
 def test_in_real_time_the_ledger_has_every_computation():
     def work():
-        trainer = PipelineTrainer(wide(2), TrainConfig(), schedule=make_schedule("zb-h1", 2, 3))
+        trainer = staged(wide(2), TrainConfig(), make_schedule("zb-h1", 2, 3))
         comm.ledger.clear()
         trainer.compute_gradients(numbers(0))
 

@@ -20,13 +20,15 @@ from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.config import parse_model
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import layer_parameters
 from course_lib.presets import read
 from course_lib.ranks import devices, run_ranks, shutdown
 from course_lib.training.batches import Batches
+from course_lib.training.checkpoint import FILE
 from course_lib.training.text import load_text
-from course_lib.training.torch_data_parallel import TorchDataParallelTrainer
-from course_lib.training.trainer import FILE, Trainer
+from course_lib.training.torch_techniques import torch_replicate
+from course_lib.training.trainer import Trainer
 from course_lib.verify import assert_parallel_equals
 from tools.paths import ROOT
 
@@ -60,26 +62,24 @@ def one_device(tmp_path_factory):
     return losses(folder)
 
 
-@pytest.mark.parametrize(
-    ("parallel", "ranks"), [("ddp", 1), ("ddp", 2), ("ddp", 4), ("torch_ddp", 1), ("torch_ddp", 2), ("torch_ddp", 4)]
-)
-def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path, capsys, parallel, ranks):
-    assert run(*SMALL, f"parallel={parallel}", f"ranks={ranks}", f"out={tmp_path}/run") == 0
+@pytest.mark.parametrize(("engine", "ranks"), [("own", 2), ("own", 4), ("torch", 2), ("torch", 4)])
+def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path, capsys, engine, ranks):
+    assert run(*SMALL, f"engine={engine}", f"dp={ranks}", f"out={tmp_path}/run") == 0
     assert losses(tmp_path / "run") == pytest.approx(one_device, rel=1e-9)
     out, err = capsys.readouterr()
     heading, *lines, last, _ = out.splitlines()
-    assert f"parallel={parallel} on {ranks} rank{'s' * (ranks > 1)} (cpu)" in heading and err == ""
+    assert f"engine={engine}, dp={ranks} on {ranks} ranks (cpu)" in heading and err == ""
     assert [line.split("  ")[1] for line in lines] == [f"loss {loss:.6f}" for loss in one_device]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
-    assert f"\nranks: {ranks}\n" in (tmp_path / "run" / "config.yaml").read_text()
+    assert f"\ndp: {ranks}\n" in (tmp_path / "run" / "config.yaml").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 PIPELINES = {  # how they are asked for, by ranks
-    "1f1b": ("ranks=2",),
-    "gpipe": ("ranks=2", "schedule=gpipe", "microbatches=4", "batch=4"),
-    "interleaved": ("ranks=2", "schedule=interleaved"),
-    "zb-h1": ("ranks=4", "schedule=zb-h1", "microbatches=2"),
+    "1f1b": ("pp=2", "dp=2"),
+    "gpipe": ("pp=2", "schedule=gpipe", "microbatches=4"),
+    "interleaved": ("pp=2", "schedule=interleaved"),
+    "zb-h1": ("pp=4", "schedule=zb-h1", "microbatches=2"),
 }
 
 
@@ -94,7 +94,7 @@ def four_sequences(tmp_path_factory):
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_pipeline_gives_the_losses_and_the_weights_of_one_device(four_sequences, tmp_path, capsys, name):
-    overrides = ["batch=4", "model=tiny_gpt", "parallel=pp", *PIPELINES[name], f"out={tmp_path}/run"]
+    overrides = ["batch=4", "model=tiny_gpt", *PIPELINES[name], f"out={tmp_path}/run"]
     assert run(*SMALL, *overrides) == 0
     want = losses(four_sequences)
     assert losses(tmp_path / "run") == pytest.approx(want, rel=1e-9)
@@ -124,7 +124,7 @@ WEIGHTS = []
 
 
 def weights_of_a_step():
-    asked = read_train(["parallel=pp", "ranks=2", "batch=2", "sequence=16", "steps=1", "optimizer=sgd"])
+    asked = read_train(["pp=2", "batch=2", "sequence=16", "steps=1", "optimizer=sgd"])
     batches = Watched(text=bytes(range(32, 127)) * 20, batch_size=2, sequence=16)
     WEIGHTS.clear()
     train_run.work(asked, batches, devices.choose(dist.get_rank(), 2), None, live=True)
@@ -142,7 +142,8 @@ def on_one_device(config):
 
 
 def by_pytorch(config):
-    return TorchDataParallelTrainer(Decoder(parse_model(read("tiny", "tiny_gpt")).config), config)
+    model = Decoder(parse_model(read("tiny", "tiny_gpt")).config)
+    return Trainer(model, config, mesh=make_mesh(dp=dist.get_world_size()), apply=(torch_replicate(),))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -154,10 +155,15 @@ def test_the_trainer_by_pytorch_climbs_the_ladder(ranks):
 
 @pytest.mark.parametrize(
     ("parallel", "ranks"),
-    [(["parallel=ddp"], "ranks 0, 1"), (["parallel=torch_ddp"], "ranks 0, 1"), (["parallel=pp", "batch=4"], "rank 1")],
+    [
+        (["dp=2"], "ranks 0, 1"),
+        (["dp=2", "engine=torch"], "ranks 0, 1"),
+        (["pp=2", "batch=4"], "rank 1"),
+        (["pp=2", "dp=2", "batch=4"], "ranks 2, 3"),
+    ],
 )
 def test_a_loss_that_is_not_finite_is_one_line_for_all_ranks(tmp_path, capsys, parallel, ranks):
-    overrides = [*parallel, "ranks=2", "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
+    overrides = [*parallel, "dtype=float32", "lr=1e38", f"out={tmp_path}/run"]
     assert run(*SMALL, *overrides) == 1
     assert capsys.readouterr().err == f"Trainer: loss nan on {ranks}{BAD_LOSS}\n"
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +178,7 @@ class Died(bytes):
 
 def test_a_rank_that_dies_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(train_run, "load_text", lambda: Died(bytes(range(32, 127)) * 20))
-    assert run(*SMALL, "parallel=ddp", "ranks=2", f"out={tmp_path}/run") == 1
+    assert run(*SMALL, "dp=2", f"out={tmp_path}/run") == 1
     err = capsys.readouterr().err
     assert re.match(r"train: RankError: rank \d died \(its process ended\)", err) and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -214,7 +220,7 @@ def first_step_of(process):
     raise AssertionError(process.stderr.read())
 
 
-@pytest.mark.parametrize("ranks", [(), ("parallel=ddp", "ranks=2")], ids=["one device", "ranks"])
+@pytest.mark.parametrize("ranks", [(), ("dp=2",)], ids=["one device", "ranks"])
 def test_an_interrupt_ends_all_processes_with_one_line(tmp_path, ranks):
     process = started("course_lib", "train", *SMALL, "steps=1000000", "out=run", *ranks, cwd=tmp_path)
     assert first_step_of(process) and left_of(tmp_path)
@@ -225,9 +231,7 @@ def test_an_interrupt_ends_all_processes_with_one_line(tmp_path, ranks):
 
 
 def test_a_run_that_is_told_to_end_takes_its_ranks_along(tmp_path):
-    process = started(
-        "course_lib", "train", *SMALL, "steps=1000000", "out=run", "parallel=ddp", "ranks=2", cwd=tmp_path
-    )
+    process = started("course_lib", "train", *SMALL, "steps=1000000", "out=run", "dp=2", cwd=tmp_path)
     assert first_step_of(process)
     process.terminate()
     _, err = process.communicate(timeout=ENDS_S)
@@ -236,7 +240,7 @@ def test_a_run_that_is_told_to_end_takes_its_ranks_along(tmp_path):
 
 
 def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_path):
-    process = started(*TORCHRUN, "train", *SMALL, "steps=1000000", "out=run", "parallel=ddp", cwd=tmp_path)
+    process = started(*TORCHRUN, "train", *SMALL, "steps=1000000", "out=run", "dp=2", cwd=tmp_path)
     assert first_step_of(process) and len(left_of(tmp_path)) >= 3
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=ENDS_S)
@@ -244,9 +248,9 @@ def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_pa
     assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("parallel", [["ddp"], ["torch_ddp"], ["pp", "microbatches=5"]])
+@pytest.mark.parametrize("parallel", [["dp=2"], ["dp=2", "engine=torch"], ["pp=2", "microbatches=5"]])
 def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch, capsys, parallel):
-    process = started(*TORCHRUN, "train", *SMALL, "parallel=" + parallel[0], *parallel[1:], "out=run", cwd=tmp_path)
+    process = started(*TORCHRUN, "train", *SMALL, *parallel, "out=run", cwd=tmp_path)
     out, err = process.communicate()
     assert process.returncode == 0, err
     monkeypatch.setattr(train_run, "load_text", load_text)
@@ -254,15 +258,15 @@ def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=1e-9)
     assert len([line for line in out.splitlines() if line.startswith("step ")]) == 3  # the first rank alone speaks
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
-    assert "\nranks: 2\n" in (tmp_path / "run" / "config.yaml").read_text()
+    assert f"\n{parallel[0].replace('=', ': ')}\n" in (tmp_path / "run" / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize(
     ("overrides", "line", "status"),
     [
         (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, ", 2),
-        (["parallel=ddp", "batch=1"], "train: batch=1 on 2 ranks; every rank needs a sequence; give batch >= 2 ", 2),
-        (["parallel=ddp", "dtype=float32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
+        (["dp=2", "batch=1"], "train: batch=1 with dp=2; every rank needs a sequence; give batch >= 2, ", 2),
+        (["dp=2", "dtype=float32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
     ],
 )
 def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line, status):

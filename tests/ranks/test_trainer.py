@@ -8,13 +8,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from ladder_models import Replicated
 from torch import nn
 
 from course_lib.config import TrainConfig
 from course_lib.ranks import RankError, run_ranks
-from course_lib.training import trainer as trainers
+from course_lib.training import checkpoint
 from course_lib.training.batches import IGNORED
-from course_lib.training.data_parallel import DataParallelTrainer
 from course_lib.training.step import micro_batches
 from course_lib.training.trainer import Trainer
 
@@ -98,7 +98,7 @@ def test_saved_training_goes_on_as_if_it_had_not_stopped(tmp_path):
 def test_an_interrupted_save_leaves_the_last_one_whole(tmp_path, monkeypatch):
     ours = Trainer(model(), ADAMW)
     ours.save(tmp_path)
-    before = (tmp_path / trainers.FILE).read_bytes()
+    before = (tmp_path / checkpoint.FILE).read_bytes()
     ours.step(batch())
 
     def half(content, path):
@@ -108,8 +108,8 @@ def test_an_interrupted_save_leaves_the_last_one_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "save", half)
     with pytest.raises(OSError, match="no space left"):
         ours.save(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [trainers.FILE]
-    assert (tmp_path / trainers.FILE).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint.FILE]
+    assert (tmp_path / checkpoint.FILE).read_bytes() == before
 
 
 def test_nothing_to_load_and_nothing_to_train_are_errors(tmp_path):
@@ -131,7 +131,7 @@ def test_a_batch_without_targets_and_a_loss_that_is_no_number_are_errors():
 
 
 def one_step(rows, accumulation, poison=None):
-    ours = DataParallelTrainer(model(dist.get_rank()), TrainConfig(accumulation=accumulation))
+    ours = Replicated(model(dist.get_rank()), TrainConfig(accumulation=accumulation))
     inputs, targets = batch(rows)
     if poison is not None:
         inputs[poison] = float("inf")
@@ -164,9 +164,7 @@ def refused(*args):
 
 
 def test_a_rank_without_a_sample_is_named_on_all_ranks():
-    message = (
-        "Trainer: 2 samples on 4 ranks, none on ranks 2, 3; every rank needs a sample; give at least one for each rank"
-    )
+    message = "Trainer: 2 samples in 4 shares, none for ranks 2, 3; every rank needs a sample; give at least 4"
     assert run_ranks(refused, 4, 2, 1) == [message] * 4
 
 
@@ -178,7 +176,7 @@ def test_a_loss_that_is_no_number_is_named_on_all_ranks(accumulation):
 
 
 def save_into(folder):
-    ours = DataParallelTrainer(model(dist.get_rank()), ADAMW)
+    ours = Replicated(model(dist.get_rank()), ADAMW)
     ours.step(batch())
     ours.save(folder)
 
@@ -188,11 +186,11 @@ def test_if_rank_0_cannot_write_all_ranks_say_so(tmp_path):
     with pytest.raises(RankError, match=r"OSError: .*File exists: .* \(on the rank that writes\)"):
         run_ranks(save_into, 2, tmp_path / "file")
     run_ranks(save_into, 2, tmp_path / "folder")
-    assert [path.name for path in (tmp_path / "folder").iterdir()] == [trainers.FILE]
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == [checkpoint.FILE]
 
 
 def resume(folder):
-    ours = DataParallelTrainer(model(5 + dist.get_rank()), ADAMW)
+    ours = Replicated(model(5 + dist.get_rank()), ADAMW)
     ours.load(folder)
     ours.step(batch(seed=2))
     return ours.parameters()

@@ -18,18 +18,19 @@ from course_lib.cli import train as command
 from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import MODELS, OPTIONS, read_train
-from course_lib.config import TrainConfig, load_model, model_names, parse_model
+from course_lib.config import ParallelConfig, TrainConfig, load_model, model_names, parse_model
 from course_lib.models.decoder import Decoder
 from course_lib.presets import names, read
 from course_lib.ranks import devices
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
+from course_lib.training.checkpoint import FILE
 from course_lib.training.loop import tokens_of, train
-from course_lib.training.trainer import FILE, Trainer
+from course_lib.training.trainer import Trainer
 
 SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 TEXT = bytes(range(32, 127)) * 20
-PP = ["parallel=pp", "ranks=2"]
+PP = ["pp=2"]
 LINE = re.compile(r"step (\d)/3  loss (\d\.\d{6})  [\d,]+ tokens/s  rank 0: peak RSS [\d.]+ [MG]iB")
 
 
@@ -58,7 +59,7 @@ def test_it_is_the_trainer_of_the_notebooks(tmp_path, capsys):
     assert expected[-1] < expected[0]
     out, err = capsys.readouterr()
     heading, *lines, last, written = out.splitlines()
-    assert heading.startswith("tiny Llama, 125 k parameters in float64; parallel=none on one device (cpu); ")
+    assert heading.startswith("tiny Llama, 125 k parameters in float64; engine=own, one device (cpu); ")
     shown = [LINE.fullmatch(line) for line in lines]
     assert [(match[1], match[2]) for match in shown] == [
         (str(number), f"{loss:.6f}") for number, loss in enumerate(expected, start=1)
@@ -75,7 +76,7 @@ def test_the_results_hold_the_exact_configuration_and_nothing_else_stays(tmp_pat
     text = (tmp_path / "run" / "config.yaml").read_text()
     assert text.splitlines()[0] == f"# python -m course_lib train {shlex.join(overrides)}"
     values = yaml.safe_load(text)
-    assert set(values) == {*OPTIONS, "model"} and (values["seed"], values["ranks"]) == (7, 1)
+    assert set(values) == {*OPTIONS, "model"} and (values["seed"], values["dp"], values["pp"]) == (7, 1, 1)
     assert parse_model(values["model"]).config == replace(parse_model(read("tiny", "tiny_gpt")).config, n_layers=1)
     rows = list(csv.DictReader((tmp_path / "run" / "losses.csv").read_text().splitlines()))
     assert list(rows[0]) == ["step", "loss", "tokens_per_s", "memory_bytes", "memory"]
@@ -139,7 +140,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["model.size=3"], "train: model.size=3; Could not override 'model.size'; "),
         (["model.n_heads=3"], "ModelConfig 'tiny Llama': n_heads=3; n_heads divides hidden_size=64; choose n_heads"),
         (["model=mixtral_8x7b"], "Decoder: n_experts=8; this decoder has one feed-forward block in a layer; give n_ex"),
-        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, parallel, ranks, steps"),
+        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, dp, pp, engine, steps"),
         (["steps=1,2"], "train: steps=1,2; several values stand in brackets; write steps=[value,value]"),
         (["~lr"], "train: ~lr; a training run needs all its values; give lr another value"),
         (["lr"], "train: lr; Error parsing override 'lr'; write name=value"),
@@ -151,11 +152,13 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["lr=nan"], "TrainConfig: learning_rate=nan; learning_rate > 0, and finite; give learning_rate > 0"),
         (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw"),
         (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
-        (["parallel=fsdp"], "train: parallel='fsdp'; not a known kind; choose from none, ddp, torch_ddp, pp"),
+        (["engine=jax"], "train: engine='jax'; not a known kind; choose from own, torch"),
+        (["parallel=ddp"], "train: parallel=ddp; a training run has no 'parallel'; choose from model, dp, pp, engine"),
         (["dtype=float8"], "train: dtype='float8'; not a known kind; choose from float32, float64"),
-        (["ranks=2"], "train: parallel=none on 2 ranks; one device is one rank; choose from ddp, torch_ddp, pp, or on"),
-        (["ranks=33", "parallel=ddp"], "ranks: world_size=33; a pool has 1 to 32 ranks; choose a number in that"),
-        (["ranks=4", "parallel=ddp", "batch=3"], "train: batch=3 on 4 ranks; every rank needs a sequence; give batch "),
+        (["dp=0"], "train: dp=0; dp is positive; give dp >= 1"),
+        (["pp=1.5"], "train: pp=1.5; pp is of whole numbers; write them without quotes and units"),
+        (["dp=11", "pp=3", "batch=33"], "ranks: world_size=33; a pool has 1 to 32 ranks; choose a number in that"),
+        (["dp=4", "batch=3"], "train: batch=3 with dp=4; every rank needs a sequence; give batch >= 4, or less dp"),
         (["sequence=2000"], "Batches: 1900 tokens, sequence=2000; a window takes sequence + 1 tokens; give a longer "),
         (["batch=500"], "Batches: batch_size=500, 29 windows; an epoch has each window once; give batch_size <= 29"),
         (["model=tiny_gpt", "sequence=1025"], "ModelConfig 'tiny GPT': sequence=1025; its table of learned positions"),
@@ -164,13 +167,19 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["+model.n_experts=2"], "Decoder: n_experts=2; this decoder has one feed-forward block in a layer; give n_"),
         (
             ["schedule=1f1b"],
-            "train: schedule=1f1b with parallel=none; it belongs to a pipeline; leave schedule out, or ",
+            "train: schedule=1f1b with pp=1; it belongs to a pipeline; leave schedule out, or give pp >= 2",
         ),
         (
-            ["parallel=ddp", "microbatches=2"],
-            "train: microbatches=2 with parallel=ddp; it belongs to a pipeline; leave",
+            ["dp=2", "microbatches=2"],
+            "train: microbatches=2 with pp=1; it belongs to a pipeline; leave",
         ),
-        (["parallel=torch_ddp", "stages_per_rank=1"], "train: stages_per_rank=1 with parallel=torch_ddp; it belongs "),
+        (["engine=torch", "stages_per_rank=1"], "train: stages_per_rank=1 with pp=1; it belongs to a pipeline; leave "),
+        ([*PP, "engine=torch"], "train: engine=torch with pp=2; PyTorch's engine trains along dp alone here; choose "),
+        (
+            [*PP, "dp=3", "batch=16"],
+            "train: batch=16 in 2 micro-batches on 3 pipelines; all micro-batches have equally many sequences; give "
+            "batch=18, or",
+        ),
         ([*PP, "microbatches=2.5"], "train: microbatches=2.5; microbatches is of whole numbers; write them without "),
         ([*PP, "microbatches=0"], "make_schedule: n_microbatches=0; n_microbatches is a positive whole number; give "),
         (
@@ -183,8 +192,8 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         ([*PP, "stages_per_rank=2"], "make_schedule: 1f1b, stages_per_rank=2; it has one stage on each rank; give 1, "),
         ([*PP, "schedule=interleaved", "stages_per_rank=1"], "make_schedule: interleaved, stages_per_rank=1; a rank "),
         ([*PP, "schedule=interleaved", "microbatches=1"], "make_schedule: interleaved, n_microbatches=1, n_ranks=2; "),
-        ([*PP, "accumulation=2"], "train: accumulation=2 with parallel=pp; a pipeline accumulates over its micro-batc"),
-        ([*PP, "ranks=5", "batch=5"], "train: 5 stages, tiny Llama has 4 layers with its embedding and head; every st"),
+        ([*PP, "accumulation=2"], "train: accumulation=2 with pp=2; a pipeline accumulates over its micro-batches; "),
+        (["pp=5", "batch=5"], "train: 5 stages, tiny Llama has 4 layers with its embedding and head; every st"),
         ([*PP, "model=llama3_1_405b"], "train: Llama 3.1 405B on 2 ranks needs 5.906 TiB; this machine has "),
         (["out=no/such"], "train: out='no/such'; there is no folder 'no'; make it, or name another"),
     ],
@@ -205,16 +214,17 @@ def test_a_pipeline_has_defaults_that_the_results_name():
     interleaved = read_train([*PP, "schedule=interleaved", "microbatches=4"])
     assert interleaved.schedule == make_schedule("interleaved", 2, 4, stages_per_rank=2)
     assert read_train([*PP, "batch=1", "microbatches=1"]).schedule == make_schedule("1f1b", 2, 1)
-    assert read_train(["parallel=ddp", "ranks=2"]).schedule is None
+    assert read_train(["dp=2"]).schedule is None
 
 
 @pytest.mark.parametrize(
     ("overrides", "numbers"),
     [
-        (["parallel=ddp", "ranks=8"], 8 * 4),
-        (["parallel=pp", "ranks=8"], 8),  # each rank builds the whole model
-        (["parallel=pp", "ranks=2"], 4),  # together they keep one model's states
-        (["parallel=pp", "ranks=2", "optimizer=sgd"], 2),
+        (["dp=8"], 8 * 4),
+        (["pp=8"], 8),  # each rank builds the whole model
+        (["pp=2"], 4),  # together they keep one model's states
+        (["pp=2", "dp=3", "batch=18"], 3 * 4),
+        (["pp=2", "optimizer=sgd"], 2),
     ],
 )
 def test_a_pipeline_needs_one_model_s_states_or_each_rank_s_model(overrides, numbers):
@@ -298,12 +308,12 @@ def test_the_second_of_two_ranks_has_the_second_gpu(monkeypatch):
     assert str(devices.choose(1, 2).device) == "cuda:1"
 
 
-def test_torchrun_s_variables_choose_the_ranks_that_joined(monkeypatch):
-    assert read_train(["parallel=ddp"], started=3).ranks == 3
-    assert read_train(["parallel=ddp", "ranks=3"], started=3).ranks == 3
-    message = "^train: ranks=2; torchrun started 3; leave ranks out, or give torchrun --nproc-per-node 2$"
+def test_the_degrees_are_those_that_torchrun_started(monkeypatch):
+    assert read_train(["dp=3"], started=3).ranks == 3
+    assert read_train(["dp=2", "pp=2"], started=4).parallel == ParallelConfig(dp=2, pp=2)
+    message = "^train: dp x pp = 2; torchrun started 3; give degrees whose product is 3, as dp=3, or torchrun --nproc"
     with pytest.raises(ValueError, match=message):
-        read_train(["parallel=ddp", "ranks=2"], started=3)
+        read_train(["dp=2"], started=3)
     monkeypatch.setitem(os.environ, "RANK", "0")
     monkeypatch.setattr(command, "train_under_torchrun", lambda overrides: 5)
-    assert run("parallel=ddp") == 5
+    assert run("dp=3") == 5

@@ -11,8 +11,8 @@ from torch import nn
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
+from course_lib.parallel.layout import first_names
 from course_lib.parallel.stages import cut, layer_parameters, layers_of, passed_on, skeleton
-from course_lib.parallel.ties import canonical_names
 from course_lib.split import balanced_sizes, split_sizes
 
 LLAMA = ModelConfig(
@@ -63,7 +63,7 @@ def test_a_skeleton_tells_shapes_and_ties_and_holds_nothing():
     shapes = passed_on(cut(empty, (2, 3)), tokens)
     assert [tuple(one.shape) for one in shapes] == [(2, 5), (2, 5, 12), (2, 5, 16)]
     assert [one.dtype for one in shapes] == [torch.int64, torch.float64, torch.float64]
-    assert canonical_names(empty)["head.weight"] == "embedding.weight"
+    assert first_names(empty)["head.weight"] == "embedding.weight"
 
 
 def test_layers_by_parameters():

@@ -20,8 +20,7 @@ from course_lib.config import TrainConfig
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
-from course_lib.training.data_parallel import share
-from course_lib.training.trainer import Trainer
+from course_lib.training.trainer import Trainer, share
 from course_lib.verify import RUNGS
 from course_lib.verify.numbers import number_of
 from course_lib.verify.ratios import exactly
@@ -116,7 +115,7 @@ def attempt(answer: Callable[..., Any], given: Given) -> Report:
         losses.append(type(loss).__name__ if number is None else number)
         long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > FP64]
         calls.append(len({event.call for event in long}))
-        gradients.append(models.gradients(trainer.module))
+        gradients.append(models.gradients(getattr(trainer.model, "module", trainer.model)))
         trainer.update()
     return Report(None, gradients, losses, calls)
 

@@ -175,7 +175,7 @@ OVERLAP = step_exercise(
     first=_never_waited,
     also=_hooks_left,
     look=_wrong_time,
-    means="comm.iall_reduce_",
+    means="comm.all_reduce_(…, async_op=True)",
     levels={
         "values": Level(
             points=2,

@@ -20,10 +20,13 @@ from course_lib.checks.module_04 import lists
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.costs.comm.pipeline import pipeline_in_flight
+from course_lib.parallel.mesh import make_mesh
 from course_lib.schedules.messages import add_messages
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
-from course_lib.training.pipeline_parallel import PipelineTrainer
+from course_lib.training.pipeline_engine import PipelineEngine
+from course_lib.training.techniques import stages
+from course_lib.training.trainer import Trainer
 
 SIZES = {1: (7,), 2: (4, 3), 3: (3, 2, 2)}  # of the four layers and their activations, by ranks
 
@@ -77,9 +80,12 @@ def attempt(function: Callable[..., Any], given: Given) -> Report:
         return Report(written, library, {}, 0)
     model = models.build("deep", given.seed, torch.float64)
     schedule = add_messages(lists.schedule_of(written.lists, case.m))
-    trainer = PipelineTrainer(model, TrainConfig(), schedule=schedule, sizes=SIZES[case.p])
+    technique = stages(schedule, sizes=SIZES[case.p])
+    trainer = Trainer(model, TrainConfig(), mesh=make_mesh(pp=case.p), apply=(technique,))
     trainer.compute_gradients(given.batch)
-    return Report(written, library, trainer.gradients(), trainer.pipeline.held.in_flight)
+    assert isinstance(trainer.engine, PipelineEngine)
+    pipeline = trainer.engine.pipeline
+    return Report(written, library, trainer.gradients(), pipeline.held.in_flight)
 
 
 def verdict(name: str, case: Sizes, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:

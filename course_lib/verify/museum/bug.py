@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from course_lib.config import TrainConfig
 from course_lib.training.batches import Batch, Batches
+from course_lib.training.setup import Technique
 from course_lib.training.trainer import Trainer
 from course_lib.verify.climb import Make
 from course_lib.verify.data_order import DATA_ORDER, sampled
@@ -28,11 +29,15 @@ class Issue:
 
 @dataclass(frozen=True, kw_only=True)
 class Bug:
-    """A realistic error: `patch` puts it into the library's own functions for as long as its context lasts."""
+    """A realistic error: a technique that a trainer applies last, or, where the library has no such seam, a patch.
+
+    `patch` puts the error into the library's own functions for as long as its context lasts.
+    """
 
     name: str
     title: str
-    patch: Callable[[], AbstractContextManager[object]]
+    technique: Technique | None = None  # edits the layout, the engine, or what hooks into the model
+    patch: Callable[[], AbstractContextManager[object]] = nullcontext
     where: Issue
     first_rung: str  # of the ladder on which it shows; or DATA_ORDER, which no ladder looks at
     looks: str  # what one sees who does not climb the ladder
@@ -40,12 +45,13 @@ class Bug:
     ragged: bool = False  # whether it needs shares with unequal numbers of targets
 
     def planted(self, make: Make) -> Make:
-        """The maker of a trainer that has the bug in all that it does."""
+        """The maker of a trainer that has the bug in all that it does; `make` takes techniques after the config."""
+        last = [self.technique] if self.technique else []
 
         def make_with_bug(config: TrainConfig) -> Trainer:
             with self.patch():
-                trainer = make(replace(config, accumulation=self.accumulation))
-            for name in METHODS:
+                trainer = make(replace(config, accumulation=self.accumulation), *last)
+            for name in () if self.technique else METHODS:
                 setattr(trainer, name, self._patched(trainer, name))
             return trainer
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,46 +13,48 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup, ReduceOp
 
 from course_lib import comm
-from course_lib.parallel import reducer, replicate
+from course_lib.parallel import replicate
 from course_lib.parallel.buckets import Bucket
 from course_lib.parallel.ddp import DistributedDataParallel
-from course_lib.parallel.reducer import Plan, Reducer
-from course_lib.training import data_parallel, sampler, step
+from course_lib.parallel.plan import Plan
+from course_lib.training import sampler, trainer
 from course_lib.training.batches import Batch
-from course_lib.training.data_parallel import DataParallelTrainer
+from course_lib.training.setup import Setup
 from course_lib.training.trainer import Trainer, make_optimizer
 from course_lib.verify.data_order import DATA_ORDER
 from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
+from course_lib.verify.museum.seams import after_backward, hook, own_means
 
 broadcast_tensors = replicate.broadcast_tensors
-compute_gradients = DataParallelTrainer.compute_gradients
-finish = Reducer.finish
-gradient_norm = step.gradient_norm
 load = Trainer.load
-share = data_parallel.share
+share = trainer.share
 take = Bucket.take
 
 
-def sum_of(flat: Tensor, plan: Plan) -> None:
+def sum_of(plan: Plan, bucket: Bucket) -> None:
     """The sum over the ranks: nobody divides."""
-    comm.all_reduce_(flat, op=ReduceOp.SUM, algorithm=plan.algorithm, group=plan.group)
+    comm.all_reduce_(bucket.flat, op=ReduceOp.SUM, algorithm=plan.algorithm, group=plan.group)
 
 
-def average_in_bf16(flat: Tensor, plan: Plan) -> None:
+def average_in_bf16(plan: Plan, bucket: Bucket) -> None:
     """Half of the bytes, a 65,536th of the precision: bf16 has 8 bits of it, fp32 has 24."""
-    small = comm.all_reduce_(flat.bfloat16(), op=ReduceOp.AVG, algorithm=plan.algorithm, group=plan.group)
-    flat.copy_(small)
+    small = comm.all_reduce_(bucket.flat.bfloat16(), op=ReduceOp.AVG, algorithm=plan.algorithm, group=plan.group)
+    bucket.flat.copy_(small)
 
 
 def nothing(*args: object) -> None:
     """What should happen here does not."""
 
 
-def average_parameters(self: Reducer) -> None:
+def average_parameters(setup: Setup) -> None:
     """The hook's argument is the parameter, not its gradient."""
-    finish(self)
-    for parameter in self.parameters:
-        comm.all_reduce_(parameter.data, op=ReduceOp.AVG, algorithm=self.plan.algorithm, group=self.plan.group)
+    hook(setup, nothing)
+
+    def average() -> None:
+        for parameter in setup.model.parameters():
+            comm.all_reduce_(parameter.data, op=ReduceOp.AVG, group=setup.local.group("dp"))
+
+    after_backward(setup, average)
 
 
 def broadcast_buffers_alone(model: nn.Module, group: ProcessGroup, src: int) -> None:
@@ -71,14 +74,9 @@ def no_sync_for_good(self: DistributedDataParallel) -> Iterator[None]:
     yield
 
 
-def own_mean(targets: int, total: float, world_size: int) -> float:
-    """Each micro-batch's loss is the mean over its own targets, which is what `cross_entropy` gives by default."""
-    return 1 / targets
-
-
-def global_mean(targets: int, total: float, world_size: int) -> float:
+def average_of_means(setup: Setup) -> None:
     """The mean over all ranks' targets, as on one device; but averaging divides by the number of ranks again."""
-    return 1 / total
+    setup.local.layout.averaged.clear()
 
 
 def first_share(batch: Batch, rank: int, world_size: int) -> Batch:
@@ -86,28 +84,30 @@ def first_share(batch: Batch, rank: int, world_size: int) -> Batch:
     return share(batch, 0, world_size)
 
 
-def clip_then_average(self: DataParallelTrainer, batch: Batch) -> float:
+def clip_then_average(setup: Setup) -> None:
     """Each rank clips its own gradients by their own norm, and what is averaged has no common scale."""
-    with patch.object(reducer, "average", nothing):
-        loss = compute_gradients(self, batch)
-    Trainer.clip(self)
-    replicate.average_gradients(self.module, self.group)
-    return loss
+    hook(setup, nothing)
+
+    def clip_and_average() -> None:
+        nn.utils.clip_grad_norm_(setup.model.parameters(), setup.config.max_norm or math.inf)
+        replicate.average_gradients(setup.model, setup.local.group("dp"))
+
+    after_backward(setup, clip_and_average)
 
 
-def norm_alone(self: DataParallelTrainer) -> float:
-    """Clipping is done: only the norm is wanted."""
-    return step.gradient_norm(self.module.parameters()).item()
-
-
-def norm_over_ranks(parameters: Iterator[nn.Parameter]) -> Tensor:
+def norm_over_ranks(setup: Setup) -> None:
     """Squares are summed over the ranks, as sharded gradients need it; but here each rank has all of them."""
-    return comm.all_reduce(gradient_norm(parameters).square().view(1)).sqrt().squeeze()
+    local, norm = setup.local, setup.local.global_norm
+
+    def over_all() -> Tensor:
+        return comm.all_reduce(norm().square().view(1), group=local.group("dp")).sqrt()[0]
+
+    local.global_norm = over_all  # type: ignore[method-assign]
 
 
-def own_loss(losses: Sequence[float], targets: Sequence[float], rank: int) -> float:
-    """What this rank saw."""
-    return losses[rank] / targets[rank]
+def own_loss(self: Trainer, summed: float, targets: float) -> float:
+    """What this rank saw; its share has as many targets as the others'."""
+    return summed * self.local.size("dp") / targets
 
 
 def take_once(self: Bucket, place: int) -> None:
@@ -122,7 +122,7 @@ def take_once(self: Bucket, place: int) -> None:
 def load_weights_alone(self: Trainer, folder: str | Path) -> None:
     """An optimizer that is made after loading begins with empty states."""
     load(self, folder)
-    self.optimizer = make_optimizer(self.model, self.config)
+    self.optimizer = make_optimizer([*self.model.parameters()], self.config)
 
 
 Patch = Callable[[], AbstractContextManager[object]]
@@ -148,7 +148,7 @@ EXHIBITS = (
     Bug(
         name="summed",
         title="Gradients are summed, not averaged",
-        patch=partial(patch.object, reducer, "average", sum_of),
+        technique=partial(hook, function=sum_of),
         where=Issue(title="Incorrect AVG reduction for GLOO", link=ISSUES.format("pytorch/pytorch", 162338)),
         first_rung="gradients",
         looks="AdamW divides a gradient by its own size: the loss falls as it should",
@@ -156,10 +156,7 @@ EXHIBITS = (
     Bug(
         name="parameters_averaged",
         title="Parameters are averaged in place of gradients",
-        patch=together(
-            partial(patch.object, reducer, "average", nothing),
-            partial(patch.object, Reducer, "finish", average_parameters),
-        ),
+        technique=average_parameters,
         where=Issue(title="DataParallelNaive of picotron, as of commit 5809434", link=PICOTRON),
         first_rung="gradients",
         looks="ranks step apart and are pulled together again: local SGD by accident, and the loss falls",
@@ -204,7 +201,7 @@ EXHIBITS = (
     Bug(
         name="not_divided_by_accumulation",
         title="The loss is not divided by the number of micro-batches",
-        patch=partial(patch.object, data_parallel, "loss_weight", own_mean),
+        technique=own_means,
         where=Issue(
             title="[Trainer] As gradient_accumulation_steps increases, the loss also increases",
             link=ISSUES.format("huggingface/transformers", 37766),
@@ -216,7 +213,7 @@ EXHIBITS = (
     Bug(
         name="mean_of_means",
         title="The mean of the ranks' means, where shares have unequal numbers of targets",
-        patch=partial(patch.object, data_parallel, "loss_weight", own_mean),
+        technique=own_means,
         where=Issue(
             title="Sum loss instead of mean loss should be used if gradient accumulation step is larger than 1 when "
             "training a language model",
@@ -229,7 +226,7 @@ EXHIBITS = (
     Bug(
         name="averaged_twice",
         title="The loss is divided by the targets of all ranks, and averaging divides by the ranks again",
-        patch=partial(patch.object, data_parallel, "loss_weight", global_mean),
+        technique=average_of_means,
         where=Issue(
             title="Undoing of normalization by world size?", link=ISSUES.format("facebookresearch/fairseq", 494)
         ),
@@ -239,7 +236,7 @@ EXHIBITS = (
     Bug(
         name="bf16_reduction",
         title="Gradients are reduced in bf16 where fp32 was meant",
-        patch=partial(patch.object, reducer, "average", average_in_bf16),
+        technique=partial(hook, function=average_in_bf16),
         where=Issue(title="FP32 accumulation of bf16 gradients in FSDP", link=ISSUES.format("pytorch/pytorch", 106395)),
         first_rung="gradients",
         looks="nothing shows on few ranks; the error grows with their number",
@@ -247,7 +244,7 @@ EXHIBITS = (
     Bug(
         name="same_share",
         title="Every rank trains on the same share",
-        patch=partial(patch.object, data_parallel, "share", first_share),
+        patch=partial(patch.object, trainer, "share", first_share),
         where=Issue(title="Identical Batches Across Multiple GPUs", link=ISSUES.format("k2-fsa/icefall", 1616)),
         first_rung="gradients",
         looks="a sound run on a part of the data, at the price of the whole",
@@ -255,7 +252,7 @@ EXHIBITS = (
     Bug(
         name="norm_over_ranks",
         title="The gradient norm counts every rank's copy",
-        patch=partial(patch.object, step, "gradient_norm", norm_over_ranks),
+        technique=norm_over_ranks,
         where=Issue(
             title="fix: avoid duplicate gradient norm reduction in pure DDP",
             link=PULLS.format("modelscope/twinkle", 290),
@@ -274,7 +271,7 @@ EXHIBITS = (
     Bug(
         name="own_loss",
         title="The logged loss is one rank's own",
-        patch=partial(patch.object, data_parallel, "mean_loss", own_loss),
+        patch=partial(patch.object, Trainer, "mean_loss", own_loss),
         where=Issue(
             title="[Trainer] Make sure shown loss in distributed training is correctly averaged over all workers",
             link=PULLS.format("huggingface/transformers", 13681),
@@ -285,10 +282,7 @@ EXHIBITS = (
     Bug(
         name="clipped_before_averaging",
         title="Each rank clips its own gradients before they are averaged",
-        patch=together(
-            partial(patch.object, DataParallelTrainer, "compute_gradients", clip_then_average),
-            partial(patch.object, DataParallelTrainer, "clip", norm_alone),
-        ),
+        technique=clip_then_average,
         where=Issue(
             title="Support gradient clipping before & after allreduce", link=ISSUES.format("horovod/horovod", 1346)
         ),

@@ -1,0 +1,151 @@
+"""The table that says where every parameter and buffer of a model lies on a mesh.
+
+It knows names, shapes and the mesh's sizes, but no process and no group: every rank has the same complete table, other
+stages' rows included, and it can be read, printed and compared with the cost formulas without any rank. Gathering,
+scattering, the gradient's norm and checkpoints all follow from it (`course_lib.parallel.local`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any
+
+from torch import Tensor, nn
+
+from course_lib.parallel.placement import At, Place
+from course_lib.split import split_sizes
+
+
+class Layout:
+    """The places of a model's parameters and buffers by the model's own names; what is tied has its first name.
+
+    `sizes` are the numbers of ranks along the mesh's axes. A technique writes what it will cut, then cuts.
+    """
+
+    def __init__(self, model: nn.Module, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+        self.first_name = first_names(model)
+        self.places = {
+            name: Place(shape=tuple(parameter.shape), trained=parameter.requires_grad)
+            for name, parameter in model.named_parameters()
+        }
+        self.parameters = tuple(self.places)
+        self.places |= {name: Place(shape=tuple(b.shape), trained=False) for name, b in model.named_buffers()}
+        self.averaged: set[str] = set()  # axes over which a technique averages gradients
+
+    def write(self, name: str, **changes: Any) -> None:
+        """Say more about where a tensor lies."""
+        self.places[name] = replace(self.places[name], **changes)
+
+    @property
+    def trained(self) -> list[str]:
+        """What one device's optimizer would have, in its order."""
+        return [name for name in self.parameters if self.places[name].trained]
+
+    @property
+    def cutting_axes(self) -> frozenset[str]:
+        """The axes along which anything is cut."""
+        return frozenset().union(*(place.cut_along for place in self.places.values()))
+
+    def part(self, name: str, whole: Tensor, at: At) -> Tensor:
+        """What the rank at `at` has of a whole tensor: a view where it can be one.
+
+        An optimizer's step counter, a number beside a tensor that has dims, is everybody's.
+        """
+        flat = self.places[name].flat
+        if self._is_counter(name, whole):
+            return whole
+        view = self._sharded(name, whole, at)
+        if flat is None:
+            return view
+        return view.reshape(-1)[flat.piece(view.numel(), at[flat.axis], self.sizes[flat.axis])]
+
+    def size_at(self, name: str, at: At) -> int:
+        """How many numbers of a tensor the rank at `at` has."""
+        place = self.places[name]
+        if not place.is_held(at):
+            return 0
+        shape = list(place.shape)
+        for axis, shard in place.shard.items():
+            shape[shard.dim] = split_sizes(shape[shard.dim], self.sizes[axis])[at[axis]]
+        if place.flat is None:
+            return prod(shape)
+        piece = place.flat.piece(prod(shape), at[place.flat.axis], self.sizes[place.flat.axis])
+        return piece.stop - piece.start
+
+    def joined(self, name: str, part_at: Callable[[At], Tensor | None], at: At) -> Tensor | None:
+        """The whole of which `part_at` gives each rank's part; the rank at `at` keeps its coordinate where it can.
+
+        None if a part that is not empty is missing.
+        """
+        place = self.places[name]
+        if not place.is_held(at):
+            assert place.owners is not None
+            at = {**at, "pp": place.owners[0]}
+        cut = [axis for axis in self.sizes if axis in place.cut_along - {"pp"}]
+        ranks = [{**at, **dict(zip(cut, numbers, strict=True))} for numbers in product(*map(self._range, cut))]
+        parts = [(rank, part_at(rank)) for rank in ranks]
+        some = next((part for _, part in parts if part is not None), None)
+        if some is None or not cut or self._is_counter(name, some):
+            return some
+        if any(part is None and self.size_at(name, rank) for rank, part in parts):
+            return None
+        whole = some.new_empty(place.shape)
+        for rank, part in parts:
+            self._fill(name, whole, part, rank)
+        return whole
+
+    def describe(self, name: str) -> str:
+        """Where a tensor lies, in words."""
+        return self.places[name].describe(self.sizes) or "on the one rank"
+
+    def __str__(self) -> str:
+        wide = max(map(len, self.places), default=0)
+        return "\n".join(
+            f"{name:<{wide}}  {'x'.join(map(str, place.shape)) or 'number':>12}  {self.describe(name)}"
+            for name, place in self.places.items()
+        )
+
+    def _range(self, axis: str) -> Iterable[int]:
+        return range(self.sizes[axis])
+
+    def _is_counter(self, name: str, x: Tensor) -> bool:
+        return not x.dim() and bool(self.places[name].shape)
+
+    def _sharded(self, name: str, whole: Tensor, at: At) -> Tensor:
+        for axis, shard in self.places[name].shard.items():
+            whole = whole.tensor_split(self.sizes[axis], shard.dim)[at[axis]]
+        return whole
+
+    def _fill(self, name: str, whole: Tensor, part: Tensor | None, at: At) -> None:
+        """Write a rank's part to where it belongs."""
+        flat, view = self.places[name].flat, self._sharded(name, whole, at)
+        if part is None or not part.numel():
+            return
+        if flat is None:
+            view.copy_(part)
+        else:
+            row = view.reshape(-1)  # a copy where the view is not contiguous
+            row[flat.piece(row.numel(), at[flat.axis], self.sizes[flat.axis])] = part.reshape(-1)
+            view.copy_(row.view(view.shape))
+
+
+def first_names(model: nn.Module) -> dict[str, str]:
+    """For every name of a parameter the first name of the same parameter: what is tied has several."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+
+
+def coordinates(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Every rank's coordinates, in the order of ranks."""
+    for numbers in product(*map(range, sizes.values())):
+        yield dict(zip(sizes, numbers, strict=True))
+
+
+def parameters_at(layout: Layout, at: At) -> int:
+    """How many parameters the rank at `at` holds."""
+    return sum(layout.size_at(name, at) for name in layout.parameters)

@@ -1,0 +1,193 @@
+"""What this rank holds of a model, and what all ranks make of it together; the layout says how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import comm
+from course_lib.comm.call import resolve
+from course_lib.errors import four_parts
+from course_lib.parallel.layout import Layout
+from course_lib.parallel.placement import At
+
+Kinds = Mapping[str, Tensor]  # several tensors that are cut alike: a weight and its optimizer's states
+
+
+class Local:
+    """A rank's parts of a model's parameters and buffers, by the model's own names.
+
+    `mesh` None is one device. What is replicated is held by every rank; what is tied, under its first name.
+    """
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh | None) -> None:
+        self.mesh = mesh
+        names = mesh.mesh_dim_names or () if mesh is not None else ()
+        coordinate = (mesh.get_coordinate() or ()) if mesh is not None else ()
+        self.at: At = dict(zip(names, coordinate, strict=True))
+        self.layout = Layout(model, dict(zip(names, mesh.shape, strict=True)) if mesh is not None else {})
+        self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
+        self.buffers: dict[str, Tensor] = dict(model.named_buffers())
+
+    def keep(self, names: set[str]) -> None:
+        """Let go of everything else."""
+        self.parameters = {name: p for name, p in self.parameters.items() if name in names}
+        self.buffers = {name: b for name, b in self.buffers.items() if name in names}
+
+    # --- the mesh ---
+
+    def size(self, axis: str) -> int:
+        """Ranks along an axis."""
+        return self.layout.sizes.get(axis, 1)
+
+    def rank(self, axis: str) -> int:
+        """This rank's coordinate."""
+        return self.at.get(axis, 0)
+
+    def group(self, axis: str) -> ProcessGroup:
+        """This rank's row along an axis."""
+        assert self.mesh is not None
+        return self.mesh.get_group(axis)
+
+    @property
+    def everyone(self) -> ProcessGroup:
+        """All ranks of the mesh."""
+        assert self.mesh is not None
+        return self.mesh.get_group() if self.mesh.ndim == 1 else resolve(None, "Local")
+
+    def name_of(self, **at: int) -> int:
+        """The global rank at these coordinates; along other axes, the first."""
+        if self.mesh is None:
+            return 0
+        return int(self.mesh.mesh[tuple(at.get(axis, 0) for axis in self.layout.sizes)])
+
+    # --- whole tensors ---
+
+    def whole(self, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors that are cut as the parameters of their names, put together on every rank, outside the ledger.
+
+        Of what is replicated each rank sees its own copy, so that one that drifted away shows.
+        """
+        return {name: kinds[""] for name, kinds in self._exchanged({n: {"": x} for n, x in mine.items()}).items()}
+
+    def whole_once(self, mine: Mapping[str, Kinds]) -> dict[str, dict[str, Tensor]]:
+        """The same for several tensors of each name; every number is sent once, by the rank that counts it."""
+        places = self.layout.places
+        if self.layout.cutting_axes:
+            mine = {name: kinds for name, kinds in mine.items() if places[name].counts(self.at)}
+        return self._exchanged(mine, at=dict.fromkeys(self.at, 0))
+
+    def _exchanged(self, mine: Mapping[str, Kinds], at: At | None = None) -> dict[str, dict[str, Tensor]]:
+        everyone = self._everyones(mine)
+        at = self.at if at is None else at
+        result: dict[str, dict[str, Tensor]] = {}
+        for name in self.layout.places:
+            kinds = dict.fromkeys(kind for one in everyone.values() for kind in one.get(name, ()))
+            found = {kind: self.layout.joined(name, self._getter(everyone, name, kind), at) for kind in kinds}
+            if there := {kind: x for kind, x in found.items() if x is not None}:
+                result[name] = there
+        return result
+
+    def _everyones(self, mine: Mapping[str, Kinds]) -> dict[int, Mapping[str, Kinds]]:
+        """What every rank of the mesh has, by its global rank; its own is all it needs where nothing is cut."""
+        if not self.layout.cutting_axes:
+            return dict.fromkeys(self.members, mine)
+        found = [mine] * len(self.members)
+        dist.all_gather_object(found, mine, group=self.everyone)
+        return dict(zip(self.members, found, strict=True))
+
+    def _getter(
+        self, everyone: Mapping[int, Mapping[str, Kinds]], name: str, kind: str
+    ) -> Callable[[At], Tensor | None]:
+        return lambda at: everyone[self.name_of(**at)].get(name, {}).get(kind)
+
+    @property
+    def members(self) -> list[int]:
+        """The global ranks of the mesh, in the order of `everyone`."""
+        return [0] if self.mesh is None else dist.get_process_group_ranks(self.everyone)
+
+    def part(self, name: str, whole: Tensor) -> Tensor:
+        """This rank's part of a whole tensor."""
+        return self.layout.part(name, whole, self.at)
+
+    # --- gradients ---
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients that there are, of this rank's parts."""
+        return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+
+    @torch.no_grad()
+    def global_norm(self) -> Tensor:
+        """The length of all gradients as one vector, in float64; every number of the model counts once.
+
+        Cost: an all-reduce of one number along each axis that cuts something; replicas need not talk.
+        """
+        cutting = self.layout.cutting_axes
+        mine = [
+            g
+            for name, g in self.gradients().items()
+            if not cutting or self.layout.places[name].counts(self.at, cutting)
+        ]
+        device = next(iter(self.parameters.values())).device
+        squares = torch.zeros(1, dtype=torch.float64, device=device)
+        for gradient in mine:
+            squares += gradient.double().square().sum()
+        for axis in self.layout.sizes:
+            if axis in cutting and self.size(axis) > 1:
+                squares = comm.all_reduce(squares, group=self.group(axis))
+        return squares[0].sqrt()
+
+    @contextmanager
+    def partial_sums(self) -> Iterator[None]:
+        """Within the block gradients come about; at its end the terms that the ranks hold of one are added up.
+
+        Cost: along each of its partial axes every holder sends every other one the gradient's bytes, once.
+        """
+        places = self.layout.places
+        held = {name: p for name, p in self.parameters.items() if places[name].partial and p.requires_grad}
+        before = {name: p.grad.clone() for name, p in held.items() if p.grad is not None}  # a bucket may reuse it
+        for parameter in held.values():
+            parameter.grad = None  # else what an earlier pass summed would be summed again
+        yield
+        for name, parameter in sorted(held.items()):
+            total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for axis in sorted(places[name].partial):
+                holders = places[name].owners if axis == "pp" else None
+                total = _sum(total, holders or range(self.size(axis)), self.group(axis))
+            total = before[name] + total if name in before else total
+            parameter.grad = total if parameter.grad is None else parameter.grad.copy_(total)  # it may lie in a bucket
+
+    # --- what must be the same on all ranks ---
+
+    def check_table(self) -> None:
+        """Raise the same ValueError on all ranks unless all have written the same table, other stages' rows too."""
+        if self.mesh is None:
+            return
+        tables = [""] * self.everyone.size()
+        dist.all_gather_object(tables, str(self.layout), group=self.everyone)
+        for rank, table in zip(self.members, tables, strict=True):
+            for first, row in zip(tables[0].splitlines(), table.splitlines(), strict=True):
+                if first != row:
+                    values = f"the layout has {' '.join(first.split())!r} on rank {self.members[0]}"
+                    values += f" and {' '.join(row.split())!r} on rank {rank}"
+                    rule = "what is gathered is put together from one table"
+                    raise ValueError(four_parts("Trainer", values, rule, "let every rank apply the same techniques"))
+
+
+def _sum(mine: Tensor, holders: Sequence[int], group: ProcessGroup) -> Tensor:
+    """The holders' tensors, added in the same order by all, so that copies stay equal bit by bit."""
+    here, names = group.rank(), dist.get_process_group_ranks(group)
+    parts = {rank: mine.contiguous() if rank == here else torch.empty_like(mine) for rank in holders}
+    others = [rank for rank in holders if rank != here]
+    under_way: list[Any] = [comm.irecv(parts[rank], names[rank], group) for rank in others]
+    under_way += [comm.isend(parts[here], names[rank], group) for rank in others]
+    for work in under_way:
+        work.wait()
+    return torch.stack([parts[rank] for rank in holders]).sum(0)

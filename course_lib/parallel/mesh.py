@@ -1,0 +1,59 @@
+"""The ranks as a grid with named axes, and a process group for every row of it."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.comm import call
+from course_lib.errors import four_parts
+
+AXES = ("pp", "dp", "cp", "tp")  # neighbours along the last are neighbouring ranks: it talks most
+_groups: dict[tuple[int, ...], ProcessGroup] = {}  # made once: PyTorch never gives a group's threads back
+
+
+def make_mesh(**degrees: int) -> DeviceMesh:
+    """A mesh of all ranks with the axes of AXES; one that is not named has one rank. All ranks call it.
+
+    Its groups are our own: `init_device_mesh` takes the default group for an axis of all ranks, and on a group that
+    PyTorch watches, one message between two ranks makes the next collective fail.
+
+    Cost: the first mesh of a shape makes its groups, 2 to 15 ms each; a second one takes them over.
+    Raises: ValueError, before a group is made, unless the degrees multiply to the number of ranks.
+    """
+    everyone = call.resolve(None, "make_mesh")
+    if unknown := [axis for axis in degrees if axis not in AXES]:
+        values, way_out = f"{unknown[0]}={degrees[unknown[0]]}", f"choose from {', '.join(AXES)}"
+        raise ValueError(four_parts("make_mesh", values, "a mesh has no such axis", way_out))
+    shape = tuple(degrees.get(axis, 1) for axis in AXES)
+    if min(shape) < 1 or prod(shape) != everyone.size():
+        values = " x ".join(f"{axis}={size}" for axis, size in degrees.items()) or "one rank"
+        rule = f"the degrees' product is the number of ranks, {everyone.size()}"
+        raise ValueError(four_parts("make_mesh", values, rule, f"change a degree, or start {prod(shape)} ranks"))
+    grid = torch.arange(everyone.size()).reshape(shape)
+    _groups[tuple(range(everyone.size()))] = everyone
+    groups = [_row_of(grid, number) for number in range(len(AXES))]
+    kind = "cuda" if dist.get_backend(everyone) == "nccl" else "cpu"
+    return DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=AXES)
+
+
+def mesh_of(group: ProcessGroup, axis: str) -> DeviceMesh:
+    """A mesh of one axis over the ranks of a group: some of all ranks train for themselves."""
+    kind = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    return DeviceMesh.from_group(group, kind, mesh_dim_names=(axis,))
+
+
+def _row_of(grid: torch.Tensor, dim: int) -> ProcessGroup:
+    """The group of this rank's row along a dim; all ranks make the groups of all rows, in one order."""
+    mine = None
+    for ranks in map(tuple, grid.movedim(dim, -1).reshape(-1, grid.shape[dim]).tolist()):
+        if ranks not in _groups:
+            _groups[ranks] = dist.new_group(list(ranks))
+        if dist.get_rank() in ranks:
+            mine = _groups[ranks]
+    assert mine is not None
+    return mine

@@ -1,0 +1,91 @@
+"""How one tensor is cut along the axes of a mesh, in PyTorch's words; no torch is needed to say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from course_lib.split import split_sizes
+
+At = Mapping[str, int]  # a rank's coordinate on each axis of the mesh
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The ranks of an axis share dim `dim` as `torch.tensor_split` cuts it: 7 rows over 3 ranks are 3, 2, 2.
+
+    PyTorch's own class of this name cuts as `torch.chunk` does: 3, 3, 1.
+    """
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Each rank of an axis has all of it."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Each rank of an axis has a term of a sum: what a backward pass leaves in a gradient before it is added up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """A tensor as a stretch of one long row of numbers, of which every rank of an axis has a piece."""
+
+    axis: str
+    row: str  # its name: tensors of one row are gathered together
+    start: int
+    total: int  # numbers in the row
+
+    def piece(self, length: int, rank: int, size: int) -> slice:
+        """Which of the tensor's `length` numbers a rank has; they may be none."""
+        ends = [0, *accumulate(split_sizes(self.total, size))]
+        first, last = (end - self.start for end in ends[rank : rank + 2])
+        return slice(min(max(first, 0), length), min(max(last, 0), length))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one parameter or buffer lies. An axis that is not mentioned replicates it."""
+
+    shape: tuple[int, ...]  # of the whole
+    shard: Mapping[str, Shard] = field(default_factory=dict)  # by axis, in the order of cutting
+    flat: Flat | None = None  # what is left after that, as numbers in a row
+    owners: tuple[int, ...] | None = None  # coordinates on "pp"; None: all of them; several: tied over stages
+    partial: frozenset[str] = frozenset()  # axes over which a backward leaves terms of the gradient's sum
+    trained: bool = True  # neither frozen nor a buffer
+
+    @property
+    def cut_along(self) -> frozenset[str]:
+        """The axes whose ranks hold different parts of it, or not all of them a copy."""
+        owned = ["pp"] if self.owners is not None else []
+        return frozenset([*self.shard, *([self.flat.axis] if self.flat else []), *owned])
+
+    def is_held(self, at: At) -> bool:
+        """Whether the rank at these coordinates has any of it."""
+        return self.owners is None or at.get("pp", 0) in self.owners
+
+    def counts(self, at: At, axes: frozenset[str] | None = None) -> bool:
+        """Whether, of the ranks along `axes` (all) with equal copies, the one at these coordinates speaks for them.
+
+        It is the first: the norm counts its numbers, and a checkpoint has them from it.
+        """
+        first = {"pp": self.owners[0]} if self.owners else {}
+        copied = (axes or at.keys()) - (self.cut_along - {"pp"})
+        return self.is_held(at) and all(at[axis] == first.get(axis, 0) for axis in copied)
+
+    def describe(self, sizes: Mapping[str, int]) -> str:
+        """One phrase for each axis that has more than one rank."""
+        return "; ".join(f"{axis}: {self._along(axis)}" for axis, size in sizes.items() if size > 1)
+
+    def _along(self, axis: str) -> str:
+        if self.flat is not None and axis == self.flat.axis:
+            words = f"{self.flat.row}[{self.flat.start}:] of {self.flat.total}"
+        elif axis == "pp" and self.owners is not None:
+            words = f"rank{'s' * (len(self.owners) > 1)} {', '.join(map(str, self.owners))}"
+        else:
+            words = str(self.shard.get(axis, Replicate()))
+        return f"{words}, gradient {Partial()}" if axis in self.partial else words

@@ -1,0 +1,47 @@
+"""How a rank computes outputs and gradients: here, the whole model at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from torch import Tensor, nn
+
+from course_lib.training import step as steps
+from course_lib.training.batches import Batch
+
+Loss = Callable[[Tensor, int], Tensor]  # of a micro-batch's output and number: what is to be differentiated
+
+
+class Engine:
+    """Forward, then backward, one micro-batch after the other. A pipeline is another engine."""
+
+    def __init__(self, model: nn.Module, n_microbatches: int) -> None:
+        self.model, self.n_microbatches = model, n_microbatches
+
+    @property
+    def last(self) -> dict[str, int]:
+        """The coordinates of the ranks that see the model's output, where those are not all."""
+        return {}
+
+    def check_rows(self, rows: Sequence[float]) -> None:
+        """Refuse shares of so many rows that cannot be cut into micro-batches; fewer rows give fewer of them."""
+
+    def cut(self, batch: Batch) -> list[Batch]:
+        """A rank's share of a batch in micro-batches."""
+        return steps.micro_batches(batch, self.n_microbatches)
+
+    def output(self, inputs: Tensor) -> Tensor:
+        """The model's output for a share, on every rank that works on it."""
+        return self.model(inputs)
+
+    def run(self, inputs: Sequence[Tensor], loss: Loss) -> None:
+        """Add the gradients of the losses' sum to `.grad`; whoever averages does it in the last backward."""
+        for number, x in enumerate(inputs):
+            last = number == len(inputs) - 1
+            with nullcontext() if last else getattr(self.model, "no_sync", nullcontext)():
+                loss(self.model(x), number).backward()
+
+    def shared(self, summed: float) -> float:
+        """A share's summed loss, on every rank that works on it."""
+        return summed

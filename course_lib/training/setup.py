@@ -1,0 +1,55 @@
+"""What a technique of parallel training may change, and in which order techniques come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from course_lib.config import TrainConfig
+from course_lib.errors import four_parts
+from course_lib.parallel.local import Local
+from course_lib.training.engine import Engine
+
+ORDER = ("stages", "replicate")
+
+
+@dataclass
+class Setup:
+    """A trainer that is being made: techniques write the layout, then cut the model and hook into it.
+
+    `skeleton` is the model as it was, without its numbers: on every rank the table is written from it, for all stages.
+    """
+
+    model: nn.Module
+    local: Local
+    config: TrainConfig
+    engine: Engine
+    skeleton: nn.Module
+    applied: dict[str, str] = field(default_factory=dict)  # technique -> the axis that it uses
+
+    def begin(self, name: str, axis: str) -> None:
+        """Note that a technique uses an axis.
+
+        Raises: ValueError if it comes after one that must come later, or a second time, or if there is no such axis.
+        """
+        if self.local.mesh is None or axis not in self.local.layout.sizes:
+            values, way_out = f"no axis {axis!r} in the mesh", f"give Trainer mesh=make_mesh({axis}=…)"
+            raise ValueError(four_parts(name, values, "a technique runs along one axis of a mesh", way_out))
+        too_late = [other for other in self.applied if ORDER.index(other) >= ORDER.index(name)]
+        if too_late:
+            values, way_out = f"applied after {too_late[0]}", f"apply each once, in the order {', '.join(ORDER)}"
+            raise ValueError(four_parts(name, values, "each technique takes what the one before left", way_out))
+        self.applied[name] = axis
+
+    def check_axes(self) -> None:
+        """Refuse an axis of several ranks that no technique uses: its ranks would do the same work."""
+        sizes = self.local.layout.sizes
+        idle = [axis for axis, size in sizes.items() if size > 1 and axis not in self.applied.values()]
+        if idle:
+            rule, way_out = "every axis of several ranks has its technique", f"apply one, or leave {idle[0]} out"
+            raise ValueError(four_parts("Trainer", f"{idle[0]}={sizes[idle[0]]} without a technique", rule, way_out))
+
+
+Technique = Callable[[Setup], None]

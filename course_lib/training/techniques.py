@@ -1,0 +1,113 @@
+"""The techniques that a trainer applies, each a function that says where parameters lie, then cuts and hooks.
+
+trainer = Trainer(model, config, mesh=make_mesh(pp=2, dp=2), apply=(stages(schedule), replicate()))
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from course_lib.errors import four_parts
+from course_lib.parallel import agreement
+from course_lib.parallel import replicate as broadcast
+from course_lib.parallel import stages as cutting
+from course_lib.parallel.ddp import DistributedDataParallel
+from course_lib.parallel.layout import Layout
+from course_lib.parallel.pipeline import Pipeline
+from course_lib.parallel.plan import Plan
+from course_lib.parallel.stage_reducer import StageReducer
+from course_lib.schedules import Durations, Schedule, durations_by_rank, problems
+from course_lib.split import split_sizes
+from course_lib.training.pipeline_engine import PipelineEngine
+from course_lib.training.setup import Setup, Technique
+
+
+def replicate(**options: Any) -> Technique:
+    """Every rank along "dp" has the same weights and trains on its share; gradients are averaged over them.
+
+    `options` are those of `DistributedDataParallel`. Under a pipeline a stage's gradients are averaged when its last
+    backward is through.
+
+    Cost: `course_lib.costs.ddp`.
+    """
+
+    def apply(setup: Setup) -> None:
+        setup.begin("replicate", "dp")
+        setup.local.layout.averaged.add("dp")
+        group = setup.local.group("dp")
+        if isinstance(setup.engine, PipelineEngine):
+            pipeline = setup.engine.pipeline
+            plan = Plan(group=group, **options)
+            agreement.same_model("replicate", setup.model, plan.options, group)
+            setup.engine.reducer = StageReducer(pipeline, plan, setup.local.everyone)
+            pipeline.stage_complete = setup.engine.reducer.mark_stage_ready
+        else:
+            setup.model = DistributedDataParallel(setup.model, group=group, **options)
+            setup.engine.model = setup.model
+
+    return apply
+
+
+def stages(
+    schedule: Schedule, *, sizes: Sequence[int] | None = None, durations: Durations | Sequence[Durations] | None = None
+) -> Technique:
+    """Each rank along "pp" has some of the layers; `schedule` says in which order it computes them.
+
+    `sizes` says how many layers each stage gets, as `parallel.stages.cut` takes them; without it they get equally
+    many. `durations`, one for all ranks of a pipeline or for each, lets computations last that long, for the emulated
+    clock. With one micro-batch it is plain model parallelism.
+
+    Cost: a step sends what `costs.pipeline.pipeline_step` says, and the loss, a broadcast of one number.
+    Raises: ValueError, the same on all ranks, if schedule, sizes, model and mesh do not fit each other.
+    """
+
+    def apply(setup: Setup) -> None:
+        setup.begin("stages", "pp")
+        local = setup.local
+        lists = zlib.crc32(repr(schedule).encode())
+        same = {"schedule": f"{schedule.name} (lists {lists:x})", "sizes": sizes, "config": setup.config}
+        agreement.same_model("stages", setup.model, same, local.group("pp"))
+        check_schedule(schedule, local.size("pp"), setup.config.accumulation)
+        lengths = sizes or split_sizes(len(cutting.layers_of(setup.model)), schedule.n_stages)
+        skeletons, whole = cutting.cut(setup.skeleton, lengths), cutting.cut(setup.model, lengths)
+        write_owners(local.layout, skeletons, schedule)
+        broadcast.broadcast_state(setup.model, local.group("pp"), local.name_of(dp=local.rank("dp")))
+        mine = {number: whole[number] for number in schedule.stages_of(local.rank("pp"))}
+        local.keep({name for name, place in local.layout.places.items() if place.is_held(local.at)})
+        times = (
+            durations_by_rank(durations, schedule.n_ranks, operation="stages")[local.rank("pp")] if durations else None
+        )
+        pipeline = Pipeline(mine, schedule, local.group("pp"), durations=times)
+        setup.engine = PipelineEngine(pipeline, skeletons, local.group("pp"))
+        setup.model = setup.engine.model
+
+    return apply
+
+
+def write_owners(layout: Layout, skeletons: Sequence[nn.Module], schedule: Schedule) -> None:
+    """Say on which ranks of "pp" everything lies; what lies on several has a gradient in as many terms."""
+    owners: dict[str, set[int]] = {}
+    for number, stage in enumerate(skeletons):
+        for name in [*dict(stage.named_parameters()), *dict(stage.named_buffers())]:
+            owners.setdefault(layout.first_name.get(name, name), set()).add(schedule.rank_of(number))
+    for name, ranks in owners.items():
+        tied = frozenset({"pp"} if len(ranks) > 1 else ())
+        layout.write(name, owners=tuple(sorted(ranks)), partial=layout.places[name].partial | tied)
+
+
+def check_schedule(schedule: Schedule, world_size: int, accumulation: int) -> None:
+    """Raise the four-part error for a schedule that these ranks cannot run."""
+    if schedule.n_ranks != world_size:
+        values = f"a schedule for {schedule.n_ranks} ranks, {world_size} ranks along pp"
+        way_out = f"make it with n_ranks={world_size}"
+        raise ValueError(four_parts("stages", values, "every rank has its own list", way_out))
+    if found := problems(schedule):
+        rule, way_out = "the ranks must come to the end of their lists", "let `schedules.problems` look at the schedule"
+        raise ValueError(four_parts("stages", agreement.listing(found), rule, way_out))
+    if accumulation > 1:
+        values, rule = f"accumulation={accumulation}", "the schedule says into how many micro-batches a batch is cut"
+        raise ValueError(four_parts("stages", values, rule, "give n_microbatches to make_schedule"))

@@ -1,0 +1,157 @@
+"""The table that says where every tensor lies: cutting, putting together, counting, and the cost formulas' table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.config import ParallelConfig, load_model, model_names
+from course_lib.costs.model.states import rank_parameters
+from course_lib.models.decoder import Decoder
+from course_lib.parallel.layout import Layout, coordinates, parameters_at
+from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard
+from course_lib.parallel.stages import cut, layers_of
+from course_lib.schedules import make_schedule
+from course_lib.training.techniques import write_owners
+
+SIZES = {"pp": 2, "dp": 3, "tp": 2}
+
+
+class Toy(nn.Module):
+    """A matrix, a bias, a tied matrix, a scalar and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 7)
+        self.second = nn.Linear(7, 5, bias=False)
+        self.third = nn.Linear(5, 7, bias=False)
+        self.third.weight = self.first.weight
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("noise", torch.ones(4))
+        self.second.weight.requires_grad_(False)
+
+
+def layout():
+    """Rows and columns over tp, a flat row over dp, owners on pp."""
+    table = Layout(Toy(), SIZES)
+    row = {"axis": "dp", "row": "all", "total": 40}
+    table.write("first.weight", shard={"tp": Shard(0)}, owners=(1,))
+    table.write("second.weight", shard={"tp": Shard(1)}, flat=Flat(start=3, **row))
+    table.write("first.bias", flat=Flat(start=30, **row), partial=frozenset({"pp"}), owners=(0, 1))
+    return table
+
+
+def test_one_device_holds_everything():
+    table = Layout(Toy(), {})
+    assert table.parameters == ("scale", "first.weight", "first.bias", "second.weight")
+    assert tuple(table.places) == (*table.parameters, "noise")
+    assert table.first_name["third.weight"] == "first.weight"
+    assert "second.weight" not in table.trained and "noise" not in table.trained and "scale" in table.trained
+    assert all(place.counts({}) and not place.cut_along for place in table.places.values())
+    assert {table.describe(name) for name in table.places} == {"on the one rank"}
+
+
+@pytest.mark.parametrize("name", ["first.weight", "second.weight", "first.bias", "scale", "noise"])
+def test_parts_are_put_together_again(name):
+    table = layout()
+    whole = torch.randn(table.places[name].shape)
+    parts = {tuple(at.values()): table.part(name, whole, at) for at in coordinates(SIZES)}
+    assert all(
+        parts[tuple(at.values())].numel() == table.size_at(name, at) or not table.places[name].is_held(at)
+        for at in coordinates(SIZES)
+    )
+    for at in coordinates(SIZES):
+        joined = table.joined(name, lambda other: parts[tuple(other.values())], at)
+        assert torch.equal(joined, whole)
+
+
+def test_every_number_is_counted_once():
+    table = layout()
+    for name, place in table.places.items():
+        counted = sum(table.size_at(name, at) for at in coordinates(SIZES) if place.counts(at))
+        assert counted == prod(place.shape)
+
+
+def test_along_the_cutting_axes_alone_each_replica_counts_once():
+    table = layout()
+    axes = table.cutting_axes
+    assert axes == {"pp", "dp", "tp"}
+    table.write("second.weight", flat=None)
+    table.write("first.bias", flat=None)
+    assert table.cutting_axes == {"pp", "tp"}
+    for dp, (name, place) in product(range(3), table.places.items()):
+        mine = [at for at in coordinates(SIZES) if at["dp"] == dp and place.counts(at, table.cutting_axes)]
+        assert sum(table.size_at(name, at) for at in mine) == prod(place.shape)
+
+
+def test_pieces_follow_tensor_split_and_may_be_empty():
+    flat = Flat(axis="dp", row="all", start=30, total=40)
+    whole = torch.arange(40)
+    for size in (1, 2, 3, 7, 41):
+        for rank, piece in enumerate(whole.tensor_split(size)):
+            found = whole[30:37][flat.piece(7, rank, size)]
+            assert torch.equal(found, piece[(piece >= 30) & (piece < 37)])
+
+
+def test_a_missing_part_makes_the_whole_missing_unless_it_is_empty():
+    table = layout()
+    at = {"pp": 0, "dp": 0, "tp": 0}
+    assert table.joined("scale", lambda other: None, at) is None
+    assert table.joined("first.weight", lambda other: torch.ones(4, 5) if other["tp"] == 0 else None, at) is None
+    table.write("first.bias", flat=Flat(axis="dp", row="all", start=0, total=40), owners=None, partial=frozenset())
+    # 40 numbers over 3 ranks are 14, 13, 13: the first rank has all seven
+    whole = table.joined("first.bias", lambda other: torch.ones(7) if other["dp"] == 0 else None, at)
+    assert torch.equal(whole, torch.ones(7))
+
+
+def test_an_optimizer_s_counter_is_no_part():
+    table = layout()
+    step = torch.tensor(3.0)
+    assert table.part("first.weight", step, {"pp": 0, "dp": 0, "tp": 1}) is step
+    assert torch.equal(table.joined("first.weight", lambda at: step, {"pp": 0, "dp": 0, "tp": 1}), step)
+
+
+def test_it_prints_as_a_table():
+    lines = {line.split()[0]: line for line in str(layout()).splitlines()}
+    assert lines["first.weight"].endswith("7x5  pp: rank 1; dp: Replicate(); tp: Shard(dim=0)")
+    assert lines["second.weight"].endswith("5x7  pp: Replicate(); dp: all[3:] of 40; tp: Shard(dim=1)")
+    assert "pp: ranks 0, 1, gradient Partial(); dp: all[30:] of 40; tp: Replicate()" in lines["first.bias"]
+    assert "number" in lines["scale"]
+    assert (str(Shard(1)), str(Replicate()), str(Partial())) == ("Shard(dim=1)", "Replicate()", "Partial()")
+
+
+def test_a_place_is_a_value():
+    assert Place(shape=(2,)) == Place(shape=(2,)) and replace(Place(shape=(2,)), owners=(0,)).cut_along == {"pp"}
+
+
+def decoder(name):
+    """A published shape without memory, with few enough layers to build quickly."""
+    config = load_model(name)
+    with torch.device("meta"):
+        return config, Decoder(config)
+
+
+DENSE = [name for name in model_names() if load_model(name).n_experts == 1]
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_the_formulas_table_has_as_many_parameters_on_every_rank(name):
+    """`costs` says by formula what a rank of a pipeline holds; the layout says it of the real model's tensors."""
+    config, model = decoder(name)
+    layers = len(layers_of(model))
+    degrees = [pp for pp in (1, 2, 4, 8) if config.n_layers % pp == 0 and pp <= config.n_layers]
+    for pp, dp in product(degrees, (1, 2)):
+        table = Layout(model, {"pp": pp, "dp": dp})
+        sizes = [config.n_layers // pp] * pp
+        sizes[0] += 1
+        sizes[-1] += 1
+        assert sum(sizes) == layers
+        write_owners(table, cut(model, sizes), make_schedule("1f1b", pp, pp))
+        for stage, share in product(range(pp), range(dp)):
+            want = rank_parameters(config, ParallelConfig(pp=pp, dp=dp), stage=stage).total
+            assert parameters_at(table, {"pp": stage, "dp": share}) == want
