@@ -279,9 +279,9 @@ print(f"without no_sync {wasted}; the same gradient: {torch.allclose(always, onc
 # %% [markdown]
 # ## 6 · Verify: the ladder
 #
-# A **trainer** is one step of training as an object. On ranks it also gets a **mesh**, which names their axes, and **techniques**: here the axis `dp`, and `replicate()`, which wraps the model. The **ladder** runs both on the same batches and compares rung by rung, in the order in which an error shows:
+# A **trainer** is one step of training as an object. On ranks it also gets a **mesh**, which names their axes, and **techniques**: here the axis `dp`, and `replicate()`, which wraps the model. The **ladder** runs both on the same batches and compares them rung by rung, as an error would show:
 #
-# 1 output, 2 gradients of each parameter, 3 gradient norm, 4 parameters after three steps of **SGD**, 5 loss curve, 6 **AdamW** with weight decay and clipping, 7 save, load, go on. A *deviation* is the largest difference over the largest number.
+# 1 output, 2 gradients of each parameter, 3 gradient norm, 4 parameters after three steps of **SGD**, 5 loss curve, 6 **AdamW** with weight decay and clipping, 7 save and load. A *deviation* is the largest difference over the largest number.
 #
 # Seven rows on 3 ranks are 3, 2 and 2: nothing works only because it divides.
 
