@@ -5,5 +5,3 @@ from course_lib.checks.kit.hints import hint
 from course_lib.checks.kit.registry import given
 from course_lib.checks.kit.result import CheckResult
 from course_lib.checks.predict import predict, score
-
-__all__ = ["CheckResult", "check", "given", "hint", "predict", "score"]

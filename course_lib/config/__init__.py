@@ -11,15 +11,3 @@ from course_lib.config.model import ModelConfig
 from course_lib.config.parallel import ParallelConfig
 from course_lib.config.presets import LLAMA_3_1_8B, ModelPreset, load_model, load_preset, model_names, parse_model
 from course_lib.config.training import TrainConfig
-
-__all__ = [
-    "LLAMA_3_1_8B",
-    "ModelConfig",
-    "ModelPreset",
-    "ParallelConfig",
-    "TrainConfig",
-    "load_model",
-    "load_preset",
-    "model_names",
-    "parse_model",
-]

@@ -5,17 +5,3 @@ from __future__ import annotations
 from course_lib.hardware.clusters import ClusterSpec, cluster_names, load_cluster
 from course_lib.hardware.devices import Device, device_names, load_device
 from course_lib.hardware.links import ETHERNET, INFINIBAND, LINKS, NVLINK, Link
-
-__all__ = [
-    "ETHERNET",
-    "INFINIBAND",
-    "LINKS",
-    "NVLINK",
-    "ClusterSpec",
-    "Device",
-    "Link",
-    "cluster_names",
-    "device_names",
-    "load_cluster",
-    "load_device",
-]

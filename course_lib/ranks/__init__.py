@@ -2,5 +2,3 @@
 
 from course_lib.ranks.api import ledger, run_ranks, shutdown
 from course_lib.ranks.report import RankError, RankTimeout
-
-__all__ = ["RankError", "RankTimeout", "ledger", "run_ranks", "shutdown"]

@@ -21,30 +21,3 @@ from course_lib.schedules.instructions import (
 )
 from course_lib.schedules.memory import Held, held
 from course_lib.schedules.timing import Durations, Slot, bubble_s, durations_by_rank, idle_s, time_schedule
-
-__all__ = [
-    "LABELS",
-    "SCHEDULES",
-    "Backward",
-    "BackwardInput",
-    "BackwardWeight",
-    "Compute",
-    "Durations",
-    "Forward",
-    "Held",
-    "Instruction",
-    "Message",
-    "RecvActivation",
-    "RecvGradient",
-    "Schedule",
-    "SendActivation",
-    "SendGradient",
-    "Slot",
-    "bubble_s",
-    "durations_by_rank",
-    "held",
-    "idle_s",
-    "make_schedule",
-    "problems",
-    "time_schedule",
-]

@@ -2,5 +2,3 @@
 
 from course_lib.verify.diagnosis import NotEqual
 from course_lib.verify.ladder import RUNGS, Report, assert_parallel_equals
-
-__all__ = ["RUNGS", "NotEqual", "Report", "assert_parallel_equals"]
