@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from functools import cache, partial
 from itertools import accumulate
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -34,11 +35,37 @@ def mutant(exercise, level, reason, hangs=False):
     return register
 
 
-def update(half):
+def afterwards(change, program, *given):
+    """A program, and then a change."""
+    told = program(*given)
+    change(*given)
+    return told
+
+
+def update(half, *given):
     """What the optimizer does."""
     with torch.no_grad():
         for p in half.parameters():
             p -= 0.1 * p.grad
+
+
+def natively(program, *given, sender=None):
+    """A program whose messages, or those of one rank, do not pass `comm`."""
+
+    def send(tensor, other, send=comm.send):
+        (dist.send if sender in (None, dist.get_rank()) else send)(tensor, other)
+
+    def recv(into, source, recv=comm.recv):
+        (dist.recv if sender in (None, source) else recv)(into, source)
+        return into
+
+    with patch.multiple(comm, send=send, recv=recv):
+        return program(*given)
+
+
+def exits(program, *given):
+    """Rank 1 is gone before it begins."""
+    return os._exit(0) if dist.get_rank() == 1 else program(*given)
 
 
 # 04.1 ------------------------------------------------------------------------------------------------------------
@@ -68,78 +95,26 @@ WRONG["04.1", "values"] = {
     "0 x the reference: set to zero afterwards, or computed from an inbox": partial(
         train_half, gradient=torch.zeros_like
     ),
+    "layer1.weight has no gradient on rank 0": partial(
+        train_half, first=lambda half: lambda x: half(x).detach().requires_grad_()
+    ),
+    "both sides of a message name the same length and dtype": partial(train_half, back=lambda x: x.grad[:4]),
+    "right gradients, but the weights have changed": partial(afterwards, update, train_half),
+    "right values, but nothing is in the ledger": partial(natively, train_half),
 }
 WRONG["04.1", "edges"] = {
-    "both sides of a message name the same length and dtype": lambda half, inputs, targets, shape: train_half(
-        half, inputs, targets, (len(targets), 4)
-    )
+    "both sides of a message name the same length": lambda half, x, y, shape: train_half(half, x, y, (len(y), 4))
 }
 
 
 @mutant("04.1", "values", "did it send as often as it is received from, and wait() for each isend?", hangs=True)
 def gradient_not_sent(half, inputs, targets, shape):
-    if dist.get_rank() == 0:
-        y = half(inputs)
-        comm.send(y.detach(), 1)
-        y.backward(comm.recv(torch.empty(shape), 1))
-        return None
-    loss = F.cross_entropy(half(comm.recv(torch.empty(shape), 0)), targets)
-    loss.backward()
-    return loss.item()
+    return train_half(half, inputs, targets, shape) if dist.get_rank() == 0 else comm.recv(torch.empty(shape), 0).sum()
 
 
 @mutant("04.1", "values", "to the rank that expects it, and wait() for each isend?", hangs=True)
 def both_receive_first(half, inputs, targets, shape):
-    incoming = comm.recv(torch.empty(shape), 1 - dist.get_rank())
-    if dist.get_rank() == 0:
-        comm.send(half(inputs).detach(), 1)
-        return None
-    return half(incoming).sum().item()
-
-
-@mutant("04.1", "values", "layer1.weight has no gradient on rank 0")
-def rank_0_without_backward(half, inputs, targets, shape):
-    if dist.get_rank() == 0:
-        comm.send(half(inputs).detach(), 1)
-        comm.recv(torch.empty(shape), 1)
-        return None
-    return train_half(half, inputs, targets, shape)
-
-
-@mutant("04.1", "values", "both sides of a message name the same length and dtype")
-def sends_the_gradient_of_the_output(half, inputs, targets, shape):
-    if dist.get_rank() == 0:
-        return train_half(half, inputs, targets, shape)
-    x = comm.recv(torch.empty(shape), 0).requires_grad_()
-    y = half(x)
-    y.retain_grad()
-    loss = F.cross_entropy(y, targets)
-    loss.backward()
-    comm.send(y.grad, 0)
-    return loss.item()
-
-
-@mutant("04.1", "values", "right gradients, but the weights have changed")
-def updates_too(half, *given):
-    loss = train_half(half, *given)
-    update(half)
-    return loss
-
-
-@mutant("04.1", "values", "right values, but nothing is in the ledger")
-def native(half, inputs, targets, shape):
-    if dist.get_rank() == 0:
-        y, gradient = half(inputs), torch.empty(shape)
-        dist.send(y.detach(), 1)
-        dist.recv(gradient, 1)
-        y.backward(gradient)
-        return None
-    x = torch.empty(shape)
-    dist.recv(x, 0)
-    loss = F.cross_entropy(half(x.requires_grad_()), targets)
-    loss.backward()
-    dist.send(x.grad, 0)
-    return loss.item()
+    return comm.recv(torch.empty(shape), 1 - dist.get_rank())
 
 
 @mutant("04.1", "bytes", "rank 0 sends rank 1 8 messages of 128 bytes in all, target 1 message of 128 bytes in all")
@@ -652,6 +627,15 @@ def weighed(values, rows):
     return sum(value * n for value, n in zip(values, rows, strict=True))
 
 
+def some_at_a_time(many, half, parts, width):
+    """Of 0, all rows in one piece."""
+    total = sum(len(targets) for _, targets in parts)
+    groups = [parts[first : first + many] for first in range(0, len(parts), many or len(parts))]
+    groups = groups if many else [[tuple(map(torch.cat, zip(*parts, strict=True)))]]
+    losses = [gpipe(half, group, width, weight=lambda mine, _: mine / total) for group in groups]
+    return sum(losses) if dist.get_rank() == 1 else None
+
+
 WRONG["04.9", "gradients"] = {
     "your gradient is exactly 4.0 x the reference: was the loss divided?": (partial(gpipe, **NO_WEIGHT)),
     "on rank 0 is exactly 1/4 of the reference: was the loss divided twice": partial(
@@ -686,12 +670,25 @@ WRONG["04.9", "gradients"] = {
 }
 
 
-@mutant("04.9", "uneven", "these are the gradients of the mean of the micro-batches' means: a row of number 2, the")
-def divides_the_gradients_at_the_end(half, parts, width):
-    loss = gpipe(half, parts, width, **NO_WEIGHT)
-    for p in half.parameters():
-        p.grad /= len(parts)
-    return loss
+WRONG["04.9", "gradients"] |= {
+    "right gradients, but the weights have changed": partial(afterwards, update, gpipe),
+    "right values, but nothing is in the ledger": partial(natively, gpipe),
+    "x.requires_grad_() comes before what is computed from x": partial(gpipe, follow=lambda x: x),
+    "a crash: rank 1 died": partial(exits, gpipe),
+}
+WRONG["04.9", "uneven"] = {
+    "the mean of the micro-batches' means: a row of number 2, the short one": partial(
+        afterwards,
+        lambda half, parts, width: [p.grad.div_(len(parts)) for p in half.parameters()],
+        partial(gpipe, **NO_WEIGHT),
+    )
+}
+WRONG["04.9", "messages"] = {
+    "values right, but one micro-batch after the other: rank 0 sends number 1 only": partial(some_at_a_time, 1),
+    "values right, but the pipeline runs empty: rank 0 sends number 2 only when": partial(some_at_a_time, 2),
+    "the ledger has no message from rank 1 to rank 0: use comm.send": partial(natively, gpipe, sender=1),
+    "rank 0 sends rank 1 1 message of 128 bytes in all, target 4 messages of 128": partial(some_at_a_time, 0),
+}
 
 
 @mutant("04.9", "gradients", "did it send as often as it is received from, and wait() for each isend?", hangs=True)
@@ -702,75 +699,6 @@ def gradients_not_sent(half, parts, width):
         comm.recv(torch.empty(len(inputs), width), 0)
 
 
-@mutant("04.9", "messages", "values right, but one micro-batch after the other: rank 0 sends number 1 only when the")
-def one_after_the_other(*given):
-    return some_at_a_time(*given, 1)
-
-
-@mutant("04.9", "messages", "values right, but the pipeline runs empty: rank 0 sends number 2 only when the gradients")
-def two_at_a_time(*given):
-    return some_at_a_time(*given, 2)
-
-
-def some_at_a_time(half, parts, width, many):
-    total = sum(len(targets) for _, targets in parts)
-    groups = [parts[first : first + many] for first in range(0, len(parts), many)]
-    losses = [gpipe(half, group, width, weight=lambda mine, _: mine / total) for group in groups]
-    return sum(losses) if dist.get_rank() == 1 else None
-
-
-@mutant("04.9", "messages", "the ledger has no message from rank 1 to rank 0: use comm.send and comm.recv, not torch")
-def gradients_past_the_ledger(half, parts, width):
-    rank, total, kept = dist.get_rank(), sum(len(targets) for _, targets in parts), []
-    for inputs, targets in parts:
-        if rank == 0:
-            kept.append(half(inputs))
-            comm.send(kept[-1].detach(), 1)
-        else:
-            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
-            kept.append((x, F.cross_entropy(half(x), targets, reduction="sum") / total))
-    if rank == 0:
-        for y in kept:
-            gradient = torch.empty_like(y)
-            dist.recv(gradient, 1)
-            y.backward(gradient)
-        return None
-    for x, loss in kept:
-        loss.backward()
-        dist.send(x.grad, 0)
-    return sum(loss.item() for _, loss in kept)
-
-
-@mutant("04.9", "gradients", "right gradients, but the weights have changed")
-def steps_too(half, parts, width):
-    loss = gpipe(half, parts, width)
-    update(half)
-    return loss
-
-
-@mutant("04.9", "messages", "rank 0 sends rank 1 1 message of 128 bytes in all, target 4 messages of 128 bytes in all")
-def in_one_piece(half, parts, width):
-    inputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-    return gpipe(half, [(inputs, targets)], width)
-
-
-@mutant("04.9", "gradients", "x.requires_grad_() comes before what is computed from x")
-def no_requires_grad_any_more(half, parts, width):
-    if dist.get_rank() == 0:
-        return gpipe(half, parts, width)
-    for _, targets in parts:
-        x = comm.recv(torch.empty(len(targets), width), 0)
-        (F.cross_entropy(half(x), targets) / len(parts)).backward()
-        comm.send(x.grad, 0)
-
-
-@mutant("04.9", "gradients", "a crash: rank 1 died")
-def exits(half, parts, width):
-    if dist.get_rank() == 1:
-        os._exit(0)
-    return gpipe(half, parts, width)
-
-
 # 04.10 -----------------------------------------------------------------------------------------------------------
 
 
@@ -779,13 +707,9 @@ def add(own, theirs, first):
     return own + theirs
 
 
-def adds_and_writes(stage, tied, *given):
-    def change(own, theirs, first):
-        with torch.no_grad():
-            tied.add_(1e-3)
-        return own + theirs
-
-    return mended(change, stage, tied, *given)
+def both(stage, tied, *given):
+    """What all ranks can reduce together."""
+    return torch.zeros(20, 8) if tied is None else tied.grad
 
 
 WRONG["04.10", "gradients"] = {
@@ -794,9 +718,46 @@ WRONG["04.10", "gradients"] = {
     ),
     "exactly 2.0 x the reference: is it added twice?": partial(mended, lambda own, theirs, first: 2 * (own + theirs)),
     "came in, but tied.grad is what it was; what is sent": partial(mended, lambda own, theirs, first: own),
-    "right gradients, but the weights have changed": adds_and_writes,
+    "right gradients, but the weights have changed": partial(afterwards, update, partial(mended, add)),
+    "what comm.all_reduce returns is the sum, its input stays as it is": partial(
+        afterwards, lambda *given: comm.all_reduce(both(*given)), tied_step
+    ),
+    "the *weights* were written, which are equal anyway; add the gradients": partial(
+        afterwards, lambda stage, tied, *_: tied is None or tied.detach().copy_(tied.detach().clone()), tied_step
+    ),
+    ": the *weights* were written, which are equal anyway": partial(
+        afterwards, lambda stage, tied, *_: tied is None or setattr(tied, "data", tied.data.clone()), tied_step
+    ),
     "right gradients, but rank 1 returned a tensor, not the loss": lambda *given: torch.tensor(
         mended(add, *given) or 0.0
+    ),
+}
+WRONG["04.10", "bytes"] = {
+    "the ledger has no message for the tied weight: use comm.isend": partial(
+        afterwards, lambda *given: dist.all_reduce(both(*given)), tied_step
+    ),
+    "640 bytes. All ranks take part in your all_reduce, also those without": partial(
+        afterwards, lambda *given: comm.all_reduce_(both(*given)), tied_step
+    ),
+}
+WRONG["04.10", "edges"] = {
+    "1 rank, 2 x 5 tokens: embedding.weight on rank 0 is exactly 2.0 x": partial(
+        afterwards,
+        lambda stage, tied, *_: dist.get_world_size() == 1 and tied.grad.mul_(2),
+        partial(mended, add),
+    ),
+    "1 rank, 2 x 5 tokens: an error: ": partial(
+        afterwards, lambda stage, tied, *_: dist.get_world_size() == 1 and comm.send(tied.grad, 0), partial(mended, add)
+    ),
+}
+HANG["04.10", "gradients"] = {
+    "a collective waits until every rank of its group has called it": partial(
+        afterwards, lambda stage, tied, *_: tied is None or comm.all_reduce_(tied.grad), tied_step
+    ),
+    "all that wait are sending, nobody receives": partial(
+        afterwards,
+        lambda stage, tied, *_: tied is None or comm.send(tied.grad, dist.get_world_size() - 1 - dist.get_rank()),
+        tied_step,
     ),
 }
 
@@ -812,91 +773,6 @@ def adds_before_it_waits(*given):
         handles = [receiving, comm.isend(own, other)]
         for handle in handles:
             handle.wait()
-    return loss
-
-
-@mutant(
-    "04.10", "gradients", "what comm.all_reduce returns is the sum, its input stays as it is; where does the sum go?"
-)
-def sum_not_used(*given):
-    loss, tied = tied_step(*given), given[1]
-    comm.all_reduce(torch.zeros(20, 8) if tied is None else tied.grad)
-    return loss
-
-
-@mutant("04.10", "gradients", "the *weights* were written, which are equal anyway; add the gradients")
-def averages_the_weights(*given):
-    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
-    if tied is not None:
-        theirs, other = torch.empty_like(tied), last - dist.get_rank()
-        handles = [comm.irecv(theirs, other), comm.isend(tied.detach(), other)]
-        for handle in handles:
-            handle.wait()
-        tied.data = (tied.data + theirs) / 2
-    return loss
-
-
-@mutant("04.10", "bytes", "the ledger has no message for the tied weight: use comm.isend and comm.irecv, not torch")
-def past_the_ledger(*given):
-    loss, tied = tied_step(*given), given[1]
-    dist.all_reduce(torch.zeros(20, 8) if tied is None else tied.grad)
-    return loss
-
-
-@mutant("04.10", "gradients", "the *weights* were written, which are equal anyway; add the gradients")
-def copies_the_weight(*given):
-    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
-    if tied is not None and dist.get_rank() == 0:
-        comm.send(tied.detach(), last)
-    elif tied is not None:
-        with torch.no_grad():
-            tied.copy_(comm.recv(torch.empty_like(tied), 0))
-    return loss
-
-
-@mutant("04.10", "gradients", "all that wait are sending, nobody receives", hangs=True)
-def both_send_first(*given):
-    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
-    if tied is not None:
-        comm.send(tied.grad, last - dist.get_rank())
-        tied.grad += comm.recv(torch.empty_like(tied), last - dist.get_rank())
-    return loss
-
-
-@mutant("04.10", "gradients", "a collective waits until every rank of its group has called it", hangs=True)
-def not_all_call_the_all_reduce(*given):
-    loss, tied = tied_step(*given), given[1]
-    if tied is not None:
-        tied.grad = comm.all_reduce(tied.grad)
-    return loss
-
-
-@mutant("04.10", "bytes", "640 bytes. All ranks take part in your all_reduce, also those without a copy")
-def zeros_from_those_between(*given):
-    loss, tied = tied_step(*given), given[1]
-    total = comm.all_reduce(torch.zeros(20, 8) if tied is None else tied.grad)
-    if tied is not None:
-        tied.grad = total
-    return loss
-
-
-@mutant("04.10", "edges", "1 rank, 2 x 5 tokens: embedding.weight on rank 0 is exactly 2.0 x")
-def doubled_on_one_rank(stage, tied, *given):
-    loss = mended(add, stage, tied, *given)
-    if dist.get_world_size() == 1:
-        tied.grad *= 2
-    return loss
-
-
-@mutant("04.10", "edges", "1 rank, 2 x 5 tokens: an error: ")
-def sends_to_itself(*given):
-    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
-    if tied is not None:
-        theirs, other = torch.empty_like(tied), last - dist.get_rank()
-        handles = [comm.irecv(theirs, other), comm.isend(tied.grad, other)]
-        for handle in handles:
-            handle.wait()
-        tied.grad += theirs
     return loss
 
 
