@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from functools import partial
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -61,6 +62,30 @@ def each(gradient, model):
         p.grad = gradient(p)
 
 
+def natively(program, *given):
+    """With torch.distributed's own collectives, which do not reach the ledger."""
+
+    def all_reduce_(x, op=dist.ReduceOp.SUM):
+        dist.all_reduce(x)
+        return x.div_(dist.get_world_size()) if op == dist.ReduceOp.AVG else x
+
+    def broadcast(x, src):
+        dist.broadcast(copy := x.clone(), src)
+        return copy
+
+    with patch.multiple(
+        comm, all_reduce_=all_reduce_, all_reduce=lambda x: all_reduce_(x.clone()), broadcast=broadcast
+    ):
+        return program(*given)
+
+
+def update(model):
+    """What the optimizer does."""
+    with torch.no_grad():
+        for p in trained(model):
+            p -= 0.1 * p.grad
+
+
 # 03.1 ------------------------------------------------------------------------------------------------------------
 
 WRONG["03.1", "values"] = {
@@ -77,6 +102,9 @@ WRONG["03.1", "values"] = {
         each, lambda p: mean_of(p) if p.dim() == 2 else p.grad
     ),
     "layer1.weight has no gradient on rank 0": partial(each, lambda p: None),
+    "right values, but nothing is in the ledger": partial(natively, each, mean_of),
+    "right gradients, but the weights have changed": lambda model: (each(mean_of, model), update(model)),
+    "a crash: rank 1 died": lambda model: os._exit(0) if dist.get_rank() == 1 else each(mean_of, model),
 }
 
 
@@ -84,21 +112,6 @@ WRONG["03.1", "values"] = {
 def averages_the_weights(model):
     for p in trained(model):
         p.data = comm.all_reduce(p.data, op=dist.ReduceOp.AVG)
-
-
-@mutant("03.1", "values", "right values, but nothing is in the ledger")
-def native(model):
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-        p.grad /= dist.get_world_size()
-
-
-@mutant("03.1", "values", "right gradients, but the weights have changed")
-def updates_too(model):
-    each(mean_of, model)
-    with torch.no_grad():
-        for p in trained(model):
-            p -= 0.1 * p.grad
 
 
 @mutant("03.1", "edges", "the MLP with a frozen layer1: layer1.weight is frozen, but has a gradient on rank 0")
@@ -132,13 +145,6 @@ def waits_for_nobody(model):
     each(mean_of, model)
 
 
-@mutant("03.1", "values", "a crash: rank 1 died")
-def exits(model):
-    if dist.get_rank() == 1:
-        os._exit(0)
-    each(mean_of, model)
-
-
 # 03.2 ------------------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +162,7 @@ WRONG["03.2", "parameters"] = {
     "the parameter layer1.weight on rank 1 is still its own, not": lambda model: [
         *map(from_rank_0, model.parameters())
     ],
+    "use comm.broadcast": partial(natively, lambda model: fill(all_tensors(model), from_rank_0)),
     "an error: ": lambda model: [p.copy_(from_rank_0(p.detach())) for p in model.parameters()],
 }
 WRONG["03.2", "edges"] = {
@@ -196,13 +203,6 @@ def new_buffers(model):
             setattr(module, name, comm.broadcast(tensor, src=0))
 
 
-@mutant("03.2", "parameters", "use comm.broadcast")
-def native_broadcast(model):
-    with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor, src=0)
-
-
 # 03.3 ------------------------------------------------------------------------------------------------------------
 
 WRONG["03.3", "even"] = {
@@ -217,13 +217,17 @@ WRONG["03.3", "even"] = {
         train_on_share, told=lambda mine, total, counted: total / counted * dist.get_world_size()
     ),
     "returned NoneType, not the loss as a number": partial(train_on_share, told=lambda *losses: None),
+    "right values, but nothing is in the ledger": partial(natively, train_on_share),
+    "every rank still has the gradient of its own share": lambda model, inputs, targets: F.cross_entropy(
+        model(inputs), targets
+    ).backward(),
 }
-
-
-@mutant("03.3", "even", "every rank still has the gradient of its own share")
-def does_not_average(model, inputs, targets):
-    F.cross_entropy(model(inputs), targets, ignore_index=-100).backward()
-    return on_loss(model, inputs, targets)
+WRONG["03.3", "edges"] = {
+    "the loss on rank 0 is nan: a share without a target has no mean": partial(
+        train_on_share,
+        told=lambda mine, total, counted: comm.all_reduce(torch.tensor(mine) / torch.tensor(mine) * mine) / counted,
+    ),
+}
 
 
 @mutant(
@@ -236,48 +240,20 @@ def everyone_computes_the_whole_batch(model, inputs, targets):
     return loss.item()
 
 
-def on_loss(model, inputs, targets):
-    """Right: the whole batch's loss, without a gradient."""
-    with torch.no_grad():
-        summed = F.cross_entropy(model(inputs), targets, ignore_index=-100, reduction="sum")
-    total, counted = comm.all_reduce(torch.stack([summed, (targets != -100).sum().to(summed.dtype)])).tolist()
-    return total / counted
-
-
 @mutant("03.3", "edges", "layer1.weight on rank 0 holds nan, not a number: a share without a target has no mean")
 def divides_by_its_own_number(model, inputs, targets):
     counts = (targets != -100).double()
     right = F.log_softmax(model(inputs), -1)[torch.arange(len(targets)), targets.clamp(min=0)]
     summed, mine = -(right * counts).sum(), counts.sum()
-    (summed / mine * mine / comm.all_reduce(mine) * dist.get_world_size()).backward()
-    each(mean_of, model)
-    return on_loss(model, inputs, targets)
-
-
-@mutant("03.3", "edges", "the loss on rank 0 is nan: a share without a target has no mean")
-def adds_up_means(model, inputs, targets):
-    mean = F.cross_entropy(model(inputs), targets, ignore_index=-100)
-    mine = (targets != -100).sum().to(mean.dtype)
     counted = comm.all_reduce(mine)
-    (mean * mine / counted * dist.get_world_size()).backward()
+    (summed / mine * mine / counted * dist.get_world_size()).backward()
     each(mean_of, model)
-    return comm.all_reduce((mean * mine / counted).detach())
+    return comm.all_reduce(summed.detach()) / counted
 
 
 @mutant("03.3", "edges", "a hang: not finished after 2 s: ranks 0, 2 wait in all_reduce #1", hangs=True)
 def returns_early_without_targets(model, inputs, targets):
     return train_on_share(model, inputs, targets) if (targets != -100).any() else 0.0
-
-
-@mutant("03.3", "even", "right values, but nothing is in the ledger")
-def native_sums(model, inputs, targets):
-    summed = F.cross_entropy(model(inputs), targets, ignore_index=-100, reduction="sum")
-    both = torch.stack([summed.detach(), (targets != -100).sum().to(summed.dtype)])
-    dist.all_reduce(both)
-    (summed / both[1]).backward()
-    for p in trained(model):
-        dist.all_reduce(p.grad)
-    return (both[0] / both[1]).item()
 
 
 # 03.5 ------------------------------------------------------------------------------------------------------------
@@ -323,6 +299,12 @@ WRONG["03.5", "uneven"] = {
 }
 
 
+def put(flat, bucket):
+    """Parts of a flat tensor as gradients."""
+    for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+        p.grad = part.view_as(p)
+
+
 # 03.6 ------------------------------------------------------------------------------------------------------------
 
 WRONG["03.6", "values"] = {
@@ -351,22 +333,17 @@ def flat_gradients(model, bucket_bytes):
 
 @mutant("03.6", "values", "layer2.weight on rank 0 is no multiple of the reference, and all ranks hold the same")
 def cut_in_another_order(model, bucket_bytes):
-    bucket = trained(model)[::-1]
-    flat = torch.cat([gradient_of(p).flatten() for p in bucket])
-    comm.all_reduce_(flat, op=dist.ReduceOp.AVG)
-    first, second = bucket[:2]
-    order = [second, first, *bucket[2:]]
-    for p, part in zip(order, flat.split([p.numel() for p in order]), strict=True):
-        p.grad = part.view_as(p)
+    average_in_buckets(model, 1 << 20)
+    first, second, *others = trained(model)[::-1]
+    flat = torch.cat([p.grad.flatten() for p in (first, second)])
+    put(flat, [second, first])
 
 
-@mutant("03.6", "edges", "2.bias is reached on rank 0 only: an error: ")
-def leaves_out_what_is_none(model, bucket_bytes):
-    with_gradient = [p for p in trained(model) if p.grad is not None]
-    flat = torch.cat([p.grad.flatten() for p in with_gradient])
-    comm.all_reduce_(flat, op=dist.ReduceOp.AVG)
-    for p, part in zip(with_gradient, flat.split([p.numel() for p in with_gradient]), strict=True):
-        p.grad = part.view_as(p)
+WRONG["03.6", "edges"] = {
+    "2.bias is reached on rank 0 only: an error: ": partial(
+        average_in_buckets, order=lambda parameters: [p for p in parameters[::-1] if p.grad is not None]
+    )
+}
 
 
 # 03.7 ------------------------------------------------------------------------------------------------------------
@@ -681,14 +658,25 @@ class CountsThePartsOfRank0(Counted):
 # 03.10 -----------------------------------------------------------------------------------------------------------
 
 
-def overlapped(model, loss, buckets, *, op=dist.ReduceOp.AVG, in_hook=False, wait=True, put_back=True, remove=True):
+def overlapped(
+    model,
+    loss,
+    buckets,
+    *,
+    op=dist.ReduceOp.AVG,
+    full=lambda missing: not missing,
+    in_hook=False,
+    wait=True,
+    put_back=True,
+    remove=True,
+):
     """Right, unless a part is chosen otherwise."""
     missing, under_way = [set(bucket) for bucket in buckets], []
 
     def ready(p):
         number = next(i for i, bucket in enumerate(missing) if p in bucket)
         missing[number].remove(p)
-        if not missing[number]:
+        if full(missing[number]):
             flat = torch.cat([q.grad.flatten() for q in buckets[number]])
             handle = comm.all_reduce_(flat, op=op, async_op=True)
             if in_hook:
@@ -706,17 +694,12 @@ def overlapped(model, loss, buckets, *, op=dist.ReduceOp.AVG, in_hook=False, wai
         hook.remove()
 
 
-def put(flat, bucket):
-    """Parts of a flat tensor as gradients."""
-    for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-        p.grad = part.view_as(p)
-
-
 WRONG["03.10", "values"] = {
     "and never waited: each handle needs its wait()": partial(overlapped, wait=False),
     "exactly 2.0 x the reference: was the sum divided by world_size?": partial(overlapped, op=dist.ReduceOp.SUM),
     "every rank still has the gradient of its own share: nothing was averaged": partial(overlapped, put_back=False),
     "a hook is left on the model": partial(overlapped, remove=False),
+    "an error: ": partial(overlapped, full=lambda missing: len(missing) == 1),
 }
 WRONG["03.10", "overlap"] = {
     "backward stood still during each all-reduce; launch in the hook": partial(overlapped, in_hook=True),
@@ -736,40 +719,6 @@ def after_backward(model, loss, buckets):
         flat = torch.cat([p.grad.flatten() for p in bucket])
         comm.all_reduce_(flat, op=dist.ReduceOp.AVG)
         put(flat, bucket)
-
-
-@mutant("03.10", "values", "a hook is left on the model")
-def leaves_hooks_that_count_below_zero(model, loss, buckets):
-    left, under_way = [len(bucket) for bucket in buckets], []
-
-    def ready(number, p):
-        left[number] -= 1
-        if left[number] == 0:
-            flat = torch.cat([q.grad.flatten() for q in buckets[number]])
-            under_way.append((buckets[number], flat, comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True)))
-
-    for number, bucket in enumerate(buckets):
-        for p in bucket:
-            p.register_post_accumulate_grad_hook(partial(ready, number))
-    loss.backward()
-    for bucket, flat, handle in under_way:
-        handle.wait()
-        put(flat, bucket)
-
-
-@mutant("03.10", "values", "an error: ")
-def launches_with_the_first_gradient(model, loss, buckets):
-    under_way = []
-
-    def ready(bucket, p):
-        if p is bucket[0]:
-            flat = torch.cat([q.grad.flatten() for q in bucket])
-            under_way.append((bucket, flat, comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True)))
-
-    for bucket in buckets:
-        for p in bucket:
-            p.register_post_accumulate_grad_hook(partial(ready, bucket))
-    loss.backward()
 
 
 @mutant("03.10", "values", "layer1.bias on rank 0 is still the gradient of its own share")
