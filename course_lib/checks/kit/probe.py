@@ -63,14 +63,14 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
     if unmatched(trial.events):
         drop_pool(case.world_size)  # a message of this run must not reach the next one
     reason = _refused(exercise, case, given, trial)
-    return (_slip_like(exercise, case, given, trial) or reason) if reason else None
+    return (_slip_like(exercise, case, seed, given, trial) or reason) if reason else None
 
 
 def _refused(exercise: ProbeExercise, case: Run, given: Any, trial: Trial) -> str | None:
     return exercise.verdict(case, given, trial.reports, Ledger(trial.events, case.world_size))
 
 
-def _slip_like(exercise: ProbeExercise, case: Run, given: Any, trial: Trial) -> str:
+def _slip_like(exercise: ProbeExercise, case: Run, seed: int, given: Any, trial: Trial) -> str:
     """What is said of the first slip that is refused too, and left what the answer left; empty if there is none.
 
     They run one after the other on the answer's own input, and only because the answer is refused.
@@ -79,9 +79,20 @@ def _slip_like(exercise: ProbeExercise, case: Run, given: Any, trial: Trial) -> 
     for says, program in exercise.slips.items() if mine is not None else ():
         other = run_call(exercise.probe, (program, given), case.world_size, timeout=SLIP_LIMIT_S)
         same_left = other.error is None and alike(exercise.left(case, given, other), mine)
-        if same_left and _refused(exercise, case, given, other):
+        if same_left and _refused(exercise, case, given, other) and _passes_before(exercise, program, case, seed):
             return f"{case}: {says if isinstance(says, str) else says(case, trial)}"
     return ""
+
+
+def _passes_before(exercise: ProbeExercise, program: Callable[..., Any], case: Run, seed: int) -> bool:
+    """Whether a slip is right where the answer was: in the cases before this one in its level."""
+    cases = next(level.cases for level in exercise.levels.values() if case in level.cases)
+    for before in cases[: cases.index(case)]:
+        given = exercise.inputs(before, seed)
+        trial = run_call(exercise.probe, (program, given), before.world_size, timeout=SLIP_LIMIT_S)
+        if trial.error is not None or _refused(exercise, before, given, trial):
+            return False
+    return True
 
 
 def alike(one: Any, other: Any) -> bool:

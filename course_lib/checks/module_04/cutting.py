@@ -28,7 +28,6 @@ class Layers:
     text: str
     costs: Callable[[random.Random], list[int]]
     stages: int
-    only_uniform: bool = False  # here a cut by costs has other sizes
     world_size: int = 1
 
     def __str__(self) -> str:
@@ -66,7 +65,7 @@ def verdict(case: Layers, given: tuple[list[int], int], reports: tuple[Any, ...]
     """A cut at all, then its slowest stage."""
     (sizes, library, changed), (costs, p) = reports[0], given
     shown = f" ({', '.join(map(str, costs))})" if len(costs) <= MOST_SHOWN else ""
-    reason = _no_cut(sizes, costs, p) or _too_slow(sizes, costs, p, case.only_uniform)
+    reason = _no_cut(sizes, costs, p) or _too_slow(sizes, costs, p)
     if changed:  # first: what is cut may be the list as it was changed
         right = "right sizes, but " * (reason is None)
         reason = f"{right}your function changed the list `costs`, which is the caller's: work on a copy"
@@ -93,14 +92,12 @@ def _no_cut(sizes: list[Any] | str, costs: Sequence[int], p: int) -> str | None:
     return None
 
 
-def _too_slow(sizes: Sequence[int], costs: Sequence[int], p: int, only_uniform: bool) -> str | None:
+def _too_slow(sizes: Sequence[int], costs: Sequence[int], p: int) -> str | None:
     best, got = _stage_costs(balanced_sizes(costs, p), costs), _stage_costs(sizes, costs)
     if max(got) <= max(best):
         return None
     slowest = got.index(max(got))
     text = f"stage {slowest} costs {max(got):,}, where {max(best):,} is possible"
-    if only_uniform and tuple(sizes) == split_sizes(len(costs), p):
-        return f"{text}: that is a uniform cut, as if all layers were alike"
     last = "the last stage costs most; " * (slowest == p - 1)
     return f"{text}: {last}your stages cost {', '.join(f'{cost:,}' for cost in got[:MOST_SHOWN])}"
 
@@ -120,12 +117,18 @@ CUT = ProbeExercise(
     inputs=draw,
     probe=attempt,
     verdict=verdict,
+    left=lambda case, given, trial: trial.reports[0].sizes,
+    slips={
+        "that is a uniform cut, as if all layers were alike: its slowest stage costs more than it must": (
+            lambda costs, p: list(split_sizes(len(costs), p))
+        )
+    },
     levels={
         "small": Level(
             points=2,
             again=True,
             cases=(
-                Layers(text="5 layers", costs=lambda random: [8, 1, 1, 1, 5], stages=2, only_uniform=True),
+                Layers(text="5 layers", costs=lambda random: [8, 1, 1, 1, 5], stages=2),
                 Layers(text="6 layers", costs=lambda random: [1, 2, 3, 4, 5, 9], stages=3),
                 Layers(text="5 layers", costs=lambda random: [5, 8, 4, 3, 8], stages=3),
                 Layers(text="9 layers", costs=lambda random: random.choices(range(1, 30), k=9), stages=4),
@@ -145,18 +148,8 @@ CUT = ProbeExercise(
         "models": Level(
             points=2,
             cases=(
-                Layers(
-                    text="Llama 3.1 8B and its head",
-                    costs=lambda random: llama(LLAMA.n_layers),
-                    stages=4,
-                    only_uniform=True,
-                ),
-                Layers(
-                    text="Llama 3.1 8B and its head",
-                    costs=lambda random: llama(LLAMA.n_layers),
-                    stages=8,
-                    only_uniform=True,
-                ),
+                Layers(text="Llama 3.1 8B and its head", costs=lambda random: llama(LLAMA.n_layers), stages=4),
+                Layers(text="Llama 3.1 8B and its head", costs=lambda random: llama(LLAMA.n_layers), stages=8),
                 Layers(text="60 layers", costs=lambda random: random.choices(range(10, 99), k=60), stages=12),
             ),
             praise="also for models of many layers, in time",
