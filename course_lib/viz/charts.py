@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log2, log10
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
@@ -123,10 +123,23 @@ def height_of(chart: Axes, value: float) -> float:
     return float(chart.transLimits.transform(chart.transScale.transform((across, value)))[1])
 
 
-def write(chart: Axes, x: float, y: float, text: str, **look: Any) -> None:
-    """Text in the chart's own fractions, its capitals centred on `y`."""
-    down = -style.HALF_CAP * 72 * look.get("size", style.BASE_SIZE)
-    places: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, down), "textcoords": "offset points"}
+def write(
+    chart: Axes,
+    x: float,
+    y: float,
+    text: str,
+    *,
+    within: Literal["axes fraction", "data"] = "axes fraction",
+    right: float = 0.0,
+    down: float = 0.0,
+    **look: Any,
+) -> None:
+    """Text at a place of the chart, in its own fractions or its data, its capitals centred on `y`.
+
+    `right` and `down` move it by points.
+    """
+    lower = -down - style.HALF_CAP * 72 * look.get("size", style.BASE_SIZE)
+    places: dict[str, Any] = {"xycoords": within, "xytext": (right, lower), "textcoords": "offset points"}
     chart.annotate(text, (x, y), va="baseline", annotation_clip=False, **places, **look)
 
 

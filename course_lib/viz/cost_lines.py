@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -80,7 +81,7 @@ def _draw_fastest(strip: Axes, best: Sequence[str], width: float) -> None:
         )
         text = charts.algorithm_name(name)
         if style.text_width(text, style.SMALL_SIZE, 600) + 0.1 < (there - here) * width:
-            look = {"size": style.SMALL_SIZE, "weight": 600, "ha": "center"}
+            look: dict[str, Any] = {"size": style.SMALL_SIZE, "weight": 600, "ha": "center"}
             charts.write(strip, (here + there) / 2, 0.5, text, color=style.text_on(hue), **look)
     strip.grid(False)
     strip.spines[:].set_visible(False)

@@ -21,7 +21,7 @@ from course_lib.schedules import (
     problems,
     time_schedule,
 )
-from course_lib.viz.timeline import time_unit
+from course_lib.viz.lanes import time_unit
 
 MOST_RANKS = 8
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "zb-h1": "ZB-H1"}
