@@ -19,6 +19,8 @@ NBVAL = (
     "--nbval-sanitize-with=tests/notebooks/sanitize.cfg",
     "--nbval-cell-timeout=60",
     "--timeout=0",  # nbval has its own limit per cell
+    "-n2",
+    "--dist=loadfile",  # a notebook's ranks wait for its kernel most of the time, so two notebooks share the cores
 )
 OWN_TESTS = {"notebooks": "tests/notebooks", "exercises": "tests/grading", "slides": "tests/slides"}
 EDITED = re.compile(r"(notebooks|exercises|slides|course_lib/checks)/(?:\w+/)*(?:module_)?(\d\d)(?=[_./])")
