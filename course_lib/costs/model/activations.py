@@ -6,6 +6,7 @@ kernels do. e is the bytes of one number of the model, D = H/A the size of one h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,11 @@ class Saved:
         if whole or (needs_sequence and not parallel.sequence_parallel):
             return self.nbytes
         return -(-self.nbytes // parallel.tp)
+
+
+def bytes_on_rank(kept: Iterable[Saved], parallel: ParallelConfig, *, keep_gathered: bool = False) -> int:
+    """Bytes of all these tensors on one tensor-parallel rank."""
+    return sum(saved.on_rank(parallel, keep_gathered=keep_gathered) for saved in kept)
 
 
 def is_llama(config: ModelConfig) -> bool:

@@ -9,6 +9,7 @@ from course_lib.costs.comm.pipeline import pipeline_in_flight
 from course_lib.costs.model.activations import (
     HALF,
     Recompute,
+    bytes_on_rank,
     checkpointed_activations,
     head_activations,
     is_llama,
@@ -86,12 +87,12 @@ def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, rec
     sequence = work.sequence // parallel.cp
     if recompute == "full":
         kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=HALF)
-        return sum(saved.on_rank(parallel) for saved in kept)
+        return bytes_on_rank(kept, parallel)
     if is_llama(model):
         kept = layer_activations(
             model, batch=work.microbatch, sequence=sequence, itemsize=HALF, fused_norms=work.fused_norms
         )
-        return sum(saved.on_rank(parallel, keep_gathered=work.keep_gathered) for saved in kept)
+        return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered)
     if model.n_experts > 1:
         return int(explorer_layer_bytes(model, parallel, sequence=work.sequence, microbatch=work.microbatch))
     return int(
@@ -121,4 +122,4 @@ def _head_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work) -> int
     kept = head_activations(
         model, batch=work.microbatch, sequence=sequence, itemsize=HALF, fused_norms=work.fused_norms
     )
-    return sum(saved.on_rank(parallel, keep_gathered=work.keep_gathered) for saved in kept)
+    return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered)
