@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
@@ -56,6 +57,13 @@ def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
             )
         )
     return group or _default or dist.distributed_c10d._get_default_group()
+
+
+def device_of(group: ProcessGroup) -> torch.device:
+    """Where a group's back end takes its tensors from: NCCL from this process's GPU, gloo from main memory."""
+    if dist.get_backend(group) == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def next_number(group: ProcessGroup) -> int:

@@ -15,10 +15,10 @@ from course_lib.errors import four_parts
 _DTYPE_NAME_BYTES = 16  # the longest name of a dtype today has 15
 
 
-def of(x: Tensor) -> Tensor:
-    """Number of elements and name of the dtype, always of the same size."""
+def of(x: Tensor, device: torch.device) -> Tensor:
+    """Number of elements and name of the dtype, always of the same size, on the device that carries messages."""
     name = str(x.dtype).removeprefix("torch.").encode().ljust(_DTYPE_NAME_BYTES)
-    return torch.tensor([x.numel(), *name])
+    return torch.tensor([x.numel(), *name], device=device)
 
 
 def text(label: Tensor) -> str:

@@ -123,13 +123,14 @@ class Port:
 
     def isend_labelled(self, x: Tensor, peer: int) -> Work:
         """Send the label of `x` ahead of it."""
-        mine = label.of(x)
+        mine = label.of(x, calls.device_of(self.group))
         announcing = self.group.send([mine], self._places[peer], self._tag)
         return self._tagged(mine).isend(x, peer).begin_with(announcing.wait)
 
     def irecv_labelled(self, into: Tensor, peer: int) -> Work:
         """Receive a label, compare it with `into`, then receive the message."""
-        mine, theirs = label.of(into), label.of(into)
+        device = calls.device_of(self.group)
+        mine, theirs = label.of(into, device), label.of(into, device)
         announced = self.group.recv([theirs], self._places[peer], self._tag)
 
         def compare() -> None:
