@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 from typing import Any
 
@@ -68,12 +68,7 @@ class Layout:
         place = self.places[name]
         if not place.is_held(at):
             return 0
-        shape = list(place.shape)
-        for axis, shard in place.shard.items():
-            shape[shard.dim] = split_sizes(shape[shard.dim], self.sizes[axis])[at[axis]]
-        if place.flat is None:
-            return prod(shape)
-        piece = place.flat.piece(prod(shape), at[place.flat.axis], self.sizes[place.flat.axis])
+        piece = self._piece(place, at)
         return piece.stop - piece.start
 
     def joined(self, name: str, part_at: Callable[[At], Tensor | None], at: At) -> Tensor | None:
@@ -97,6 +92,37 @@ class Layout:
         for rank, part in parts:
             self._fill(name, whole, part, rank)
         return whole
+
+    def regions(self) -> dict[str, list[tuple[float, float, float, float] | None]]:
+        """For a picture: which rows and columns of each tensor every rank has, from 0 to 1; None where it has nothing.
+
+        A stretch of a flat row is drawn as rows, to the nearest number.
+        """
+        ranks = list(coordinates(self.sizes))
+        return {name: [self._region(name, at) for at in ranks] for name in self.places}
+
+    def _region(self, name: str, at: At) -> tuple[float, float, float, float] | None:
+        place = self.places[name]
+        if not self.size_at(name, at):
+            return None
+        spans = [(0.0, 1.0), (0.0, 1.0)]
+        for axis, shard in place.shard.items():
+            ends = [0, *accumulate(split_sizes(place.shape[shard.dim], self.sizes[axis]))]
+            first, last = ends[at[axis]], ends[at[axis] + 1]
+            spans[min(shard.dim, 1)] = first / ends[-1], last / ends[-1]
+        piece, numbers = self._piece(place, at), self._piece(replace(place, flat=None), at).stop
+        (above, below), columns = spans
+        rows = [above + (below - above) * number / numbers for number in (piece.start, piece.stop)]
+        return rows[0], rows[1], *columns
+
+    def _piece(self, place: Place, at: At) -> slice:
+        """Which of the numbers that its shards leave it a rank has of a tensor."""
+        shape = list(place.shape)
+        for axis, shard in place.shard.items():
+            shape[shard.dim] = split_sizes(shape[shard.dim], self.sizes[axis])[at[axis]]
+        if place.flat is None:
+            return slice(0, prod(shape))
+        return place.flat.piece(prod(shape), at[place.flat.axis], self.sizes[place.flat.axis])
 
     def describe(self, name: str) -> str:
         """Where a tensor lies, in words."""

@@ -18,6 +18,7 @@ from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard
 from course_lib.parallel.stages import cut, layers_of
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import write_owners
+from course_lib.viz import plot_layout
 
 SIZES = {"pp": 2, "dp": 3, "tp": 2}
 
@@ -123,6 +124,22 @@ def test_it_prints_as_a_table():
     assert "pp: ranks 0, 1, gradient Partial(); dp: all[30:] of 40; tp: Replicate()" in lines["first.bias"]
     assert "number" in lines["scale"]
     assert (str(Shard(1)), str(Replicate()), str(Partial())) == ("Shard(dim=1)", "Replicate()", "Partial()")
+
+
+def test_its_picture_has_every_rank_s_part():
+    regions, places = layout().regions(), list(coordinates(SIZES))
+    assert regions["first.weight"][:6] == [None] * 6  # owned by pp 1
+    top, bottom = regions["first.weight"][6:8]
+    assert top == (0, 4 / 7, 0, 1) and bottom == (4 / 7, 1, 0, 1)
+    left = regions["second.weight"][0]
+    assert left[2:] == (0, 4 / 7) and left[0] == 0 and 0 < left[1] < 1
+    for name, parts in regions.items():
+        assert [part is not None for part in parts] == [layout().size_at(name, at) > 0 for at in places]
+    picture = plot_layout({name: parts[:8] for name, parts in regions.items()}, places[:8])
+    assert "first.weight: rank 0 nothing" in picture.description and "rank 7 rows 57% to 100%" in picture.description
+    assert "ranks: 0 (pp 0 dp 0 tp 0)" in picture.description and "</svg>" in picture.svg
+    with pytest.raises(ValueError, match="plot_layout: 25 tensors; this picture holds 24; give some of the regions"):
+        plot_layout({str(number): parts[:8] for number in range(25)}, places[:8])
 
 
 def test_a_place_is_a_value():
