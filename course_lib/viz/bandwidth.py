@@ -13,6 +13,7 @@ from course_lib.costs.comm.fit import Fit, SweepPoint
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
 from course_lib.viz import charts, marks, style
+from course_lib.viz.lines import algorithm_line, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 1.0, 2.5, 5.625
@@ -36,7 +37,7 @@ def plot_bandwidth(sweep: Sequence[SweepPoint], *, title: str = "All-reduce: how
     charts.size_axis(chart, [point.nbytes for point in sweep])
     for name, points in lines.items():
         _draw_points(chart, name, [point.nbytes for point in points], speeds[name], joined=True)
-    charts.name_lines(chart, {name: row[-1] for name, row in speeds.items()}, least=0.085)
+    name_ends(chart, [algorithm_line(name, {0: row[-1]}) for name, row in speeds.items()], least=0.085)
     rows = [
         f"  {charts.algorithm_name(name)}: "
         + ", ".join(
@@ -82,9 +83,9 @@ def plot_fit(
         sizes = [point.nbytes for point in points]
         _draw_points(chart, name, sizes, [point.seconds for point in points], joined=False)
         if name in own:
-            chart.plot(*_curve(points, fit), color=style.ALGORITHM_HUES[name], linewidth=2.2, zorder=2)
+            draw_line(chart, algorithm_line(name, _curve(points, fit), width=2.2))
     ends = {name: _predicted(fit, points[-1]) if name in own else points[-1].seconds for name, points in lines.items()}
-    charts.name_lines(chart, ends, least=0.31 / tall)
+    name_ends(chart, [algorithm_line(name, {0: end}) for name, end in ends.items()], least=0.31 / tall)
     marks.label(page, _LEFT, top + tall + 0.35, "measured over predicted", colour=style.SOFT, align="left")
     rest = style.chart_axes(figure, _LEFT, top + tall + 0.55, _WIDTH, 1.05)
     _draw_residuals(rest, own, fit, [point.nbytes for point in sweep])
@@ -132,11 +133,11 @@ def _draw_residuals(chart: Axes, own: _Lines, fit: Fit, sizes: Sequence[int]) ->
         _draw_points(chart, name, [point.nbytes for point in own[name]], row, joined=False)
 
 
-def _curve(points: Sequence[SweepPoint], fit: Fit) -> tuple[list[float], list[float]]:
+def _curve(points: Sequence[SweepPoint], fit: Fit) -> dict[float, float]:
     """Sizes and predicted times along one algorithm's line; its bytes grow in proportion to the tensor's."""
     first, last = points[0], points[-1]
     sizes = [first.nbytes * (last.nbytes / first.nbytes) ** (i / 100) for i in range(101)]
-    return sizes, [fit.predict(last.steps, last.critical_bytes * size / last.nbytes) for size in sizes]
+    return {size: fit.predict(last.steps, last.critical_bytes * size / last.nbytes) for size in sizes}
 
 
 def _fit_rows(lines: _Lines, fit: Fit) -> list[str]:

@@ -1,8 +1,8 @@
-"""What charts over message sizes share: axes in bytes and seconds, and names beside the lines."""
+"""What charts share: axes in bytes, counts and seconds, and text at a place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, floor, log2, log10
 from typing import Any, Literal
 
@@ -12,8 +12,6 @@ from matplotlib.transforms import ScaledTranslation
 
 from course_lib.units import format_bytes
 from course_lib.viz import style
-
-_NAME_GAP = 0.03  # of the chart's width, between a line's end and its name
 
 
 def algorithm_name(algorithm: str) -> str:
@@ -75,54 +73,6 @@ def number_axis(chart: Axes, values: Sequence[float], most: int) -> None:
     centre_on_ticks(chart)
 
 
-def name_lines(chart: Axes, ends: Mapping[str, float], least: float) -> None:
-    """Write each algorithm's name right of the chart, at its line's end or joined to it; `least` is of the height."""
-    low, high = (log10(limit) for limit in chart.get_ylim())
-    heights = {name: (log10(end) - low) / (high - low) for name, end in ends.items()}
-    name_heights(chart, [(algorithm_name(n), style.ALGORITHM_HUES[n], height) for n, height in heights.items()], least)
-
-
-def name_heights(chart: Axes, names: Sequence[tuple[str, str, float]], least: float) -> None:
-    """Write (name, hue, height) right of the chart, `least` apart; all heights are of the chart's own."""
-    heights = apart([true for _, _, true in names], least)
-    for (name, hue, true), height in zip(names, heights, strict=True):
-        leader = ([0.995, 0.2 * _NAME_GAP + 0.995, 0.9 * _NAME_GAP + 1], [true, true, height])
-        chart.plot(*leader, color=hue, linewidth=1, clip_on=False, transform=chart.transAxes, zorder=1)
-        write(chart, 1 + 1.2 * _NAME_GAP, height, name, color=hue, weight=600)
-
-
-def draw_line(chart: Axes, line: Mapping[int, float], hue: str) -> None:
-    """What was predicted."""
-    counts = sorted(line)
-    heights = [line[n] for n in counts]
-    chart.plot(counts, heights, color=hue, linewidth=3, solid_capstyle="round", zorder=2)
-
-
-def draw_marks(chart: Axes, line: Mapping[int, float], hue: str, number: int) -> None:
-    """What was measured; of marks upon each other the later ones, by `number`, are smaller, so that all are seen."""
-    counts = sorted(line)
-    heights = [line[n] for n in counts]
-    look: dict[str, Any] = {"marker": "o", "markersize": 12 - 1.6 * number, "markeredgewidth": 1.2}
-    look |= {"markeredgecolor": style.PAPER, "color": hue, "linestyle": "none"}
-    chart.plot(counts, heights, zorder=3, clip_on=False, **look)
-
-
-def name_marks(chart: Axes, line: Mapping[int, float], name: str, hue: str) -> None:
-    """Beside the last mark, on a ground that hides the grid."""
-    ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
-    place = (11, -72 * style.HALF_CAP * style.BASE_SIZE)
-    at = (max(line), line[max(line)])
-    chart.annotate(
-        name, at, xytext=place, textcoords="offset points", va="baseline", color=hue, weight=600, bbox=ground
-    )
-
-
-def height_of(chart: Axes, value: float) -> float:
-    """Where a value lies on the chart's vertical axis: 0 at its foot, 1 at its top."""
-    across = chart.get_xlim()[0]
-    return float(chart.transLimits.transform(chart.transScale.transform((across, value)))[1])
-
-
 def write(
     chart: Axes,
     x: float,
@@ -148,21 +98,6 @@ def centre_on_ticks(chart: Axes) -> None:
     lift = ScaledTranslation(0, 0.1 * style.SMALL_SIZE / 72, chart.figure.dpi_scale_trans)
     for name in chart.yaxis.get_majorticklabels():
         name.set_transform(name.get_transform() + lift)
-
-
-def apart(heights: Sequence[float], least: float) -> list[float]:
-    """The same heights in the same order, moved as little as keeps all of them `least` apart and within 0 to 1."""
-    order = sorted(range(len(heights)), key=lambda i: heights[i])
-    moved = [heights[i] for i in order]
-    for _ in range(100):
-        for i in range(len(moved) - 1):
-            lacking = least - (moved[i + 1] - moved[i])
-            if lacking > 0:
-                moved[i] -= lacking / 2
-                moved[i + 1] += lacking / 2
-        shift = max(0.0, -moved[0]) - max(0.0, moved[-1] - 1)
-        moved = [height + shift for height in moved]
-    return [moved[order.index(i)] for i in range(len(heights))]
 
 
 def _amount(value: float, name: str) -> str:

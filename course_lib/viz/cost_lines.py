@@ -12,6 +12,7 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.hardware import Link
 from course_lib.units import format_bytes
 from course_lib.viz import charts, style
+from course_lib.viz.lines import algorithm_line, draw_dashed, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
 _LENGTHS = tuple(2**k for k in range(6, 31))  # elements of 2 bytes: 128 bytes to 2 GiB
@@ -63,10 +64,11 @@ def _draw_lines(chart: Axes, times: dict[str, list[float]], bound: list[float]) 
     charts.size_axis(chart, _SIZES, label="")
     chart.set_xlim(_SIZES[0], _SIZES[-1])
     chart.tick_params(labelbottom=False)
-    for name, row in times.items():
-        chart.plot(_SIZES, row, color=style.ALGORITHM_HUES[name], linewidth=3, solid_capstyle="round")
-    chart.plot(_SIZES, bound, color=style.INK, linewidth=1.5, linestyle=(0, (4, 3)))
-    charts.name_lines(chart, {name: row[-1] for name, row in times.items()}, least=0.095)
+    drawn = [algorithm_line(name, dict(zip(_SIZES, row, strict=True))) for name, row in times.items()]
+    for line in drawn:
+        draw_line(chart, line)
+    draw_dashed(chart, dict(zip(_SIZES, bound, strict=True)), style.INK, zorder=2)
+    name_ends(chart, drawn, least=0.095)
 
 
 def _draw_fastest(strip: Axes, best: Sequence[str], width: float) -> None:

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, style
+from course_lib.viz.lines import Line, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
 Curves = Mapping[str, Sequence[float]]
@@ -83,7 +84,7 @@ def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
         broad = number == 0 and len(curves) > 1
         width = 11.0 if broad else 1.8 + 1.6 * (len(curves) - 1 - number)
         hue = style.tint(hues[name], 0.35) if broad else hues[name]
-        chart.plot(range(1, len(values) + 1), values, color=hue, linewidth=width, solid_capstyle="round")
+        draw_line(chart, Line(name, hue, dict(enumerate(values, 1)), width))
     chart.set_xlim(1, max(2, *(len(values) for values in curves.values())))
     chart.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     chart.tick_params(length=0, pad=6)
@@ -92,11 +93,8 @@ def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
 
 def _name(chart: Axes, words: Mapping[str, str], curves: Curves, hues: Mapping[str, str], least: float) -> None:
     """Each run's name at the height of its last finite value, within the chart."""
-    names = []
-    for name, values in curves.items():
-        height = charts.height_of(chart, next(v for v in reversed(values) if math.isfinite(v)))
-        names.append((words[name], hues[name], min(max(height, 0.0), 1.0)))
-    charts.name_heights(chart, names, least)
+    named = [Line(words[name], hues[name], dict(enumerate(values))) for name, values in curves.items()]
+    name_ends(chart, named, least=least)
 
 
 def _multiple(norms: Curves, name: str) -> str:

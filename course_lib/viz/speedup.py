@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
 from course_lib.viz import charts, style
+from course_lib.viz.lines import Line, draw_dashed, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.8, 2.2, 5.625
@@ -36,9 +37,9 @@ def plot_speedup(errors: Errors, transients: Mapping[int, int]) -> Picture:
     names = []
     for (t, line), shade in zip(errors.items(), _SHADES[-len(errors) :], strict=True):
         hue = style.tint(_HUE, shade)
-        _draw_line(chart, line, hue, [t >= transients[n] for n in line])
-        names.append((f"T = {t:,} steps", hue, charts.height_of(chart, line[max(line)])))
-    charts.name_heights(chart, names, least=0.09)
+        names.append(Line(f"T = {t:,} steps", hue, line, 2.2))
+        _draw_line(chart, names[-1], [t >= transients[n] for n in line])
+    name_ends(chart, names, least=0.09)
     return Picture(figure, title=title, description=_in_words(errors, transients), kinds=["measured"])
 
 
@@ -61,26 +62,19 @@ def _prepare(chart: Axes, errors: Errors) -> None:
     charts.write(chart, 0, 1.075, "error: mean squared gradient over the T steps", color=style.SOFT)
 
 
-def _draw_line(chart: Axes, line: Mapping[int, float], hue: str, past: list[bool]) -> None:
+def _draw_line(chart: Axes, line: Line, past: list[bool]) -> None:
     """What was reached, and from its first point the theorem's slope."""
-    first = min(line)
-    chart.plot(
-        list(line),
-        [line[first] * (first / n) ** 0.5 for n in line],
-        color=style.SOFT,
-        linewidth=1.5,
-        linestyle=(0, (4, 3)),
-        zorder=1,
-    )
-    chart.plot(list(line), list(line.values()), color=hue, linewidth=2.2, zorder=2)
-    for (n, error), filled in zip(line.items(), past, strict=True):
+    first = min(line.points)
+    draw_dashed(chart, {n: line.points[first] * (first / n) ** 0.5 for n in line.points})
+    draw_line(chart, line)
+    for (n, error), filled in zip(line.points.items(), past, strict=True):
         chart.plot(
             n,
             error,
             marker="o",
             markersize=9,
-            color=hue,
-            markerfacecolor=hue if filled else style.PAPER,
+            color=line.hue,
+            markerfacecolor=line.hue if filled else style.PAPER,
             markeredgewidth=2,
             zorder=3,
             clip_on=False,

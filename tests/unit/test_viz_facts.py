@@ -10,9 +10,9 @@ from course_lib.comm.ledger import Event, Ledger
 from course_lib.costs import ALGORITHMS, comm_time
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
 from course_lib.viz import style
-from course_lib.viz.charts import apart
 from course_lib.viz.cost_bars import FORMULAS
 from course_lib.viz.holdings import OPERATIONS, holdings
+from course_lib.viz.lines import apart
 from course_lib.viz.messages import all_reduce_messages
 from course_lib.viz.ring_steps import ring_steps
 from tests.unit.viz_ledgers import one_message, ring_ledger
