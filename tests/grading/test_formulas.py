@@ -17,6 +17,7 @@ from course_lib.checks.kit.formula import Call, Formula, _counted, formula_exerc
 from course_lib.checks.kit.probe import why_probe_fails
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import bits, counting, needs, zero_ranks
+from course_lib.comm.ledger import Ledger
 from course_lib.config import load_model
 from course_lib.costs import model_parameters
 
@@ -108,6 +109,20 @@ def test_patterns_are_read_as_pytorch_reads_them(name):
     one = bits.Number(0, 2 ** (form.exponent_bits - 1) - 1, 0, form.exponent_bits, form.mantissa_bits)
     largest = bits.Number(1, 2**form.exponent_bits - 2, 2**form.mantissa_bits - 1, *one[3:])
     assert bits.by_torch(name, [one, largest]) == [1.0, -torch.finfo(form.dtype).max]
+
+
+@pytest.mark.parametrize(("kind", "says"), [(kind, says) for kind, slips in bits.SLIPS.items() for says in slips])
+def test_a_misread_pattern_is_told_its_own_sentence(kind, says):
+    """In the first format that shows it: the bias of fp16 is 15, and who knows that one alone reads it right."""
+    for case in bits.VALUE_OF_BITS.levels[kind].cases:
+        numbers = bits.draw(case, 0)
+        read = [bits.SLIPS[kind][says](n) for n in numbers]
+        right = says.startswith("exactly 2**112") and case.format.startswith("fp16")
+        told = bits.verdict(case, numbers, (bits.by_torch(case.format, numbers) if right else read,), Ledger((), 1))
+        if told:
+            assert told.endswith(f": {says}")
+            return
+    pytest.fail("right everywhere")
 
 
 def test_zero_1_s_reference_moves_weights_that_bf16_alone_would_not():

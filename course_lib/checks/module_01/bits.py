@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -110,9 +110,9 @@ def verdict(case: Patterns, numbers: list[Number], reports: tuple[Any, ...], boo
         return f"{case}: {first} is {want[wrong[0]]:g}, you read {got[wrong[0]]:g}: the sign of zero is lost"
     if isinstance(got[wrong[0]], str):
         return f"{case}: {first} returned {got[wrong[0]]}, not a number: is there a return on every path?"
-    for of, meaning in TYPICAL[case.kind]:
+    for says, of in SLIPS[case.kind].items():
         if all(_alike(got[i], of(numbers[i])) for i in range(len(want))):
-            return f"{case}: {len(wrong)} of {len(want)} patterns are wrong: {meaning}"
+            return f"{case}: {len(wrong)} of {len(want)} patterns are wrong: {says}"
     shared = {got[i] / want[i] for i in wrong if want[i] and math.isfinite(want[i])}
     if len(shared) == 1 and len(wrong) > 1:
         return f"{case}: {len(wrong)} of {len(want)} patterns are exactly {_times(shared.pop())} the right value"
@@ -154,36 +154,31 @@ def _as_small(n: Number, shift: int = 0) -> float:
     return n.factor * n.part * n.power(1 + shift)
 
 
-TYPICAL: dict[Kind, tuple[tuple[Callable[[Number], float], str], ...]] = {
-    "normal": (
-        (
+SPECIAL = "this exponent field is special, and you read it as that of a normal number"
+SLIPS: Mapping[Kind, Mapping[str, Callable[[Number], float]]] = {
+    "normal": {
+        "the 1 before the point is missing; it counts, though it is not stored":
             lambda n: n.factor * n.part * n.power(n.exponent),
-            "the 1 before the point is missing; it counts, though it is not stored",
-        ),
-        (lambda n: abs(_as_normal(n)), "the sign is not read: half of the numbers are negative"),
-        (lambda n: _as_normal(n, -1), "exactly 0.5 x the right value: the bias is 2**(e-1) - 1, yours is 1 more"),
-        (lambda n: _as_normal(n, 1), "exactly 2.0 x the right value: the bias is 2**(e-1) - 1, yours is 1 less"),
-        (
+        "the sign is not read: half of the numbers are negative": lambda n: abs(_as_normal(n)),
+        "exactly 0.5 x the right value: the bias is 2**(e-1) - 1, yours is 1 more": lambda n: _as_normal(n, -1),
+        "exactly 2.0 x the right value: the bias is 2**(e-1) - 1, yours is 1 less": lambda n: _as_normal(n, 1),
+        "127 is the bias of 8 exponent bits; with e bits it is 2**(e-1) - 1":
             lambda n: n.factor * (1 + n.part) * n.power(n.exponent, 127),
-            "127 is the bias of 8 exponent bits; with e bits it is 2**(e-1) - 1",
-        ),
-        (
+        "exactly 2**112 x the right value: 15 is the bias of 5 exponent bits; what is it for 8, and for e?":
             lambda n: n.factor * (1 + n.part) * n.power(n.exponent, 15) if n.exponent_bits == 8 else math.inf,
-            "exactly 2**112 x the right value: 15 is the bias of 5 exponent bits; what is it for 8, and for e?",
-        ),
-    ),
-    "small": (
-        (lambda n: _as_normal(n), "this exponent field is special, and you read it as that of a normal number"),
-        (lambda n: _as_small(n, -1), "exactly 0.5 x the right value: the exponent is 1 - bias here, not 0 - bias"),
-        (lambda n: n.factor * 0.0, "every number is 0, but only the one whose mantissa is 0 too is"),
-    ),
-    "special": (
-        (lambda n: _as_normal(n), "this exponent field is special, and you read it as that of a normal number"),
-        (lambda n: n.factor * math.inf, "inf for every pattern: with a mantissa other than 0 it is nan"),
-        (lambda n: math.nan, "nan for every pattern: with a mantissa of 0 it is inf"),
-        (lambda n: math.nan if n.mantissa else math.inf, "the sign is not read: there is -inf too"),
-    ),
-}
+    },
+    "small": {
+        SPECIAL: lambda n: _as_normal(n),
+        "exactly 0.5 x the right value: the exponent is 1 - bias here, not 0 - bias": lambda n: _as_small(n, -1),
+        "every number is 0, but only the one whose mantissa is 0 too is": lambda n: n.factor * 0.0,
+    },
+    "special": {
+        SPECIAL: lambda n: _as_normal(n),
+        "inf for every pattern: with a mantissa other than 0 it is nan": lambda n: n.factor * math.inf,
+        "nan for every pattern: with a mantissa of 0 it is inf": lambda n: math.nan,
+        "the sign is not read: there is -inf too": lambda n: math.nan if n.mantissa else math.inf,
+    },
+}  # fmt: skip
 
 
 def _level(kind: Kind, points: int, formats: tuple[str, ...], praise: str) -> Level:
