@@ -16,10 +16,12 @@ CHECKS = Path(__file__).parents[1]
 
 
 def discover() -> dict[str, Exercise]:
-    """The `EXERCISES` of every package `checks/module_NN`, by their numbers: a chapter is a folder and nothing else."""
-    chapters = sorted(found.name for found in pkgutil.iter_modules([str(CHECKS)]) if found.name.startswith("module_"))
-    modules = [import_module(f"course_lib.checks.{name}") for name in chapters]
-    return {spec.key: spec for module in modules for spec in module.EXERCISES}
+    """Every exercise that a file of a package `checks/module_NN` holds, by number: nothing else lists them."""
+    chapters = [found.name for found in pkgutil.iter_modules([str(CHECKS)]) if found.name.startswith("module_")]
+    files = [(name, file.name) for name in chapters for file in pkgutil.iter_modules([str(CHECKS / name)])]
+    modules = [import_module(f"course_lib.checks.{chapter}.{file}") for chapter, file in files]
+    found = [one for module in modules for one in vars(module).values() if isinstance(one, Exercise)]
+    return {spec.key: spec for spec in sorted(found, key=lambda spec: [int(part) for part in spec.key.split(".")])}
 
 
 EXERCISES = discover()
