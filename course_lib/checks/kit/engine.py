@@ -7,14 +7,11 @@ import os
 import sys
 from typing import Any
 
-from course_lib.checks.kit.judge import judge
 from course_lib.checks.kit.probe import ProbeExercise, why_probe_fails
 from course_lib.checks.kit.registry import Exercise, find
 from course_lib.checks.kit.result import CheckResult, LevelResult
-from course_lib.checks.kit.runner import drop_pool, run_trial
 from course_lib.checks.kit.sheet import NumberExercise, judge_numbers
-from course_lib.checks.kit.spec import Case, Level, WriteExercise
-from course_lib.comm.traces import unmatched
+from course_lib.checks.kit.spec import Level
 from course_lib.errors import four_parts
 from course_lib.ranks.tasks import packed
 
@@ -61,9 +58,7 @@ def _levels(spec: Exercise, part: str | None) -> list[str]:
     return [part]
 
 
-def _run_levels(
-    spec: WriteExercise | ProbeExercise, answer: Any, names: list[str], *, seed: int, timeout: float
-) -> list[LevelResult]:
+def _run_levels(spec: ProbeExercise, answer: Any, names: list[str], *, seed: int, timeout: float) -> list[LevelResult]:
     """Run level after level; after a failure the rest is not run, since its cause is most likely the same."""
     results: list[LevelResult] = []
     for name in names:
@@ -78,9 +73,7 @@ def _run_levels(
     return results
 
 
-def _why_wrong(
-    spec: WriteExercise | ProbeExercise, function: Any, level: Level, *, seed: int, timeout: float
-) -> str | None:
+def _why_wrong(spec: ProbeExercise, function: Any, level: Level, *, seed: int, timeout: float) -> str | None:
     if not callable(function):
         return f"the answer is of type {type(function).__name__}: pass the function or class itself, without brackets"
     try:
@@ -88,20 +81,6 @@ def _why_wrong(
     except Exception as error:
         return f"it cannot travel to the ranks ({error}): keep locks, files and handles out of what it uses"
     for case in level.cases:
-        if isinstance(spec, ProbeExercise):
-            reason = why_probe_fails(spec, function, case, seed=seed, timeout=timeout)
-        else:
-            reason = _why_case_fails(spec, function, case, level.traffic, seed=seed, timeout=timeout)
-        if reason:
+        if reason := why_probe_fails(spec, function, case, seed=seed, timeout=timeout):
             return reason
     return None
-
-
-def _why_case_fails(
-    spec: WriteExercise, function: Any, case: Case, traffic: bool, *, seed: int, timeout: float
-) -> str | None:
-    trial = run_trial(function, spec.arguments, case, seed=seed, timeout=timeout)
-    reason = judge(spec, case, trial, seed=seed, traffic=traffic)
-    if unmatched(trial.events):
-        drop_pool(case.world_size)  # a message of this run must not reach the next one
-    return f"{case}: {reason}" if reason and "not written yet" not in reason else reason

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from course_lib.checks.kit.judge import ended_badly
+from course_lib.checks.kit.endings import ended_badly
 from course_lib.checks.kit.runner import Trial, drop_pool, run_call
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
@@ -56,7 +56,7 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
         run_call(exercise.warm_up, (), case.world_size, timeout=START_LIMIT_S)
     trial = run_call(exercise.probe, (function, given), case.world_size, timeout=timeout)
     if trial.error is not None:
-        text = ended_badly(trial.error, exercise.key)
+        text = ended_badly(trial.error, exercise.key, row=getattr(case, "row", ()))
         if case.world_size == 1:
             text = text.replace("rank 0 died (its process ended)", "its process ended").replace("rank 0 ", "it ")
         return text if "not written yet" in text else f"{case}: {text}"

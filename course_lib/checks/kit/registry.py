@@ -8,10 +8,9 @@ from pathlib import Path
 
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.sheet import Given, NumberExercise
-from course_lib.checks.kit.spec import WriteExercise
 from course_lib.errors import four_parts
 
-Exercise = WriteExercise | NumberExercise | ProbeExercise
+Exercise = NumberExercise | ProbeExercise
 CHECKS = Path(__file__).parents[1]
 
 

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-import torch
 import torch.distributed as dist
 
-from course_lib.checks.kit.spec import Case
-from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.ranks.pool import START_LIMIT_S, Listener, RankPool
 from course_lib.ranks.report import RankError
@@ -29,32 +26,12 @@ _pools: dict[int, RankPool] = {}  # by world size, the last used one last
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankReport:
-    """What a rank's call returned, and whether it changed its own input."""
-
-    result: Any
-    input_changed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One run on all ranks: what each rank's call returned and recorded events, or the error that ended it."""
 
     reports: tuple[Any, ...] = ()
     events: tuple[Event, ...] = ()
     error: RankError | None = None
-
-
-def run_trial(
-    function: Callable[..., Any],
-    arguments: Callable[[Case, int, int], tuple[Any, ...]],
-    case: Case,
-    *,
-    seed: int,
-    timeout: float,
-) -> Trial:
-    """Call `function(*arguments(case, seed, rank))` on each rank and report a RankReport for each."""
-    return run_call(_attempt, (function, arguments, case, seed), case.world_size, timeout=timeout)
 
 
 def run_call(function: Callable[..., Any], arguments: tuple[Any, ...], world_size: int, *, timeout: float) -> Trial:
@@ -108,19 +85,6 @@ def _run(
 def _warm_up() -> None:
     """Runs on a rank: this module and the first message cost time that a learner's limit must not pay for."""
     dist.barrier()
-
-
-def _attempt(
-    function: Callable[..., Any], arguments: Callable[[Case, int, int], tuple[Any, ...]], case: Case, seed: int
-) -> RankReport:
-    """Runs on a rank."""
-    given = arguments(case, seed, dist.get_rank())
-    before = [value.clone() if isinstance(value, torch.Tensor) else None for value in given]
-    ledger.clear()
-    result = function(*given)
-    changed = any(copy is not None and not torch.equal(copy, now) for copy, now in zip(before, given, strict=True))
-    kept = result.detach().clone() if isinstance(result, torch.Tensor) else type(result).__name__
-    return RankReport(result=kept, input_changed=changed)
 
 
 atexit.register(shutdown)

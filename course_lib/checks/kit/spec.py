@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from course_lib.checks.kit.signature import Puzzle
-from course_lib.costs.comm.traffic import CommTime
 
 LARGEST = {"float32": 999, "int64": 999, "bfloat16": 15}  # so that sums are exact in every order
 
@@ -25,6 +21,7 @@ class Case:
     dtype: str = "float32"
     root: int = 0
     node_size: int = 1
+    traffic: bool = False  # whether messages, steps and bytes count as well
 
     def __str__(self) -> str:
         shape = (self.length, *self.row)
@@ -46,35 +43,12 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One graded step of an exercise: `points` for all of `cases`; `traffic` if the bytes count as well.
+    """One graded step of an exercise: `points` for all of `cases`.
 
     Its graded cell asks `again`, hidden, with other inputs: who only knows the first ones does not get its points.
     """
 
     points: int
     cases: tuple[Any, ...]  # Case, or what the exercise's own probe takes
-    traffic: bool = False
     again: bool = False
     praise: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteExercise:
-    """An exercise whose answer is a function that runs on every rank."""
-
-    key: str
-    title: str
-    arguments: Callable[[Case, int, int], tuple[Any, ...]]  # (case, seed, rank), called on the rank
-    puzzle: Callable[[Case, int], Puzzle]  # (case, seed)
-    shape: Callable[[Case, int], tuple[int, ...]]  # of a rank's result
-    cost: Callable[[Case], CommTime]
-    levels: Mapping[str, Level]
-    hints: tuple[str, ...]
-    allowed: frozenset[str] = frozenset()  # collectives of the library that may be called
-    forbidden_algorithm: str = ""  # of the library: the exercise itself
-    extra: Callable[[Case, list[list[int]]], str | None] = field(default=lambda case, matrix: None)
-
-
-def flat_chunks(x: Tensor, parts: int) -> list[Tensor]:
-    """`torch.tensor_split` along dim 0, each chunk flattened."""
-    return [chunk.reshape(-1) for chunk in x.tensor_split(parts)]

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from course_lib.checks.kit.judge import write_exercise
 from course_lib.checks.kit.signature import Puzzle
-from course_lib.checks.kit.spec import Case, Level, WriteExercise
+from course_lib.checks.kit.spec import Case, Level
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import ring_levels
 from course_lib.comm.traces import bytes_between_nodes
@@ -27,7 +28,7 @@ def _broadcast(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=blocks, plan=[[[(case.root, 0)]] for _ in ranks])
 
 
-TREE_BROADCAST = WriteExercise(
+TREE_BROADCAST = write_exercise(
     key="02.5",
     title="tree broadcast",
     arguments=_tensor_and_root,
@@ -53,8 +54,11 @@ TREE_BROADCAST = WriteExercise(
         ),
         "steps": Level(
             points=2,
-            cases=(Case(world_size=4, length=32), Case(world_size=4, length=32, root=3), Case(world_size=3, length=32)),
-            traffic=True,
+            cases=(
+                Case(world_size=4, length=32, traffic=True),
+                Case(world_size=4, length=32, root=3, traffic=True),
+                Case(world_size=3, length=32, traffic=True),
+            ),
             praise="ceil(log2 p) steps, and every rank receives the tensor once",
         ),
     },
@@ -90,7 +94,7 @@ def _slow_links(case: Case, matrix: list[list[int]]) -> str | None:
     return f"bytes between nodes {times(got / limit)} the target ({got} B, target {limit}): {advice}"
 
 
-HIERARCHICAL = WriteExercise(
+HIERARCHICAL = write_exercise(
     key="02.6",
     title="hierarchical all-reduce",
     arguments=_node_groups,
@@ -117,8 +121,10 @@ HIERARCHICAL = WriteExercise(
         ),
         "bytes": Level(
             points=2,
-            cases=(Case(world_size=4, length=64, node_size=2), Case(world_size=4, length=64, node_size=1)),
-            traffic=True,
+            cases=(
+                Case(world_size=4, length=64, node_size=2, traffic=True),
+                Case(world_size=4, length=64, node_size=1, traffic=True),
+            ),
             praise="only 1/node_size of a flat exchange crosses between nodes, as the formula says",
         ),
     },
@@ -140,7 +146,7 @@ def _all_to_all(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=inputs.chunks_of_all(case, seed), plan=plan)
 
 
-ALL_TO_ALL = WriteExercise(
+ALL_TO_ALL = write_exercise(
     key="02.7",
     title="all-to-all",
     arguments=inputs.own_tensor,

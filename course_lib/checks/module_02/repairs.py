@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from course_lib.checks.kit.judge import write_exercise
 from course_lib.checks.kit.signature import Puzzle
-from course_lib.checks.kit.spec import Case, Level, WriteExercise
+from course_lib.checks.kit.spec import Case, Level
 from course_lib.checks.module_02 import inputs
 from course_lib.checks.module_02.ring import COUNTED, EQUAL
 
@@ -20,7 +21,7 @@ def _average(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, divisor=case.world_size)
 
 
-RING_MAX = WriteExercise(
+RING_MAX = write_exercise(
     key="02.8",
     title="find the bug: right values, too many bytes",
     arguments=inputs.own_tensor,
@@ -31,9 +32,7 @@ RING_MAX = WriteExercise(
         "values": Level(
             points=1, again=True, cases=(*EQUAL, *_UNEVEN), praise="still right, on 1 to 4 ranks and for every length"
         ),
-        "bytes": Level(
-            points=3, cases=COUNTED, traffic=True, praise="each rank sends 2(p-1)/p of the tensor: the bug is gone"
-        ),
+        "bytes": Level(points=3, cases=COUNTED, praise="each rank sends 2(p-1)/p of the tensor: the bug is gone"),
     },
     hints=(
         "Values tell you nothing here: measure. How many bytes does each rank send on 2, on 3, on 4 ranks, "
@@ -44,7 +43,7 @@ RING_MAX = WriteExercise(
     ),
 )
 
-RING_AVERAGE = WriteExercise(
+RING_AVERAGE = write_exercise(
     key="02.9",
     title="find the bug: right on 2 ranks only",
     arguments=inputs.own_tensor,
@@ -59,7 +58,7 @@ RING_AVERAGE = WriteExercise(
             praise="right on 3, 4 and 2 ranks",
         ),
         "edges": Level(points=1, cases=_UNEVEN, praise="right for lengths that do not divide, and on 1 rank"),
-        "bytes": Level(points=1, cases=COUNTED, traffic=True, praise="and no byte more than the ring needs"),
+        "bytes": Level(points=1, cases=COUNTED, praise="and no byte more than the ring needs"),
     },
     hints=(
         "Run it on 3 ranks with inputs that you can add in your head: rank 0 has 1s, rank 1 has 10s, rank 2 has 100s. "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from course_lib.checks.kit.judge import write_exercise
 from course_lib.checks.kit.signature import Puzzle
-from course_lib.checks.kit.spec import Case, Level, WriteExercise
+from course_lib.checks.kit.spec import Case, Level
 from course_lib.checks.module_02 import inputs
 
 EQUAL = (Case(world_size=4, length=24), Case(world_size=2, length=12))
@@ -16,7 +17,7 @@ UNEVEN = (
     Case(world_size=3, length=7, row=(5,)),
     Case(world_size=1, length=5),
 )
-COUNTED = (Case(world_size=4, length=64), Case(world_size=3, length=60))
+COUNTED = (Case(world_size=4, length=64, traffic=True), Case(world_size=3, length=60, traffic=True))
 
 
 def ring_levels(target: str) -> dict[str, Level]:
@@ -24,7 +25,7 @@ def ring_levels(target: str) -> dict[str, Level]:
     return {
         "values": Level(points=2, again=True, cases=EQUAL, praise="right on 4 and on 2 ranks"),
         "edges": Level(points=1, cases=UNEVEN, praise="right for every length, shape and dtype, and on 1 rank"),
-        "bytes": Level(points=2, cases=COUNTED, traffic=True, praise=target),
+        "bytes": Level(points=2, cases=COUNTED, praise=target),
     }
 
 
@@ -44,7 +45,7 @@ def _all_gather(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=blocks, plan=[[[(source, 0)] for source in ranks] for _ in ranks])
 
 
-REDUCE_SCATTER = WriteExercise(
+REDUCE_SCATTER = write_exercise(
     key="02.2",
     title="ring reduce-scatter",
     arguments=inputs.own_tensor,
@@ -64,7 +65,7 @@ REDUCE_SCATTER = WriteExercise(
     ),
 )
 
-ALL_GATHER = WriteExercise(
+ALL_GATHER = write_exercise(
     key="02.3",
     title="ring all-gather",
     arguments=_shard,
@@ -81,7 +82,7 @@ ALL_GATHER = WriteExercise(
     ),
 )
 
-ALL_REDUCE = WriteExercise(
+ALL_REDUCE = write_exercise(
     key="02.4",
     title="ring all-reduce out of the two",
     arguments=inputs.own_tensor,
@@ -97,8 +98,7 @@ ALL_REDUCE = WriteExercise(
         ),
         "bytes": Level(
             points=1,
-            cases=(*COUNTED, Case(world_size=4, length=2, row=(16,))),
-            traffic=True,
+            cases=(*COUNTED, Case(world_size=4, length=2, row=(16,), traffic=True)),
             praise="each rank sends 2(p-1)/p of the tensor in 2(p-1) steps, as the formula says",
         ),
     },

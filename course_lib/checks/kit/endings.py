@@ -1,0 +1,67 @@
+"""What a hang, a crash or an exception on the ranks tells."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from course_lib.ranks.report import RankError
+
+UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
+WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
+LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
+COLLECTIVE = re.compile(r"waits? in \w+ #\d+")
+NO_HISTORY = "; backward starts at a tensor without history: was it detached? Only what is sent needs none"
+
+
+def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str:
+    """What a hang, a crash or an exception in exercise `key` tells; `row` is the shape of one row of its tensors."""
+    text = str(error).removesuffix("; all ranks were restarted, their variables are gone")
+    unwritten = UNWRITTEN.search(text)
+    if unwritten and unwritten[1] != key:
+        return f"it calls your answer to {unwritten[1]}, which is not written yet"
+    if unwritten:
+        return "not written yet: put your code in place of the line `raise NotImplementedError`"
+    lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
+    advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_error(text, row)
+    return f"{lead}: {text}{advice}"
+
+
+def _advice_on_hang(text: str) -> str:
+    sends, receives = " send to " in text, " recv from " in text or " irecv from " in text
+    if "still run" in text:
+        return "; an endless loop? Or far more steps than are needed?"
+    gone = _partner_that_returned(text)
+    if gone:
+        return gone
+    if sends and not receives:
+        return "; all that wait are sending, nobody receives: start the receive first (comm.irecv), then send"
+    if receives and not sends:
+        asked = "does each partner send to the rank that expects it, and wait() for each isend?"
+        return f"; all that wait are receiving, nobody sends: {asked}"
+    if COLLECTIVE.search(text):
+        return "; a collective waits until every rank of its group has called it"
+    return ""
+
+
+def _partner_that_returned(text: str) -> str | None:
+    """Who waits is in the report; a partner that is not has nothing left to do."""
+    found = [([int(rank) for rank in m[1].split(", ")], m[2], int(m[3])) for m in WAITS.finditer(text)]
+    waiting = {rank for ranks, _, _ in found for rank in ranks}
+    for ranks, call, partner in found:
+        if partner not in waiting:
+            returned = f"{partner}, which has already returned"
+            if "send" in call:
+                return f"; rank {ranks[0]} sends to {returned}: is there such a partner in this step?"
+            asked = "did it send as often as it is received from, and wait() for each isend?"
+            return f"; rank {ranks[0]} receives from {returned}: {asked}"
+    return None
+
+
+def _advice_on_error(text: str, row: tuple[int, ...]) -> str:
+    if "does not require grad and does not have a grad_fn" in text:
+        return NO_HISTORY
+    lengths = LENGTHS.search(text)
+    if not lengths or lengths[2] != lengths[4] or abs(int(lengths[1]) - int(lengths[3])) != math.prod(row):
+        return ""
+    return "; chunks may differ by one row: make the inbox as long as the chunk that comes in"
