@@ -116,7 +116,7 @@ def graded(tmp_path_factory):
     (folder / "broken-file" / f"{MODULE}.ipynb").write_text("no notebook")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grade, "masters", lambda: [master])
-        patch.setattr(sys, "argv", ["grade.py", "grade", str(folder), f"--out={out}", "--cell-timeout=20", "--jobs=3"])
+        patch.setattr(sys, "argv", ["grade.py", "grade", str(folder), f"--out={out}", "--cell-timeout=12", "--jobs=3"])
         assert grade.main() == 0
     with (out / "grades" / f"{MODULE}.csv").open() as file:
         return {row["student"]: row for row in csv.DictReader(file)}
