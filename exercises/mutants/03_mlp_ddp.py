@@ -456,89 +456,71 @@ class RightBut(Suspect):
         return comm.all_reduce(loss.detach()).item()
 
 
-@mutant("03.8", "diagnosis", "rung 'AdamW': an earlier one fails; climb again")
-class LooksAtAdamW(RightBut):
-    found = ("AdamW", 4.0)
+def but(base, **parts):
+    """A class, but for these of its parts."""
+    return type("Answer", (base,), parts)
 
 
-@mutant("03.8", "diagnosis", "rung 'output': that one passes")
-class LooksAtTheOutput(RightBut):
-    found = ("output", 4.0)
+def halves(self):
+    Suspect.reduce(self)
+    each(lambda p: p.grad / 2, self.model)
 
 
-@mutant("03.8", "diagnosis", "the rung is right, but the ratio on 4 ranks is not 0.25")
-class TheRatioUpsideDown(RightBut):
-    found = ("gradients", 0.25)
-
-
-@mutant("03.8", "diagnosis", "'gradient' is no rung: they are output, gradients")
-class MisspellsTheRung(RightBut):
-    found = ("gradient", 4.0)
-
-
-@mutant("03.8", "diagnosis", "returned 'gradients': give two things")
-class OnlyTheRung(RightBut):
-    found = "gradients"
-
-
-@mutant("03.8", "gradients", "step 1: your gradient is exactly 4.0 x the reference: was the sum divided by world_size?")
-class NotRepaired(Suspect):
-    pass
-
-
-@mutant("03.8", "gradients", "your gradient is exactly 2.0 x the reference")
-class DividesByTwo(Suspect):
-    def reduce(self):
-        super().reduce()
+def weights_averaged(self, batch):
+    loss = RightBut.compute_gradients(self, batch)
+    with torch.no_grad():
         for p in trained(self.model):
-            p.grad /= 2
+            comm.all_reduce_(p, op=dist.ReduceOp.AVG)
+    return loss
 
 
-@mutant("03.8", "gradients", "exactly 1/4 of the reference: was it divided by world_size")
-class DividesTwice(RightBut):
-    op = dist.ReduceOp.AVG
+def told_of_two_rows(self, batch):
+    RightBut.compute_gradients(self, batch)
+    with torch.no_grad():
+        return F.cross_entropy(self.model(batch[0][:2]), batch[1][:2]).item()
 
 
-@mutant("03.8", "uneven", "these are the gradients of the mean of the ranks' means; the ranks have 4, 3 targets")
-class OnlyTheFirstBug(Suspect):
-    op = dist.ReduceOp.AVG
+def everything_everywhere(self, batch):
+    loss = summed_loss(self.model, batch) / count_targets(batch)
+    loss.backward()
+    return loss.item()
 
 
-@mutant("03.8", "gradients", "every rank has the gradient of its own share: nothing was averaged")
-class AveragesTheWeights(RightBut):
-    def compute_gradients(self, batch):
-        loss = super().compute_gradients(batch)
-        with torch.no_grad():
-            for p in trained(self.model):
-                comm.all_reduce_(p, op=dist.ReduceOp.AVG)
-        return loss
-
-    def reduce(self):
-        for p in trained(self.model):
-            p.grad *= dist.get_world_size()
+def divided_by_rows(self, batch):
+    rows = len(batch[0]) if len(batch[0]) % dist.get_world_size() else count_targets(batch)
+    part = share(batch, dist.get_rank(), dist.get_world_size())
+    loss = F.cross_entropy(self.model(part[0]), part[1], ignore_index=-100)
+    (loss * len(part[0]) / rows * dist.get_world_size()).backward()
+    self.reduce()
+    return comm.all_reduce(summed_loss(self.model, part).detach()).item() / count_targets(batch)
 
 
-@mutant("03.8", "gradients", "but the loss on rank 0 is")
-class ReportsItsOwnLoss(RightBut):
-    def compute_gradients(self, batch):
-        super().compute_gradients(batch)
-        with torch.no_grad():
-            return F.cross_entropy(self.model(batch[0][:2]), batch[1][:2]).item()
-
-
-@mutant("03.8", "uneven", "no multiple of the reference, and all ranks hold the same")
-class DividesByRows(Suspect):
-    op = dist.ReduceOp.AVG
-
-    def compute_gradients(self, batch):
-        rows = len(batch[0]) if len(batch[0]) % dist.get_world_size() else count_targets(batch)
-        part = share(batch, dist.get_rank(), dist.get_world_size())
-        weight = len(part[0]) / rows * dist.get_world_size()
-        loss = F.cross_entropy(self.model(part[0]), part[1], ignore_index=-100)
-        (loss * weight).backward()
-        self.reduce()
-        summed = comm.all_reduce(summed_loss(self.model, part).detach())
-        return summed.item() / count_targets(batch)
+WRONG["03.8", "diagnosis"] = {
+    "rung 'AdamW': an earlier one fails; climb again": but(RightBut, found=("AdamW", 4.0)),
+    "rung 'output': that one passes": but(RightBut, found=("output", 4.0)),
+    "the rung is right, but the ratio on 4 ranks is not 0.25": but(RightBut, found=("gradients", 0.25)),
+    "'gradient' is no rung: they are output, gradients": but(RightBut, found=("gradient", 4.0)),
+    "returned 'gradients': give two things": but(RightBut, found="gradients"),
+}
+WRONG["03.8", "gradients"] = {
+    "step 1: your gradient is exactly 4.0 x the reference: was the sum divided by world_size?": Suspect,
+    "your gradient is exactly 2.0 x the reference": but(Suspect, reduce=halves),
+    "exactly 1/4 of the reference: was it divided by world_size": but(RightBut, op=dist.ReduceOp.AVG),
+    "every rank still has the gradient of its own share: nothing was averaged": but(
+        RightBut,
+        compute_gradients=weights_averaged,
+        reduce=lambda self: each(lambda p: p.grad * dist.get_world_size(), self.model),
+    ),
+    "one forward on rank 0 takes 8 rows, where 2 are enough: each rank computes its own": but(
+        Suspect, compute_gradients=everything_everywhere
+    ),
+    "but the loss on rank 0 is": but(RightBut, compute_gradients=told_of_two_rows),
+}
+WRONG["03.8", "uneven"] = {
+    "no multiple of the reference, and all ranks hold the same": but(
+        Suspect, op=dist.ReduceOp.AVG, compute_gradients=divided_by_rows
+    ),
+}
 
 
 # 03.9 ------------------------------------------------------------------------------------------------------------
@@ -581,78 +563,54 @@ class Counted(Counting):
         return number == len(parts)
 
 
-@mutant("03.9", "diagnosis", "rung 'gradients': that one passes")
-class LooksAtTheFirstStep(Counted):
-    found = ("gradients", 2)
+def averaging(when):
+    """Right, if `when` is true of the last micro-batch alone."""
+    return but(Counted, averages=lambda self, number, parts: when(self, number, parts))
 
 
-@mutant("03.9", "diagnosis", "rung 'loss curve': an earlier one fails")
-class LooksAtTheLosses(Counted):
-    found = ("loss curve", 2)
+def weighing(weight):
+    """Right, if `weight` is the number of ranks."""
+    return but(Counted, weight=lambda self, batch, parts, part: weight(parts) / count_targets(batch))
 
 
-@mutant("03.9", "diagnosis", "the rung is right, but the step is not 3: climb with rungs=RUNGS[:4], steps=1, then")
-class OneStepLate(Counted):
-    found = ("parameters", 3)
+def parts_of_rank_0(self, batch):
+    self.parts = len(micro_batches(share(batch, 0, dist.get_world_size()), self.config.accumulation))
+    return Counted.compute_gradients(self, batch)
 
 
-@mutant("03.9", "steps", "step 2: every rank has the gradient of its own share: nothing was averaged")
-class NotCounted(Counting):
-    pass
+def in_one_forward(self, batch):
+    mine = share(batch, dist.get_rank(), dist.get_world_size())
+    loss = summed_loss(self.model, mine)
+    (loss * dist.get_world_size() / count_targets(batch)).backward()
+    return comm.all_reduce(loss.detach()).item() / count_targets(batch)
 
 
-@mutant("03.9", "steps", "step 1: every rank has the gradient of its own share: nothing was averaged")
-class NeverAverages(Counted):
-    def averages(self, number, parts):
-        return False
+NOT_AVERAGED = "every rank still has the gradient of its own share: nothing was averaged"
 
-
-@mutant("03.9", "calls", "3 all-reduces of gradients in step 1, target 1: only the last micro-batch's backward")
-class AlwaysAverages(Counted):
-    def averages(self, number, parts):
-        return True
-
-
-@mutant(
-    "03.9",
-    "steps",
-    "step 1: layer1.weight on rank 0 is no multiple of the reference, and the ranks hold different ones",
-)
-class AveragesTheFirst(Counted):
-    def averages(self, number, parts):
-        return number == 1
-
-
-@mutant("03.9", "steps", "step 2: every rank has the gradient of its own share")
-class StartsAgainWithEachStep(Counted):
-    def averages(self, number, parts):
-        return number == self.config.accumulation
-
-
-@mutant("03.9", "steps", "step 1: your gradient is exactly 1/3 of the reference")
-class DividesByParts(Counted):
-    def weight(self, batch, parts, part):
-        return super().weight(batch, parts, part) / len(parts)
-
-
-@mutant("03.9", "steps", "step 1: your gradient is exactly 1/2 of the reference: was it divided by world_size twice?")
-class ForgetsTheRanks(Counted):
-    def weight(self, batch, parts, part):
-        return 1 / count_targets(batch)
-
-
-@mutant(
-    "03.9",
-    "edges",
-    "3 ranks, the 6-4-2 MLP with GELU, batches of 8, 4, 7 rows, some without a target, 3 micro-batches: an error: ",
-)
-class CountsThePartsOfRank0(Counted):
-    def compute_gradients(self, batch):
-        self.parts = len(micro_batches(share(batch, 0, dist.get_world_size()), self.config.accumulation))
-        return super().compute_gradients(batch)
-
-    def averages(self, number, parts):
-        return number == self.parts
+WRONG["03.9", "diagnosis"] = {
+    "rung 'gradients': that one passes": but(Counted, found=("gradients", 2)),
+    "rung 'loss curve': an earlier one fails": but(Counted, found=("loss curve", 2)),
+    "the step is not 3: climb with rungs=RUNGS[:4], steps=1, then": but(Counted, found=("parameters", 3)),
+}
+WRONG["03.9", "steps"] = {
+    f"3 micro-batches: step 2: {NOT_AVERAGED}": Counting,
+    f"step 1: {NOT_AVERAGED}": averaging(lambda self, number, parts: False),
+    f"step 2: {NOT_AVERAGED}": averaging(lambda self, number, parts: number == self.config.accumulation),
+    "step 1: layer1.weight on rank 0 is no multiple of the reference, and the ranks hold": averaging(
+        lambda self, number, parts: number == 1
+    ),
+    "step 1: your gradient is exactly 1/3 of": weighing(lambda parts: dist.get_world_size() / len(parts)),
+    "step 1: your gradient is exactly 1/2 of the reference: was it divided by": weighing(lambda parts: 1),
+    "one forward on rank 0 takes 4 rows, where 2 are enough": but(Counted, compute_gradients=in_one_forward),
+}
+WRONG["03.9", "calls"] = {
+    "3 all-reduces of gradients in step 1, target 1: only the last micro-batch": averaging(lambda *given: True)
+}
+WRONG["03.9", "edges"] = {
+    "3 ranks, the 6-4-2 MLP with GELU, batches of 8, 4, 7 rows, some without a target, 3 micro-batches: an error": but(
+        Counted, compute_gradients=parts_of_rank_0, averages=lambda self, number, parts: number == self.parts
+    )
+}
 
 
 # 03.10 -----------------------------------------------------------------------------------------------------------

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_03.hunts import Answer, Hunt, attempt, draw, verdict, warm_up
+from course_lib.checks.module_03.hunts import Answer, Hunt, MeanOfMeans, hunt
 
-LOOKS_RIGHT = ProbeExercise(
+LOOKS_RIGHT = hunt(
     key="03.8",
     title="find the bug: a loss curve that looks right",
-    inputs=draw,
-    probe=attempt,
-    verdict=partial(
-        verdict,
-        Answer(
-            rung="gradients",
-            number=4.0,
-            name="the ratio on 4 ranks",
-            way_out="the error says how many times one device's gradient it is",
-        ),
+    answer=Answer(
+        rung="gradients",
+        number=4.0,
+        name="the ratio on 4 ranks",
+        way_out="the error says how many times one device's gradient it is",
     ),
-    warm_up=warm_up,
+    slips={
+        "these are the gradients of the mean of the ranks' means: a target weighs more where there are fewer of them": (
+            MeanOfMeans
+        )
+    },
     levels={
         "diagnosis": Level(
             points=1,
@@ -56,21 +52,16 @@ LOOKS_RIGHT = ProbeExercise(
     ),
 )
 
-FIRST_STEP = ProbeExercise(
+FIRST_STEP = hunt(
     key="03.9",
     title="find the bug: right in the first step",
-    inputs=draw,
-    probe=attempt,
-    verdict=partial(
-        verdict,
-        Answer(
-            rung="parameters",
-            number=2,
-            name="the step",
-            way_out="climb with rungs=RUNGS[:4], steps=1, then steps=2, and so on; the first step is number 1",
-        ),
+    answer=Answer(
+        rung="parameters",
+        number=2,
+        name="the step",
+        way_out="climb with rungs=RUNGS[:4], steps=1, then steps=2, and so on; the first step is number 1",
     ),
-    warm_up=warm_up,
+    slips={},
     levels={
         "diagnosis": Level(
             points=1,

@@ -9,25 +9,34 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import nn
 
+from course_lib import comm
 from course_lib.checks.kit import models
-from course_lib.checks.kit.models import Kind, Tensors
-from course_lib.checks.kit.replicas import Guess, all_same, causes_of, why_wrong
+from course_lib.checks.kit.forwards import forwards_of
+from course_lib.checks.kit.gradients import agree, gradients_on
+from course_lib.checks.kit.models import Kind
+from course_lib.checks.kit.probe import ProbeExercise, Slips
+from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.scene import Report, Scene, number_or_type, together
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import causes_of_averages, possible, wrong_values
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.costs.comm.ddp import fill_buckets
+from course_lib.parallel.replicate import broadcast_state
 from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.trainer import Trainer, share
 from course_lib.verify import RUNGS
 from course_lib.verify.numbers import number_of
-from course_lib.verify.ratios import exactly
 
 Look = Literal["diagnosis", "values", "calls"]
 RATE = 0.1
 FP64 = 8
+CAUSES = causes_of_averages(lambda case: case.accumulation)
+TOO_MUCH = "each rank computes its own share, in its micro-batches"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,34 +54,27 @@ class Hunt:
         if self.look == "diagnosis":
             return "diagnosis"
         parts = [f"{self.world_size} rank{'s' * (self.world_size > 1)}", models.WORDS[self.model]]
-        parts += [f"batches of {', '.join(map(str, self.rows))} rows"]
-        parts += ["some without a target"] * self.ragged + [f"{self.accumulation} micro-batches"] * (
-            self.accumulation > 1
-        )
+        parts += [f"batches of {', '.join(map(str, self.rows))} rows"] + ["some without a target"] * self.ragged
+        parts += [f"{self.accumulation} micro-batches"] * (self.accumulation > 1)
         return ", ".join(parts)
 
 
 class Given(NamedTuple):
-    """The model (rank r is seeded r later), its configuration, and the whole batches."""
+    """The case, the seed of the model (rank r's is r more), and the whole batches."""
 
-    model: Kind
+    case: Hunt
     seed: int
-    accumulation: int
     batches: list[Batch]
-    look: Look
 
 
-class Report(NamedTuple):
-    """One rank: the diagnosis, or the gradients, the loss and the all-reduces of each step."""
+class Trained(NamedTuple):
+    """One rank: the diagnosis, or what each step left."""
 
     diagnosis: Any
-    gradients: list[Tensors]
-    losses: list[Any]
-    calls: list[int]
+    steps: list[Report]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """The right diagnosis: a rung and a number, and what a wrong number means."""
 
     rung: str
@@ -91,7 +93,7 @@ def draw(case: Hunt, seed: int) -> Given:
         if case.ragged:
             targets[torch.randperm(rows - 1, generator=generator)[: rows // 2]] = IGNORED
         batches.append((inputs, targets))
-    return Given(case.model, 1 + 10 * seed, case.accumulation, batches, case.look)
+    return Given(case, 1 + 10 * seed, batches)
 
 
 def warm_up() -> None:
@@ -99,36 +101,105 @@ def warm_up() -> None:
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
 
 
-def attempt(answer: Callable[..., Any], given: Given) -> Report:
+def attempt(answer: Callable[..., Any], given: Given) -> Trained:
     """Runs on a rank: `answer` is the class of a trainer."""
-    model = models.build(given.model, given.seed + dist.get_rank(), torch.float64)
-    trainer: Trainer = answer(model, TrainConfig(learning_rate=RATE, accumulation=given.accumulation))
-    if given.look == "diagnosis":
-        return Report(trainer.diagnosis(), [], [], [])  # type: ignore[attr-defined]
-    gradients: list[Tensors] = []
-    losses: list[Any] = []
-    calls: list[int] = []
+    case, rank = given.case, dist.get_rank()
+    model = models.build(case.model, given.seed + rank, torch.float64)
+    trainer = answer(model, TrainConfig(learning_rate=RATE, accumulation=case.accumulation))
+    if case.look == "diagnosis":
+        return Trained(trainer.diagnosis(), [])
+    module, found = getattr(trainer.model, "module", trainer.model), []
     for batch in given.batches:
         ledger.clear()
-        loss: Any = trainer.compute_gradients(batch)
-        number = number_of(loss)
-        losses.append(type(loss).__name__ if number is None else number)
+        with forwards_of(module) as forwards:
+            loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
         long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > FP64]
-        calls.append(len({event.call for event in long}))
-        gradients.append(models.gradients(getattr(trainer.model, "module", trainer.model)))
+        more = {"calls": len({event.call for event in long})}
+        found.append(Report(gradients_on(rank, module), loss, False, False, forwards, more))
         trainer.update()
-    return Report(None, gradients, losses, calls)
+    return Trained(None, found)
 
 
-def verdict(answer: Answer, case: Hunt, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
-    """The diagnosis, or step for step gradients and losses, then calls."""
+def scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
+    """One step, from the weights that the model has."""
+    p, total = case.world_size, steps.count_targets(batch)
+    shares = [share(batch, rank, p) for rank in range(p)]
+    return Scene(
+        parts=[model] * p,
+        arguments=lambda model, rank: (),
+        loss=lambda: steps.summed_loss(model, batch) / total,
+        alone=lambda rank: steps.summed_loss(model, shares[rank]) * p / total,
+        told=range(p),
+        rows=-(-len(shares[0][1]) // case.accumulation),
+        dtype=torch.float64,
+    )
+
+
+def hunt(
+    *, key: str, title: str, answer: Answer, levels: dict[str, Level], hints: tuple[str, ...], slips: Slips
+) -> ProbeExercise:
+    """An exercise in which a trainer is mended."""
+
+    def verdict(case: Hunt, given: Given, reports: tuple[Trained, ...], book: Ledger) -> str | None:
+        if case.look == "diagnosis":
+            reason = _wrong_diagnosis(answer, reports[0].diagnosis)
+        else:
+            reason = _first_wrong(case, given, reports, levels) or _wrong_calls(case, reports[0].steps)
+        return f"{case}: {reason}" if reason else None
+
+    return ProbeExercise(
+        key=key,
+        title=title,
+        inputs=draw,
+        probe=attempt,
+        verdict=verdict,
+        warm_up=warm_up,
+        levels=levels,
+        hints=hints,
+        slips=slips,
+        left=_left,
+    )
+
+
+def _first_wrong(case: Hunt, given: Given, reports: Sequence[Trained], levels: dict[str, Level]) -> str | None:
+    causes, model = possible(CAUSES, case, levels), models.build(case.model, given.seed, torch.float64)
+    for number, batch in enumerate(given.batches):
+        mine = [report.steps[number] for report in reports]
+        if reason := wrong_values(scene(case, model, batch), mine, causes, too_much=TOO_MUCH):
+            return f"step {number + 1}: {reason}"
+        steps.sgd_update(model, RATE)
+    return None
+
+
+class MeanOfMeans(Trainer):
+    """03.8 with one of its two bugs: each rank's mean, averaged."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        broadcast_state(model)
+        super().__init__(model, config)
+
+    def diagnosis(self) -> tuple[str, float]:
+        """Right."""
+        return "gradients", 4.0
+
+    def compute_gradients(self, batch: Batch) -> float:
+        """Of one step, in one piece."""
+        mine = share(batch, dist.get_rank(), dist.get_world_size())
+        loss = steps.summed_loss(self.model, mine) / max(steps.count_targets(mine), 1)
+        loss.backward()
+        for p in models.trained(self.model).values():
+            assert p.grad is not None
+            comm.all_reduce_(p.grad, op=dist.ReduceOp.AVG)
+        return float(comm.all_reduce(loss.detach(), op=dist.ReduceOp.AVG))
+
+
+def _left(case: Hunt, given: Given, trial: Trial) -> Any:
+    """The gradients of the first step, if they are wrong."""
     if case.look == "diagnosis":
-        reason = _wrong_diagnosis(answer, reports[0].diagnosis)
-    else:
-        reason = _wrong_step(case, given, reports)
-    if reason is None and case.look == "calls":
-        reason = _wrong_calls(case, reports[0].calls)
-    return f"{case}: {reason}" if reason else None
+        return None
+    got = together([report.steps[0] for report in trial.reports])
+    model = models.build(case.model, given.seed, torch.float64)
+    return None if agree(got, scene(case, model, given.batches[0]).wanted[0]) else got
 
 
 def _wrong_diagnosis(answer: Answer, found: Any) -> str | None:
@@ -146,83 +217,11 @@ def _wrong_diagnosis(answer: Answer, found: Any) -> str | None:
     return None
 
 
-def _wrong_step(case: Hunt, given: Given, reports: Sequence[Report]) -> str | None:
-    model = models.build(given.model, given.seed, torch.float64)
-    for number, batch in enumerate(given.batches):
-        want, loss = _on_one_device(model, batch)
-        got = [report.gradients[number] for report in reports]
-        reason = None
-        if not all_same(got, [want] * len(got)):
-            reason = why_wrong(
-                got,
-                want,
-                guesses=_guesses(model, batch, case.world_size),
-                causes=causes_of(case.world_size, case.accumulation),
-            )
-        reason = reason or _wrong_loss([report.losses[number] for report in reports], loss)
-        if reason:
-            return f"step {number + 1}: {reason}"
-        steps.sgd_update(model, RATE)
-    return None
-
-
-def _on_one_device(model: torch.nn.Module, batch: Batch) -> tuple[Tensors, float]:
-    loss = steps.compute_gradients(model, batch)
-    return models.gradients(model), loss
-
-
-def _guesses(model: torch.nn.Module, batch: Batch, world_size: int) -> list[Guess]:
-    """Each rank's own gradient, as its mean or with its part of the global mean; and the mean of the ranks' means."""
-    if world_size == 1:
-        return []
-    shares = [share(batch, rank, world_size) for rank in range(world_size)]
-    counts = [max(steps.count_targets(part), 1) for part in shares]
-    sums = [_summed(model, part) for part in shares]
-    means = [_times(one, 1 / count) for one, count in zip(sums, counts, strict=True)]
-    parts = [_times(one, world_size / sum(counts)) for one in sums]
-    mixed = {name: _average([one[name] for one in means]) for name in means[0]}
-    alone = "every rank has the gradient of its own share: nothing was averaged"
-    guesses: list[Guess] = [(means, alone), (parts, alone)]
-    if len(set(counts)) > 1:
-        text = f"these are the gradients of the mean of the ranks' means; the ranks have {_listed(counts)} targets"
-        guesses.append(([mixed] * world_size, text))
-    return guesses
-
-
-def _summed(model: torch.nn.Module, batch: Batch) -> Tensors:
-    model.zero_grad()
-    steps.summed_loss(model, batch).backward()
-    return models.gradients(model)
-
-
-def _times(tensors: Tensors, factor: float) -> Tensors:
-    return {name: None if tensor is None else tensor * factor for name, tensor in tensors.items()}
-
-
-def _average(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    there = [tensor for tensor in tensors if tensor is not None]
-    return torch.stack(there).mean(0) if there else None
-
-
-def _wrong_loss(losses: Sequence[Any], want: float) -> str | None:
-    for rank, loss in enumerate(losses):
-        if isinstance(loss, str):
-            return f"right gradients, but rank {rank} returned {loss}, not the loss"
-        if not abs(loss - want) <= 1e-9 * abs(want):
-            found = f"right gradients, but the loss on rank {rank} is {loss:.6g}"
-            return f"{found}, {exactly(loss / want)} the whole batch's mean over its targets"
-    return None
-
-
-def _wrong_calls(case: Hunt, calls: Sequence[int]) -> str | None:
+def _wrong_calls(case: Hunt, mine: Sequence[Report]) -> str | None:
     lengths = [p.numel() for p in models.trained(models.build(case.model, 0)).values()]
     target = len(fill_buckets(lengths[::-1], itemsize=FP64))
-    for number, got in enumerate(calls, start=1):
-        if got > target:
+    for number, report in enumerate(mine, start=1):
+        if case.look == "calls" and (got := report.more["calls"]) > target:
             text = f"values right, but {got} all-reduces of gradients in step {number}, target {target}"
             return f"{text}: only the last micro-batch's backward may average"
     return None
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -15,8 +15,9 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.scene import Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import Scene, causes_of_averages, step_exercise
+from course_lib.checks.kit.step import causes_of_averages, step_exercise
 from course_lib.training.batches import IGNORED
 
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from course_lib import comm
 from course_lib.checks.kit import models
+from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, FP32, Report, Scene, step_exercise, wrong_traffic
+from course_lib.checks.kit.step import ALL_ZEROS, FP32, step_exercise, wrong_traffic
 from course_lib.comm.ledger import Ledger
 from course_lib.parallel.stages import cut
 

@@ -12,10 +12,11 @@ import torch.distributed as dist
 
 from course_lib.checks.kit import models
 from course_lib.checks.kit.formula import watched
+from course_lib.checks.kit.gradients import agree, differing, malformed
 from course_lib.checks.kit.models import Tensors
 from course_lib.checks.kit.probe import ProbeExercise
-from course_lib.checks.kit.replicas import why_wrong
 from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import TOO_EARLY
 from course_lib.checks.module_04 import lists
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
@@ -104,12 +105,14 @@ def verdict(name: str, case: Sizes, given: Given, reports: tuple[Any, ...], book
 def _wrong_training(name: str, given: Given, reports: tuple[Any, ...]) -> str | None:
     model, case = models.build("deep", given.seed, torch.float64), given.case
     steps.compute_gradients(model, given.batch)
-    reason = why_wrong([report.gradients for report in reports], models.gradients(model))
+    want = {(rank, name): x for rank in range(case.p) for name, x in models.gradients(model).items()}
+    got = {(rank, name): x for rank, report in enumerate(reports) for name, x in report.gradients.items()}
+    if not agree(got, want):
+        return malformed(got, want, TOO_EARLY) or differing(got, want, (), {})
     for rank, report in enumerate(reports):
-        want = pipeline_in_flight(name, n_ranks=case.p, n_microbatches=case.m, rank=rank)
-        if reason is None and report.held != want:
-            reason = f"rank {rank} held {report.held} activations, its list says {want}"
-    return reason
+        if report.held != (held := pipeline_in_flight(name, n_ranks=case.p, n_microbatches=case.m, rank=rank)):
+            return f"rank {rank} held {report.held} activations, its list says {held}"
+    return None
 
 
 def warm_up() -> None:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from course_lib import comm
 from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, FP32, Report, Scene, step_exercise
+from course_lib.checks.kit.step import ALL_ZEROS, FP32, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
 from course_lib.costs.comm.pipeline import pipeline_step
