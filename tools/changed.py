@@ -1,9 +1,9 @@
 """What a change in the working tree touches: the tests that import it, directly or not, found without running anything.
 
 The graph is read from the import statements (those in functions too) and from strings that name a module, such as
-`python -m course_lib.cli`. A package that finds its parts by itself (`iter_modules`, `all_names`) counts as importing
-all of them. A package's `__init__` counts only where something is taken from the package itself: it mostly passes
-names on.
+`python -m course_lib.cli`. A package that finds its parts by itself (`iter_modules`, a door) counts as importing
+all of them, and so does whoever makes up names of modules, as in `f"course_lib.checks.{name}"`. A package's `__init__`
+counts only where something is taken from the package itself: it mostly passes names on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tools.paths import ROOT
 
 FOLDERS = ("course_lib", "slides", "tests", "tools")
 COMMAND = re.compile(r'"-m", "course_lib"')
-DISCOVERY = re.compile(r"\biter_modules\(|= all_names\(")
-NAMED = re.compile(r"(?:course_lib|slides|tests|tools)(?:\.\w+)+")
+DISCOVERY = re.compile(r"\biter_modules\(|^__getattr__, __dir__ = ", re.MULTILINE)  # a search, or a package's door
+NAMED = re.compile(r"(?:course_lib|slides|tests|tools)(?:\.\w+)+\.?")
 
 
 def changed_files(root: Path = ROOT) -> list[str]:
@@ -69,9 +69,11 @@ def imports_of(root: Path, file: str) -> tuple[str, ...]:
     path = root / file
     text = path.read_text()
     tree = ast.parse(text)
-    named = () if path.name == "conftest.py" else _named(tree)  # a conftest looks at what is loaded, and loads nothing
+    named = [] if path.name == "conftest.py" else [*_named(tree)]  # a conftest looks at what is loaded, loads nothing
     names = [*_imported(tree), *named]
-    found = {hit for name in names for hit in _files_of(root, path.parent, name)}
+    found = {hit for name in names for hit in _files_of(root, path.parent, name.rstrip("."))}
+    whole = {hit for name in named if name.endswith(".") for hit in _files_of(root, path.parent, name.rstrip("."))}
+    found |= {str(part.relative_to(root)) for hit in whole for part in (root / hit).parent.rglob("*.py")}
     if COMMAND.search(text):
         found.add("course_lib/__main__.py")
     if DISCOVERY.search(text):
@@ -94,7 +96,7 @@ def _named(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
             for hit in NAMED.finditer(node.value):
-                yield from (hit[0], f"{hit[0]}.__main__")
+                yield from (hit[0], f"{hit[0].rstrip('.')}.__main__")
 
 
 def _files_of(root: Path, folder: Path, module: str) -> list[str]:

@@ -26,6 +26,7 @@ FILES = {
     "tests/ranks/test_helped.py": "import helper\n",
     "tests/unit/test_low.py": "from course_lib.low import x\n",
     "tests/unit/test_command.py": "RUN = ['python', '-m', 'course_lib', 'tour']\n".replace("'", '"'),
+    "tests/unit/test_chapters.py": "ALL = [load(f'course_lib.door.{name}') for name in 'ab']\n",
     "tests/unit/test_door.py": "from course_lib.door import one_s_name\n",
     "tests/unit/test_parts.py": "from course_lib.parts import ALL\n",
     "tests/unit/test_presets.py": '"""About course_lib.low."""\nfrom course_lib.presets import load\n',
@@ -48,7 +49,7 @@ def repository(tmp_path):
         ("course_lib/low.py", ["ranks/test_helped", "unit/test_low"]),  # through a helper and an import in a function
         ("course_lib/tour.py", ["unit/test_command"]),  # python -m course_lib
         ("course_lib/parts/one.py", ["unit/test_parts"]),  # found by its package
-        ("course_lib/door/one.py", ["unit/test_door"]),
+        ("course_lib/door/one.py", ["unit/test_chapters", "unit/test_door"]),  # by names that are made up, by a door
         ("course_lib/presets/model/tiny.yaml", ["unit/test_presets"]),  # for the code above it
         ("README.md", ["unit/test_readme"]),  # by its name
         ("tests/unit/test_low.py", ["unit/test_low"]),
@@ -60,7 +61,7 @@ def test_a_change_selects_the_tests_that_it_can_reach(repository, changed, tests
 
 
 def test_a_conftest_reaches_every_test_of_its_folder(repository):
-    assert len(affected_tests(["tests/conftest.py"], repository)) == 7
+    assert len(affected_tests(["tests/conftest.py"], repository)) == 8
 
 
 def test_every_test_of_the_course_reaches_itself():
