@@ -12,19 +12,25 @@ from course_lib.checks.kit.registry import Exercise, find
 from course_lib.checks.kit.sheet import NumberExercise
 
 HEAD = re.compile(r"^## (?P<key>\d\d\.\d+)\n\n\*(?P<kind>[^·*]+) · (?P<difficulty>\w+) · (?P<minutes>\d+) minutes\.\*")
+SHEET = re.compile(r"^(?P<name>\w+) = \.\.\.$", re.MULTILINE)
 CHECK = re.compile(r'^check\("(?P<key>\d\d\.\d+)", (?P<answer>\w+)', re.MULTILINE)
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 TABLE = ("| | kind | exercise | difficulty | minutes | points |", "| --- | --- | --- | --- | --- | --- |")
 
 
 def completed(cells: list[Any]) -> list[Any]:
-    """A master's cells with the table in the first one, titles and points in the heads, graded cells behind answers."""
+    """A master's cells with the table in the first one, titles and points in the heads, graded cells behind answers.
+
+    Where an answer is `name = ...`, it becomes the dict of the sheet's numbers by their names.
+    """
     heads = [match for cell in cells if cell.cell_type == "markdown" and (match := HEAD.match(cell.source))]
     cells[0].source = "\n\n".join([cells[0].source.rstrip(), totals(heads), table(heads)])
     found = []
     for cell in cells:
         if cell.cell_type == "markdown":
             cell.source = HEAD.sub(head, cell.source)
+        elif (asked := CHECK.search(cell.source)) and isinstance(spec := find(asked["key"]), NumberExercise):
+            cell.source = SHEET.sub(lambda answer, spec=spec: by_name(answer["name"], spec), cell.source)
         found += [cell, *graded_cells(cell)]
     return found
 
@@ -78,6 +84,12 @@ def graded_source(spec: Exercise, level: str, answer: str) -> str:
     if spec.levels[level].again:
         lines += ["### BEGIN HIDDEN TESTS", passes(", seed=GRADE_SEED + 1"), "### END HIDDEN TESTS"]
     return "\n".join(lines)
+
+
+def by_name(answer: str, spec: NumberExercise) -> str:
+    """The lines that put all numbers of a sheet into a dict."""
+    names = [ask.name for group in spec.levels.values() for ask in group.asks]
+    return "\n".join([f"{answer} = {{", *(f'    "{name}": {name},' for name in names), "}"])
 
 
 def points(spec: Exercise) -> int:

@@ -89,15 +89,18 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def release(arguments: argparse.Namespace) -> None:
-    """Write the learners' copies as nbgrader makes them, for all modules."""
-    for master in masters():
+    """Write the learners' copies as nbgrader makes them, for all modules, several at a time."""
+
+    def one(master: Path) -> Path:
         with tempfile.TemporaryDirectory(prefix="course-") as folder:
             course = make_course(Path(folder), master, arguments)
             made = course / "release" / master.stem / f"{master.stem}.ipynb"
-            target = arguments.out / "release" / made.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(made, target)
-        print(f"{target} (GRADE_SEED {arguments.seed})")
+            return Path(shutil.copy(made, arguments.out / "release" / made.name))
+
+    (arguments.out / "release").mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(arguments.jobs) as workers:
+        for target in workers.map(one, masters()):
+            print(f"{target} (GRADE_SEED {arguments.seed})")
 
 
 def grade(arguments: argparse.Namespace) -> None:

@@ -122,13 +122,7 @@ idle_fraction = (N - 1) / (m + N - 1)
 fraction_of_one = (N - 1) / N
 enough = 9 * (N - 1)
 ### END SOLUTION
-idle = {
-    "wrong_line": wrong_line,
-    "step_time": step_time,
-    "idle_fraction": idle_fraction,
-    "fraction_of_one": fraction_of_one,
-    "enough": enough,
-}
+idle = ...
 check("04.2", idle, seed=GRADE_SEED)
 
 # %% [markdown]
@@ -333,16 +327,7 @@ messages = 2 * m * (p - 1)
 ddp_rank_sends = 2 * (p - 1) / p * 4 * P
 times_less = ddp_rank_sends / middle_rank_sends
 ### END SOLUTION
-cuts = {
-    "activation": activation,
-    "first_rank_sends": first_rank_sends,
-    "middle_rank_sends": middle_rank_sends,
-    "middle_with_1f1b": middle_with_1f1b,
-    "middle_interleaved": middle_interleaved,
-    "messages": messages,
-    "ddp_rank_sends": ddp_rank_sends,
-    "times_less": times_less,
-}
+cuts = ...
 check("04.7", cuts, seed=GRADE_SEED)
 
 # %% [markdown]
