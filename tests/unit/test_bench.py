@@ -19,6 +19,7 @@ from measure import Comparison, Verdict, mean_ratio
 from memory import Agreement
 from pipeline import PEERS, PipelineCell
 from report import Results, discover, markdown, write
+from two_axes import TwoAxesCell
 
 from course_lib.units import KiB, MiB
 
@@ -45,6 +46,7 @@ def results():
             "all_reduce": cells,
             "ddp": [DDP, replace(DDP, all_reduce="over gloo", comparison=HALF)],
             "pipeline": [replace(PIPELINE, peer=peer) for peer in PEERS],
+            "two_axes": [TwoAxesCell(sequence=32, schedule=name, comparison=TWICE) for name in ("gpipe", "1f1b")],
             "memory": [
                 Agreement(kind="states", name="some states", formula=1000, measured=1000),
                 Agreement(kind="activations", name="some activations", formula=980, measured=1000),
@@ -54,7 +56,7 @@ def results():
 
 
 def test_every_file_with_a_benchmark_is_found_in_the_order_of_lessons():
-    assert list(discover()) == ["runner", "memory", "all_reduce", "ddp", "pipeline"]
+    assert list(discover()) == ["runner", "memory", "all_reduce", "ddp", "pipeline", "two_axes"]
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own():
