@@ -62,6 +62,8 @@ def _advice_on_error(text: str, row: tuple[int, ...]) -> str:
     if "does not require grad and does not have a grad_fn" in text:
         return NO_HISTORY
     lengths = LENGTHS.search(text)
+    if lengths and lengths[1] == lengths[3] and lengths[2] != lengths[4]:
+        return f"; this check computes in {lengths[2]}: name no dtype, or take that of a tensor which you were given"
     if not lengths or lengths[2] != lengths[4] or abs(int(lengths[1]) - int(lengths[3])) != math.prod(row):
         return ""
     return "; chunks may differ by one row: make the inbox as long as the chunk that comes in"

@@ -51,6 +51,8 @@ def step_exercise(
     hints: tuple[str, ...],
     slips: Slips = MappingProxyType({}),
     causes: Sequence[Cause] = (),
+    sent: Callable[[Any], Sent] | None = None,
+    advice: str = "",
     look: Callable[[Any, Any, Sequence[Report], Ledger], str | None] = lambda *given: None,
     first: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
     also: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
@@ -59,7 +61,10 @@ def step_exercise(
     means: str = "comm's collectives, not torch.distributed's own",
     too_much: str = "",
 ) -> ProbeExercise:
-    """An exercise that is judged by `first`, then the gradients it leaves, then `also`, then its traffic in `look`."""
+    """An exercise that is judged by `first`, then the gradients it leaves, then `also`.
+
+    In cases that look at traffic, `sent` is what each rank sends each other one, and `look` is what else counts there.
+    """
     twice = {name: replace(level, cases=_values_first(level.cases)) for name, level in levels.items()}
 
     def verdict(case: Any, found: Scene, reports: tuple[Report, ...], book: Ledger) -> str | None:
@@ -69,6 +74,7 @@ def step_exercise(
             or wrong_values(found, reports, known, nan=nan, loss=loss, too_much=too_much)
             or _wrong_means(reports, book, means)
             or also(case, found, reports)
+            or (_wrong_traffic(book, sent(case), advice) if case.look and sent else None)
             or (look(case, found, reports, book) if case.look else None)
         )
         return f"{case}: {reason}" if reason else None
@@ -176,7 +182,7 @@ def _too_much_at_once(scene: Scene, reports: Sequence[Report], too_much: str) ->
     return None
 
 
-def wrong_traffic(book: Ledger, want: Sent, advice: str) -> str | None:
+def _wrong_traffic(book: Ledger, want: Sent, advice: str) -> str | None:
     """None if every rank sent every other one `want[rank][other]`, else the first that did not."""
     sent = sent_by_pair(book.events)
     for rank, row in enumerate(want):

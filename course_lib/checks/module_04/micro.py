@@ -15,8 +15,8 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, FP32, step_exercise, wrong_traffic
-from course_lib.checks.module_04.halves import build
+from course_lib.checks.kit.step import ALL_ZEROS, step_exercise
+from course_lib.checks.module_04.halves import build, passes_once
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import received_before
 from course_lib.parallel.stages import cut
@@ -85,13 +85,7 @@ def gpipe(
     return loss_of([y.item() for _, y in kept], rows) if rank == 1 else None
 
 
-def _wrong_messages(case: Micro, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
-    one_way = (len(case.rows), FP32 * sum(case.rows) * WIDTH)
-    advice = "each micro-batch passes once each way"
-    return wrong_traffic(book, [[(0, 0), one_way], [one_way, (0, 0)]], advice) or _runs_empty(book)
-
-
-def _runs_empty(book: Ledger) -> str | None:
+def _runs_empty(case: Micro, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
     """None if rank 0 always sends the next micro-batch before the gradients of all earlier ones are back."""
     sends = [event for event in book.events if event.kind == "send" and event.rank == 0]
     late = [number for number in range(1, len(sends)) if received_before(sends[number], book.events) >= number]
@@ -146,7 +140,9 @@ NOT_DIVIDED = step_exercise(
         ),
         ALL_ZEROS,
     ),
-    look=_wrong_messages,
+    sent=lambda case: passes_once(len(case.rows), sum(case.rows), WIDTH),
+    advice="each micro-batch passes once each way",
+    look=_runs_empty,
     means="comm.send and comm.recv, not torch.distributed's own",
     levels={
         "gradients": Level(
