@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 from math import prod
 from typing import Any
 
@@ -160,10 +160,10 @@ class Layout:
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
-    """For every name of a parameter the first name of the same parameter: what is tied has several."""
+    """For every name of a parameter or buffer the first name of the same tensor: what is tied has several."""
     first: dict[int, str] = {}
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: first.setdefault(id(parameter), name) for name, parameter in named}
+    named = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
 def coordinates(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:

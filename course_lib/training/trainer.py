@@ -177,15 +177,17 @@ class Trainer:
         Raises: ValueError if it is another model's.
         """
         local, weights, states = self.local, saved["model"], saved["optimizer"]["state"]
-        check_names(weights, {name: self.shapes()[name] for name in self.persistent})
+        shapes = self.shapes()
+        check_names(weights, {name: shapes[name] for name in self.persistent})
         for name, x in (*local.parameters.items(), *local.buffers.items()):
             if name in self.persistent:
                 x.copy_(local.part(name, weights[name]))
-        mine = {}
-        for place, name in enumerate(self.trained):
-            number = local.layout.trained.index(name)
-            if number in states:
-                mine[place] = {kind: local.part(name, x).clone() for kind, x in states[number].items()}
+        numbers = {name: number for number, name in enumerate(local.layout.trained)}
+        mine = {
+            place: {kind: local.part(name, x).clone() for kind, x in states[numbers[name]].items()}
+            for place, name in enumerate(self.trained)
+            if numbers[name] in states
+        }
         groups = [saved["optimizer"]["param_groups"][0] | {"params": [*range(len(self.trained))]}]
         self.optimizer.load_state_dict({"state": mine, "param_groups": groups})
 

@@ -14,7 +14,7 @@ from torch import nn
 from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.parallel.mesh import make_mesh
-from course_lib.ranks import run_ranks
+from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.trainer import Trainer
@@ -183,14 +183,19 @@ def test_a_weight_without_a_gradient_is_refused_or_left_alone():
     assert run_ranks(step_with_unused, 4, True) == [True] * 4  # decay would have changed it
 
 
-def test_dp_overlaps_with_the_pipeline():
-    """A stage's all-reduce is launched when the stage is through, before the last instruction of the rank's list."""
+def interleaved_step():
+    trainer = both(TrainConfig(), "interleaved", 2, 2, 2, v=2)
+    trainer.compute_gradients(tokens(0))  # the first step is slower
+    comm.ledger.clear()
+    trainer.compute_gradients(tokens(1))
 
-    def work():
-        trainer = both(TrainConfig(), "1f1b", 2, 2, 3)
-        comm.ledger.clear()
-        trainer.compute_gradients(tokens(0))
-        reducer = trainer.engine.reducer
-        return [bucket.launched for buckets in reducer.buckets.values() for bucket in buckets]
 
-    assert all(all(launched) and launched for launched in run_ranks(work, 4))
+def test_a_stage_is_averaged_while_the_other_still_computes():
+    """Each rank has two stages; the later one is complete first."""
+    run_ranks(interleaved_step, 4)
+    for rank in range(4):
+        events = [event for event in ledger().events if event.rank == rank]
+        averaged = [event.start_s for event in events if event.operation == "all_reduce"]
+        computed = [event.end_s for event in events if event.kind == "compute"]
+        assert len({event.call for event in events if event.operation == "all_reduce"}) == 2  # a bucket for each stage
+        assert averaged and min(averaged) < max(computed)
