@@ -156,6 +156,30 @@ def covered_s(stretches: Iterable[tuple[float, float]]) -> float:
     return total
 
 
+def call_times(events: Iterable[Event]) -> dict[int, tuple[float, float]]:
+    """By its number, when each call's first message began and its last one was over."""
+    found: dict[int, tuple[float, float]] = {}
+    for event in events:
+        if event.kind != "compute":
+            start_s, end_s = found.get(event.call, (event.start_s, event.end_s))
+            found[event.call] = (min(start_s, event.start_s), max(end_s, event.end_s))
+    return found
+
+
+def does_both_at_once(ledger: Ledger) -> bool:
+    """Whether some rank computes while it communicates, by more than the rounding of their times."""
+    for rank in range(ledger.world_size):
+        mine = [event for event in ledger.events if event.rank == rank]
+        compute = [event for event in mine if event.kind == "compute"]
+        for event in mine:
+            if event.kind != "compute" and any(
+                min(event.end_s, other.end_s) - max(event.start_s, other.start_s) > 1e-4 * ledger.span_s
+                for other in compute
+            ):
+                return True
+    return False
+
+
 def _by_pair(events: Iterable[Event], kind: Kind) -> dict[Pair, list[Event]]:
     found: dict[Pair, list[Event]] = defaultdict(list)
     for event in events:

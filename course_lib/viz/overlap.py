@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from course_lib.comm.ledger import Ledger
-from course_lib.comm.traces import covered_s
+from course_lib.comm.traces import call_times, covered_s
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, style
 from course_lib.viz.keys import LINE, draw_key, lines_of
@@ -84,19 +84,18 @@ def _check(timelines: Mapping[str, Ledger], rank: int) -> None:
 def _spans(ledger: Ledger, rank: int) -> list[Span]:
     """Seconds since the run's first event: computing, the waiting between it, and each call with its number."""
     origin = ledger.events[0].start_s
-    compute: list[Span] = []
-    calls: dict[int, tuple[float, float]] = {}
-    for event in ledger.events:
-        if event.rank != rank:
-            continue
-        start, end = round(event.start_s - origin, _DIGITS), round(event.end_s - origin, _DIGITS)
-        if event.kind == "compute":
-            compute.append(Span(_COMPUTE_LANE, event.operation or "compute", start, end))
-        else:
-            first, last = calls.get(event.call, (start, end))
-            calls[event.call] = (min(first, start), max(last, end))
-    times = enumerate(sorted(calls.values()), start=1)
-    network = [Span(_NETWORK_LANE, COMMUNICATION, *time, str(number)) for number, time in times]
+    mine = [event for event in ledger.events if event.rank == rank]
+
+    def times(start_s: float, end_s: float) -> tuple[float, float]:
+        return round(start_s - origin, _DIGITS), round(end_s - origin, _DIGITS)
+
+    compute = [
+        Span(_COMPUTE_LANE, event.operation or "compute", *times(event.start_s, event.end_s))
+        for event in mine
+        if event.kind == "compute"
+    ]
+    calls = sorted(times(*ends) for ends in call_times(mine).values())
+    network = [Span(_NETWORK_LANE, COMMUNICATION, *ends, str(number)) for number, ends in enumerate(calls, start=1)]
     return [*compute, *_waiting(compute, max((span.end_s for span in [*compute, *network]), default=0.0)), *network]
 
 

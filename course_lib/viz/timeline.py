@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from course_lib.comm.ledger import Event, Ledger
-from course_lib.comm.traces import matched_sends
+from course_lib.comm.traces import call_times, does_both_at_once, matched_sends
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
 from course_lib.viz import style
@@ -50,7 +50,7 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
             )
         )
     pairs = matched_sends(ledger.events)
-    places, origin = _places(_at_once(ledger)), ledger.events[0].start_s
+    places, origin = _places(does_both_at_once(ledger)), ledger.events[0].start_s
     spans = [span for event in ledger.events for span in _spans(event, pairs.get(id(event)), origin)]
     factor, unit = time_unit(ledger.span_s)
     key = key_of(spans)
@@ -77,20 +77,6 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
 def kind_of(ledger: Ledger) -> Kind:
     """What a ledger's times are."""
     return "emulated" if ledger.emulated else "measured"
-
-
-def _at_once(ledger: Ledger) -> bool:
-    """Whether some rank computes while it communicates, by more than the rounding of their times."""
-    for rank in range(ledger.world_size):
-        mine = [event for event in ledger.events if event.rank == rank]
-        compute = [event for event in mine if event.kind == "compute"]
-        for event in mine:
-            if event.kind != "compute" and any(
-                min(event.end_s, other.end_s) - max(event.start_s, other.start_s) > 1e-4 * ledger.span_s
-                for other in compute
-            ):
-                return True
-    return False
 
 
 def _places(beside: bool) -> dict[str, Place]:
@@ -162,9 +148,7 @@ def _draw_calls(axes: Axes, ledger: Ledger, origin: float, factor: float, width:
     inches = width / axes.get_xlim()[1]
     spans = []
     for number, operation, algorithm in ledger.calls():
-        events = [event for event in ledger.events if (event.call, event.operation) == (number, operation)]
-        left = (min(event.start_s for event in events) - origin) * factor
-        right = (max(event.end_s for event in events) - origin) * factor
+        left, right = ((time - origin) * factor for time in call_times(ledger.of(operation).events)[number])
         spans.append((left, right, (f"#{number} {operation}, {algorithm}", f"#{number} {operation}", f"#{number}")))
 
     def fits(form: int) -> bool:

@@ -10,8 +10,10 @@ from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import (
     Traffic,
     bytes_between_nodes,
+    call_times,
     count_steps,
     covered_s,
+    does_both_at_once,
     first_start_s,
     last_end_s,
     matched_sends,
@@ -116,6 +118,22 @@ def test_bytes_between_nodes_are_those_that_leave_one(node_size, crossing):
 )
 def test_time_that_is_covered_twice_counts_once(stretches, seconds):
     assert covered_s(stretches) == seconds
+
+
+def test_a_call_lasts_from_its_first_start_to_its_last_end():
+    ledger = ring_ledger(3, calls=2, compute=True)
+    times = call_times(ledger.events)
+    ends = {call: pytest.approx(pair, abs=1e-9) for call, pair in {1: (50.006, 50.01), 2: (50.016, 50.02)}.items()}
+    assert times == ends
+    assert call_times(event for event in ledger.events if event.kind == "compute") == {}
+
+
+@pytest.mark.parametrize(("end", "both"), [(1.0, False), (1.00001, False), (1.5, True)])
+def test_a_rank_does_both_at_once_if_more_than_rounding_overlaps(end, both):
+    compute = Event(rank=0, kind="compute", start_s=0.0, end_s=end)
+    send = Event(rank=0, kind="send", peer=1, start_s=1.0, end_s=2.0)
+    assert does_both_at_once(Ledger([compute, send], 2)) == both
+    assert not does_both_at_once(Ledger([compute, replace(send, rank=1, peer=0)], 2))
 
 
 def test_first_starts_and_last_ends_are_of_one_kind():
