@@ -7,7 +7,7 @@ float32: that is what an exercise counts bytes in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isclose, isfinite
 from types import MappingProxyType
@@ -42,6 +42,20 @@ class Case(Protocol):
     def look(self) -> bool: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What an exercise says besides its slips and causes: what gives nan, what is wrong with a loss, and so on."""
+
+    nan: str = TOO_EARLY
+    loss: str = ""
+    means: str = "comm's collectives, not torch.distributed's own"
+    too_much: str = ""  # at once
+    traffic: str = ""
+
+
+WORDS = Words()
+
+
 def step_exercise(
     *,
     key: str,
@@ -52,14 +66,10 @@ def step_exercise(
     slips: Slips = MappingProxyType({}),
     causes: Sequence[Cause] = (),
     sent: Callable[[Any], Sent] | None = None,
-    advice: str = "",
     look: Callable[[Any, Any, Sequence[Report], Ledger], str | None] = lambda *given: None,
     first: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
     also: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
-    nan: str = TOO_EARLY,
-    loss: str = "",
-    means: str = "comm's collectives, not torch.distributed's own",
-    too_much: str = "",
+    words: Words = WORDS,
 ) -> ProbeExercise:
     """An exercise that is judged by `first`, then the gradients it leaves, then `also`.
 
@@ -71,10 +81,10 @@ def step_exercise(
         known = possible(causes, case, twice)
         reason = (
             first(case, found, reports)
-            or wrong_values(found, reports, known, nan=nan, loss=loss, too_much=too_much)
-            or _wrong_means(reports, book, means)
+            or wrong_values(found, reports, known, words)
+            or _wrong_means(reports, book, words.means)
             or also(case, found, reports)
-            or (_wrong_traffic(book, sent(case), advice) if case.look and sent else None)
+            or (_wrong_traffic(book, sent(case), words.traffic) if case.look and sent else None)
             or (look(case, found, reports, book) if case.look else None)
         )
         return f"{case}: {reason}" if reason else None
@@ -133,36 +143,28 @@ def possible(causes: Sequence[Cause], case: Any, levels: Mapping[str, Level]) ->
     return [(ratio, text) for ratio, text in found if ratio != 1]
 
 
-def wrong_values(
-    scene: Scene,
-    reports: Sequence[Report],
-    causes: Causes,
-    *,
-    nan: str = TOO_EARLY,
-    loss: str = "",
-    too_much: str = "",
-) -> str | None:
+def wrong_values(scene: Scene, reports: Sequence[Report], causes: Causes, words: Words) -> str | None:
     """Gradients, weights, loss, then how much was computed at once."""
     got, (want, _) = together(reports), scene.wanted
-    if formal := malformed(got, want, nan):
+    if formal := malformed(got, want, words.nan):
         return formal
     if not agree(got, want, ROUGHLY if scene.dtype == torch.float32 else None):
         return differing(got, want, causes, scene.own)
     if any(report.changed for report in reports):
         return "right gradients, but the weights have changed: the optimizer comes later"
-    return _wrong_loss(scene, reports, nan, loss) or _too_much_at_once(scene, reports, too_much)
+    return _wrong_loss(scene, reports, words) or _too_much_at_once(scene, reports, words.too_much)
 
 
-def _wrong_loss(scene: Scene, reports: Sequence[Report], nan: str, advice: str) -> str | None:
+def _wrong_loss(scene: Scene, reports: Sequence[Report], words: Words) -> str | None:
     want = scene.wanted[1]
     for rank in scene.told:
-        loss = reports[rank].loss
+        loss, where = reports[rank].loss, f"right gradients, but the loss on rank {rank}"
         if isinstance(loss, str):
             return f"right gradients, but rank {rank} returned {loss}, not the loss as a number: loss.item()"
         if not isfinite(loss):
-            return f"right gradients, but the loss on rank {rank} is {loss}{f': {nan}' if nan != TOO_EARLY else ''}"
+            return f"{where} is {loss}{f': {words.nan}' * (words.nan != TOO_EARLY)}"
         if not isclose(loss, want, rel_tol=ROUGHLY if scene.dtype == torch.float32 else 1e-9):
-            return f"right gradients, but the loss on rank {rank} is {exactly(loss / want)} that of all rows{advice}"
+            return f"{where} is {exactly(loss / want)} that of all rows{words.loss}"
     return None
 
 

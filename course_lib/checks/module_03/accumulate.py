@@ -17,7 +17,7 @@ from course_lib.checks.kit.gradients import agree
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import FP32, causes_of_averages, step_exercise
+from course_lib.checks.kit.step import FP32, Words, causes_of_averages, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.parallel.ddp import DistributedDataParallel
@@ -137,7 +137,9 @@ ACCUMULATE = step_exercise(
     causes=causes_of_averages(lambda case: len(case.rows)),
     also=_no_longer_averaged,
     look=_wrong_calls,
-    too_much="the batch does not fit, that is why it comes in parts; each has its own forward and backward",
+    words=Words(
+        too_much="the batch does not fit, that is why it comes in parts; each has its own forward and backward"
+    ),
     levels={
         "values": Level(
             points=2,

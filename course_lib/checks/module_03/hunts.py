@@ -20,7 +20,7 @@ from course_lib.checks.kit.probe import ProbeExercise, Slips
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.scene import Report, Scene, number_or_type, together
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import causes_of_averages, possible, wrong_values
+from course_lib.checks.kit.step import Words, causes_of_averages, possible, wrong_values
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
@@ -36,7 +36,7 @@ Look = Literal["diagnosis", "values", "calls"]
 RATE = 0.1
 FP64 = 8
 CAUSES = causes_of_averages(lambda case: case.accumulation)
-TOO_MUCH = "each rank computes its own share, in its micro-batches"
+WORDS = Words(too_much="each rank computes its own share, in its micro-batches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ def _first_wrong(case: Hunt, given: Given, reports: Sequence[Trained], levels: d
     causes, model = possible(CAUSES, case, levels), models.build(case.model, given.seed, torch.float64)
     for number, batch in enumerate(given.batches):
         mine = [report.steps[number] for report in reports]
-        if reason := wrong_values(scene(case, model, batch), mine, causes, too_much=TOO_MUCH):
+        if reason := wrong_values(scene(case, model, batch), mine, causes, WORDS):
             return f"step {number + 1}: {reason}"
         steps.sgd_update(model, RATE)
     return None

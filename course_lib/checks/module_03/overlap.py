@@ -18,7 +18,7 @@ from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import FP32, causes_of_averages, step_exercise
+from course_lib.checks.kit.step import FP32, Words, causes_of_averages, step_exercise
 from course_lib.comm import clock, ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import first_start_s, last_end_s, payloads
@@ -176,7 +176,7 @@ OVERLAP = step_exercise(
     first=_never_waited,
     also=_hooks_left,
     look=_wrong_time,
-    means="comm.all_reduce_(…, async_op=True)",
+    words=Words(means="comm.all_reduce_(…, async_op=True)"),
     levels={
         "values": Level(
             points=2,

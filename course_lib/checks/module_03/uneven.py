@@ -17,7 +17,7 @@ from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.scene import Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import causes_of_averages, step_exercise
+from course_lib.checks.kit.step import Words, causes_of_averages, step_exercise
 from course_lib.training.batches import IGNORED
 
 
@@ -107,9 +107,11 @@ UNEVEN = step_exercise(
         _rows: partial(train_on_share, weight=lambda targets, counted: 1 / len(targets)),
     },
     causes=causes_of_averages(),
-    nan="a share without a target has no mean, but a sum of 0",
-    loss="; sum over the ranks before you divide by all targets",
-    too_much="each rank computes the loss of its own share; what travels is two numbers and the gradients",
+    words=Words(
+        nan="a share without a target has no mean, but a sum of 0",
+        loss="; sum over the ranks before you divide by all targets",
+        too_much="each rank computes the loss of its own share; what travels is two numbers and the gradients",
+    ),
     levels={
         "even": Level(
             points=1,

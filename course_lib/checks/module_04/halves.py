@@ -17,7 +17,7 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.scene import Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, FP32, step_exercise
+from course_lib.checks.kit.step import ALL_ZEROS, FP32, Words, step_exercise
 from course_lib.parallel.stages import cut
 
 
@@ -113,8 +113,10 @@ HALVES = step_exercise(
         ALL_ZEROS,
     ),
     sent=lambda case: passes_once(1, case.rows, case.width),
-    advice="the whole batch passes the cut once each way, in fp32",
-    means="comm.send and comm.recv, not torch.distributed's own",
+    words=Words(
+        means="comm.send and comm.recv, not torch.distributed's own",
+        traffic="the whole batch passes the cut once each way, in fp32",
+    ),
     levels={
         "values": Level(
             points=2,

@@ -15,7 +15,7 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, step_exercise
+from course_lib.checks.kit.step import ALL_ZEROS, Words, step_exercise
 from course_lib.checks.module_04.halves import build, passes_once
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import received_before
@@ -141,9 +141,10 @@ NOT_DIVIDED = step_exercise(
         ALL_ZEROS,
     ),
     sent=lambda case: passes_once(len(case.rows), sum(case.rows), WIDTH),
-    advice="each micro-batch passes once each way",
     look=_runs_empty,
-    means="comm.send and comm.recv, not torch.distributed's own",
+    words=Words(
+        means="comm.send and comm.recv, not torch.distributed's own", traffic="each micro-batch passes once each way"
+    ),
     levels={
         "gradients": Level(
             points=2, cases=(Micro(rows=(2, 2, 2, 2)), Micro(rows=(3, 3))), praise="the gradients of one device"

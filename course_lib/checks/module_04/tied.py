@@ -16,7 +16,7 @@ from course_lib import comm
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, FP32, step_exercise
+from course_lib.checks.kit.step import ALL_ZEROS, FP32, Words, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
 from course_lib.costs.comm.pipeline import pipeline_step
@@ -170,7 +170,7 @@ TIED = step_exercise(
         ALL_ZEROS,
     ),
     look=_wrong_bytes,
-    means="comm.isend and comm.irecv, not torch.distributed's own",
+    words=Words(means="comm.isend and comm.irecv, not torch.distributed's own"),
     levels={
         "gradients": Level(
             points=3,
