@@ -20,8 +20,8 @@ _NAMES: dict[Part, str] = {"embedding": "embedding", "attention": "attention", "
 _FORMULAS: dict[Part, str] = {"embedding": "V H", "attention": "L (2 H² + 2 H K)", "ffn": "L (3 H F)", "head": "V H"}
 _STRENGTH: dict[Part, float] = {"embedding": 0.4, "attention": 0.7, "ffn": 1.0, "norm": 0.25, "head": 0.4}
 _TOP, _TALL, _PANEL_TOP, _PANEL_BOTTOM, _AROUND = 1.92, 0.8, 1.16, 3.16, 1.7  # inches down the page
-_FLOOR, _TALLEST = 5.24, 1.7  # where the bars stand, and how high one of all parameters would be
-_NORM, _BAR = 0.36, 1.3  # widths
+_FLOOR, TALLEST = 5.24, 1.7  # where the bars stand, and how high one of all parameters would be
+_NORM, BAR = 0.36, 1.3  # widths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def plot_anatomy_row(config: ModelConfig) -> Picture:
         if box.part != "norm":
             _draw_share(page, box, counts[box.part], total)
     page.plot(
-        [_EMBEDDING.x, _AFTER[1].x + (_AFTER[1].width + _BAR) / 2],
+        [_EMBEDDING.x, _AFTER[1].x + (_AFTER[1].width + BAR) / 2],
         [_FLOOR, _FLOOR],
         color=style.FAINT,
         linewidth=1.2,
@@ -125,8 +125,8 @@ def _detail(part: Part, config: ModelConfig) -> str:
 
 def _draw_share(page: Axes, box: _Box, count: int, total: int) -> None:
     """A bar that stands on the floor, what it amounts to above it, and the formula below."""
-    centre, high = box.x + box.width / 2, _TALLEST * count / total
-    marks.box(page, centre - _BAR / 2, _FLOOR - high, _BAR, high, fill=WEIGHTS, corner=0.0)
+    centre, high = box.x + box.width / 2, TALLEST * count / total
+    marks.box(page, centre - BAR / 2, _FLOOR - high, BAR, high, fill=WEIGHTS, corner=0.0)
     marks.label(page, centre, _FLOOR - high - 0.2, f"{count / total:.1%}", colour=style.SOFT)
     marks.label(page, centre, _FLOOR - high - 0.5, format_count(count), size=style.TITLE_SIZE, bold=True)
     marks.label(page, centre, _FLOOR + 0.26, _FORMULAS[box.part])

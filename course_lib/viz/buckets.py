@@ -20,7 +20,7 @@ _BAR = 0.42
 _GRADIENT = style.COMPUTE["backward"]
 
 
-class Layout(NamedTuple):
+class _Layout(NamedTuple):
     """Where the two sides stand, in inches."""
 
     top: float
@@ -85,7 +85,7 @@ def _numbers(parameters: Sequence[tuple[str, int]], buckets: Sequence[Sequence[s
     return [[numbers[name] for name in bucket] for bucket in buckets]
 
 
-def _lay_out(parameters: Sequence[tuple[str, int]], n_buckets: int) -> Layout:
+def _lay_out(parameters: Sequence[tuple[str, int]], n_buckets: int) -> _Layout:
     names = max(style.text_width(f"00  {name}", style.SMALL_SIZE) for name, _ in parameters)
     sizes = max(style.text_width(format_bytes(nbytes), style.SMALL_SIZE) for _, nbytes in parameters)
     width = names + sizes + 0.5
@@ -95,10 +95,10 @@ def _lay_out(parameters: Sequence[tuple[str, int]], n_buckets: int) -> Layout:
         rule = "the names leave room for the buckets"
         raise ValueError(four_parts("plot_buckets", f"parameter {longest!r}", rule, "shorten the names"))
     row = min(max(n_buckets * _BLOCK / len(parameters), 0.34), 0.46)
-    return Layout(style.HEADER + 0.5, row, width, left, style.PAGE_WIDTH - style.MARGIN - left)
+    return _Layout(style.HEADER + 0.5, row, width, left, style.PAGE_WIDTH - style.MARGIN - left)
 
 
-def _draw_backward(page: Axes, layout: Layout, count: int) -> None:
+def _draw_backward(page: Axes, layout: _Layout, count: int) -> None:
     """Up the left side."""
     x, bottom = style.MARGIN + 0.42, layout.top + count * layout.row - 0.05
     marks.arrow(page, (x, bottom), (x, layout.top), colour=_GRADIENT, line=3.0)
@@ -106,7 +106,7 @@ def _draw_backward(page: Axes, layout: Layout, count: int) -> None:
     page.text(x - 0.24, (layout.top + bottom) / 2, "backward", **look)
 
 
-def _draw_parameter(page: Axes, layout: Layout, parameters: Sequence[tuple[str, int]], number: int) -> None:
+def _draw_parameter(page: Axes, layout: _Layout, parameters: Sequence[tuple[str, int]], number: int) -> None:
     name, nbytes = parameters[number]
     y = layout.top + number * layout.row
     marks.box(page, _LIST, y, layout.list_width, layout.row - 0.05, fill=style.PANEL)
@@ -117,7 +117,7 @@ def _draw_parameter(page: Axes, layout: Layout, parameters: Sequence[tuple[str, 
     marks.label(page, right, middle, format_bytes(nbytes), size=size, colour=style.SOFT, align="right")
 
 
-def _draw_link(page: Axes, layout: Layout, bucket: Sequence[int], bar: float) -> None:
+def _draw_link(page: Axes, layout: _Layout, bucket: Sequence[int], bar: float) -> None:
     """A ribbon from the rows of a bucket's parameters to its bar."""
     left, right = _LIST + layout.list_width + 0.04, layout.bucket_left - 0.04
     top, bottom = (layout.top + n * layout.row for n in (min(bucket), max(bucket) + 1))
@@ -131,7 +131,7 @@ def _draw_link(page: Axes, layout: Layout, bucket: Sequence[int], bar: float) ->
 
 def _draw_bucket(
     page: Axes,
-    layout: Layout,
+    layout: _Layout,
     parameters: Sequence[tuple[str, int]],
     bucket: Sequence[int],
     at: tuple[int, float],
@@ -169,7 +169,7 @@ def _draw_bucket(
         page.plot([full, full], [bar - 0.05, bar + _BAR + 0.05], color=style.INK, linewidth=1.6, linestyle=(0, (3, 2)))
 
 
-def _draw_pips(page: Axes, layout: Layout, y: float, ready: int, own: int, count: int) -> None:
+def _draw_pips(page: Axes, layout: _Layout, y: float, ready: int, own: int, count: int) -> None:
     """A square for every gradient in backward's order: what this bucket waits for, and how far backward then is."""
     text, longest = (f"ready after gradient {number} of {count}" for number in (ready, count))
     room = layout.bucket_width - style.text_width(longest, style.SMALL_SIZE) - 0.15

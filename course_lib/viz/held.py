@@ -14,7 +14,7 @@ from course_lib.viz.picture import Picture
 from course_lib.viz.schedule_lanes import LEFT
 from course_lib.viz.schedule_runs import check_ranks
 
-HELD = {"in flight": style.COMPUTE["forward"], "stashed": style.COMPUTE["backward weight"]}
+_HELD = {"in flight": style.COMPUTE["forward"], "stashed": style.COMPUTE["backward weight"]}
 _MEANING = {"in flight": "in flight, until backward", "stashed": "stashed for backward weight"}
 _LANE, _GAP, _ROOM = 0.46, 0.3, 0.42  # inches: one rank, between schedules, for the number beside a bar
 _MOST = 5
@@ -50,8 +50,8 @@ def plot_held(
     head = style.HEADER + 0.42
     top = head + 0.1 + lines * _LINE
     figure, page = style.new_page(top + ranks * _LANE + 0.4, title, subtitle)
-    found = [kind for kind in HELD if any(any(hold[kind]) for hold in holds.values())]
-    draw_key(page, [Entry(_MEANING[kind], [HELD[kind]]) for kind in found], LEFT)
+    found = [kind for kind in _HELD if any(any(hold[kind]) for hold in holds.values())]
+    draw_key(page, [Entry(_MEANING[kind], [_HELD[kind]]) for kind in found], LEFT)
     for rank in range(ranks):
         marks.label(page, LEFT - 0.14, top + (rank + 0.5) * _LANE, f"rank {rank}", align="right")
     most = max(number for hold in holds.values() for row in hold.values() for number in row)
@@ -92,12 +92,12 @@ def _names(schedules: Mapping[str, Schedule]) -> dict[str, list[str]]:
 
 def _draw_bars(page: Axes, left: float, top: float, hold: Mapping[str, list[float]], scale: float) -> None:
     """One bar in a rank's lane, or two thin ones if the schedule stashes anything; each with its number."""
-    kinds = [kind for kind in HELD if any(hold[kind])]
+    kinds = [kind for kind in _HELD if any(hold[kind])]
     pitch = 0.38 / len(kinds)
     for position, kind in enumerate(kinds):
         for rank, number in enumerate(hold[kind]):
             y = top + rank * _LANE + 0.04 + position * pitch
-            marks.box(page, left, y + 0.01, number * scale, pitch - 0.02, fill=HELD[kind], corner=0.02)
+            marks.box(page, left, y + 0.01, number * scale, pitch - 0.02, fill=_HELD[kind], corner=0.02)
             x = left + number * scale + 0.07
             marks.label(page, x, y + pitch / 2, f"{number:.3g}", size=style.SMALL_SIZE, align="left")
 

@@ -12,7 +12,7 @@ from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 
 Region = tuple[float, float, float, float]  # of a whole tensor: first and last row, first and last column, from 0 to 1
-MOST_ROWS = 24
+_MOST_ROWS = 24
 
 _NAMES, _ROW, _TALL, _GAP, _LINE = 2.75, 0.38, 0.28, 0.1, 0.27  # inches: names, a row, a tensor, between ranks, text
 
@@ -32,8 +32,8 @@ def plot_layout(
     """
     ranks = len(places)
     check_picture_size("plot_layout", ranks)
-    if len(regions) > MOST_ROWS:
-        values, rule = f"{len(regions)} tensors", f"this picture holds {MOST_ROWS}"
+    if len(regions) > _MOST_ROWS:
+        values, rule = f"{len(regions)} tensors", f"this picture holds {_MOST_ROWS}"
         raise ValueError(four_parts("plot_layout", values, rule, "give some of the regions: layers are alike"))
     axes = [axis for axis in places[0] if len({place[axis] for place in places}) > 1]
     cell = min(1.5, (style.PAGE_WIDTH - 2 * style.MARGIN - _NAMES) / ranks)

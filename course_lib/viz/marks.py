@@ -14,7 +14,7 @@ from matplotlib.path import Path
 
 from course_lib.viz import style
 
-CORNER = 0.06
+_CORNER = 0.06
 
 
 def box(
@@ -27,7 +27,7 @@ def box(
     fill: str = style.PAPER,
     edge: str = "none",
     line: float = 1.0,
-    corner: float = CORNER,
+    corner: float = _CORNER,
     dashed: bool = False,
     zorder: float = 1.0,
 ) -> FancyBboxPatch:

@@ -26,7 +26,7 @@ _LEFT = style.MARGIN + 0.06
 _RIGHT = 2.75  # inches right of the chart, for the sums
 _MOST_ROWS = 8
 _LINE = "#B84A5E"
-CONVENTION = "zero"  # of the explorer: the one that lesson 01 starts from
+_CONVENTION = "zero"  # of the explorer: the one that lesson 01 starts from
 
 
 @style.course_style()
@@ -96,7 +96,7 @@ def _memory_of_run(
     microbatch: int,
 ) -> Picture:
     """The first stage and the last one: those between hold less."""
-    shape, convention = load_model(model), find_convention(CONVENTION)
+    shape, convention = load_model(model), find_convention(_CONVENTION)
     parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, sequence_parallel=tp > 1)
     work = Work(sequence=sequence, microbatch=microbatch, n_microbatches=pp, recompute=recompute)
     spread = f"dp {dp}, tp {tp}, pp {pp}, {f'ZeRO-{zero_stage}' if zero_stage else 'no ZeRO'}"

@@ -21,7 +21,7 @@ _LAYOUT = (  # parameter, its name in y = W₂ f(W₁ x + b₁) + b₂, what is 
     ("layer2.bias", "b₂", "", 0.0),
 )
 _FRAME, _CUT = 0.045, 0.11  # inches outside a table's cells: its owner's frame, and a cut before it
-Table = list[list[float]]  # rows of numbers
+_Table = list[list[float]]  # rows of numbers
 _SUBTITLE = "y = W₂ f(W₁ x + b₁) + b₂.  torch stores W as (out, in): a row makes one output"
 
 
@@ -62,7 +62,7 @@ def plot_mlp(
     return Picture(figure, title=title, description=_in_words(tables, stored))
 
 
-def _tables(numbers: Mapping[str, Tensor]) -> dict[str, Table]:
+def _tables(numbers: Mapping[str, Tensor]) -> dict[str, _Table]:
     """Rows of numbers by parameter; a bias is one column."""
     inputs, hidden, outputs = SIZES
     shapes = {"layer1.weight": (hidden, inputs), "layer1.bias": (hidden,)}
@@ -78,7 +78,7 @@ def _tables(numbers: Mapping[str, Tensor]) -> dict[str, Table]:
 
 
 def _draw_table(
-    page: Axes, left: float, middle: float, symbol: str, table: Table, *, largest: float, unit: float, lift: float
+    page: Axes, left: float, middle: float, symbol: str, table: _Table, *, largest: float, unit: float, lift: float
 ) -> None:
     """One matrix, or a bias as a column, centred on `middle`, with its name and its two sizes above."""
     top, columns = middle - len(table) * _ROW / 2, len(table[0])
@@ -98,7 +98,7 @@ def _draw_table(
     )
 
 
-def _stored(tables: Mapping[str, Table], owners: Mapping[str, int] | None) -> dict[int, list[str]]:
+def _stored(tables: Mapping[str, _Table], owners: Mapping[str, int] | None) -> dict[int, list[str]]:
     """The parameters of each rank that has some."""
     if not owners:
         return {}
@@ -108,7 +108,7 @@ def _stored(tables: Mapping[str, Table], owners: Mapping[str, int] | None) -> di
     return {rank: [name for name in tables if owners[name] == rank] for rank in sorted(set(owners.values()))}
 
 
-def _draw_frame(page: Axes, left: float, middle: float, table: Table, hue: str) -> None:
+def _draw_frame(page: Axes, left: float, middle: float, table: _Table, hue: str) -> None:
     across, down = len(table[0]) * _CELL - _GAP, len(table) * _ROW - _GAP
     frame = (left - _FRAME, middle - len(table) * _ROW / 2 - _FRAME, across + 2 * _FRAME, down + 2 * _FRAME)
     marks.box(page, *frame, edge=hue, line=2.6, corner=0.09, zorder=0.5)
@@ -121,7 +121,7 @@ def _draw_cut(page: Axes, x: float, middle: float) -> None:
     page.plot([x, x], reach, color=style.INK, linewidth=1.8, linestyle=(0, (3, 2)))
 
 
-def _name_owners(page: Axes, y: float, stored: Mapping[int, list[str]], tables: Mapping[str, Table]) -> None:
+def _name_owners(page: Axes, y: float, stored: Mapping[int, list[str]], tables: Mapping[str, _Table]) -> None:
     x = style.MARGIN
     for rank, names in stored.items():
         marks.rank_badge(page, x + 0.37, y, rank)
@@ -130,11 +130,11 @@ def _name_owners(page: Axes, y: float, stored: Mapping[int, list[str]], tables: 
         x += 0.84 + style.text_width(words) + 0.4
 
 
-def _count(names: list[str], tables: Mapping[str, Table]) -> str:
+def _count(names: list[str], tables: Mapping[str, _Table]) -> str:
     return f"{sum(len(tables[name]) * len(tables[name][0]) for name in names)} numbers"
 
 
-def _in_words(tables: Mapping[str, Table], stored: Mapping[int, list[str]]) -> str:
+def _in_words(tables: Mapping[str, _Table], stored: Mapping[int, list[str]]) -> str:
     """Every matrix row by row, and who stores it."""
     lines = [_SUBTITLE]
     for name, symbol, _, _ in _LAYOUT:

@@ -15,7 +15,7 @@ _GLYPH_SCALE = 1 / 64  # matplotlib's outlines: a hundred to the em, in 64ths
 _GLYPH_DIGITS, _PAGE_DIGITS = 1, 2  # a thousandth of an em and a hundredth of a point: both far below a pixel
 _TOKEN = re.compile(r"[MLQCz]|-?[\d.]+(?:e-?\d+)?")
 _POINTS = {"M": 1, "L": 1, "Q": 2, "C": 3}
-Point = tuple[float, float]
+_Point = tuple[float, float]
 
 
 def parsed(svg: str) -> Element:
@@ -126,7 +126,7 @@ def _shorter(path: str, digits: int, scale: float = 1.0) -> str:
     return "".join(text)
 
 
-def _segments(path: str, digits: int, scale: float) -> Iterator[tuple[str, list[Point]]]:
+def _segments(path: str, digits: int, scale: float) -> Iterator[tuple[str, list[_Point]]]:
     """Each command with its points, on the grid that is written."""
     tokens = iter(_TOKEN.findall(path))
     for command in tokens:
@@ -134,7 +134,7 @@ def _segments(path: str, digits: int, scale: float) -> Iterator[tuple[str, list[
         yield command, list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _step(command: str, points: Sequence[Point], digits: int) -> str:
+def _step(command: str, points: Sequence[_Point], digits: int) -> str:
     (x, y), *_ = points
     if command == "L" and not round(y, digits):
         return "h" + _number(x, digits)

@@ -40,9 +40,9 @@ def test_the_bars_are_as_high_as_their_shares():
     model = load_model("llama3_1_8b")
     counts, total = parameters_by_part(model), model_parameters(model)
     page = viz.plot_anatomy_row(model).figure.axes[0]
-    boxes = [patch for patch in page.findobj(FancyBboxPatch) if patch.get_width() == anatomy_row._BAR]
+    boxes = [patch for patch in page.findobj(FancyBboxPatch) if patch.get_width() == anatomy_row.BAR]
     found = [(box.get_x(), box.get_height()) for box in boxes]
-    expected = [anatomy_row._TALLEST * counts[part] / total for part in ("embedding", "attention", "ffn", "head")]
+    expected = [anatomy_row.TALLEST * counts[part] / total for part in ("embedding", "attention", "ffn", "head")]
     assert [height for _, height in found] == pytest.approx(expected)
     assert all(one < other for (one, _), (other, _) in pairwise(found))
     assert {box.get_facecolor() for box in boxes} == {to_rgba(WEIGHTS)}
