@@ -178,7 +178,7 @@ WRONG["03.2", "edges"] = {
 WRONG["03.2", "bytes"] = {
     "each tensor must reach each other rank once": lambda model: fill(
         all_tensors(model), lambda x: comm.all_reduce(x if dist.get_rank() == 0 else torch.zeros_like(x))
-    ),
+    )
 }
 
 
@@ -226,7 +226,7 @@ WRONG["03.3", "edges"] = {
     "the loss on rank 0 is nan: a share without a target has no mean": partial(
         train_on_share,
         told=lambda mine, total, counted: comm.all_reduce(torch.tensor(mine) / torch.tensor(mine) * mine) / counted,
-    ),
+    )
 }
 
 
@@ -519,7 +519,7 @@ WRONG["03.8", "gradients"] = {
 WRONG["03.8", "uneven"] = {
     "no multiple of the reference, and all ranks hold the same": but(
         Suspect, op=dist.ReduceOp.AVG, compute_gradients=divided_by_rows
-    ),
+    )
 }
 
 

@@ -750,9 +750,7 @@ WRONG["04.10", "bytes"] = {
 }
 WRONG["04.10", "edges"] = {
     "1 rank, 2 x 5 tokens: embedding.weight on rank 0 is exactly 2.0 x": partial(
-        afterwards,
-        lambda stage, tied, *_: dist.get_world_size() == 1 and tied.grad.mul_(2),
-        partial(mended, add),
+        afterwards, lambda stage, tied, *_: dist.get_world_size() == 1 and tied.grad.mul_(2), partial(mended, add)
     ),
     "1 rank, 2 x 5 tokens: an error: ": partial(
         afterwards, lambda stage, tied, *_: dist.get_world_size() == 1 and comm.send(tied.grad, 0), partial(mended, add)

@@ -122,10 +122,7 @@ NOT_DIVIDED = step_exercise(
         ): partial(gpipe, weight=lambda mine, rows: rows[0] / sum(rows)),
     },
     causes=(
-        (
-            lambda case: len(case.rows) / 4,
-            lambda case: f"divided by 4? Here there are {len(case.rows)} micro-batches",
-        ),
+        (lambda case: len(case.rows) / 4, lambda case: f"divided by 4? Here there are {len(case.rows)} micro-batches"),
         (lambda case: sum(case.rows) / 8, lambda case: f"divided by 8? Here there are {sum(case.rows)} rows"),
         (lambda case: len(case.rows), "was the loss divided? What makes it the mean over all rows?"),
         (lambda case: 1 / len(case.rows), "was the loss divided twice, on the way back once more?"),
