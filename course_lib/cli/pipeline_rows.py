@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -33,28 +33,35 @@ DTYPE = torch.float64
 
 def pipeline_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """A row for each schedule."""
+    for schedule in every_schedule(world_size):
+        yield pipeline_row(f"pipeline, {schedule.name}", schedule, text, pipeline_traffic)
+
+
+def every_schedule(n_ranks: int) -> Iterator[Schedule]:
+    """Of so many ranks, each with as few stages as the schedule takes."""
     for name in SCHEDULES:
         stages_per_rank = 2 if name == "interleaved" else 1
-        microbatches = MICROBATCHES_PER_RANK * world_size
-        yield pipeline_row(make_schedule(name, world_size, microbatches, stages_per_rank=stages_per_rank), text)
+        yield make_schedule(name, n_ranks, MICROBATCHES_PER_RANK * n_ranks, stages_per_rank=stages_per_rank)
 
 
-def pipeline_row(schedule: Schedule, text: bytes) -> Row:
-    """Climb the verification ladder; compare the SGD run's traffic and memory with their formulas."""
-    model, world_size = model_for(schedule), schedule.n_ranks
-    batches = Batches(text=text, batch_size=schedule.n_microbatches, sequence=SEQUENCE)
-    alone, parallel = partial(on_one_device, model=model), partial(on_stages, model=model, schedule=schedule)
-    report = assert_parallel_equals(alone, parallel, batches, world_size=world_size, steps=STEPS, dtype=DTYPE)
+def pipeline_row(
+    technique: str, schedule: Schedule, text: bytes, traffic: Callable[[Schedule, ModelConfig], Traffic], dp: int = 1
+) -> Row:
+    """Climb the verification ladder on `dp` pipelines; compare the SGD run's traffic and memory with their formulas."""
+    model, pp = model_for(schedule), schedule.n_ranks
+    batches = Batches(text=text, batch_size=dp * schedule.n_microbatches, sequence=SEQUENCE)
+    alone, parallel = partial(on_one_device, model=model), partial(on_stages, model=model, schedule=schedule, dp=dp)
+    report = assert_parallel_equals(alone, parallel, batches, world_size=pp * dp, steps=STEPS, dtype=DTYPE)
     return Row(
-        technique=f"pipeline, {schedule.name}, {str(DTYPE).removeprefix('torch.')}",
+        technique=f"{technique}, {str(DTYPE).removeprefix('torch.')}",
         world_size=report.world_size,
         deviation=report.max_deviation,
         tolerance=report.tolerance,
         traffic=Traffic.measured(report.ledger),
-        predicted=pipeline_traffic(schedule, model),
+        predicted=traffic(schedule, model),
         step_s=report.step_s,
         state_bytes=report.peak_state_bytes,
-        predicted_state_bytes=tuple(rank_state_bytes(model, world_size, rank) for rank in range(world_size)),
+        predicted_state_bytes=tuple(rank_state_bytes(model, pp, stage) for stage in range(pp) for _ in range(dp)),
     )
 
 
@@ -69,12 +76,17 @@ def on_one_device(config: TrainConfig, model: ModelConfig) -> Trainer:
 
 
 def on_stages(config: TrainConfig, model: ModelConfig, schedule: Schedule, dp: int = 1) -> Trainer:
-    """The same in stages of as many layers, on `dp` pipelines; what is outside the layers is a layer to the cut."""
+    """The same in stages, on `dp` pipelines."""
+    techniques = [stages(schedule, sizes=sizes_of(schedule, model)), *([replicate()] if dp > 1 else [])]
+    return Trainer(Decoder(model), config, mesh=make_mesh(pp=schedule.n_ranks, dp=dp), apply=techniques)
+
+
+def sizes_of(schedule: Schedule, model: ModelConfig) -> list[int]:
+    """As many of the model's layers in each stage; what is outside them is a layer to the cut."""
     sizes = [model.n_layers // schedule.n_stages] * schedule.n_stages
     sizes[0] += 1
     sizes[-1] += 1
-    techniques = [stages(schedule, sizes=sizes), *([replicate()] if dp > 1 else [])]
-    return Trainer(Decoder(model), config, mesh=make_mesh(pp=schedule.n_ranks, dp=dp), apply=techniques)
+    return sizes
 
 
 def pipeline_traffic(schedule: Schedule, model: ModelConfig) -> Traffic:
