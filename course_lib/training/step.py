@@ -49,11 +49,6 @@ def compute_gradients(model: nn.Module, batch: Batch) -> float:
     return loss.item()
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Length of all gradients as one vector."""
-    return torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
-
-
 def sgd_update(model: nn.Module, learning_rate: float) -> None:
     """w <- w - learning_rate * gradient. Plain SGD keeps no state, and shows every error of scale, which Adam hides."""
     with torch.no_grad():
