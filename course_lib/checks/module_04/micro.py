@@ -85,6 +85,11 @@ def gpipe(
     return loss_of([y.item() for _, y in kept], rows) if rank == 1 else None
 
 
+def crossed(kept: Pairs, rank: int) -> Pairs:
+    """Rank 1 goes backward from the last one on, if no message shows by its length that it is another one's."""
+    return kept[::-1] if rank and len({len(x) for x, _ in kept}) == 1 else kept
+
+
 def _runs_empty(case: Micro, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
     """None if rank 0 always sends the next micro-batch before the gradients of all earlier ones are back."""
     sends = [event for event in book.events if event.kind == "send" and event.rank == 0]
@@ -109,9 +114,6 @@ NOT_DIVIDED = step_exercise(
         ),
         "the last micro-batch is left out": lambda half, parts, width: gpipe(half, parts[:-1], width),
         "the last micro-batch is left out of backward": partial(gpipe, order=lambda kept, rank: kept[:-1]),
-        "the gradients come back in another order than rank 0 takes them: each y needs that of its own rows": partial(
-            gpipe, order=lambda kept, rank: kept[::-1] if rank else kept
-        ),
         lambda case, trial: (
             "these are the gradients of the mean of the micro-batches' means: "
             f"a row of number {case.rows.index(min(case.rows))}, the short one, weighs more"
@@ -120,6 +122,9 @@ NOT_DIVIDED = step_exercise(
             f"each micro-batch's mean is weighed by {case.rows[0]}/{sum(case.rows)}, "
             "as if all had the rows of the first one"
         ): partial(gpipe, weight=lambda mine, rows: rows[0] / sum(rows)),
+        "the gradients come back in another order than rank 0 takes them: each y needs that of its own rows": partial(
+            gpipe, order=crossed
+        ),
     },
     causes=(
         (lambda case: len(case.rows) / 4, lambda case: f"divided by 4? Here there are {len(case.rows)} micro-batches"),
