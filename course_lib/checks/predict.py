@@ -13,19 +13,19 @@ from course_lib.units import format_bytes, format_seconds
 from course_lib.verify.causes import in_large_units
 from course_lib.verify.numbers import number_of
 
-PUBLISHED = "COURSE_LIB_PUBLISHED"  # an environment variable; set while the course's own copies are built and compared
-FULL, CLOSE, ROUGH = 10, 5, 2  # points: right; within a factor of 2; within a factor of 10
+_PUBLISHED = "COURSE_LIB_PUBLISHED"  # an environment variable; set while the course's own copies are built and compared
+_FULL, _CLOSE, _ROUGH = 10, 5, 2  # points: right; within a factor of 2; within a factor of 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class _Prediction:
     """One answered question."""
 
     question: str
     points: int
 
 
-_answered: dict[str, Prediction] = {}  # by question, so that running a cell again does not count twice
+_answered: dict[str, _Prediction] = {}  # by question, so that running a cell again does not count twice
 
 
 def predict(
@@ -48,19 +48,19 @@ def predict(
     if guess is None and think:
         print(f"  think about {think}")
     number = number_of(guess)
-    if number is None and not (guess is None and PUBLISHED in os.environ):
+    if number is None and not (guess is None and _PUBLISHED in os.environ):
         _ask(guess)
         return
     right = float(answer() if callable(answer) else answer)
     if number is None:
         print(f"  the answer  {_with_unit(right, unit)}")
         return
-    points = score_of(number, right, tolerance)
-    _answered[question] = Prediction(question=question, points=points)
+    points = _score_of(number, right, tolerance)
+    _answered[question] = _Prediction(question=question, points=points)
     print(f"  your guess  {_with_unit(number, unit)}")
     print(f"  the answer  {_with_unit(right, unit)}")
-    remark = "right" if points == FULL else _remark(number, right, world_size)
-    print(f"  {points} of {FULL} points: {remark}")
+    remark = "right" if points == _FULL else _remark(number, right, world_size)
+    print(f"  {points} of {_FULL} points: {remark}")
 
 
 def _ask(guess: object) -> None:
@@ -76,21 +76,21 @@ def score() -> None:
         print("Predictions so far: none; put your numbers in place of None above")
         return
     points = sum(prediction.points for prediction in _answered.values())
-    print(f"Predictions so far: {points} of {FULL * len(_answered)} points in {len(_answered)} questions")
+    print(f"Predictions so far: {points} of {_FULL * len(_answered)} points in {len(_answered)} questions")
 
 
-def score_of(guess: float, right: float, tolerance: float) -> int:
+def _score_of(guess: float, right: float, tolerance: float) -> int:
     """Points for a guess.
 
     >>> score_of(100, 100, 0.01), score_of(180, 100, 0.01), score_of(900, 100, 0.01), score_of(5000, 100, 0.01)
     (10, 5, 2, 0)
     """
     if math.isclose(guess, right, rel_tol=tolerance, abs_tol=1e-12):
-        return FULL
+        return _FULL
     if guess * right <= 0:
         return 0
     factor = max(guess / right, right / guess)
-    return CLOSE if factor <= 2 * (1 + 1e-9) else ROUGH if factor <= 10 * (1 + 1e-9) else 0
+    return _CLOSE if factor <= 2 * (1 + 1e-9) else _ROUGH if factor <= 10 * (1 + 1e-9) else 0
 
 
 def _remark(guess: float, right: float, world_size: int) -> str:

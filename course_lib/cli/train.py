@@ -21,7 +21,7 @@ from course_lib.ranks.tasks import packed
 from course_lib.training.batches import Batches
 from course_lib.training.loop import Step
 
-LIMIT_S = 7 * 86_400.0  # a run may take days; a rank that dies ends it at once
+_LIMIT_S = 7 * 86_400.0  # a run may take days; a rank that dies ends it at once
 
 
 def train_command(overrides: Sequence[str]) -> int:
@@ -29,12 +29,12 @@ def train_command(overrides: Sequence[str]) -> int:
 
     Raises: ValueError for an illegal value, before anything runs.
     """
-    with ended_by_signal():
-        return train_under_torchrun(overrides) if "RANK" in os.environ else train_here(overrides)
+    with _ended_by_signal():
+        return train_under_torchrun(overrides) if "RANK" in os.environ else _train_here(overrides)
 
 
 @contextmanager
-def ended_by_signal() -> Iterator[None]:
+def _ended_by_signal() -> Iterator[None]:
     """Let SIGTERM, by which torchrun and Slurm end a process, clean up as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -43,7 +43,7 @@ def ended_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def train_here(overrides: Sequence[str]) -> int:
+def _train_here(overrides: Sequence[str]) -> int:
     """Train in this process, or on ranks that it starts and ends."""
     run = read_train(overrides)
     choice = devices.choose(0, run.ranks)
@@ -52,7 +52,7 @@ def train_here(overrides: Sequence[str]) -> int:
     with train_run.unfinished_folder(run) as folder:
         print(train_run.heading(run, batches, choice), flush=True)
         try:
-            steps = (alone if run.ranks == 1 else on_pool)(run, batches, folder)
+            steps = (alone if run.ranks == 1 else _on_pool)(run, batches, folder)
             print(train_run.finish(run, steps, choice, folder))
         except (ValueError, OSError, RuntimeError) as error:
             print(train_run.failure_line(error), file=sys.stderr)
@@ -67,25 +67,25 @@ def alone(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
     return train_run.work(run, batches, choice, folder, sys.stdout.isatty())
 
 
-def on_pool(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
+def _on_pool(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
     """Train on ranks of our own; what the first one shows is shown at once."""
-    call = packed((pool_rank, (run, batches, folder, sys.stdout.isatty())))
+    call = packed((_pool_rank, (run, batches, folder, sys.stdout.isatty())))
     ranks = list(range(run.ranks))
     try:
-        outcomes = run_task(run.ranks, ranks, timeout=LIMIT_S, device=None, listen=hear, call=call)
+        outcomes = run_task(run.ranks, ranks, timeout=_LIMIT_S, device=None, listen=_hear, call=call)
     finally:
         shutdown()
     steps: list[Step] = cloudpickle.loads(outcomes[0].value)
     return steps
 
 
-def pool_rank(run: TrainRun, batches: Batches, folder: Path | None, live: bool) -> list[Step]:
+def _pool_rank(run: TrainRun, batches: Batches, folder: Path | None, live: bool) -> list[Step]:
     """What each rank of the pool does."""
     choice = devices.choose(dist.get_rank(), run.ranks)
     return train_run.work(run, batches, choice, folder, live)
 
 
-def hear(rank: int | None, text: str) -> None:
+def _hear(rank: int | None, text: str) -> None:
     """The first rank speaks for all; the others have only warnings to say."""
     stream = sys.stderr if rank else sys.stdout
     stream.write(text)

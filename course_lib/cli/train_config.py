@@ -18,10 +18,10 @@ from course_lib.ranks.api import check_world_size
 from course_lib.schedules import Schedule, make_schedule
 
 COMMAND = "train"
-ENGINES = ("own", "torch")  # who averages gradients: the course's code, or PyTorch's
-DTYPES = ("float32", "float64")
+_ENGINES = ("own", "torch")  # who averages gradients: the course's code, or PyTorch's
+_DTYPES = ("float32", "float64")
 MODELS = (*presets.names("tiny"), *presets.names("model"))
-PIPELINE = ("schedule", "microbatches", "stages_per_rank")  # only with pp > 1; None: what `_pipeline` chooses
+_PIPELINE = ("schedule", "microbatches", "stages_per_rank")  # only with pp > 1; None: what `_pipeline` chooses
 OPTIONS: dict[str, Any] = {
     "dp": 1,  # the degrees' product is the number of ranks
     "pp": 1,
@@ -34,12 +34,12 @@ OPTIONS: dict[str, Any] = {
     "weight_decay": 0.0,
     "max_norm": None,
     "accumulation": 1,
-    **dict.fromkeys(PIPELINE),
+    **dict.fromkeys(_PIPELINE),
     "dtype": "float32",
     "seed": 0,
     "out": None,  # a folder
 }
-KEYS = ("model", *OPTIONS)
+_KEYS = ("model", *OPTIONS)
 _POSITIVE = ("steps", "batch", "sequence")
 _DEGREES = ("dp", "pp")
 
@@ -83,7 +83,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
 
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
-    for override in parse_overrides(COMMAND, "a training run", overrides, keys=KEYS, groups=("model",)):
+    for override in parse_overrides(COMMAND, "a training run", overrides, keys=_KEYS, groups=("model",)):
         if override.key_or_group == "model" and (name := override.value()) not in MODELS:
             refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
     values = compose_values(COMMAND, overrides, typed=overrides)
@@ -121,7 +121,7 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     for name in ("lr", "weight_decay", "max_norm"):
         if type(values[name]) not in (int, float) and (name, values[name]) != ("max_norm", None):
             refuse(COMMAND, f"{name}={values[name]!r}", f"{name} is a number", "write it without quotes and units")
-    for name, choices in (("engine", ENGINES), ("dtype", DTYPES)):
+    for name, choices in (("engine", _ENGINES), ("dtype", _DTYPES)):
         if values[name] not in choices:
             refuse(COMMAND, f"{name}={values[name]!r}", "not a known kind", f"choose from {', '.join(choices)}")
 
@@ -145,7 +145,7 @@ def _check_batch(values: Mapping[str, Any]) -> None:
 
 def _pipeline(values: dict[str, Any]) -> Schedule | None:
     """The schedule of a pipeline; unsaid: 1F1B, as many micro-batches as ranks, as few stages as the schedule takes."""
-    given = {name: values[name] for name in PIPELINE if values[name] is not None}
+    given = {name: values[name] for name in _PIPELINE if values[name] is not None}
     pp, name = values["pp"], given.get("schedule", "1f1b")
     if pp == 1:
         for name, value in given.items():

@@ -30,10 +30,10 @@ from course_lib.training.torch_techniques import torch_replicate
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
 
-REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
+_REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
 LINES = 20  # of progress at least, where they cannot overwrite each other
-MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
-NUMBERS_KEPT = {"sgd": 2, "adamw": 4}  # for each parameter: weight, gradient, the optimizer's two
+_MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
+_NUMBERS_KEPT = {"sgd": 2, "adamw": 4}  # for each parameter: weight, gradient, the optimizer's two
 
 
 def make_batches(run: TrainRun) -> Batches:
@@ -53,7 +53,7 @@ def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
     with torch.device("meta"):
         model = Decoder(run.model)
     if run.schedule is not None:
-        check_stages(run, len(layers_of(model)))
+        _check_stages(run, len(layers_of(model)))
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize
@@ -64,7 +64,7 @@ def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
         refuse(COMMAND, values, rule, "choose a smaller model, as model=tiny_llama")
 
 
-def check_stages(run: TrainRun, layers: int) -> None:
+def _check_stages(run: TrainRun, layers: int) -> None:
     """Refuse more stages than layers; a decoder's embedding and its head are layers too."""
     assert run.schedule is not None
     stages = run.schedule.n_stages
@@ -79,16 +79,16 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
 
     The ranks of a pipeline together keep the states of one model, but first each of them builds all of it.
     """
-    return max(ranks_here, ranks_here * NUMBERS_KEPT[run.config.optimizer] // run.parallel.pp)
+    return max(ranks_here, ranks_here * _NUMBERS_KEPT[run.config.optimizer] // run.parallel.pp)
 
 
-def make_trainer(run: TrainRun, model: Decoder) -> Trainer:
+def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1."""
     if run.ranks == 1:
         return Trainer(model, run.config)
     mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp)
     apply = [stages(run.schedule)] if run.schedule is not None else []
-    apply += [REPLICATE[run.engine]()] if run.parallel.dp > 1 else []
+    apply += [_REPLICATE[run.engine]()] if run.parallel.dp > 1 else []
     return Trainer(model, run.config, mesh=mesh, apply=apply)
 
 
@@ -100,14 +100,14 @@ def work(run: TrainRun, batches: Batches, choice: Choice, folder: Path | None, l
     first = not dist.is_initialized() or dist.get_rank() == 0
     torch.manual_seed(run.seed)
     steps: list[Step] = []
-    with comm.settings(guard=False, ledger=False), line_kept_open(first and live):
+    with comm.settings(guard=False, ledger=False), _line_kept_open(first and live):
         # No name for the model: what a pipeline's rank cuts off it would stay in memory.
-        trainer = make_trainer(run, Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device))
+        trainer = _make_trainer(run, Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device))
         for step in train(trainer, batches, run.steps):
             steps.append(step)
             if first and (live or is_shown(step.number, run.steps)):
                 start, end = ("\r\x1b[K", "") if live else ("", "\n")
-                print(f"{start}{progress(step, run.steps, choice)}", end=end, flush=True)
+                print(f"{start}{_progress(step, run.steps, choice)}", end=end, flush=True)
         if folder is not None:
             trainer.save(folder)
     return steps
@@ -118,15 +118,15 @@ def is_shown(number: int, steps: int) -> bool:
     return number in (1, steps) or number % max(1, steps // LINES) == 0
 
 
-def progress(step: Step, steps: int, choice: Choice) -> str:
+def _progress(step: Step, steps: int, choice: Choice) -> str:
     """One step in a line; the memory is this rank's."""
-    memory = f"{MEMORY[choice.device.type]} {format_bytes(step.memory_bytes)}"
+    memory = f"{_MEMORY[choice.device.type]} {format_bytes(step.memory_bytes)}"
     number = f"{step.number:>{len(str(steps))}}/{steps}"
     return f"step {number}  loss {step.loss:.6f}  {step.tokens_per_s:,.0f} tokens/s  rank 0: {memory}"
 
 
 @contextmanager
-def line_kept_open(live: bool) -> Iterator[None]:
+def _line_kept_open(live: bool) -> Iterator[None]:
     """End the line that progress overwrites, however the run ends."""
     try:
         yield
@@ -178,7 +178,7 @@ def finish(run: TrainRun, steps: Sequence[Step], choice: Choice, folder: Path | 
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["step", "loss", "tokens_per_s", "memory_bytes", "memory"])
         for step in steps:
-            memory = MEMORY[choice.device.type]
+            memory = _MEMORY[choice.device.type]
             table.writerow([step.number, step.loss, f"{step.tokens_per_s:.1f}", step.memory_bytes, memory])
     (folder / "config.yaml").write_text(run.as_yaml(), encoding="utf-8")
     written = ", ".join(sorted(path.name for path in folder.iterdir()))

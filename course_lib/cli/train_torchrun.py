@@ -20,7 +20,7 @@ from course_lib.ranks import devices
 from course_lib.ranks.devices import Choice
 from course_lib.training.batches import Batches
 
-MEET_S = 5.0  # how long a rank that failed waits for the others
+_MEET_S = 5.0  # how long a rank that failed waits for the others
 T = TypeVar("T")
 
 
@@ -28,25 +28,25 @@ def train_under_torchrun(overrides: Sequence[str]) -> int:
     """Train as one of torchrun's ranks; return 0, or end the process with 1 or 2 after a line of the first rank."""
     choice = devices.join_torchrun()
     try:
-        status, line = attempt(overrides, choice)
+        status, line = _attempt(overrides, choice)
     except KeyboardInterrupt:
         if dist.get_rank() == 0:
             print("interrupted", file=sys.stderr, flush=True)
         os._exit(130)
     if status:
-        leave(status, line)
+        _leave(status, line)
     dist.barrier()  # a rank that leaves early would abort the others' teardown
     dist.destroy_process_group()
     return 0
 
 
-def attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
+def _attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
     """Train; return the exit status, and the line that explains one that is not 0."""
     first = dist.get_rank() == 0
     with ExitStack() as stack:
         try:
-            run, batches = agreed(lambda: prepare(overrides, choice, first))
-            folder = agreed(lambda: stack.enter_context(train_run.unfinished_folder(run)) if first else run.out)
+            run, batches = _agreed(lambda: _prepare(overrides, choice, first))
+            folder = _agreed(lambda: stack.enter_context(train_run.unfinished_folder(run)) if first else run.out)
         except ValueError as error:
             return 2, str(error)
         try:
@@ -60,7 +60,7 @@ def attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
     return 0, ""
 
 
-def prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[TrainRun, Batches]:
+def _prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[TrainRun, Batches]:
     """Everything that can be wrong before a rank starts to work."""
     run = read_train(overrides, started=dist.get_world_size())
     train_run.check_model(run, choice, int(os.environ["LOCAL_WORLD_SIZE"]))
@@ -68,7 +68,7 @@ def prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[Trai
         return run, train_run.make_batches(run)
 
 
-def agreed(task: Callable[[], T]) -> T:
+def _agreed(task: Callable[[], T]) -> T:
     """The task's result, if it succeeds on all ranks.
 
     Raises: ValueError, the same on all ranks, if on any of them it fails.
@@ -85,13 +85,13 @@ def agreed(task: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]
 
 
-def leave(status: int, line: str) -> NoReturn:
+def _leave(status: int, line: str) -> NoReturn:
     """End this process once the first rank has said the line; if the ranks do not meet, each says its own."""
     rank = dist.get_rank()
     if rank == 0:
         print(line, file=sys.stderr, flush=True)
     try:
-        dist.barrier(async_op=True).wait(timedelta(seconds=MEET_S))
+        dist.barrier(async_op=True).wait(timedelta(seconds=_MEET_S))
     except RuntimeError:
         if rank:
             print(f"rank {rank}: {line}", file=sys.stderr, flush=True)

@@ -25,22 +25,22 @@ from course_lib.verify import assert_parallel_equals
 MODEL = ModelConfig(
     name="tour", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=256, tied=False
 )
-SEQUENCES_PER_RANK = 4
+_SEQUENCES_PER_RANK = 4
 SEQUENCE = 64
 STEPS = 5
 PRECISIONS = (torch.float32, torch.float64)  # in float64 only a bug can be left
 
 
-def data_parallel_rows(world_size: int, text: bytes) -> Iterator[Row]:
+def _data_parallel_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """Gradients averaged by our own ring."""
     for dtype in PRECISIONS:
-        yield data_parallel_row(world_size, text, dtype)
+        yield _data_parallel_row(world_size, text, dtype)
 
 
-def data_parallel_row(world_size: int, text: bytes, dtype: torch.dtype) -> Row:
+def _data_parallel_row(world_size: int, text: bytes, dtype: torch.dtype) -> Row:
     """Climb the verification ladder; compare the SGD run's traffic and memory with their formulas."""
-    batches = Batches(text=text, batch_size=SEQUENCES_PER_RANK * world_size, sequence=SEQUENCE)
-    report = assert_parallel_equals(alone, on_ranks, batches, world_size=world_size, steps=STEPS, dtype=dtype)
+    batches = Batches(text=text, batch_size=_SEQUENCES_PER_RANK * world_size, sequence=SEQUENCE)
+    report = assert_parallel_equals(alone, _on_ranks, batches, world_size=world_size, steps=STEPS, dtype=dtype)
     name = f"data parallel by ring, {str(dtype).removeprefix('torch.')}"
     return Row(
         technique=name,
@@ -48,7 +48,7 @@ def data_parallel_row(world_size: int, text: bytes, dtype: torch.dtype) -> Row:
         deviation=report.max_deviation,
         tolerance=report.tolerance,
         traffic=Traffic.measured(report.ledger),
-        predicted=data_parallel_traffic(world_size, dtype.itemsize),
+        predicted=_data_parallel_traffic(world_size, dtype.itemsize),
         step_s=report.step_s,
         state_bytes=report.peak_state_bytes,
         predicted_state_bytes=(sgd_state_bytes(MODEL, itemsize=dtype.itemsize),) * world_size,
@@ -64,12 +64,12 @@ def alone(config: TrainConfig) -> Trainer:
     return Trainer(Decoder(MODEL), config)
 
 
-def on_ranks(config: TrainConfig) -> Trainer:
+def _on_ranks(config: TrainConfig) -> Trainer:
     """The same on ranks."""
     return Trainer(Decoder(MODEL), config, mesh=make_mesh(dp=dist.get_world_size()), apply=(replicate(),))
 
 
-def data_parallel_traffic(world_size: int, itemsize: int) -> Traffic:
+def _data_parallel_traffic(world_size: int, itemsize: int) -> Traffic:
     """Wrapping; in each step the buckets, and of each rank its samples and targets, later its loss."""
     lengths = [parameter.numel() for parameter in Decoder(MODEL).parameters()]
     wrapping = ddp_wrapping([(lengths, itemsize)], world_size=world_size)
@@ -79,4 +79,4 @@ def data_parallel_traffic(world_size: int, itemsize: int) -> Traffic:
     return Traffic.predicted([wrapping, *[step, *gathers] * STEPS])
 
 
-ROWS = Rows(lesson=3, prove=data_parallel_rows)
+ROWS = Rows(lesson=3, prove=_data_parallel_rows)

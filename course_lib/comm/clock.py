@@ -24,7 +24,7 @@ from course_lib.comm.switches import active, settings
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
 
-START_IN_S = 0.05  # enough for every rank to hear of the common start before it comes
+_START_IN_S = 0.05  # enough for every rank to hear of the common start before it comes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ def emulated(clock: EmulatedClock) -> Iterator[None]:
     global _ports
     background.finish_all()
     dist.barrier()  # the ranks may come at different times, and the first call of a group is slow
-    start = torch.tensor([time.monotonic() + START_IN_S], dtype=torch.float64)
+    start = torch.tensor([time.monotonic() + _START_IN_S], dtype=torch.float64)
     dist.broadcast(start, src=0)
     _ports = Ports(clock, start.item())
     _ports.pass_until(start.item())

@@ -20,7 +20,7 @@ from course_lib.comm import call as calls
 from course_lib.comm.switches import active
 from course_lib.errors import four_parts
 
-RECEIVE_LIMIT = timedelta(seconds=300)
+_RECEIVE_LIMIT = timedelta(seconds=300)
 
 
 class Work:
@@ -114,7 +114,7 @@ class Port:
 
         def finish() -> None:
             for work in works:
-                work.wait(RECEIVE_LIMIT)
+                work.wait(_RECEIVE_LIMIT)
             end = timing.receive(header.item(), into.nbytes, self._names[peer], self._names[self.rank])
             timing.pass_until(end)
             self._note("recv", into.nbytes, peer, started, timing.emulated(end))
@@ -134,7 +134,7 @@ class Port:
         announced = self.group.recv([theirs], self._places[peer], self._tag)
 
         def compare() -> None:
-            announced.wait(RECEIVE_LIMIT)
+            announced.wait(_RECEIVE_LIMIT)
             if not torch.equal(mine, theirs):
                 raise ValueError(label.mismatch(theirs, mine, self._names[peer], self._names[self.rank]))
 
@@ -188,7 +188,7 @@ class Port:
 
     def _end(self, kind: ledger.Kind, work: dist.Work, x: Tensor, peer: int, started: float) -> None:
         if kind == "recv":
-            work.wait(RECEIVE_LIMIT)
+            work.wait(_RECEIVE_LIMIT)
         else:
             work.wait()
         self._note(kind, x.nbytes, peer, started, time.monotonic())

@@ -12,13 +12,13 @@ from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
 
-MISSING = "nothing of that name"
-MOST_NAMES = 4
+_MISSING = "nothing of that name"
+_MOST_NAMES = 4
 
 
 def same_model(operation: str, model: nn.Module, options: Mapping[str, object], group: ProcessGroup) -> None:
     """Raise the same ValueError on all ranks unless names, shapes, dtypes, requires_grad and options agree."""
-    mine = {name: repr(value) for name, value in options.items()} | describe(model)
+    mine = {name: repr(value) for name, value in options.items()} | _describe(model)
     name, values = _first_difference(mine, group)
     if values:
         rule = "all ranks wrap the same model in the same way"
@@ -27,7 +27,7 @@ def same_model(operation: str, model: nn.Module, options: Mapping[str, object], 
 
 def same_values(operation: str, model: nn.Module, group: ProcessGroup) -> None:
     """Raise the same ValueError on all ranks unless parameters and buffers are equal, bit by bit."""
-    hashes = {name: digest(tensor) for name, tensor in _tensors(model).items()}
+    hashes = {name: _digest(tensor) for name, tensor in _tensors(model).items()}
     name, values = _first_difference(hashes, group)
     if values:
         values = f"{name} has the hash {values}"
@@ -50,11 +50,11 @@ def no_problem(operation: str, problem: str, rule: str, way_out: str, group: Pro
 
 def listing(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def describe(model: nn.Module) -> dict[str, str]:
+def _describe(model: nn.Module) -> dict[str, str]:
     """What is fixed about each parameter and buffer."""
     parameters = {
         name: f"a {'trained' if p.requires_grad else 'frozen'} parameter of {_kind(p)}"
@@ -63,7 +63,7 @@ def describe(model: nn.Module) -> dict[str, str]:
     return parameters | {name: f"a buffer of {_kind(buffer)}" for name, buffer in model.named_buffers()}
 
 
-def digest(tensor: Tensor) -> str:
+def _digest(tensor: Tensor) -> str:
     """A hash of a tensor's bytes."""
     flat = tensor.detach().cpu().contiguous().view(-1)
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()[:12]
@@ -84,7 +84,7 @@ def _first_difference(mine: dict[str, str], group: ProcessGroup) -> tuple[str, s
     first, *others = dist.get_process_group_ranks(group)
     for rank, theirs in zip(others, everyone[1:], strict=True):
         for name in [*everyone[0], *theirs]:
-            pair = (everyone[0].get(name, MISSING), theirs.get(name, MISSING))
+            pair = (everyone[0].get(name, _MISSING), theirs.get(name, _MISSING))
             if pair[0] != pair[1]:
                 return name, f"{pair[0]} on rank {first} and {pair[1]} on rank {rank}"
         for place, (one, other) in enumerate(zip(everyone[0], theirs, strict=True)):

@@ -16,7 +16,7 @@ from course_lib.comm.switches import active
 from course_lib.parallel import agreement
 from course_lib.parallel.plan import OPERATION, Plan
 
-UNUSED = "pass find_unused_parameters=True"
+_UNUSED = "pass find_unused_parameters=True"
 
 
 class EveryParameter:
@@ -28,7 +28,7 @@ class EveryParameter:
     def __init__(self, plan: Plan, names: Sequence[str], device: torch.device, together: ProcessGroup) -> None:
         self.plan, self.names, self.device, self.together = plan, names, device, together
         self.rule = "every backward brings a gradient of every trained parameter on every rank"
-        self.way_out = f"freeze it, or {UNUSED}"
+        self.way_out = f"freeze it, or {_UNUSED}"
 
     def awaited(self) -> set[int]:
         """The parameters whose gradients a bucket waits for before it leaves."""
@@ -60,7 +60,7 @@ class EveryParameter:
         return set(flags.nonzero().flatten().tolist())
 
 
-class AnyRank(EveryParameter):
+class _AnyRank(EveryParameter):
     """`find_unused_parameters`: a rank may have no gradient of some parameters, and then counts as zero."""
 
     def settle(self, used: set[int]) -> set[int]:
@@ -74,7 +74,7 @@ class Static(EveryParameter):
     def __init__(self, plan: Plan, names: Sequence[str], device: torch.device, together: ProcessGroup) -> None:
         super().__init__(plan, names, device, together)
         self.rule = "a static graph's gradients are always those of its first backward"
-        self.way_out = f"pass static_graph=False, {UNUSED}"
+        self.way_out = f"pass static_graph=False, {_UNUSED}"
         self.first: set[int] | None = None  # what the first backward used here
         self.anywhere = super().awaited()
 
@@ -93,5 +93,5 @@ class Static(EveryParameter):
 
 def policy(plan: Plan, names: Sequence[str], device: torch.device, together: ProcessGroup) -> EveryParameter:
     """The one that the wrapper's options ask for."""
-    kind = Static if plan.static_graph else AnyRank if plan.find_unused_parameters else EveryParameter
+    kind = Static if plan.static_graph else _AnyRank if plan.find_unused_parameters else EveryParameter
     return kind(plan, names, device, together)

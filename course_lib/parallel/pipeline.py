@@ -34,7 +34,7 @@ from course_lib.schedules import (
 
 Place = tuple[int, int]  # stage, micro-batch
 
-METHODS: dict[type[Instruction], str] = {
+_METHODS: dict[type[Instruction], str] = {
     Forward: "forward",
     Backward: "backward",
     BackwardInput: "backward",
@@ -44,7 +44,7 @@ METHODS: dict[type[Instruction], str] = {
     SendGradient: "send_gradient",
     RecvGradient: "recv_gradient",
 }
-ENDS = (
+_ENDS = (
     Backward | BackwardWeight | SendGradient
 )  # of a stage's work; a send last: it waits for what is in the background
 
@@ -90,7 +90,7 @@ class Pipeline:
 
         Cost: `course_lib.costs.comm.pipeline`.
         """
-        run = _Run(self, microbatches, shapes, loss)
+        run = BatchRun(self, microbatches, shapes, loss)
         try:
             ends = self.ends
             for place, instruction in enumerate(self.schedule.lists[self.rank]):
@@ -122,7 +122,7 @@ class Pipeline:
     def ends(self) -> dict[int, int]:
         """By stage of this rank, the place in its list from which on the stage's gradients are complete."""
         mine = enumerate(self.schedule.lists[self.rank])
-        return {one.stage: place for place, one in mine if isinstance(one, ENDS)}
+        return {one.stage: place for place, one in mine if isinstance(one, _ENDS)}
 
     def room(self, like: Tensor) -> Tensor:
         """Memory for a message; `empty_like` would take 100 times as long, since `like` is on no device."""
@@ -133,7 +133,7 @@ class Pipeline:
         return self.names[self.schedule.rank_of(stage)]
 
 
-class _Run:
+class BatchRun:
     """What one rank holds while it goes through its list: one method for each instruction."""
 
     def __init__(
@@ -158,7 +158,7 @@ class _Run:
 
     def do(self, instruction: Instruction) -> None:
         """Carry out one instruction."""
-        getattr(self, METHODS[type(instruction)])(instruction)
+        getattr(self, _METHODS[type(instruction)])(instruction)
 
     def forward(self, one: Forward) -> None:
         """A stage's output, or on the last stage its loss; both ends of it are kept for backward."""

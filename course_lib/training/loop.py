@@ -27,7 +27,7 @@ class Step:
     loss: float  # mean over the targets of the whole batch, before the update
     tokens: int  # targets of the whole batch
     seconds: float
-    memory_bytes: int  # the most so far, by `peak_memory`
+    memory_bytes: int  # the most so far, by `_peak_memory`
 
     @property
     def tokens_per_s(self) -> float:
@@ -50,11 +50,11 @@ def train(trainer: Trainer, batches: Batches, steps: int) -> Iterator[Step]:
             loss=loss,
             tokens=count_targets((inputs, targets)),
             seconds=time.perf_counter() - started,
-            memory_bytes=peak_memory(device),
+            memory_bytes=_peak_memory(device),
         )
 
 
-def peak_memory(device: torch.device) -> int:
+def _peak_memory(device: torch.device) -> int:
     """Bytes that this process held at most: on a GPU what torch allocated, else its whole resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

@@ -71,7 +71,7 @@ def stages(
         lists = zlib.crc32(repr(schedule).encode())
         same = {"schedule": f"{schedule.name} (lists {lists:x})", "sizes": sizes, "config": setup.config}
         agreement.same_model("stages", setup.model, same, local.group("pp"))
-        check_schedule(schedule, local.size("pp"), setup.config.accumulation)
+        _check_schedule(schedule, local.size("pp"), setup.config.accumulation)
         lengths = sizes or split_sizes(len(cutting.layers_of(setup.model)), schedule.n_stages)
         skeletons, whole = cutting.cut(setup.skeleton, lengths), cutting.cut(setup.model, lengths)
         write_owners(local.layout, skeletons, schedule)
@@ -99,7 +99,7 @@ def write_owners(layout: Layout, skeletons: Sequence[nn.Module], schedule: Sched
         layout.write(name, owners=tuple(sorted(ranks)), partial=layout.places[name].partial | tied)
 
 
-def check_schedule(schedule: Schedule, world_size: int, accumulation: int) -> None:
+def _check_schedule(schedule: Schedule, world_size: int, accumulation: int) -> None:
     """Raise the four-part error for a schedule that these ranks cannot run."""
     if schedule.n_ranks != world_size:
         values = f"a schedule for {schedule.n_ranks} ranks, {world_size} ranks along pp"

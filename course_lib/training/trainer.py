@@ -39,7 +39,7 @@ class Trainer:
     def __init__(
         self, model: nn.Module, config: TrainConfig, *, mesh: DeviceMesh | None = None, apply: Sequence[Technique] = ()
     ) -> None:
-        check_trained(model)
+        _check_trained(model)
         self.config, self.local = config, Local(model, mesh)
         self.persistent = tuple(model.state_dict())
         setup = Setup(
@@ -245,7 +245,7 @@ def make_optimizer(parameters: Sequence[nn.Parameter], config: TrainConfig) -> t
     return torch.optim.SGD(trained, lr=rate, weight_decay=decay)
 
 
-def check_trained(model: nn.Module) -> None:
+def _check_trained(model: nn.Module) -> None:
     """Raise the four-part error if everything is frozen."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         rule, way_out = "an optimizer needs something to train", "set requires_grad on at least one parameter"

@@ -90,18 +90,18 @@ def sgd(make: Make, plan: Plan) -> SgdTrace:
     """k steps, taken apart: what the ladder looks at in between is not in the ledger."""
     trainer = make(SGD)
     with comm.settings(ledger=False):
-        start, output = state_of(trainer), trainer.output(plan_batch(plan, 0)[0])
+        start, output = _state_of(trainer), trainer.output(_plan_batch(plan, 0)[0])
     losses, norms, seconds, peak_bytes = [], [], [], 0
     gradients: dict[str, Tensor] = {}
     for number in range(plan.steps):
-        batch = plan_batch(plan, number)
+        batch = _plan_batch(plan, number)
         started = time.perf_counter()
         losses.append(trainer.compute_gradients(batch))
         computed = time.perf_counter()
         peak_bytes = max(peak_bytes, state_bytes(trainer.model))
         if number == 0:
             with comm.settings(ledger=False):
-                gradients = copied(trainer.gradients())
+                gradients = _copied(trainer.gradients())
         looked = time.perf_counter()
         norms.append(trainer.clip())
         trainer.update()
@@ -118,7 +118,7 @@ def sgd(make: Make, plan: Plan) -> SgdTrace:
             output=output,
             gradients=gradients,
             norm=norms[0],
-            end=state_of(trainer),
+            end=_state_of(trainer),
             losses=tuple(losses),
             peak_state_bytes=peak_bytes,
             step_s=median(seconds),
@@ -131,8 +131,8 @@ def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrac
     assert plan.adamw is not None
     with born_with(seed, plan.dtype):
         trainer = make(plan.adamw)
-        losses = [trainer.step(plan_batch(plan, number)) for number in range(plan.steps)]
-        half = state_of(trainer)
+        losses = [trainer.step(_plan_batch(plan, number)) for number in range(plan.steps)]
+        half = _state_of(trainer)
         if plan.folder is None:
             return AdamWTrace(half=half, end=half, losses=tuple(losses))
         if stops:
@@ -140,22 +140,22 @@ def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrac
             torch.manual_seed(OTHER_SEEDS + seed)
             trainer = make(plan.adamw)
             trainer.load(plan.folder)
-        losses += [trainer.step(plan_batch(plan, number)) for number in range(plan.steps, 2 * plan.steps)]
-        return AdamWTrace(half=half, end=state_of(trainer), losses=tuple(losses))
+        losses += [trainer.step(_plan_batch(plan, number)) for number in range(plan.steps, 2 * plan.steps)]
+        return AdamWTrace(half=half, end=_state_of(trainer), losses=tuple(losses))
 
 
-def plan_batch(plan: Plan, number: int) -> Batch:
+def _plan_batch(plan: Plan, number: int) -> Batch:
     """One batch; inputs that are no tokens take the run's dtype."""
     inputs, targets = plan.batch_of(number)
     return (inputs.to(plan.dtype) if inputs.is_floating_point() else inputs), targets
 
 
-def state_of(trainer: Trainer) -> dict[str, Tensor]:
+def _state_of(trainer: Trainer) -> dict[str, Tensor]:
     """Copies of parameters and buffers."""
-    return copied(trainer.parameters() | trainer.buffers())
+    return _copied(trainer.parameters() | trainer.buffers())
 
 
-def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same names with tensors that later steps do not change."""
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 

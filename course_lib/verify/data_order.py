@@ -45,11 +45,11 @@ def assert_same_order(batches: Batches, batch_of: Callable[[int], Batch], steps:
     Raises: NotEqual for the first step that is served something else.
     """
     for step in range(steps):
-        found = fingerprint(batch_of(step))
-        if found == fingerprint(batches.batch(step)):
+        found = _fingerprint(batch_of(step))
+        if found == _fingerprint(batches.batch(step)):
             continue
         epoch, place = divmod(step, batches.steps_per_epoch)
-        again = epoch > 0 and found == fingerprint(batch_of(place))
+        again = epoch > 0 and found == _fingerprint(batch_of(place))
         words = f"the sequences of step {place} again" if again else "other sequences than one device"
         message = four_parts(
             "assert_same_order",
@@ -61,7 +61,7 @@ def assert_same_order(batches: Batches, batch_of: Callable[[int], Batch], steps:
         raise NotEqual(message, rung=DATA_ORDER, name=f"step {step}", rank=0, ratio=None, kind=kind)
 
 
-def fingerprint(batch: Batch) -> str:
+def _fingerprint(batch: Batch) -> str:
     """The hash of one batch."""
     served = DataHash()
     served.add(*batch)

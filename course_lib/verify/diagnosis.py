@@ -15,12 +15,12 @@ from course_lib.verify.climb import SgdTrace
 from course_lib.verify.equality import Signature, deviation, same, signature
 from course_lib.verify.ratios import agrees
 
-REARRANGED = {
+_REARRANGED = {
     "transposed": "the shard was cut, or put back, along the other dim: compare its layout with torch's (out, in)",
     "permuted": "put the shards together in rank order",
     "rounded": "something on the way has 16 bits: reduce in the gradient's own dtype",
 }
-WAYS_OUT = {
+_WAYS_OUT = {
     "output": "give each rank its own share of the batch, and put the shares together in rank order",
     "gradient norm": "the gradients are right: count each of them once, whatever is replicated, tied or sharded",
     "parameters": "the first step's gradients are right: look at the update, and at what a later step does differently",
@@ -52,19 +52,19 @@ class NotEqual(AssertionError):
 
 def explain(pair: Pair, alone: SgdTrace, ranks: Sequence[SgdTrace], tolerance: float) -> NotEqual:
     """The error for the first pair that is not equal."""
-    found = recognise(pair, len(ranks))
+    found = _recognise(pair, len(ranks))
     rule = "to the last bit" if pair.exact else f"within {tolerance:g}"
     name = "" if pair.name == pair.rung else f", {pair.name}"
     message = four_parts(
         "assert_parallel_equals",
-        f"{pair.rung}{name} on rank {pair.rank}: {found.words}{by_how_much(pair)}",
+        f"{pair.rung}{name} on rank {pair.rank}: {found.words}{_by_how_much(pair)}",
         f"{len(ranks)} ranks together equal one device on the same batch {rule}",
         way_out(pair, found, alone, ranks),
     )
     return NotEqual(message, rung=pair.rung, name=pair.name, rank=pair.rank, ratio=found.ratio, kind=found.kind)
 
 
-def recognise(pair: Pair, world_size: int) -> Signature:
+def _recognise(pair: Pair, world_size: int) -> Signature:
     """How the wrong tensor relates to the right one, if both exist."""
     if pair.want is None:
         return Signature(words="exists, but not on one device", kind="extra")
@@ -76,7 +76,7 @@ def recognise(pair: Pair, world_size: int) -> Signature:
     return signature(pair.got, pair.want, world_size)
 
 
-def by_how_much(pair: Pair) -> str:
+def _by_how_much(pair: Pair) -> str:
     """The deviation, where there is one."""
     if pair.got is None or pair.want is None or pair.got.shape != pair.want.shape:
         return ""
@@ -88,19 +88,19 @@ def way_out(pair: Pair, found: Signature, alone: SgdTrace, ranks: Sequence[SgdTr
     if pair.name in alone.frozen:
         return "a frozen parameter has no gradient and never changes: leave it out of reducing, clipping and updating"
     if pair.rung == "output":
-        born = born_differently(alone, ranks)
+        born = _born_differently(alone, ranks)
         if born:
             return born
-    if found.kind in REARRANGED:
-        return REARRANGED[found.kind]
+    if found.kind in _REARRANGED:
+        return _REARRANGED[found.kind]
     if found.ratio is not None:
-        causes = causes_of_ratio(pair.rung, found.ratio, len(ranks), ranks[0].n_microbatches)
+        causes = _causes_of_ratio(pair.rung, found.ratio, len(ranks), ranks[0].n_microbatches)
         if causes:
             return "; or ".join(causes)
-    return WAYS_OUT.get(pair.rung) or of_gradients(pair, ranks)
+    return _WAYS_OUT.get(pair.rung) or _of_gradients(pair, ranks)
 
 
-def born_differently(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> str:
+def _born_differently(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> str:
     """Name the first parameter or buffer that was not rank 0's before the first step; empty if there is none."""
     for rank, trace in enumerate(ranks):
         for name, tensor in alone.start.items():
@@ -109,7 +109,7 @@ def born_differently(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> str:
     return ""
 
 
-def of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
+def _of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
     """For a gradient that is no multiple of the right one: did the ranks agree on it?"""
     versions = [trace.gradients.get(pair.name) for trace in ranks]
     first = versions[0]
@@ -125,7 +125,7 @@ def of_gradients(pair: Pair, ranks: Sequence[SgdTrace]) -> str:
     return "the ranks hold different ones: average it over the ranks between backward and the optimizer's step"
 
 
-def causes_of_ratio(rung: str, ratio: float, world_size: int, n_microbatches: int) -> list[str]:
+def _causes_of_ratio(rung: str, ratio: float, world_size: int, n_microbatches: int) -> list[str]:
     """Everything that gives just this ratio."""
     causes = [(cause.ratio(world_size, n_microbatches), cause.way_out) for cause in OF_GRADIENTS]
     if rung == "gradient norm":

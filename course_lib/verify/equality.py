@@ -13,7 +13,7 @@ from course_lib.verify.ratios import agrees, in_words
 # model and a few steps that stays below some hundred roundings in float32 (eps 1.2e-7), and below 5e4 of the far
 # smaller ones of float64 (eps 2.2e-16); a real bug is off by a thousandth or more.
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5}
-SAME = 1e-3  # deviation below which a guess of how the wrong tensor was made is taken
+_SAME = 1e-3  # deviation below which a guess of how the wrong tensor was made is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def largest(x: Tensor) -> float:
     return x.abs().max().item() if x.numel() else 0.0
 
 
-def ratio_of(got: Tensor, want: Tensor, *, within: float = SAME) -> float | None:
+def _ratio_of(got: Tensor, want: Tensor, *, within: float = _SAME) -> float | None:
     """The number r with got = r want, None if there is none."""
     got, want = got.double().flatten(), want.double().flatten()
     if not want.any():
@@ -59,7 +59,7 @@ def ratio_of(got: Tensor, want: Tensor, *, within: float = SAME) -> float | None
 
 def scale_of(got: Tensor, want: Tensor) -> float | None:
     """The ratio of what may be called exact, but None also if it is 1: a scale is not what is wrong then."""
-    ratio = ratio_of(got, want, within=TOLERANCES[torch.float32])
+    ratio = _ratio_of(got, want, within=TOLERANCES[torch.float32])
     return None if ratio is None or agrees(ratio, 1.0) else ratio
 
 
@@ -78,8 +78,8 @@ def signature(got: Tensor, want: Tensor, world_size: int) -> Signature:
     for dtype in (torch.bfloat16, torch.float16):
         if got.dtype != dtype and deviation(got, want) < 2 * torch.finfo(dtype).eps and fits(got, dtype):
             return Signature(words=f"one device's rounded to {name_of(dtype)}", kind="rounded", ratio=1.0)
-    ratio = ratio_of(got, want)
-    if ratio is not None and abs(ratio - 1) < SAME:
+    ratio = _ratio_of(got, want)
+    if ratio is not None and abs(ratio - 1) < _SAME:
         return Signature(words="near one device's, not equal", kind="other", ratio=ratio)
     if ratio is not None:
         return Signature(words=f"{in_words(ratio)} one device's", kind="ratio", ratio=ratio)
@@ -110,7 +110,7 @@ def _order(mine: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> list[int]:
 
 def same(got: Tensor, want: Tensor) -> bool:
     """Whether a guess explains a tensor."""
-    return got.shape == want.shape and deviation(got, want) < SAME
+    return got.shape == want.shape and deviation(got, want) < _SAME
 
 
 def fits(x: Tensor, dtype: torch.dtype) -> bool:

@@ -34,8 +34,8 @@ from course_lib.verify.diagnosis import Pair, explain
 from course_lib.verify.equality import TOLERANCES, deviation, largest, name_of
 
 RUNGS = ("output", "gradients", "gradient norm", "parameters", "loss curve", "AdamW", "save and load")
-ROUNDINGS = 10  # as many roundings of the model's largest gradient are nothing
-CLIPPED = 0.5  # of the first gradient's norm is what clipping leaves, so that it does act
+_ROUNDINGS = 10  # as many roundings of the model's largest gradient are nothing
+_CLIPPED = 0.5  # of the first gradient's norm is what clipping leaves, so that it does act
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def assert_parallel_equals(
     alone: Trace = (climb_alone(reference, plan), None)
     with tempfile.TemporaryDirectory() if RUNGS[6] in rungs else nullcontext() as folder:
         if RUNGS[5] in rungs or folder:
-            max_norm = CLIPPED * alone[0].norm or None
+            max_norm = _CLIPPED * alone[0].norm or None
             plan = replace(plan, adamw=replace(ADAMW, max_norm=max_norm), folder=folder)
             alone = (alone[0], adamw(reference, plan, seed=0, stops=False))
         ranks: list[Trace] = run_ranks(climb_rank, world_size, parallel, plan, timeout=timeout)
@@ -130,59 +130,59 @@ def compare(alone: Trace, ranks: Sequence[Trace], rungs: Sequence[str], toleranc
     """
     deviations = {rung: 0.0 for rung in RUNGS if rung in rungs}
     sgd_traces = [trace for trace, _ in ranks]
-    pairs = chain(sgd_pairs(alone[0], sgd_traces), adamw_pairs(alone, [trace for _, trace in ranks]))
+    pairs = chain(_sgd_pairs(alone[0], sgd_traces), _adamw_pairs(alone, [trace for _, trace in ranks]))
     for pair in pairs:
         if pair.rung not in rungs:
             continue
-        found = distance(pair)
+        found = _distance(pair)
         if not found <= (0.0 if pair.exact else tolerance):  # so that a NaN is refused too
             raise explain(pair, alone[0], sgd_traces, tolerance)
         deviations[pair.rung] = max(deviations[pair.rung], found)
     return deviations
 
 
-def distance(pair: Pair) -> float:
+def _distance(pair: Pair) -> float:
     """The deviation of a pair; infinite if one is missing where the other is, or the shapes differ."""
     if pair.got is None or pair.want is None:
         return 0.0 if pair.got is pair.want else float("inf")
     return deviation(pair.got, pair.want, pair.scale) if pair.got.shape == pair.want.shape else float("inf")
 
 
-def sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
+def _sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
     """What SGD left behind, rung by rung. A trained parameter without a gradient counts as one whose gradient is 0."""
     for rank, trace in enumerate(ranks):
         yield Pair("output", "output", rank, trace.output, alone.output)
-    vanishing = vanishing_gradients(alone)
+    vanishing = _vanishing_gradients(alone)
     for rank, trace in enumerate(ranks):
-        for name in trainable(alone):
+        for name in _trainable(alone):
             zero = torch.zeros_like(alone.start[name])
             got, want = (one.gradients.get(name, zero) for one in (trace, alone))
             yield Pair("gradients", name, rank, got, want, scale=vanishing.get(name, 0.0))
-        for name in sorted(trace.gradients.keys() - trainable(alone)):
+        for name in sorted(trace.gradients.keys() - _trainable(alone)):
             yield Pair("gradients", name, rank, trace.gradients[name], None)
     for rank, trace in enumerate(ranks):
         yield Pair("gradient norm", "norm", rank, numbers([trace.norm]), numbers([alone.norm]))
-    yield from state_pairs("parameters", [trace.end for trace in ranks], alone.end, alone.frozen, vanishing)
+    yield from _state_pairs("parameters", [trace.end for trace in ranks], alone.end, alone.frozen, vanishing)
     for rank, trace in enumerate(ranks):
         yield Pair("loss curve", "loss", rank, numbers(trace.losses), numbers(alone.losses))
 
 
-def adamw_pairs(alone: Trace, ranks: Sequence[AdamWTrace | None]) -> Iterator[Pair]:
+def _adamw_pairs(alone: Trace, ranks: Sequence[AdamWTrace | None]) -> Iterator[Pair]:
     """What AdamW left behind: before the checkpoint, and after it."""
     first, want = alone
     traces = [trace for trace in ranks if trace]
     if want is None:
         return
-    k, vanishing = len(first.losses), vanishing_gradients(first)
+    k, vanishing = len(first.losses), _vanishing_gradients(first)
     for rung, losses in ((RUNGS[5], slice(0, k)), (RUNGS[6], slice(k, None))):
         half = rung == RUNGS[5]
         ends = [trace.half if half else trace.end for trace in traces]
-        yield from state_pairs(rung, ends, want.half if half else want.end, first.frozen, vanishing)
+        yield from _state_pairs(rung, ends, want.half if half else want.end, first.frozen, vanishing)
         for rank, trace in enumerate(traces):
             yield Pair(rung, "loss", rank, numbers(trace.losses[losses]), numbers(want.losses[losses]))
 
 
-def state_pairs(
+def _state_pairs(
     rung: str,
     ranks: Sequence[dict[str, Tensor]],
     want: dict[str, Tensor],
@@ -196,7 +196,7 @@ def state_pairs(
             yield Pair(rung, name, rank, got, want.get(name), exact=name in frozen, scale=scale)
 
 
-def vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
+def _vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
     """Parameters whose gradient is 0 by mathematics, with the model's largest gradient, whose rounding they hold.
 
     A key's bias is one: it adds the same to all scores of a query, which the softmax does not see.
@@ -205,11 +205,11 @@ def vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
     return {
         name: most
         for name, gradient in alone.gradients.items()
-        if 0 < largest(gradient) < ROUNDINGS * torch.finfo(gradient.dtype).eps * most
+        if 0 < largest(gradient) < _ROUNDINGS * torch.finfo(gradient.dtype).eps * most
     }
 
 
-def trainable(trace: SgdTrace) -> list[str]:
+def _trainable(trace: SgdTrace) -> list[str]:
     """The parameters that are not frozen: what has a gradient on one device, or could have."""
     return [name for name in trace.parameter_names if name not in trace.frozen]
 

@@ -43,7 +43,7 @@ def allocated_bytes(work: Callable[[], object]) -> int:
     return sum(pieces)  # what was given back has a minus
 
 
-class Recomputed(torch.autograd.Function):
+class _Recomputed(torch.autograd.Function):
     """A layer that keeps its input alone and runs its forward pass once more in backward.
 
     What `torch.utils.checkpoint.checkpoint` does, whose first call imports PyTorch's compiler: a second on each rank.
@@ -69,4 +69,4 @@ class Recomputed(torch.autograd.Function):
 def recompute_layers(model: Decoder) -> None:
     """Let every layer keep its input alone."""
     for layer in model.layers:
-        layer.forward = partial(Recomputed.apply, layer.forward)
+        layer.forward = partial(_Recomputed.apply, layer.forward)

@@ -44,11 +44,11 @@ def compare_logits(found: Tensor, reference: Tensor, *, top_k: Sequence[int] = (
     return PrecisionReport(
         mean_absolute_error=error.mean().item(),
         largest_error=error.max().item(),
-        agreement={k: agreement(found, reference, k) for k in top_k},
+        agreement={k: _agreement(found, reference, k) for k in top_k},
     )
 
 
-def agreement(found: Tensor, reference: Tensor, k: int) -> float:
+def _agreement(found: Tensor, reference: Tensor, k: int) -> float:
     """The share of positions at which the k likeliest tokens are the same, in whatever order.
 
     Shapes: (..., V) each.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-NEAR = 1e-4  # two ratios this near are one: the numbers were rounded, the causes are far apart
+_NEAR = 1e-4  # two ratios this near are one: the numbers were rounded, the causes are far apart
 
 
 def agrees(ratio: float, expected: float) -> bool:
@@ -13,7 +13,7 @@ def agrees(ratio: float, expected: float) -> bool:
     >>> agrees(3.9999, 4), agrees(3.99, 4), agrees(1e-5, 0)
     (True, False, True)
     """
-    return abs(ratio - expected) < NEAR * max(1.0, abs(expected))
+    return abs(ratio - expected) < _NEAR * max(1.0, abs(expected))
 
 
 def in_words(ratio: float) -> str:
@@ -22,7 +22,7 @@ def in_words(ratio: float) -> str:
     >>> [in_words(ratio) for ratio in (4.0000001, 0.25, -1.0, 0.327, 1.5)]
     ['4.0 x', '1/4 of', '-1.0 x', '0.327 x', '1.5 x']
     """
-    if 0 < ratio < 0.9 and abs(1 / ratio - round(1 / ratio)) < NEAR:
+    if 0 < ratio < 0.9 and abs(1 / ratio - round(1 / ratio)) < _NEAR:
         return f"1/{round(1 / ratio)} of"
     return times(ratio)
 
@@ -33,7 +33,7 @@ def times(ratio: float) -> str:
     >>> [times(ratio) for ratio in (4.0000001, 0.25, 12.5)]
     ['4.0 x', '0.25 x', '12.5 x']
     """
-    short = abs(ratio) >= 1 and math.isclose(ratio, round(ratio, 1), rel_tol=NEAR)
+    short = abs(ratio) >= 1 and math.isclose(ratio, round(ratio, 1), rel_tol=_NEAR)
     return f"{ratio:.1f} x" if short else f"{ratio:.3g} x"
 
 

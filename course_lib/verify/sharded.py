@@ -17,7 +17,7 @@ from course_lib import comm
 from course_lib.training.batches import Batch
 from course_lib.training.step import compute_gradients, storage_bytes
 
-BETAS, WEIGHT_DECAY = (0.9, 0.999), 0.01
+_BETAS, _WEIGHT_DECAY = (0.9, 0.999), 0.01
 ADAM_EPS = 1e-6  # so large that the last bit of a gradient near 0 does not turn a step round
 
 
@@ -114,11 +114,11 @@ class ShardedAdamW:
         """What torch.optim.AdamW does with its default settings, without the seconds that its first import takes."""
         self.steps += 1
         first, second = self.moments
-        first.lerp_(gradient, 1 - BETAS[0])
-        second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        corrections = [1 - beta**self.steps for beta in BETAS]
+        first.lerp_(gradient, 1 - _BETAS[0])
+        second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        corrections = [1 - beta**self.steps for beta in _BETAS]
         root = (second.sqrt() / corrections[1] ** 0.5).add_(ADAM_EPS)
-        self.mine.mul_(1 - self.learning_rate * WEIGHT_DECAY)
+        self.mine.mul_(1 - self.learning_rate * _WEIGHT_DECAY)
         self.mine.addcdiv_(first, root, value=-self.learning_rate / corrections[0])
 
     def state_bytes(self) -> HeldBytes:

@@ -139,7 +139,7 @@ print(*schedule.lists[1], sep="\n")
 # The executor is a loop over the list. Below is what it does with one instruction, and one computation backward. (`Forward` and `Backward` are both a `Compute`.) `saved` holds what forward left, a stage's input and output; `ready` a gradient until it is sent; `leaving` what is on its way. Find `hidden.backward(g)` of section 3.
 
 # %%
-display(viz.show_source(pipeline._Run.do), viz.show_source(pipeline._Run.backward))
+display(viz.show_source(pipeline.BatchRun.do), viz.show_source(pipeline.BatchRun.backward))
 
 # %% [markdown]
 # ### How much idle time is left?
@@ -219,7 +219,7 @@ viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank"
 # So make B at once, and W when you would be idle (Qi et al., 2023). Below, such a linear layer; `Deferred` puts it in place of every linear one. For W it keeps $x$ and $g$. **Predict** the bytes that wait in the perceptron, for 8 rows.
 
 # %%
-display(viz.show_source(deferred._Linear))
+display(viz.show_source(deferred.DeferredLinear))
 halves = copy.deepcopy(model)
 halves.zero_grad()
 with deferred.Deferred() as later:

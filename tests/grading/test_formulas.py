@@ -13,7 +13,7 @@ import torch
 
 from course_lib.checks import check
 from course_lib.checks.kit import runner
-from course_lib.checks.kit.formula import Call, Formula, _counted, formula_exercise
+from course_lib.checks.kit.formula import Call, Formula, formula_exercise, miscounted
 from course_lib.checks.kit.probe import why_probe_fails
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import bits, counting, needs, zero_ranks
@@ -95,7 +95,7 @@ def test_a_nan_is_no_crash_of_the_check():
 def test_one_rank_is_enough_for_formulas(answers):
     runner.shutdown()
     assert check("01.3", answers("solutions", "01_why_distributed")["count_parameters"]).passed
-    assert list(runner._pools) == [1]
+    assert list(runner.POOLS) == [1]
 
 
 def test_the_library_s_own_formula_is_no_answer():
@@ -142,9 +142,9 @@ def test_the_shapes_of_01_4_tell_its_ways_to_count_apart(given):
 @pytest.mark.parametrize("level", ["kept", "recompute"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_term_that_is_missing_in_01_7_s_first_shape_is_named(level, seed):
-    amounts = counting._tensors(counting.ACTIVATIONS.levels[level].cases[0].arguments(seed))
+    amounts = counting.tensors_of(counting.ACTIVATIONS.levels[level].cases[0].arguments(seed))
     for name, amount in amounts.items():
-        assert _counted(-amount, amounts).endswith(f"too few, exactly {name}")
+        assert miscounted(-amount, amounts).endswith(f"too few, exactly {name}")
 
 
 def test_the_presets_of_01_3_are_the_published_sizes():

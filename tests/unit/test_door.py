@@ -6,24 +6,32 @@ import importlib
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
 
 from course_lib import comm, costs, viz
 from course_lib.door import public_names
+from course_lib.verify import museum
 from tools.paths import ROOT
 
 
-def test_every_public_name_of_costs_is_found_and_has_one_home():
-    homes = [name for file in (ROOT / "course_lib" / "costs").glob("*/*.py") for name in public_names(file)]
+@pytest.mark.parametrize(("package", "pattern"), [(costs, "*/*.py"), (museum, "*.py")])
+def test_every_public_name_is_found_and_has_one_home(package, pattern):
+    files = [file for file in Path(package.__path__[0]).glob(pattern) if file.stem != "__init__"]
+    homes = [name for file in files for name in public_names(file)]
     assert [name for name, times in Counter(homes).items() if times > 1] == []
-    assert sorted(homes) == dir(costs) and "comm_time" in homes
-    assert all(hasattr(costs, name) for name in homes)
+    assert sorted(homes) == dir(package) and len(homes) > 10
+    assert all(hasattr(package, name) for name in homes)
+
+
+def test_a_name_is_what_its_file_defines():
     assert costs.comm_time.__module__ == "course_lib.costs.comm.collectives"
+    assert {"BUGS", "PIPELINE_BUGS"} <= set(dir(museum))
 
 
-@pytest.mark.parametrize("package", [costs, comm, viz], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [costs, comm, museum, viz], ids=lambda package: package.__name__)
 def test_no_name_at_a_door_is_also_a_file_s(package):
     """Whoever imports the file would find it in place of what it defines."""
     assert {file.name for file in iter_modules(package.__path__)} & set(dir(package)) == set()

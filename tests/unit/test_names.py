@@ -18,7 +18,6 @@ FILES = {
     "tests/test_low.py": "def test(monkeypatch): monkeypatch.setattr('course_lib.low.patched', 1)\n",
     "README.md": "Call `told()`; never alone.\n",
 }
-KEPT = ("config", "costs", "door", "hardware", "models", "presets", "ranks", "schedules", "split", "units")
 EXPECTED = {
     "course_lib.door.inner.hidden is public and used in its own file only",
     "course_lib.low.LIMIT is public and used in its own file only",
@@ -41,4 +40,4 @@ def test_uses_are_found_through_imports_attributes_doors_patches_and_code_in_tex
 
 
 def test_a_name_of_the_library_is_private_exactly_if_nobody_outside_its_file_uses_it():
-    assert [line for line in broken() if line.split(".")[1] in KEPT] == []
+    assert broken() == []

@@ -7,17 +7,17 @@ import re
 
 from course_lib.ranks.report import RankError
 
-UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
-WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
-LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
-COLLECTIVE = re.compile(r"waits? in \w+ #\d+")
-NO_HISTORY = "; backward starts at a tensor without history: was it detached? Only what is sent needs none"
+_UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
+_WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
+_LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
+_COLLECTIVE = re.compile(r"waits? in \w+ #\d+")
+_NO_HISTORY = "; backward starts at a tensor without history: was it detached? Only what is sent needs none"
 
 
 def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str:
     """What a hang, a crash or an exception in exercise `key` tells; `row` is the shape of one row of its tensors."""
     text = str(error).removesuffix("; all ranks were restarted, their variables are gone")
-    unwritten = UNWRITTEN.search(text)
+    unwritten = _UNWRITTEN.search(text)
     if unwritten and unwritten[1] != key:
         return f"it calls your answer to {unwritten[1]}, which is not written yet"
     if unwritten:
@@ -39,14 +39,14 @@ def _advice_on_hang(text: str) -> str:
     if receives and not sends:
         asked = "does each partner send to the rank that expects it, and wait() for each isend?"
         return f"; all that wait are receiving, nobody sends: {asked}"
-    if COLLECTIVE.search(text):
+    if _COLLECTIVE.search(text):
         return "; a collective waits until every rank of its group has called it"
     return ""
 
 
 def _partner_that_returned(text: str) -> str | None:
     """Who waits is in the report; a partner that is not has nothing left to do."""
-    found = [([int(rank) for rank in m[1].split(", ")], m[2], int(m[3])) for m in WAITS.finditer(text)]
+    found = [([int(rank) for rank in m[1].split(", ")], m[2], int(m[3])) for m in _WAITS.finditer(text)]
     waiting = {rank for ranks, _, _ in found for rank in ranks}
     for ranks, call, partner in found:
         if partner not in waiting:
@@ -60,8 +60,8 @@ def _partner_that_returned(text: str) -> str | None:
 
 def _advice_on_error(text: str, row: tuple[int, ...]) -> str:
     if "does not require grad and does not have a grad_fn" in text:
-        return NO_HISTORY
-    lengths = LENGTHS.search(text)
+        return _NO_HISTORY
+    lengths = _LENGTHS.search(text)
     if lengths and lengths[1] == lengths[3] and lengths[2] != lengths[4]:
         return f"; this check computes in {lengths[2]}: name no dtype, or take that of a tensor which you were given"
     if not lengths or lengths[2] != lengths[4] or abs(int(lengths[1]) - int(lengths[3])) != math.prod(row):

@@ -15,11 +15,11 @@ from course_lib.checks.kit.spec import Level
 from course_lib.errors import four_parts
 from course_lib.ranks.tasks import packed
 
-TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 def check(
-    exercise: str, answer: Any, *, part: str | None = None, seed: int = 0, timeout: float = TIMEOUT_S
+    exercise: str, answer: Any, *, part: str | None = None, seed: int = 0, timeout: float = _TIMEOUT_S
 ) -> CheckResult:
     """Check `answer`, a function or a dict of numbers, against exercise `"02.3"`; print and return the verdict.
 

@@ -19,15 +19,15 @@ from course_lib.verify.numbers import number_of
 from course_lib.verify.ratios import in_words, times
 
 Amounts = Mapping[str, float]
-LIBRARY = (
+_LIBRARY = (
     "course_lib.costs",
     "course_lib.schedules",
     "course_lib.split",
     "course_lib.training.sampler",
     "torch.utils.data",
 )  # hold the answers
-WORDS = "course_lib.schedules.instructions"  # what an answer may be made of
-MOST_TIMES = 4  # an amount that is missing five times over is a chance hit
+_WORDS = "course_lib.schedules.instructions"  # what an answer may be made of
+_MOST_TIMES = 4  # an amount that is missing five times over is a chance hit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ def watched(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[A
 
     def watch(frame: FrameType, event: str, detail: Any) -> None:
         name = frame.f_globals.get("__name__", "")
-        if event == "call" and name.startswith(LIBRARY) and name != WORDS:
+        if event == "call" and name.startswith(_LIBRARY) and name != _WORDS:
             used.append(f"{'.'.join(name.split('.')[:2])}.{frame.f_code.co_qualname.split('.')[0]}")
 
     sys.setprofile(watch)
@@ -150,7 +150,7 @@ def _verdict(
         return f"{where}: returned {_short(got)}, the reference {_short(want)}{_because(reason)}"
     reason = reason or in_large_units(got / want if want else 0.0)
     compared = f"your {formula.name} is {_ratio(got, want)} the reference"
-    return f"{where}: {compared}{_because(reason or _counted(got - want, formula.amounts(asked)))}"
+    return f"{where}: {compared}{_because(reason or miscounted(got - want, formula.amounts(asked)))}"
 
 
 def _equal(got: Any, want: float | None, tolerance: float) -> bool:
@@ -161,11 +161,11 @@ def _equal(got: Any, want: float | None, tolerance: float) -> bool:
     return math.isclose(got, want, rel_tol=tolerance)
 
 
-def _counted(difference: float, amounts: Amounts) -> str:
+def miscounted(difference: float, amounts: Amounts) -> str:
     """Which amount was counted too often or forgotten, if the difference is a few times just that."""
     for name, amount in amounts.items():
         count = difference / amount if amount else 0.0
-        if 0.5 < abs(count) <= MOST_TIMES and math.isclose(count, round(count), rel_tol=1e-9):
+        if 0.5 < abs(count) <= _MOST_TIMES and math.isclose(count, round(count), rel_tol=1e-9):
             often = f"{abs(round(count))} x " if abs(count) > 1.5 else ""
             return f"{abs(difference):,.0f} too {'many' if difference > 0 else 'few'}, exactly {often}{name}"
     return ""

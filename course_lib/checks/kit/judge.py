@@ -21,12 +21,12 @@ from course_lib.costs.comm.traffic import CommTime
 from course_lib.verify.causes import BYTES, MESSAGES, STEPS, explain
 from course_lib.verify.ratios import times
 
-TRAFFIC = {"messages": MESSAGES, "steps": STEPS, "bytes": BYTES}
-POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
+_TRAFFIC = {"messages": MESSAGES, "steps": STEPS, "bytes": BYTES}
+_POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tensors:
+class _Tensors:
     """What goes in on each rank, what must come out, and what it may cost."""
 
     arguments: Callable[[Case, int, int], tuple[Any, ...]]  # (case, seed, rank), called on the rank
@@ -38,7 +38,7 @@ class Tensors:
     extra: Callable[[Case, list[list[int]]], str | None] = lambda case, matrix: None
 
 
-class Given(NamedTuple):
+class _Given(NamedTuple):
     """What every rank's run starts from."""
 
     arguments: Callable[[Case, int, int], tuple[Any, ...]]
@@ -46,7 +46,7 @@ class Given(NamedTuple):
     seed: int
 
 
-class Report(NamedTuple):
+class _Report(NamedTuple):
     """What a rank's call returned, and whether it changed its own input."""
 
     result: Any
@@ -56,30 +56,30 @@ class Report(NamedTuple):
 def write_exercise(
     *, key: str, title: str, levels: Mapping[str, Level], hints: tuple[str, ...], **facts: Any
 ) -> ProbeExercise:
-    """An exercise whose answer is a function from tensor to tensor on every rank; `facts` are those of `Tensors`."""
-    tensors = Tensors(**facts)
+    """An exercise whose answer is a function from tensor to tensor on every rank; `facts` are those of `_Tensors`."""
+    tensors = _Tensors(**facts)
     return ProbeExercise(
         key=key,
         title=title,
-        inputs=lambda case, seed: Given(tensors.arguments, case, seed),
-        probe=attempt,
+        inputs=lambda case, seed: _Given(tensors.arguments, case, seed),
+        probe=_attempt,
         verdict=partial(_judge, tensors),
         levels=levels,
         hints=hints,
     )
 
 
-def attempt(function: Callable[..., Any], start: Given) -> Report:
+def _attempt(function: Callable[..., Any], start: _Given) -> _Report:
     """Runs on a rank."""
     given = start.arguments(start.case, start.seed, dist.get_rank())
     before = [value.clone() if isinstance(value, Tensor) else None for value in given]
     ledger.clear()
     result = function(*given)
     changed = any(copy is not None and not torch.equal(copy, now) for copy, now in zip(before, given, strict=True))
-    return Report(result.detach().clone() if isinstance(result, Tensor) else type(result).__name__, changed)
+    return _Report(result.detach().clone() if isinstance(result, Tensor) else type(result).__name__, changed)
 
 
-def _judge(tensors: Tensors, case: Case, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
+def _judge(tensors: _Tensors, case: Case, given: _Given, reports: tuple[_Report, ...], book: Ledger) -> str | None:
     """None if the run is right, else why not. The order is that of a learner's progress."""
     reason = (
         _wrong_form(tensors, case, reports)
@@ -91,7 +91,7 @@ def _judge(tensors: Tensors, case: Case, given: Given, reports: tuple[Report, ..
     return f"{case}: {reason}" if reason else None
 
 
-def _wrong_values(reports: tuple[Report, ...], puzzle: Puzzle, book: Ledger) -> str | None:
+def _wrong_values(reports: tuple[_Report, ...], puzzle: Puzzle, book: Ledger) -> str | None:
     results = [report.result.reshape(-1) for report in reports]
     ranks = range(puzzle.world_size)
     if only_own_part(results, puzzle) and all(book.messages(rank) >= puzzle.world_size - 1 for rank in ranks):
@@ -102,7 +102,7 @@ def _wrong_values(reports: tuple[Report, ...], puzzle: Puzzle, book: Ledger) -> 
     return diagnose(results, puzzle)
 
 
-def _wrong_form(tensors: Tensors, case: Case, reports: tuple[Report, ...]) -> str | None:
+def _wrong_form(tensors: _Tensors, case: Case, reports: tuple[_Report, ...]) -> str | None:
     for rank, report in enumerate(reports):
         if not isinstance(report.result, Tensor):
             return f"rank {rank} returned {report.result}, not a tensor: is there a return on every path?"
@@ -115,16 +115,16 @@ def _wrong_form(tensors: Tensors, case: Case, reports: tuple[Report, ...]) -> st
     return None
 
 
-def _input_changed(reports: tuple[Report, ...]) -> str | None:
+def _input_changed(reports: tuple[_Report, ...]) -> str | None:
     changed = [rank for rank, report in enumerate(reports) if report.input_changed]
     if not changed:
         return None
     return f"right result, but rank {changed[0]}'s input was overwritten: chunks are views; start from x.clone()"
 
 
-def _wrong_means(tensors: Tensors, case: Case, book: Ledger) -> str | None:
+def _wrong_means(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
     """Right values by a call that is the exercise itself, by no recorded call at all, or with messages left over."""
-    foreign = {e.operation for e in book.events} - POINT_TO_POINT - tensors.allowed
+    foreign = {e.operation for e in book.events} - _POINT_TO_POINT - tensors.allowed
     if tensors.forbidden_algorithm and any(e.algorithm == tensors.forbidden_algorithm for e in book.events):
         foreign = {f"all_reduce(..., algorithm={tensors.forbidden_algorithm!r})"}
     if foreign:
@@ -135,7 +135,7 @@ def _wrong_means(tensors: Tensors, case: Case, book: Ledger) -> str | None:
     return unmatched(book.events)
 
 
-def _too_much(tensors: Tensors, case: Case, book: Ledger) -> str | None:
+def _too_much(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
     """Messages and steps, bytes of the busiest rank and of all: each at most the formula's."""
     special = tensors.extra(case, book.matrix())
     return f"values right, {special}" if special else over_cost(tensors.cost(case), book.events, case.world_size)
@@ -153,7 +153,7 @@ def over_cost(cost: CommTime, events: Sequence[Event], world_size: int) -> str |
     for name, got, limit, unit in measures:
         if got > limit:
             text = f"values right, {name} {times(got / limit)} the target: {got} {unit}, target {limit}"
-            meaning = explain(got / limit, world_size, TRAFFIC[name])
+            meaning = explain(got / limit, world_size, _TRAFFIC[name])
             return f"{text}; {meaning}" if meaning else text
     return None
 

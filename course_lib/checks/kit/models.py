@@ -14,7 +14,7 @@ from course_lib.training.batches import Batch
 Kind = Literal["mlp", "gelu", "frozen", "tied", "deep", "buffers"]
 Tensors = Mapping[str, Tensor | None]
 IN, OUT = 6, 2  # of all of them, the perceptron's
-EXACT = 12  # gradients are multiples of it: their averages over 1 to 4 ranks are whole numbers in fp32 too
+_EXACT = 12  # gradients are multiples of it: their averages over 1 to 4 ranks are whole numbers in fp32 too
 
 
 class Tied(nn.Module):
@@ -56,7 +56,7 @@ def _buffers() -> nn.Module:
     return nn.Sequential(nn.Linear(IN, 4), norm, nn.GELU(), nn.Linear(4, OUT))
 
 
-MAKERS: dict[Kind, Callable[[], nn.Module]] = {
+_MAKERS: dict[Kind, Callable[[], nn.Module]] = {
     "mlp": MLP,
     "gelu": lambda: MLP(gelu=True),
     "frozen": _frozen,
@@ -78,7 +78,7 @@ def build(kind: Kind, seed: int, dtype: torch.dtype | None = None) -> nn.Module:
     """A model with the weights of a seed; the process's own random numbers go on as if nothing was drawn."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return MAKERS[kind]().to(dtype or torch.get_default_dtype())
+        return _MAKERS[kind]().to(dtype or torch.get_default_dtype())
 
 
 def rows_of(number: int, generator: torch.Generator) -> Batch:
@@ -107,7 +107,7 @@ def exact_gradients(model: nn.Module, world_size: int, seed: int) -> list[dict[s
     generator = torch.Generator().manual_seed(seed * 1009 + world_size)
     return [
         {
-            name: EXACT * torch.randint(-99, 100, p.shape, generator=generator).to(p.dtype)
+            name: _EXACT * torch.randint(-99, 100, p.shape, generator=generator).to(p.dtype)
             for name, p in trained(model).items()
         }
         for _ in range(world_size)

@@ -16,7 +16,7 @@ from course_lib.comm.traces import unmatched
 from course_lib.ranks.pool import START_LIMIT_S
 from course_lib.verify.equality import close
 
-SLIP_LIMIT_S = 10.0  # a slip ends by itself; on a busy machine it may take its time
+_SLIP_LIMIT_S = 10.0  # a slip ends by itself; on a busy machine it may take its time
 Says = str | Callable[..., str]
 Slips = Mapping[Says, Callable[..., Any]]  # a sentence, or one from case and trial, and what the wrong program is
 
@@ -78,7 +78,7 @@ def _slip_like(exercise: ProbeExercise, case: Run, seed: int, given: Any, trial:
     mine = exercise.left(case, given, trial)
     for says, program in exercise.slips.items() if mine is not None else ():
         other = _of_slip(exercise, program, case, seed)
-        if other.refused and alike(other.left, mine) and _passes_before(exercise, program, case, seed):
+        if other.refused and _alike(other.left, mine) and _passes_before(exercise, program, case, seed):
             return f"{case}: {says if isinstance(says, str) else says(case, trial)}"
     return ""
 
@@ -103,7 +103,7 @@ def _of_slip(exercise: ProbeExercise, program: Callable[..., Any], case: Run, se
     place = (exercise.key, program, case, seed)
     if place not in _of_slips:
         given = exercise.inputs(case, seed)
-        trial = run_call(exercise.probe, (program, given), case.world_size, timeout=SLIP_LIMIT_S)
+        trial = run_call(exercise.probe, (program, given), case.world_size, timeout=_SLIP_LIMIT_S)
         if unmatched(trial.events):
             drop_pool(case.world_size)
         if trial.error is not None:
@@ -112,12 +112,12 @@ def _of_slip(exercise: ProbeExercise, program: Callable[..., Any], case: Run, se
     return _of_slips[place]
 
 
-def alike(one: Any, other: Any) -> bool:
+def _alike(one: Any, other: Any) -> bool:
     """Equal, tensors up to rounding."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return close(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(map(_alike, one, other))
     return type(one) is type(other) and not isinstance(one, Tensor) and bool(one == other)

@@ -22,7 +22,7 @@ from course_lib.ranks.tasks import Outcome, Task, packed, typed_sources
 from course_lib.ranks.transcript import Transcript
 
 MOST_RANKS = 10  # in all pools of the checks together, about 50 MB each; the longest unused pool gives way
-_pools: dict[int, RankPool] = {}  # by world size, the last used one last
+POOLS: dict[int, RankPool] = {}  # by world size, the last used one last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,25 +52,25 @@ def run_call(function: Callable[..., Any], arguments: tuple[Any, ...], world_siz
 
 def drop_pool(world_size: int) -> None:
     """End a pool in which messages are still under way; the next trial starts a new one."""
-    pool = _pools.pop(world_size, None)
+    pool = POOLS.pop(world_size, None)
     if pool is not None:
         pool.kill()
 
 
 def shutdown() -> None:
     """End all pools of the checks."""
-    for world_size in list(_pools):
+    for world_size in list(POOLS):
         drop_pool(world_size)
 
 
 def _pool(world_size: int) -> RankPool:
-    pool = _pools.pop(world_size, None)
+    pool = POOLS.pop(world_size, None)
     if pool is None or not pool.alive:
-        while _pools and sum(_pools) + world_size > MOST_RANKS:
-            drop_pool(next(iter(_pools)))
+        while POOLS and sum(POOLS) + world_size > MOST_RANKS:
+            drop_pool(next(iter(POOLS)))
         pool = RankPool(world_size, "cpu")
         _run(pool, _warm_up, (), START_LIMIT_S, lambda rank, text: None)
-    _pools[world_size] = pool
+    POOLS[world_size] = pool
     return pool
 
 

@@ -15,8 +15,8 @@ from course_lib.verify.ratios import of_a_guess
 Given = Any  # an exercise's own NamedTuple: the numbers that the learner starts from, and what follows from them
 Number = float | Callable[[Given], float]  # fixed, or a formula over what is given; nan: there is none this time
 Slips = Mapping[str, Number | tuple[Number, ...]]  # what is said, and the wrong number or numbers that it is said of
-EXACT = 1_000_000  # a whole number below this one is not given rounded
-OWN = "that follows from your own numbers above: mend those"
+_EXACT = 1_000_000  # a whole number below this one is not given rounded
+_OWN = "that follows from your own numbers above: mend those"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _why_wrong(ask: Ask, answers: Mapping[str, Any], given: Given, ranks: int) -
         return None
     said = f"{ask.name} = {_short(guess)} {ask.unit}".rstrip()
     if _follows(ask, guess, answers, given):
-        return f"{said}: {OWN}"
+        return f"{said}: {_OWN}"
     return f"{said}: {_suggestion(ask, guess, right, given, ranks)}"
 
 
@@ -142,7 +142,7 @@ def _suggestion(ask: Ask, guess: float, right: float, given: Given, ranks: int) 
 
 def _rounded(guess: float, number: float) -> bool:
     """Whether the guess is the number, rounded or cut off to so many digits as the guess has, two or more."""
-    if guess * number <= 0 or (float(number).is_integer() and abs(number) < EXACT):
+    if guess * number <= 0 or (float(number).is_integer() and abs(number) < _EXACT):
         return False
     digits = next((n for n in range(1, 7) if float(f"{guess:.{n}g}") == guess), 0)
     unit = 10.0 ** (math.floor(math.log10(abs(guess))) + 1 - digits)  # of the guess's last digit
@@ -157,4 +157,4 @@ def suggest(ratio: float, world_size: int) -> str:
 
 
 def _short(number: float) -> str:
-    return f"{number:,.0f}" if number.is_integer() or abs(number) >= EXACT else f"{number:.6g}"
+    return f"{number:,.0f}" if number.is_integer() or abs(number) >= _EXACT else f"{number:.6g}"

@@ -45,7 +45,7 @@ class Puzzle:
 def diagnose(results: Sequence[Tensor], puzzle: Puzzle) -> str | None:
     """None if every rank's flat result is right, else one line on the first thing that is wrong."""
     wanted = [puzzle.wanted(rank) for rank in range(puzzle.world_size)]
-    if all(same(got, want) for got, want in zip(results, wanted, strict=True)):
+    if all(_same(got, want) for got, want in zip(results, wanted, strict=True)):
         return None
     return (
         _overall_ratio(results, wanted, puzzle.world_size)
@@ -59,12 +59,12 @@ def only_own_part(results: Sequence[Tensor], puzzle: Puzzle) -> bool:
     for rank, sources_of_rank in enumerate(puzzle.plan):
         if len(sources_of_rank) != 1 or len(sources_of_rank[0]) < 2:
             return False
-        if not same(results[rank], puzzle.blocks[rank][sources_of_rank[0][0][1]]):
+        if not _same(results[rank], puzzle.blocks[rank][sources_of_rank[0][0][1]]):
             return False
     return True
 
 
-def same(got: Tensor, want: Tensor) -> bool:
+def _same(got: Tensor, want: Tensor) -> bool:
     """Equal up to the rounding of one division; the inputs are integers, so that sums are exact."""
     return got.shape == want.shape and torch.allclose(got.double(), want.double(), rtol=1e-5, atol=1e-6)
 
@@ -84,7 +84,7 @@ def _shifted(results: Sequence[Tensor], wanted: Sequence[Tensor], puzzle: Puzzle
     world_size = len(wanted)
     for shift in range(1, world_size):
         others = [wanted[(rank + shift) % world_size] for rank in range(world_size)]
-        if all(same(got, other) for got, other in zip(results, others, strict=True)):
+        if all(_same(got, other) for got, other in zip(results, others, strict=True)):
             ring = shift == 1 and all(len(pieces) == 1 and len(pieces[0]) > 1 for pieces in puzzle.plan)
             last = f"chunk 0 is finished on rank {world_size - 1}, not on rank 0: start one chunk earlier"
             earlier = f"; {last}" if ring else ""
@@ -101,7 +101,7 @@ def _first_wrong_piece(results: Sequence[Tensor], puzzle: Puzzle) -> str:
         for number, sources in enumerate(sources_of_rank):
             want = puzzle.piece(sources)
             got = results[rank][start : start + len(want)]
-            if not same(got, want):
+            if not _same(got, want):
                 place = f"rank {rank}, numbers {start} to {start + len(want) - 1}"
                 return f"{place}: {_describe(got, number, sources, puzzle)}"
             start += len(want)
@@ -165,7 +165,7 @@ def _contributions(got: Tensor, chunk: int, puzzle: Puzzle) -> dict[int, float] 
 
 def _single_source(got: Tensor, columns: list[Tensor]) -> dict[int, float] | None:
     """For pieces too short for a unique sum: is it one rank's chunk as it was?"""
-    equal = [rank for rank, column in enumerate(columns) if same(column, got)]
+    equal = [rank for rank, column in enumerate(columns) if _same(column, got)]
     return {rank: float(rank == equal[0]) for rank in range(len(columns))} if equal else None
 
 

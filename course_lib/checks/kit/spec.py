@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGEST = {"float32": 999, "int64": 999, "bfloat16": 15}  # so that sums are exact in every order
+_LARGEST = {"float32": 999, "int64": 999, "bfloat16": 15}  # so that sums are exact in every order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Case:
         """The whole tensor that a rank starts from: integers, other ones on each rank and for each seed."""
         mixed = ((seed * 1009 + rank) * 1009 + self.world_size) * 1009 + self.length
         generator = torch.Generator().manual_seed(mixed)
-        largest = LARGEST[self.dtype]
+        largest = _LARGEST[self.dtype]
         values = torch.randint(1, largest, (self.length, *self.row), generator=generator)
         signs = torch.randint(0, 2, values.shape, generator=generator) * 2 - 1
         return (values * signs).to(getattr(torch, self.dtype))

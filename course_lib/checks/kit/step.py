@@ -26,14 +26,14 @@ from course_lib.verify.causes import OF_GRADIENTS, Causes
 from course_lib.verify.ratios import exactly
 
 FP32 = 4
-ROUGHLY = 1e-3  # in float32, of values that are right in float64
+_ROUGHLY = 1e-3  # in float32, of values that are right in float64
 TOO_EARLY = "was a torch.empty(...) used before its numbers had come in? With irecv, that is after wait()"
 Cause = tuple[float | Callable[[Any], float], Says]  # a ratio, and what gives just that; both may be of the case
 ALL_ZEROS: Cause = (0.0, "set to zero afterwards, or computed from an inbox before its handle's wait()?")
 Sent = Sequence[Sequence[tuple[int, int]]]  # [rank][other]: messages, and their bytes in all
 
 
-class Case(Protocol):
+class _Case(Protocol):
     """One run, and in its text which; it may `look` at traffic or time."""
 
     @property
@@ -53,7 +53,7 @@ class Words:
     traffic: str = ""
 
 
-WORDS = Words()
+_WORDS = Words()
 
 
 def step_exercise(
@@ -69,7 +69,7 @@ def step_exercise(
     look: Callable[[Any, Any, Sequence[Report], Ledger], str | None] = lambda *given: None,
     first: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
     also: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
-    words: Words = WORDS,
+    words: Words = _WORDS,
 ) -> ProbeExercise:
     """An exercise that is judged by `first`, then the gradients it leaves, then `also`.
 
@@ -112,7 +112,7 @@ def causes_of_averages(micro_batches: Callable[[Any], int] = lambda case: 1) -> 
     return (*common, (lambda case: case.world_size / 4, lambda case: fixed.format(case.world_size)))
 
 
-def _made(scene: Callable[[Any, int], Scene], case: Case, seed: int) -> Scene:
+def _made(scene: Callable[[Any, int], Scene], case: _Case, seed: int) -> Scene:
     with in_dtype(torch.float32 if case.look else torch.float64):
         return scene(case, seed)
 
@@ -125,13 +125,13 @@ def _values_first(cases: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(one for case in cases for one in ((replace(case, look=False), case) if case.look else (case,)))
 
 
-def _left(case: Case, scene: Scene, trial: Trial) -> Any:
+def _left(case: _Case, scene: Scene, trial: Trial) -> Any:
     """Gradients that are wrong; or, where traffic is looked at, the bytes of each message."""
     got, want = together(trial.reports), scene.wanted[0]
     if not case.look:
         return None if agree(got, want) else got
     sent = {pair: sorted(event.nbytes for event in sends) for pair, sends in sent_by_pair(trial.events).items()}
-    return sent, agree(got, want, ROUGHLY)
+    return sent, agree(got, want, _ROUGHLY)
 
 
 def possible(causes: Sequence[Cause], case: Any, levels: Mapping[str, Level]) -> Causes:
@@ -148,7 +148,7 @@ def wrong_values(scene: Scene, reports: Sequence[Report], causes: Causes, words:
     got, (want, _) = together(reports), scene.wanted
     if formal := malformed(got, want, words.nan):
         return formal
-    if not agree(got, want, ROUGHLY if scene.dtype == torch.float32 else None):
+    if not agree(got, want, _ROUGHLY if scene.dtype == torch.float32 else None):
         return differing(got, want, causes, scene.own)
     if any(report.changed for report in reports):
         return "right gradients, but the weights have changed: the optimizer comes later"
@@ -163,7 +163,7 @@ def _wrong_loss(scene: Scene, reports: Sequence[Report], words: Words) -> str | 
             return f"right gradients, but rank {rank} returned {loss}, not the loss as a number: loss.item()"
         if not isfinite(loss):
             return f"{where} is {loss}{f': {words.nan}' * (words.nan != TOO_EARLY)}"
-        if not isclose(loss, want, rel_tol=ROUGHLY if scene.dtype == torch.float32 else 1e-9):
+        if not isclose(loss, want, rel_tol=_ROUGHLY if scene.dtype == torch.float32 else 1e-9):
             return f"{where} is {exactly(loss / want)} that of all rows{words.loss}"
     return None
 

@@ -16,7 +16,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.verify.numbers import number_of
 
 Kind = Literal["normal", "small", "special"]
-HOW_MANY = 400  # patterns of a case
+_HOW_MANY = 400  # patterns of a case
 
 
 class Format(NamedTuple):
@@ -87,12 +87,12 @@ def draw(case: Patterns, seed: int) -> list[Number]:
     exponents = {"normal": range(1, ones), "small": range(1), "special": range(ones, ones + 1)}[case.kind]
     found = [
         Number(rng.randint(0, 1), rng.choice(exponents), rng.randint(0, last), form.exponent_bits, form.mantissa_bits)
-        for _ in range(HOW_MANY)
+        for _ in range(_HOW_MANY)
     ]
     return [n._replace(sign=i, mantissa=m) for n in found[:1] for i in (0, 1) for m in (0, 1, last)] + found
 
 
-def read_all(function: Callable[[int, int, int], Any], numbers: Sequence[Number]) -> list[Any]:
+def _read_all(function: Callable[[int, int, int], Any], numbers: Sequence[Number]) -> list[Any]:
     """Runs on a rank: what the function reads in each pattern, the name of a type where it is no number."""
     results = [function(number.bits, number.exponent_bits, number.mantissa_bits) for number in numbers]
     found = [(value, number_of(value)) for value in results]
@@ -154,7 +154,7 @@ def _as_small(n: Number, shift: int = 0) -> float:
     return n.factor * n.part * n.power(1 + shift)
 
 
-SPECIAL = "this exponent field is special, and you read it as that of a normal number"
+_SPECIAL = "this exponent field is special, and you read it as that of a normal number"
 SLIPS: Mapping[Kind, Mapping[str, Callable[[Number], float]]] = {
     "normal": {
         "the 1 before the point is missing; it counts, though it is not stored":
@@ -168,12 +168,12 @@ SLIPS: Mapping[Kind, Mapping[str, Callable[[Number], float]]] = {
             lambda n: n.factor * (1 + n.part) * n.power(n.exponent, 15) if n.exponent_bits == 8 else math.inf,
     },
     "small": {
-        SPECIAL: lambda n: _as_normal(n),
+        _SPECIAL: lambda n: _as_normal(n),
         "exactly 0.5 x the right value: the exponent is 1 - bias here, not 0 - bias": lambda n: _as_small(n, -1),
         "every number is 0, but only the one whose mantissa is 0 too is": lambda n: n.factor * 0.0,
     },
     "special": {
-        SPECIAL: lambda n: _as_normal(n),
+        _SPECIAL: lambda n: _as_normal(n),
         "inf for every pattern: with a mantissa other than 0 it is nan": lambda n: n.factor * math.inf,
         "nan for every pattern: with a mantissa of 0 it is inf": lambda n: math.nan,
         "the sign is not read: there is -inf too": lambda n: math.nan if n.mantissa else math.inf,
@@ -190,7 +190,7 @@ VALUE_OF_BITS = ProbeExercise(
     key="01.1",
     title="a number from its bits",
     inputs=draw,
-    probe=read_all,
+    probe=_read_all,
     verdict=verdict,
     levels={
         "normal": _level("normal", 2, ("bf16", "fp16", "fp8 e5m2", "fp32"), "as PyTorch reads them, in four formats"),

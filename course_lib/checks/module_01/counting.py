@@ -16,21 +16,21 @@ from course_lib.costs.model.parameters import model_parameters
 BF16 = 2
 
 
-class Model(NamedTuple):
+class _Model(NamedTuple):
     """Whose parameters are asked."""
 
     c: ModelConfig
 
 
 def _drawn(kind: Shape, text: str) -> Call:
-    return Call(text=text, arguments=lambda seed: Model(draw.shape(kind)(seed)))
+    return Call(text=text, arguments=lambda seed: _Model(draw.shape(kind)(seed)))
 
 
 def _preset(name: str) -> Call:
-    return Call(text=load_model(name).name, arguments=lambda seed: Model(load_model(name)))
+    return Call(text=load_model(name).name, arguments=lambda seed: _Model(load_model(name)))
 
 
-def _terms(asked: Model) -> Amounts:
+def _terms(asked: _Model) -> Amounts:
     """What a count may have too often or too seldom."""
     c = asked.c
     L, H, K = c.n_layers, c.hidden_size, c.kv_size
@@ -59,7 +59,7 @@ PARAMETERS = Formula(
     },
 )
 
-COUNT = formula_exercise(
+_COUNT = formula_exercise(
     key="01.3",
     title="count the parameters",
     formulas=(PARAMETERS,),
@@ -131,7 +131,7 @@ class Run(NamedTuple):
         return number if self.recompute else math.nan
 
 
-def _tensors(run: Run) -> Amounts:
+def tensors_of(run: Run) -> Amounts:
     """Bytes that may be missing or too much, in all layers that keep everything. In the first shape no two coincide."""
     c, tokens = run.c, run.batch * run.sequence
     each = run.full * tokens * BF16
@@ -160,7 +160,7 @@ KEPT = Formula(
     name="number of bytes",
     answer=lambda g: g.right,
     show=lambda g: f"{g.batch} sequence{'s' * (g.batch > 1)} of {g.sequence}, {draw.words(g.c)}",
-    amounts=_tensors,
+    amounts=tensors_of,
     slips={
         "recompute is not looked at: a layer keeps its input alone": lambda g: g.c.n_layers * g.whole,
         "that is one layer; they all wait for backward": lambda g: g.whole,

@@ -15,7 +15,7 @@ from course_lib.hardware import load_device
 DAY_S = 86_400
 
 
-class Training(NamedTuple):
+class _Training(NamedTuple):
     """What is trained on what, and how well that is used; the hardware's utilisation counts what ran again as work."""
 
     parameters: float
@@ -40,10 +40,10 @@ class Training(NamedTuple):
 
 
 def _drawn(kind: str, recomputed: float | None = None) -> Call:
-    def arguments(seed: int) -> Training:
+    def arguments(seed: int) -> _Training:
         pick = partial(draw.choice, seed=seed)
         share = draw.choice(f"again{kind}", seed, (0.25, 0.4, 0.6)) if recomputed is None else recomputed
-        return Training(
+        return _Training(
             parameters=pick("P", options=(7e9, 13e9, 70e9)),
             tokens=pick("T", options=(1e12, 2e12, 15e12)),
             gpus=pick("N", options=(256, 384, 1024)),
@@ -58,11 +58,11 @@ def _drawn(kind: str, recomputed: float | None = None) -> Call:
 
 def _published(run: TrainingRun, kind: str) -> Call:
     share = run.model_utilisation() if kind == "model" else run.hardware_utilisation()
-    given = Training(run.parameters, run.tokens, run.gpus, run.device.peak_flops_per_s(), share, kind, 1.0)
+    given = _Training(run.parameters, run.tokens, run.gpus, run.device.peak_flops_per_s(), share, kind, 1.0)
     return Call(text=f"{run.name}, utilisation of the {kind}", arguments=lambda seed: given)
 
 
-def _show(g: Training) -> str:
+def _show(g: _Training) -> str:
     speed = f"{g.gpus} GPUs of {g.peak_flops_per_s:.3g} FLOP/s, {g.utilisation:.3g} of it"
     return f"{g.parameters:.3g} parameters, {g.tokens:.3g} tokens, {speed}, recomputed {g.recomputed:g}"
 
@@ -89,7 +89,7 @@ DAYS = Formula(
     },
 )  # fmt: skip
 
-TRAINING_DAYS = formula_exercise(
+_TRAINING_DAYS = formula_exercise(
     key="01.9",
     title="days of training, by two utilisations",
     formulas=(DAYS,),

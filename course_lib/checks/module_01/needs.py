@@ -96,9 +96,9 @@ BINARY = "with GiB; a GPU's printed GB is 10^9 bytes"
 DOWN = "rounded down: the rest of the states needs a GPU too"
 EITHER = "rounded down (the rest needs a GPU too), or with GiB (a GPU's printed GB is 10^9 bytes)"
 
-gb = partial(Ask, unit="GB", tolerance=0.001)
+_gb = partial(Ask, unit="GB", tolerance=0.001)
 
-NEEDS = NumberExercise(
+_NEEDS = NumberExercise(
     key="01.4",
     title="assess memory needs",
     given=given,
@@ -113,16 +113,16 @@ NEEDS = NumberExercise(
             }, tolerance=1e-12),  # the head's bias is less than a millionth
         )),
         "states": Group(3, (
-            gb("workshop_gb", answer=lambda g: g.states("workshop") / GB, slips={
+            _gb("workshop_gb", answer=lambda g: g.states("workshop") / GB, slips={
                 IN_GIB: lambda g: g.states("workshop") / GiB,
                 "those are bytes": lambda g: g.states("workshop"),
             }),
-            gb("states_gb", answer=lambda g: g.states("zero") / GB, slips={
+            _gb("states_gb", answer=lambda g: g.states("zero") / GB, slips={
                 "that is the workshop's 14; the gradients have 2 bytes": lambda g: g.states("workshop") / GB,
                 IN_GIB: lambda g: g.states("zero") / GiB,
                 "that counts gradients in fp32; these are bf16": lambda g: g.states("megatron") / GB,
             }),
-            gb("fp32_gradients_gb", answer=lambda g: g.states("megatron") / GB, slips={
+            _gb("fp32_gradients_gb", answer=lambda g: g.states("megatron") / GB, slips={
                 "that is with bf16 gradients; in fp32 they have 4 bytes": lambda g: g.states("zero") / GB,
                 "the gradients are 4 bytes instead of 2: that adds 2 bytes, not 4": lambda g: 20 * g.P / GB,
             }),
@@ -142,7 +142,7 @@ NEEDS = NumberExercise(
             }),
         )),
         "batch": Group(2, (
-            gb("sequence_gb", answer=lambda g: g.sequence / GB, slips={
+            _gb("sequence_gb", answer=lambda g: g.sequence / GB, slips={
                 "the formula counts numbers; each has 2 bytes in bf16": lambda g: g.sequence / 2 / GB,
                 "4 bytes a number? In bf16 it has 2": lambda g: 2 * g.sequence / GB,
                 IN_GIB: lambda g: g.sequence / GiB,

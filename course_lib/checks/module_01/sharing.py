@@ -37,14 +37,14 @@ class States(NamedTuple):
 
     def split(self) -> tuple[int, int]:
         """Bytes per parameter that every rank holds, and those that the ranks share."""
-        return whole_and_shared(self.stage, self.w, self.g, self.o)
+        return _whole_and_shared(self.stage, self.w, self.g, self.o)
 
     def summed(self, part: Callable[[int, int], int], firsts: tuple[int, int, int] = (3, 2, 1)) -> int:
         """`part` of the bytes of each kind, and the stage from which on it is shared."""
         return sum(part(each, first) for each, first in zip((self.w, self.g, self.o), firsts, strict=True))
 
 
-def whole_and_shared(stage: int, w: int, g: int, o: int) -> tuple[int, int]:
+def _whole_and_shared(stage: int, w: int, g: int, o: int) -> tuple[int, int]:
     """Bytes per parameter that every rank holds, and those that the ranks share."""
     return {0: (w + g + o, 0), 1: (w + g, o), 2: (w, g + o), 3: (0, w + g + o)}[stage]
 
@@ -83,7 +83,7 @@ BYTES = Formula(
     },
 )  # fmt: skip
 
-ZERO_BYTES = formula_exercise(
+_ZERO_BYTES = formula_exercise(
     key="01.5",
     title="memory of the ZeRO stages",
     formulas=(BYTES,),
@@ -115,7 +115,7 @@ ZERO_BYTES = formula_exercise(
 )
 
 
-class Fit(NamedTuple):
+class _Fit(NamedTuple):
     """Parameters, bytes of activations and of memory on each GPU, and ZeRO's stage."""
 
     n: int
@@ -127,7 +127,7 @@ class Fit(NamedTuple):
     def split(self) -> tuple[int, int]:
         """Bytes per parameter that every GPU holds, and those that they share."""
         zero = find_convention("zero")
-        return whole_and_shared(self.stage, zero.weights, zero.gradients, zero.optimizer)
+        return _whole_and_shared(self.stage, zero.weights, zero.gradients, zero.optimizer)
 
     @property
     def room(self) -> int:
@@ -157,30 +157,30 @@ class Fit(NamedTuple):
 
 
 def _gpus_case(text: str, stage: int, *, activations: bool, fits: bool = True) -> Call:
-    def arguments(seed: int) -> Fit:
+    def arguments(seed: int) -> _Fit:
         memory = draw.choice(f"{text}{stage}", seed, (40, 80)) * GB
-        whole = whole_and_shared(stage, 2, 2, 12)[0]
+        whole = _whole_and_shared(stage, 2, 2, 12)[0]
         most = memory // whole if whole else 5 * 10**11
         n = draw.number(f"n{text}{stage}", seed, most // 4, most // 2) if fits else int(1.5 * most)
         room = memory - whole * n
         filled = draw.number(f"a{text}{stage}", seed, room // 8, room // 2) if activations and fits else 0
-        return Fit(n, filled, memory, stage)
+        return _Fit(n, filled, memory, stage)
 
     return Call(text=f"{text}, stage {stage}", arguments=arguments)
 
 
-def _show_gpus(g: Fit) -> str:
+def _show_gpus(g: _Fit) -> str:
     size = f"{g.memory:,} bytes" if g.memory % GB else f"{g.memory // GB} GB"
     return f"{g.n:,} parameters, {g.activations:,} bytes of activations, {size}"
 
 
 def _fixed(text: str, *arguments: int) -> Call:
-    return Call(text=f"{text}, stage {arguments[-1]}", arguments=lambda seed: Fit(*arguments))
+    return Call(text=f"{text}, stage {arguments[-1]}", arguments=lambda seed: _Fit(*arguments))
 
 
-def _room_used_up(seed: int) -> Fit:
+def _room_used_up(seed: int) -> _Fit:
     """Everything divides, and still no number of GPUs is enough: activations fill each of them."""
-    return Fit(draw.number("full", seed, 10**9, 10**10), 80 * GB, 80 * GB, 3)
+    return _Fit(draw.number("full", seed, 10**9, 10**10), 80 * GB, 80 * GB, 3)
 
 
 GPUS = Formula(
@@ -199,7 +199,7 @@ GPUS = Formula(
     },
 )  # fmt: skip
 
-GPUS_NEEDED = formula_exercise(
+_GPUS_NEEDED = formula_exercise(
     key="01.8",
     title="how many GPUs",
     formulas=(GPUS,),

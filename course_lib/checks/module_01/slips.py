@@ -70,7 +70,7 @@ ROUNDED = "rounded too far: all numbers here are taken to 0.1 %"
 ask = partial(Ask, tolerance=0.001)
 count = partial(ask, unit="parameters")
 
-SLIPS = NumberExercise(
+_SLIPS = NumberExercise(
     key="01.10",
     title="find the wrong number: four printed slips",
     given=given,

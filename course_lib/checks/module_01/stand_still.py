@@ -43,7 +43,7 @@ class Report(NamedTuple):
     input_changed: bool
 
 
-def draw(case: Training, seed: int) -> Run:
+def _draw(case: Training, seed: int) -> Run:
     """Weights between 1 and 2, each with gradients of one sign; one update is lost even in fp16."""
     generator = torch.Generator().manual_seed(seed * 1009 + case.steps + len(case.shape))
     weights = 1 + torch.randint(16, 112, case.shape, generator=generator) / 128
@@ -62,7 +62,7 @@ def train(function: Callable[..., Any], run: Run) -> Report:
     return Report(kept, not torch.equal(before, run.weights))
 
 
-def verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
+def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """The weights must be those of a training that never rounds, rounded once."""
     got, input_changed = reports[0]
     if not isinstance(got, Tensor):
@@ -96,12 +96,12 @@ def _how_far(moved: Tensor, path: Tensor, run: Run) -> str:
     return f"the weights moved {share:.3g} of the way: which sum is still kept in 16 bits, or which step left out?"
 
 
-STAND_STILL = ProbeExercise(
+_STAND_STILL = ProbeExercise(
     key="01.2",
     title="find the bug: weights that stand still",
-    inputs=draw,
+    inputs=_draw,
     probe=train,
-    verdict=verdict,
+    verdict=_verdict,
     levels={
         "moves": Level(
             points=2,

@@ -22,9 +22,9 @@ from course_lib.split import split_sizes
 from course_lib.verify.ratios import times
 
 Look = Literal["values", "memory", "bytes"]
-BF16, FP32 = 2, 4
+BF16, _FP32 = 2, 4
 # With Adam's own eps, a sum in place of an average would not show.
-ADAMW = {"lr": 0.25, "eps": 1.0, "weight_decay": 0.0}
+_ADAMW = {"lr": 0.25, "eps": 1.0, "weight_decay": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def draw(case: Training, seed: int) -> Run:
     return Run(weights.bfloat16(), [[gradient(rank) for rank in range(case.world_size)] for _ in range(case.steps)])
 
 
-def warm_up() -> None:
+def _warm_up() -> None:
     """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 
@@ -81,7 +81,7 @@ def train(function: Callable[..., Any], run: Run) -> Report:
     made: list[torch.optim.AdamW] = []
 
     def make_optimizer(parameters: Iterable[Tensor]) -> torch.optim.AdamW:
-        made.append(torch.optim.AdamW(parameters, **ADAMW))  # type: ignore[arg-type]
+        made.append(torch.optim.AdamW(parameters, **_ADAMW))  # type: ignore[arg-type]
         return made[-1]
 
     ledger.clear()
@@ -100,7 +100,7 @@ def _held(optimizer: torch.optim.AdamW) -> list[Tensor]:
     return own + moments
 
 
-def verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
+def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """Values, then who kept what, then the traffic."""
     reason = _wrong_form(case, reports) or _wrong_values(run, [report.result for report in reports])
     if reason is None and any(report.input_changed for report in reports):
@@ -160,7 +160,7 @@ def _which_shard(run: Run, results: list[Tensor], right: Tensor) -> str:
 def trained(run: Run, *, only: int | None = None, divisor: int | None = None) -> Tensor:
     """The fp32 copy after training on one device, by the average over ranks or the gradients of one rank alone."""
     copy = torch.nn.Parameter(run.weights.float())
-    optimizer = torch.optim.AdamW([copy], **ADAMW)  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW([copy], **_ADAMW)  # type: ignore[arg-type]
     for step in run.gradients:
         total = torch.stack(step).float().sum(0) / (divisor or len(step))
         copy.grad = total if only is None else step[only].float()
@@ -183,12 +183,12 @@ def _wrong_means(book: Ledger) -> str | None:
 def _kept_too_much(case: Training, reports: Sequence[Report]) -> str | None:
     shards = split_sizes(case.length, case.world_size)
     for rank, (report, shard) in enumerate(zip(reports, shards, strict=True)):
-        got, limit = report.kept_bytes, 3 * FP32 * shard
+        got, limit = report.kept_bytes, 3 * _FP32 * shard
         if got == limit:
             continue
         if report.holds_a_view:
             text = f"{times(got / limit)} the target: your part is a view, and the whole copy is still behind it"
-        elif got == 3 * FP32 * case.length:
+        elif got == 3 * _FP32 * case.length:
             text = f"exactly {times(got / limit)} the target: the state of all weights; a rank needs its shard's"
         else:
             text = f"{times(got / limit)} the target: an fp32 copy and two moments for each of its {shard} weights"
@@ -234,13 +234,13 @@ def _each(case: Training, by_rank: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(case.steps * sum(both) for both in zip(*by_rank, strict=True))
 
 
-ZERO_1 = ProbeExercise(
+_ZERO_1 = ProbeExercise(
     key="01.6",
     title="ZeRO-1 in mixed precision",
     inputs=draw,
     probe=train,
-    verdict=verdict,
-    warm_up=warm_up,
+    verdict=_verdict,
+    warm_up=_warm_up,
     levels={
         "values": Level(
             points=2,

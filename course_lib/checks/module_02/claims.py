@@ -36,9 +36,9 @@ def given(seed: int) -> Given:
 
 
 seconds = partial(Ask, unit="s", tolerance=0.001)
-fixed = partial(Ask, collective=False)
+_fixed = partial(Ask, collective=False)
 
-CLAIMS = NumberExercise(
+_CLAIMS = NumberExercise(
     key="02.10",
     title="find the wrong number: two claims from real slides",
     given=given,
@@ -57,19 +57,19 @@ CLAIMS = NumberExercise(
             }),
         ), "right. M/B holds if M is the whole tensor; if each rank brings M, the time grows with the ranks"),
         "nvlink": Group(3, (
-            fixed("links_per_pair", "links", PAIR, {
+            _fixed("links_per_pair", "links", PAIR, {
                 "75 GB/s would be 3 links of 25 GB/s; a GPU has 18 links for 3 others": 3,
                 "a GPU has no link to itself: 3 others share the 18": LINKS / GPUS,
             }),
-            fixed("pair_one_way", "GB/s", LINK * PAIR, {
+            _fixed("pair_one_way", "GB/s", LINK * PAIR, {
                 "that is the slide's number: it belongs to 3 links; how many does a pair have?": 75,
                 "that counts both directions": 2 * LINK * PAIR,
                 "that is what one GPU sends to all three others": LINK * LINKS,
             }),
-            fixed("one_gpu_both_ways", "GB/s", 2 * LINK * LINKS, {
+            _fixed("one_gpu_both_ways", "GB/s", 2 * LINK * LINKS, {
                 "that is one direction; the data sheet counts both": LINK * LINKS,
             }),
-            fixed("whole_node_both_ways", "GB/s", LINK * LINKS * GPUS, {
+            _fixed("whole_node_both_ways", "GB/s", LINK * LINKS * GPUS, {
                 "900 is one GPU's links, both ways; the slide counts it as the whole node's": 2 * LINK * LINKS,
                 "each link has two ends: that counts it twice": 2 * LINK * LINKS * GPUS,
             }),

@@ -24,7 +24,7 @@ def chunks_of_all(case: Case, seed: int) -> list[list[Tensor]]:
     return [[c.reshape(-1) for c in case.whole(seed, rank).tensor_split(p)] for rank in range(p)]
 
 
-def elements_of_all(case: Case, seed: int) -> list[list[Tensor]]:
+def _elements_of_all(case: Case, seed: int) -> list[list[Tensor]]:
     """Every rank's tensor, flattened first, in `world_size` chunks."""
     p = case.world_size
     return [list(case.whole(seed, rank).reshape(-1).tensor_split(p)) for rank in range(p)]
@@ -34,7 +34,7 @@ def everything_everywhere(case: Case, seed: int) -> Puzzle:
     """All ranks end with the sum of all tensors."""
     ranks = range(case.world_size)
     plan = [[[(source, chunk) for source in ranks] for chunk in ranks] for _ in ranks]
-    return Puzzle(blocks=elements_of_all(case, seed), plan=plan)
+    return Puzzle(blocks=_elements_of_all(case, seed), plan=plan)
 
 
 def whole_shape(case: Case, rank: int) -> tuple[int, ...]:

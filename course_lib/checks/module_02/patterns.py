@@ -28,7 +28,7 @@ def _broadcast(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=blocks, plan=[[[(case.root, 0)]] for _ in ranks])
 
 
-TREE_BROADCAST = write_exercise(
+_TREE_BROADCAST = write_exercise(
     key="02.5",
     title="tree broadcast",
     arguments=_tensor_and_root,
@@ -94,7 +94,7 @@ def _slow_links(case: Case, matrix: list[list[int]]) -> str | None:
     return f"bytes between nodes {times(got / limit)} the target ({got} B, target {limit}): {advice}"
 
 
-HIERARCHICAL = write_exercise(
+_HIERARCHICAL = write_exercise(
     key="02.6",
     title="hierarchical all-reduce",
     arguments=_node_groups,
@@ -146,7 +146,7 @@ def _all_to_all(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=inputs.chunks_of_all(case, seed), plan=plan)
 
 
-ALL_TO_ALL = write_exercise(
+_ALL_TO_ALL = write_exercise(
     key="02.7",
     title="all-to-all",
     arguments=inputs.own_tensor,

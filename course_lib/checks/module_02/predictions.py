@@ -36,7 +36,7 @@ def given(seed: int) -> Given:
     return Given(draw.choice((4, 8, 16, 32)), draw.choice((16, 32, 128, 256, 512)) * MiB)
 
 
-TRAFFIC = NumberExercise(
+_TRAFFIC = NumberExercise(
     key="02.1",
     title="bytes, steps and seconds",
     given=given,

@@ -21,7 +21,7 @@ def _average(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, divisor=case.world_size)
 
 
-RING_MAX = write_exercise(
+_RING_MAX = write_exercise(
     key="02.8",
     title="find the bug: right values, too many bytes",
     arguments=inputs.own_tensor,
@@ -43,7 +43,7 @@ RING_MAX = write_exercise(
     ),
 )
 
-RING_AVERAGE = write_exercise(
+_RING_AVERAGE = write_exercise(
     key="02.9",
     title="find the bug: right on 2 ranks only",
     arguments=inputs.own_tensor,

@@ -45,7 +45,7 @@ def _all_gather(case: Case, seed: int) -> Puzzle:
     return Puzzle(blocks=blocks, plan=[[[(source, 0)] for source in ranks] for _ in ranks])
 
 
-REDUCE_SCATTER = write_exercise(
+_REDUCE_SCATTER = write_exercise(
     key="02.2",
     title="ring reduce-scatter",
     arguments=inputs.own_tensor,
@@ -65,7 +65,7 @@ REDUCE_SCATTER = write_exercise(
     ),
 )
 
-ALL_GATHER = write_exercise(
+_ALL_GATHER = write_exercise(
     key="02.3",
     title="ring all-gather",
     arguments=_shard,
@@ -82,7 +82,7 @@ ALL_GATHER = write_exercise(
     ),
 )
 
-ALL_REDUCE = write_exercise(
+_ALL_REDUCE = write_exercise(
     key="02.4",
     title="ring all-reduce out of the two",
     arguments=inputs.own_tensor,

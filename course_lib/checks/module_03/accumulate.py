@@ -43,7 +43,7 @@ class Accumulation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accumulated(Scene):
+class _Accumulated(Scene):
     """The step, and a plain backward on the first micro-batch after it."""
 
     batches: list[list[Batch]]  # by rank the micro-batches
@@ -56,12 +56,12 @@ class Accumulated(Scene):
         return models.gradients(model.module)
 
 
-def scene(case: Accumulation, seed: int) -> Accumulated:
+def _scene(case: Accumulation, seed: int) -> _Accumulated:
     """Random rows and classes."""
     model = models.build(case.model, seed)
     generator = torch.Generator().manual_seed(seed * 1009 + sum(case.rows) * 10 + case.world_size)
     batches = [[models.rows_of(rows, generator) for rows in case.rows] for _ in range(case.world_size)]
-    return Accumulated(
+    return _Accumulated(
         parts=[model] * case.world_size,
         arguments=lambda model, rank: (DistributedDataParallel(model, bucket_bytes=BUCKET_BYTES), batches[rank]),
         loss=partial(_loss, model, batches),
@@ -93,7 +93,7 @@ def accumulated(
             (F.cross_entropy(model(inputs), targets) * weight(len(targets), rows)).backward()
 
 
-def _no_longer_averaged(case: Accumulation, given: Accumulated, reports: Sequence[Report]) -> str | None:
+def _no_longer_averaged(case: Accumulation, given: _Accumulated, reports: Sequence[Report]) -> str | None:
     later = {(rank, name): x for rank, report in enumerate(reports) for name, x in report.more.items()}
     first = partial(_loss, given.parts[0], [mine[:1] for mine in given.batches])
     if agree(later, given.on_one_device(first)[0]):
@@ -113,10 +113,10 @@ def _wrong_calls(case: Accumulation, given: Scene, reports: Sequence[Report], bo
     return f"{text}{every if got == target * len(case.rows) else ''}{forward}"
 
 
-ACCUMULATE = step_exercise(
+_ACCUMULATE = step_exercise(
     key="03.7",
     title="accumulate, then average once",
-    scene=scene,
+    scene=_scene,
     slips={
         "every rank still has the gradient of its own share: was no_sync left before the last micro-batch's forward?": (
             partial(accumulated, quiet=lambda many: many)

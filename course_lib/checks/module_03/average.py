@@ -40,7 +40,7 @@ class Averaging:
         return ", ".join(parts)
 
 
-def scene(case: Averaging, seed: int) -> Scene:
+def _scene(case: Averaging, seed: int) -> Scene:
     """Each rank has gradients of its own, as if backward had run on its share."""
     model, p = models.build(case.model, seed), case.world_size
     found = models.exact_gradients(model, p, seed)
@@ -62,12 +62,12 @@ def scene(case: Averaging, seed: int) -> Scene:
     return Scene(parts=[model] * p, arguments=arguments, loss=loss, alone=alone)
 
 
-def everyone(p: nn.Parameter) -> float:
+def _everyone(p: nn.Parameter) -> float:
     """Among how many the sum is divided."""
     return dist.get_world_size()
 
 
-def holders(p: nn.Parameter) -> float:
+def _holders(p: nn.Parameter) -> float:
     """How many ranks have a gradient."""
     return comm.all_reduce(torch.tensor([float(p.grad is not None)])).item()
 
@@ -78,7 +78,7 @@ def average_in_buckets(
     *,
     order: Callable[[list[nn.Parameter]], Any] = reversed,
     full: Callable[[int, int, int], bool] = lambda held, more, limit: held >= limit,
-    among: Callable[[nn.Parameter], float] = everyone,
+    among: Callable[[nn.Parameter], float] = _everyone,
     also_frozen: bool = False,
     but_last: int = 0,
 ) -> None:
@@ -110,13 +110,13 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-BY_HAND = step_exercise(
+_BY_HAND = step_exercise(
     key="03.1",
     title="average gradients by hand",
-    scene=scene,
+    scene=_scene,
     slips={
         "what one share alone reaches is divided by 1 here: divide by all ranks, since the others add zero": (
-            lambda model: average_in_buckets(model, 1, among=holders)
+            lambda model: average_in_buckets(model, 1, among=_holders)
         ),
         "values right, but all gradients travel in one all-reduce; here each has its own": (
             lambda model: average_in_buckets(model, 1 << 20)
@@ -162,10 +162,10 @@ BY_HAND = step_exercise(
     ),
 )
 
-IN_BUCKETS = step_exercise(
+_IN_BUCKETS = step_exercise(
     key="03.6",
     title="gradients in buckets",
-    scene=scene,
+    scene=_scene,
     slips={
         "values right, but the buckets are filled from the first parameter on: backward has the last gradients first": (
             partial(average_in_buckets, order=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_03.hunts import Answer, Hunt, MeanOfMeans, hunt
 
-LOOKS_RIGHT = hunt(
+_LOOKS_RIGHT = hunt(
     key="03.8",
     title="find the bug: a loss curve that looks right",
     answer=Answer(
@@ -52,7 +52,7 @@ LOOKS_RIGHT = hunt(
     ),
 )
 
-FIRST_STEP = hunt(
+_FIRST_STEP = hunt(
     key="03.9",
     title="find the bug: right in the first step",
     answer=Answer(

@@ -33,10 +33,10 @@ from course_lib.verify import RUNGS
 from course_lib.verify.numbers import number_of
 
 Look = Literal["diagnosis", "values", "calls"]
-RATE = 0.1
-FP64 = 8
-CAUSES = causes_of_averages(lambda case: case.accumulation)
-WORDS = Words(too_much="each rank computes its own share, in its micro-batches")
+_RATE = 0.1
+_FP64 = 8
+_CAUSES = causes_of_averages(lambda case: case.accumulation)
+_WORDS = Words(too_much="each rank computes its own share, in its micro-batches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Answer(NamedTuple):
     way_out: str
 
 
-def draw(case: Hunt, seed: int) -> Given:
+def _draw(case: Hunt, seed: int) -> Given:
     """The same batches on all ranks."""
     generator = torch.Generator().manual_seed(seed * 1009 + sum(case.rows) + case.world_size)
     batches = []
@@ -96,16 +96,16 @@ def draw(case: Hunt, seed: int) -> Given:
     return Given(case, 1 + 10 * seed, batches)
 
 
-def warm_up() -> None:
+def _warm_up() -> None:
     """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=_RATE)
 
 
-def attempt(answer: Callable[..., Any], given: Given) -> Trained:
+def _attempt(answer: Callable[..., Any], given: Given) -> Trained:
     """Runs on a rank: `answer` is the class of a trainer."""
     case, rank = given.case, dist.get_rank()
     model = models.build(case.model, given.seed + rank, torch.float64)
-    trainer = answer(model, TrainConfig(learning_rate=RATE, accumulation=case.accumulation))
+    trainer = answer(model, TrainConfig(learning_rate=_RATE, accumulation=case.accumulation))
     if case.look == "diagnosis":
         return Trained(trainer.diagnosis(), [])
     module, found = getattr(trainer.model, "module", trainer.model), []
@@ -113,14 +113,14 @@ def attempt(answer: Callable[..., Any], given: Given) -> Trained:
         ledger.clear()
         with forwards_of(module) as forwards:
             loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
-        long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > FP64]
+        long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > _FP64]
         more = {"calls": len({event.call for event in long})}
         found.append(Report(gradients_on(rank, module), loss, False, False, forwards, more))
         trainer.update()
     return Trained(None, found)
 
 
-def scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
+def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
     """One step, from the weights that the model has."""
     p, total = case.world_size, steps.count_targets(batch)
     shares = [share(batch, rank, p) for rank in range(p)]
@@ -150,10 +150,10 @@ def hunt(
     return ProbeExercise(
         key=key,
         title=title,
-        inputs=draw,
-        probe=attempt,
+        inputs=_draw,
+        probe=_attempt,
         verdict=verdict,
-        warm_up=warm_up,
+        warm_up=_warm_up,
         levels=levels,
         hints=hints,
         slips=slips,
@@ -162,12 +162,12 @@ def hunt(
 
 
 def _first_wrong(case: Hunt, given: Given, reports: Sequence[Trained], levels: dict[str, Level]) -> str | None:
-    causes, model = possible(CAUSES, case, levels), models.build(case.model, given.seed, torch.float64)
+    causes, model = possible(_CAUSES, case, levels), models.build(case.model, given.seed, torch.float64)
     for number, batch in enumerate(given.batches):
         mine = [report.steps[number] for report in reports]
-        if reason := wrong_values(scene(case, model, batch), mine, causes, WORDS):
+        if reason := wrong_values(_scene(case, model, batch), mine, causes, _WORDS):
             return f"step {number + 1}: {reason}"
-        steps.sgd_update(model, RATE)
+        steps.sgd_update(model, _RATE)
     return None
 
 
@@ -199,7 +199,7 @@ def _left(case: Hunt, given: Given, trial: Trial) -> Any:
         return None
     got = together([report.steps[0] for report in trial.reports])
     model = models.build(case.model, given.seed, torch.float64)
-    return None if agree(got, scene(case, model, given.batches[0]).wanted[0]) else got
+    return None if agree(got, _scene(case, model, given.batches[0]).wanted[0]) else got
 
 
 def _wrong_diagnosis(answer: Answer, found: Any) -> str | None:
@@ -219,7 +219,7 @@ def _wrong_diagnosis(answer: Answer, found: Any) -> str | None:
 
 def _wrong_calls(case: Hunt, mine: Sequence[Report]) -> str | None:
     lengths = [p.numel() for p in models.trained(models.build(case.model, 0)).values()]
-    target = len(fill_buckets(lengths[::-1], itemsize=FP64))
+    target = len(fill_buckets(lengths[::-1], itemsize=_FP64))
     for number, report in enumerate(mine, start=1):
         if case.look == "calls" and (got := report.more["calls"]) > target:
             text = f"values right, but {got} all-reduces of gradients in step {number}, target {target}"

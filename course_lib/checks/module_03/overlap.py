@@ -27,7 +27,7 @@ from course_lib.hardware import ETHERNET
 from course_lib.training.pace import pace
 from course_lib.verify import ratios
 
-LAYERS, WIDTH = 4, 96  # of the model whose time is taken, a bucket for each layer
+LAYERS, _WIDTH = 4, 96  # of the model whose time is taken, a bucket for each layer
 FORWARD_S, BACKWARD_S = 2e-4, 4e-4  # of a layer, emulated
 SLOWDOWN = 10.0
 
@@ -49,7 +49,7 @@ class Backward:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnTheClock(Scene):
+class _OnTheClock(Scene):
     """A backward that is timed if it is looked at, and what it leaves behind."""
 
     inputs: list[Tensor]  # by rank
@@ -88,18 +88,18 @@ class OnTheClock(Scene):
         return {"left": hooks + sum(event.operation == "all_reduce" for event in ledger.current())}
 
 
-def scene(case: Backward, seed: int) -> OnTheClock:
+def _scene(case: Backward, seed: int) -> _OnTheClock:
     """The same weights everywhere, other inputs on each rank."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        timed = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+        timed = nn.Sequential(*[nn.Linear(_WIDTH, _WIDTH) for _ in range(LAYERS)])
     model = timed if case.look else models.build(case.model, seed)
     generator = torch.Generator().manual_seed(1009 * seed)
-    width = WIDTH if case.look else models.IN
+    width = _WIDTH if case.look else models.IN
     inputs = [torch.randn(5, width, generator=generator) for _ in range(case.world_size)]
-    return OnTheClock(
+    return _OnTheClock(
         parts=[model] * case.world_size,
-        arguments=lambda model, rank: (model, _loss(model, inputs[rank]), buckets_of(model, case.per_bucket)),
+        arguments=lambda model, rank: (model, _loss(model, inputs[rank]), _buckets_of(model, case.per_bucket)),
         loss=lambda: torch.stack([_loss(model, mine) for mine in inputs]).mean(),
         alone=lambda rank: _loss(model, inputs[rank]),
         inputs=inputs,
@@ -107,7 +107,7 @@ def scene(case: Backward, seed: int) -> OnTheClock:
     )
 
 
-def buckets_of(model: nn.Module, size: int) -> list[list[nn.Parameter]]:
+def _buckets_of(model: nn.Module, size: int) -> list[list[nn.Parameter]]:
     """The trained parameters, from the last to the first."""
     order = [*models.trained(model).values()][::-1]
     return [order[start : start + size] for start in range(0, len(order), size)]
@@ -134,7 +134,7 @@ def _hooks_left(case: Backward, given: Scene, reports: Sequence[Report]) -> str 
 
 
 def _wrong_time(case: Backward, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
-    want = [sum(FP32 * p.numel() for p in bucket) for bucket in buckets_of(given.parts[0], case.per_bucket)]
+    want = [sum(FP32 * p.numel() for p in bucket) for bucket in _buckets_of(given.parts[0], case.per_bucket)]
     if (got := payloads(book)) != want:
         text = f"values right, but all-reduces of {', '.join(map(str, got))} bytes, target {', '.join(map(str, want))}"
         return f"{text}: one for each bucket, in their order"
@@ -143,7 +143,7 @@ def _wrong_time(case: Backward, given: Scene, reports: Sequence[Report], book: L
 
 def target(world_size: int) -> DdpTime:
     """What a step of the timed model takes, by formula."""
-    layer = [WIDTH * WIDTH, WIDTH]
+    layer = [_WIDTH * _WIDTH, _WIDTH]
     return ddp_time(
         [layer] * LAYERS,
         forward_s=FORWARD_S,
@@ -168,10 +168,10 @@ def _too_long(case: Backward, reports: Sequence[Report], book: Ledger) -> str | 
     return f"{text}: the first all-reduce started when backward was over; launch it in a hook"
 
 
-OVERLAP = step_exercise(
+_OVERLAP = step_exercise(
     key="03.10",
     title="communication behind backward",
-    scene=scene,
+    scene=_scene,
     causes=causes_of_averages(),
     first=_never_waited,
     also=_hooks_left,

@@ -16,7 +16,7 @@ from course_lib.units import MiB
 
 LLAMA = load_model("llama3_1_8b")
 H, KV, FFN, V = LLAMA.hidden_size, LLAMA.kv_size, LLAMA.ffn_size, LLAMA.vocab_size
-LAYER = (H, H * H, KV * H, KV * H, H * H, H, FFN * H, FFN * H, FFN * H)  # norm, q k v o, norm, gate up down
+_LAYER = (H, H * H, KV * H, KV * H, H * H, H, FFN * H, FFN * H, FFN * H)  # norm, q k v o, norm, gate up down
 FP32 = 4
 BUCKET = 25 * MiB
 
@@ -31,7 +31,7 @@ class Given(NamedTuple):
     @property
     def tensors(self) -> list[int]:
         """Numbers of each, in the model's order: embedding, layers, norm, head."""
-        return [V * H, *LAYER * self.L, H, V * H]
+        return [V * H, *_LAYER * self.L, H, V * H]
 
     @property
     def calls(self) -> int:
@@ -61,16 +61,16 @@ def given(seed: int) -> Given:
 
 
 ONCE = "the gradients once: a ring sends 2(p-1)/p of them"
-fixed = partial(Ask, collective=False)
+_fixed = partial(Ask, collective=False)
 
-STEP = NumberExercise(
+_STEP = NumberExercise(
     key="03.4",
     title="bytes and calls of a step",
     given=given,
     ranks=lambda g: g.p,
     levels={
         "naive": Group(2, (
-            fixed("naive_calls", "calls", lambda g: g.calls, {
+            _fixed("naive_calls", "calls", lambda g: g.calls, {
                 "the layers alone; embedding, last norm and head have gradients too": lambda g: 9 * g.L,
                 "a norm has a weight too": lambda g: 7 * g.L + 2,
                 "one for each number? One call averages a whole tensor": lambda g: g.P,
@@ -83,14 +83,14 @@ STEP = NumberExercise(
             }),
         ), "right. An all-reduce for each tensor, and 2(p-1)/p of 4 bytes for each parameter"),
         "buckets": Group(2, (
-            fixed("bucket_calls", "calls", lambda g: g.buckets, {
+            _fixed("bucket_calls", "calls", lambda g: g.buckets, {
                 "all bytes / 25 MiB: but a tensor is never cut, however large it is":
                     lambda g: -(-FP32 * g.P // BUCKET),
                 "one for each tensor; k and v share a bucket, a norm joins its neighbour": lambda g: g.calls,
                 "the layers alone; the head and the embedding fill buckets too": lambda g: 6 * g.L,
                 "a bucket is full at 25 MiB *or more*: k and v share one, 32 MiB in all": lambda g: 7 * g.L + 2,
             }),
-            fixed("largest_bucket", "bytes", FP32 * (V * H + H), {
+            _fixed("largest_bucket", "bytes", FP32 * (V * H + H), {
                 "a tensor is never cut: a bucket can be far larger than its limit": BUCKET,
                 "nearly: one of the two tables is not alone in its bucket": FP32 * V * H,
                 "that is a matrix of a layer; the tables of V rows are larger": FP32 * FFN * H,

@@ -37,14 +37,14 @@ class Wrapping:
         return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {models.WORDS[self.model]}"
 
 
-class Given(NamedTuple):
+class _Given(NamedTuple):
     """The kind of model, and the seed of rank 0; rank r adds r."""
 
     model: Kind
     seed: int
 
 
-class Report(NamedTuple):
+class _Report(NamedTuple):
     """A rank's state before and after, the first parameter that is a new object, and the first tensor elsewhere."""
 
     before: dict[str, Tensor]
@@ -54,12 +54,12 @@ class Report(NamedTuple):
     thawed: str
 
 
-def draw(case: Wrapping, seed: int) -> Given:
+def _draw(case: Wrapping, seed: int) -> _Given:
     """Other weights for each seed."""
-    return Given(case.model, 10 * seed + case.world_size)
+    return _Given(case.model, 10 * seed + case.world_size)
 
 
-def attempt(function: Callable[[nn.Module], Any], given: Given) -> Report:
+def _attempt(function: Callable[[nn.Module], Any], given: _Given) -> _Report:
     """Runs on a rank."""
     model = models.build(given.model, given.seed + dist.get_rank())
     objects = dict(model.named_parameters(remove_duplicate=False))
@@ -73,10 +73,10 @@ def attempt(function: Callable[[nn.Module], Any], given: Given) -> Report:
     places = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
     moved = next((name for name, tensor in held.items() if places.get(name) != tensor.data_ptr()), "")
     thawed = next((name for name, p in now.items() if p.requires_grad != needed.get(name)), "")
-    return Report(before, models.state(model), replaced, moved, thawed)
+    return _Report(before, models.state(model), replaced, moved, thawed)
 
 
-def verdict(case: Wrapping, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
+def _verdict(case: Wrapping, given: _Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """Values, then whether the model is still the one that the optimizer holds, then bytes."""
     reason = _wrong_values(given, reports) or _wrong_objects(reports)
     if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
@@ -88,7 +88,7 @@ def verdict(case: Wrapping, given: Given, reports: tuple[Any, ...], book: Ledger
     return f"{case}: {reason}" if reason else None
 
 
-def _wrong_values(given: Given, reports: tuple[Report, ...]) -> str | None:
+def _wrong_values(given: _Given, reports: tuple[_Report, ...]) -> str | None:
     want, parameters = reports[0].before, dict(models.build(given.model, given.seed).named_parameters())
     for name in want:
         got = [report.after.get(name) for report in reports]
@@ -103,7 +103,7 @@ def _wrong_values(given: Given, reports: tuple[Report, ...]) -> str | None:
     return None
 
 
-def _wrong_objects(reports: tuple[Report, ...]) -> str | None:
+def _wrong_objects(reports: tuple[_Report, ...]) -> str | None:
     for rank, report in enumerate(reports):
         if report.replaced:
             return (
@@ -136,19 +136,19 @@ def fill(tensors: Iterable[Tensor], numbers: Callable[[Tensor], Tensor]) -> None
             tensor.copy_(numbers(tensor))
 
 
-def _left(case: Wrapping, given: Given, trial: Trial) -> Any:
+def _left(case: Wrapping, given: _Given, trial: Trial) -> Any:
     """What every rank has now; if that is right, what it took."""
     if _wrong_values(given, trial.reports):
         return [report.after for report in trial.reports]
     return Ledger(trial.events, case.world_size).matrix()
 
 
-SAME_START = ProbeExercise(
+_SAME_START = ProbeExercise(
     key="03.2",
     title="one model everywhere",
-    inputs=draw,
-    probe=attempt,
-    verdict=verdict,
+    inputs=_draw,
+    probe=_attempt,
+    verdict=_verdict,
     left=_left,
     slips={
         "these are the averages of all ranks' numbers: rank 0's are to be everywhere": lambda model: fill(

@@ -30,7 +30,7 @@ class Epochs:
         return f"{_samples(self.samples)} on {self.world_size} rank{'s' * (self.world_size > 1)}, {epochs}"
 
 
-class Given(NamedTuple):
+class _Given(NamedTuple):
     """What the answer is called with, besides rank and world size."""
 
     samples: int
@@ -38,7 +38,7 @@ class Given(NamedTuple):
     epochs: tuple[int, ...]
 
 
-class Report(NamedTuple):
+class _Report(NamedTuple):
     """One rank's samples in each epoch, or the type of what is no list of whole numbers; what it changed and called."""
 
     served: list[list[int]]
@@ -47,12 +47,12 @@ class Report(NamedTuple):
     library: str
 
 
-def draw(case: Epochs, seed: int) -> Given:
+def _draw(case: Epochs, seed: int) -> _Given:
     """Another shuffling seed for each seed."""
-    return Given(case.samples, 17 + 100 * seed, case.epochs)
+    return _Given(case.samples, 17 + 100 * seed, case.epochs)
 
 
-def attempt(function: Callable[..., Any], given: Given) -> Report:
+def _attempt(function: Callable[..., Any], given: _Given) -> _Report:
     """Runs on a rank; the global random numbers differ between ranks, as they do in training."""
     n, seed, epochs = given
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -63,7 +63,7 @@ def attempt(function: Callable[..., Any], given: Given) -> Report:
         changed = not torch.equal(before, torch.get_rng_state())
     lists = [result.tolist() if isinstance(result, torch.Tensor) else result for result in results]
     strange = next((type(x).__name__ for x in lists if not _is_list(x)), "")
-    return Report([] if strange else [[int(number) for number in x] for x in lists], strange, changed, library)
+    return _Report([] if strange else [[int(number) for number in x] for x in lists], strange, changed, library)
 
 
 def _is_list(x: Any) -> bool:
@@ -81,13 +81,13 @@ def shuffled(n: int, seed: int) -> list[int]:
     return order
 
 
-def in_blocks(n: int, rank: int, world_size: int, seed: int, epoch: int) -> list[int]:
+def _in_blocks(n: int, rank: int, world_size: int, seed: int, epoch: int) -> list[int]:
     """Each rank has one stretch of the padded order."""
     each = -(-n // world_size)
     return (shuffled(n, seed + epoch) * world_size)[rank * each : (rank + 1) * each]
 
 
-def verdict(case: Epochs, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
+def _verdict(case: Epochs, given: _Given, reports: tuple[_Report, ...], book: Ledger) -> str | None:
     """What every sampler must do, then what PyTorch's does, then side effects."""
     strange = next((report.strange for report in reports if report.strange), "")
     if strange:
@@ -127,7 +127,7 @@ def _samples(number: int) -> str:
     return f"{number} sample{'s' * (number != 1)}"
 
 
-def _wrong_order(case: Epochs, given: Given, epoch: int, served: Sequence[list[int]]) -> str | None:
+def _wrong_order(case: Epochs, given: _Given, epoch: int, served: Sequence[list[int]]) -> str | None:
     for rank, got in enumerate(served):
         sampler = DistributedSampler(case.samples, rank=rank, world_size=case.world_size, seed=given.seed)
         sampler.set_epoch(epoch)
@@ -137,12 +137,12 @@ def _wrong_order(case: Epochs, given: Given, epoch: int, served: Sequence[list[i
     return None
 
 
-SAMPLES = ProbeExercise(
+_SAMPLES = ProbeExercise(
     key="03.5",
     title="who reads which samples",
-    inputs=draw,
-    probe=attempt,
-    verdict=verdict,
+    inputs=_draw,
+    probe=_attempt,
+    verdict=_verdict,
     left=lambda case, given, trial: [report.served for report in trial.reports],
     slips={
         "the samples are in their own order: shuffle them": (
@@ -157,7 +157,7 @@ SAMPLES = ProbeExercise(
         "all ranks serve the same samples: the work is done several times, and shared by nobody": (
             lambda n, rank, p, seed, epoch: shuffled(n, seed + epoch)
         ),
-        "right order, cut in blocks: deal it out like cards, rank r gets r, r + p, r + 2p, ...": in_blocks,
+        "right order, cut in blocks: deal it out like cards, rank r gets r, r + p, r + 2p, ...": _in_blocks,
     },
     levels={
         "shares": Level(

@@ -39,7 +39,7 @@ class Shares:
         return f"{self.world_size} rank{'s' * (self.world_size > 1)} with {targets} targets, {models.WORDS[self.model]}"
 
 
-def scene(case: Shares, seed: int) -> Scene:
+def _scene(case: Shares, seed: int) -> Scene:
     """Random inputs; some targets of each rank do not count."""
     p, model = case.world_size, models.build(case.model, seed)
     generator = torch.Generator().manual_seed(seed * 1009 + sum(case.counted) + p)
@@ -98,10 +98,10 @@ def _rows(case: Shares, trial: Trial) -> str:
     return f"the sum was divided by the {rows} rows; {rows - sum(case.counted)} of them have no target"
 
 
-UNEVEN = step_exercise(
+_UNEVEN = step_exercise(
     key="03.3",
     title="unequal shares",
-    scene=scene,
+    scene=_scene,
     slips={
         _means: partial(train_on_share, weight=lambda targets, counted: 1 / max(float(number(targets)), 1)),
         _rows: partial(train_on_share, weight=lambda targets, counted: 1 / len(targets)),

@@ -53,7 +53,7 @@ def given(seed: int) -> Given:
     return Given(n, n * draw.choice((2, 3, 4)), draw.choice((1, 2)), draw.choice((3, 4, 5)))
 
 
-CLAIMS = NumberExercise(
+_CLAIMS = NumberExercise(
     key="04.2",
     title="find the wrong number: a slide's idle time",
     given=given,

@@ -17,7 +17,7 @@ from course_lib.costs.model.parameters import layer_parameters
 from course_lib.split import balanced_sizes, split_sizes
 from course_lib.verify.numbers import whole_of
 
-MOST_SHOWN = 12  # layers whose costs are listed
+_MOST_SHOWN = 12  # layers whose costs are listed
 LLAMA = load_model("llama3_1_8b")
 
 
@@ -42,7 +42,7 @@ class Report(NamedTuple):
     changed: bool = False
 
 
-def draw(case: Layers, seed: int) -> tuple[list[int], int]:
+def _draw(case: Layers, seed: int) -> tuple[list[int], int]:
     """The answer's arguments."""
     return case.costs(random.Random(f"{seed} {case.text}")), case.stages
 
@@ -64,7 +64,7 @@ def _plain(size: Any) -> Any:
 def verdict(case: Layers, given: tuple[list[int], int], reports: tuple[Any, ...], book: Ledger) -> str | None:
     """A cut at all, then its slowest stage."""
     (sizes, library, changed), (costs, p) = reports[0], given
-    shown = f" ({', '.join(map(str, costs))})" if len(costs) <= MOST_SHOWN else ""
+    shown = f" ({', '.join(map(str, costs))})" if len(costs) <= _MOST_SHOWN else ""
     reason = _no_cut(sizes, costs, p) or _too_slow(sizes, costs, p)
     if changed:  # first: what is cut may be the list as it was changed
         right = "right sizes, but " * (reason is None)
@@ -78,13 +78,13 @@ def _no_cut(sizes: list[Any] | str, costs: Sequence[int], p: int) -> str | None:
     if isinstance(sizes, str):
         return f"returned {sizes}, not a list: one number of layers for each stage"
     if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
-        return f"returned {sizes[:MOST_SHOWN]}: give whole numbers, how many layers each stage gets"
+        return f"returned {sizes[:_MOST_SHOWN]}: give whole numbers, how many layers each stage gets"
     if sum(sizes) == sum(costs) != len(costs):
         return f"returned {sizes}: these are the stages' costs; give their numbers of layers"
     if p > 1 and sizes and sizes[-1] == len(costs):
         return f"returned {sizes}: these are places of the cuts; give the numbers of layers between them"
     if len(sizes) != p:
-        return f"returned {len(sizes)} numbers, {sizes[:MOST_SHOWN]}: {p} stages need {p}"
+        return f"returned {len(sizes)} numbers, {sizes[:_MOST_SHOWN]}: {p} stages need {p}"
     if any(size < 1 for size in sizes):
         return f"stage {[size < 1 for size in sizes].index(True)} of {sizes} has no layer: its rank would only pass on"
     if sum(sizes) != len(costs):
@@ -99,7 +99,7 @@ def _too_slow(sizes: Sequence[int], costs: Sequence[int], p: int) -> str | None:
     slowest = got.index(max(got))
     text = f"stage {slowest} costs {max(got):,}, where {max(best):,} is possible"
     last = "the last stage costs most; " * (slowest == p - 1)
-    return f"{text}: {last}your stages cost {', '.join(f'{cost:,}' for cost in got[:MOST_SHOWN])}"
+    return f"{text}: {last}your stages cost {', '.join(f'{cost:,}' for cost in got[:_MOST_SHOWN])}"
 
 
 def _stage_costs(sizes: Sequence[int], costs: Sequence[int]) -> list[int]:
@@ -114,7 +114,7 @@ def llama(layers: int) -> list[int]:
 CUT = ProbeExercise(
     key="04.3",
     title="cut unequal layers",
-    inputs=draw,
+    inputs=_draw,
     probe=attempt,
     verdict=verdict,
     left=lambda case, given, trial: trial.reports[0].sizes,

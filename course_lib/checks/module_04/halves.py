@@ -42,7 +42,7 @@ def build(width: int, seed: int) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layer1=first, activation=nn.GELU(), layer2=second))
 
 
-def scene(case: Halves, seed: int) -> Scene:
+def _scene(case: Halves, seed: int) -> Scene:
     """The same on both ranks."""
     generator = torch.Generator().manual_seed(seed * 1009 + case.rows)
     model, (inputs, targets) = build(case.width, seed + 1), models.rows_of(case.rows, generator)
@@ -89,7 +89,7 @@ def passes_once(messages: int, rows: int, width: int) -> list[list[tuple[int, in
 HALVES = step_exercise(
     key="04.1",
     title="a model on two ranks",
-    scene=scene,
+    scene=_scene,
     slips={
         "these are the gradients without the GELU: call half(inputs), not one of its layers": partial(
             train_half, first=lambda half: half.get_submodule("layer1")

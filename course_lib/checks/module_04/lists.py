@@ -26,9 +26,9 @@ from course_lib.verify.ratios import times
 
 Order = Callable[[int, int, int], Any]  # of rank, p and m
 Lists = list[list[Instruction]]
-OTHER = {"gpipe": "1f1b", "1f1b": "gpipe"}
-WORDS = {"gpipe": "GPipe", "1f1b": "1F1B"}
-UNEQUAL = Durations(forward_s=2.0, backward_input_s=3.0, backward_weight_s=1.0)
+_OTHER = {"gpipe": "1f1b", "1f1b": "gpipe"}
+_WORDS = {"gpipe": "GPipe", "1f1b": "1F1B"}
+_UNEQUAL = Durations(forward_s=2.0, backward_input_s=3.0, backward_weight_s=1.0)
 
 
 class Written(NamedTuple):
@@ -134,19 +134,19 @@ def _wrong_beginning(name: str, lists: Lists, m: int) -> str:
         want = _in_flight(name, len(lists), m, rank)
         if got != want:
             forwards = f"{got} forward{'s' * (got != 1)}"
-            return f"rank {rank} begins with {forwards} before its first backward, {WORDS[name]} with {want}"
+            return f"rank {rank} begins with {forwards} before its first backward, {_WORDS[name]} with {want}"
     return ""
 
 
 def _wrong_bubble(name: str, schedule: Schedule, holds: Sequence[int], begins: str) -> str | None:
-    for durations in (Durations(), UNEQUAL):
+    for durations in (Durations(), _UNEQUAL):
         p, m = schedule.n_ranks, schedule.n_microbatches
         got = bubble_s(time_schedule(schedule, durations), p)
-        want = formula_bubble_s(name, p, m, durations)
+        want = _formula_bubble_s(name, p, m, durations)
         if abs(got - want) < 1e-9:
             continue
         seconds = f"forward {durations.forward_s:g} s and backward {durations.of(Backward(0, 0)):g} s long"
-        text = f"the ranks idle for {got:g} s, {WORDS[name]}'s bubble is {want:g} s ({seconds})"
+        text = f"the ranks idle for {got:g} s, {_WORDS[name]}'s bubble is {want:g} s ({seconds})"
         if m > 1 and max(holds) == 1 and p > 1:
             return f"{text}: one micro-batch at a time is naive model parallelism, nothing overlaps"
         if seen := begins or _out_of_order(schedule):
@@ -165,7 +165,7 @@ def _out_of_order(schedule: Schedule) -> str:
     return ""
 
 
-def formula_bubble_s(name: str, p: int, m: int, durations: Durations) -> float:
+def _formula_bubble_s(name: str, p: int, m: int, durations: Durations) -> float:
     """The idle time of the busiest rank, by `costs`."""
     return pipeline_bubble_s(
         name,
@@ -178,13 +178,13 @@ def formula_bubble_s(name: str, p: int, m: int, durations: Durations) -> float:
 
 
 def _wrong_held(name: str, holds: Sequence[int], m: int, begins: str) -> str | None:
-    p, other = len(holds), OTHER[name]
+    p, other = len(holds), _OTHER[name]
     for rank, got in enumerate(holds):
         want = _in_flight(name, p, m, rank)
         if got != want:
-            text = f"rank {rank} holds {got} activation{'s' * (got != 1)} at once, {WORDS[name]} holds {want}"
+            text = f"rank {rank} holds {got} activation{'s' * (got != 1)} at once, {_WORDS[name]} holds {want}"
             if all(one == _in_flight(other, p, m, place) for place, one in enumerate(holds)):
-                return f"{text}: is that {WORDS[other]}?"
+                return f"{text}: is that {_WORDS[other]}?"
             return f"{text}: {begins or 'it begins well, but later does two forwards without a backward between'}"
     return None
 

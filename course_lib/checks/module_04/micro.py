@@ -39,7 +39,7 @@ class Micro:
         return f"{many} micro-batch{'es' * (many > 1)} of {', '.join(map(str, self.rows))} rows"
 
 
-def scene(case: Micro, seed: int) -> Scene:
+def _scene(case: Micro, seed: int) -> Scene:
     """The same on both ranks."""
     model = build(WIDTH, seed + 1)
     generator = torch.Generator().manual_seed(seed * 1009 + sum(case.rows))
@@ -101,10 +101,10 @@ def _runs_empty(case: Micro, given: Scene, reports: Sequence[Report], book: Ledg
     return f"values right, but {how}: {when}, and rank 1 waits meanwhile"
 
 
-NOT_DIVIDED = step_exercise(
+_NOT_DIVIDED = step_exercise(
     key="04.9",
     title="find the bug: a loss that looks right",
-    scene=scene,
+    scene=_scene,
     slips={
         "only the last micro-batch counts: were the gradients set to zero in between?": partial(
             gpipe, between=nn.Module.zero_grad

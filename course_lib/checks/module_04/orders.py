@@ -49,7 +49,7 @@ class Sizes:
         return f"{verb}{self.p} rank{'s' * (self.p > 1)}, {self.m} micro-batch{'es' * (self.m > 1)}"
 
 
-class Given(NamedTuple):
+class _Given(NamedTuple):
     """The pipeline, and a batch for it."""
 
     case: Sizes
@@ -57,7 +57,7 @@ class Given(NamedTuple):
     batch: Batch
 
 
-class Report(NamedTuple):
+class _Report(NamedTuple):
     """What the answer wrote, the library's function that it called, and what training with it gave."""
 
     written: lists.Written
@@ -66,19 +66,19 @@ class Report(NamedTuple):
     held: int
 
 
-def draw(case: Sizes, seed: int) -> Given:
+def _draw(case: Sizes, seed: int) -> _Given:
     """Two rows in each micro-batch."""
     generator = torch.Generator().manual_seed(seed * 1009 + 10 * case.p + case.m)
     inputs = torch.randn(2 * case.m, models.IN, generator=generator, dtype=torch.float64)
-    return Given(case, seed + 1, (inputs, torch.randint(models.OUT, (2 * case.m,), generator=generator)))
+    return _Given(case, seed + 1, (inputs, torch.randint(models.OUT, (2 * case.m,), generator=generator)))
 
 
-def attempt(function: Callable[..., Any], given: Given) -> Report:
+def _attempt(function: Callable[..., Any], given: _Given) -> _Report:
     """Runs on a rank: on one, the lists of all ranks are written; on several, each writes them and trains."""
     case = given.case
     written, library = watched(partial(lists.write, function), (case.p, case.m))
     if not case.trains or lists.not_legal(written, case.m):
-        return Report(written, library, {}, 0)
+        return _Report(written, library, {}, 0)
     model = models.build("deep", given.seed, torch.float64)
     schedule = add_messages(lists.schedule_of(written.lists, case.m))
     technique = stages(schedule, sizes=SIZES[case.p])
@@ -86,10 +86,10 @@ def attempt(function: Callable[..., Any], given: Given) -> Report:
     trainer.compute_gradients(given.batch)
     assert isinstance(trainer.engine, PipelineEngine)
     pipeline = trainer.engine.pipeline
-    return Report(written, library, trainer.gradients(), pipeline.held.in_flight)
+    return _Report(written, library, trainer.gradients(), pipeline.held.in_flight)
 
 
-def verdict(name: str, case: Sizes, given: Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
+def _verdict(name: str, case: Sizes, given: _Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """The lists, then bubble and memory, then what was trained."""
     written, library = reports[0].written, reports[0].library
     reason = lists.not_legal(written, case.m) or lists.too_costly(name, written.lists, case.m)
@@ -102,7 +102,7 @@ def verdict(name: str, case: Sizes, given: Given, reports: tuple[Any, ...], book
     return f"{case}: {reason}" if reason else None
 
 
-def _wrong_training(name: str, given: Given, reports: tuple[Any, ...]) -> str | None:
+def _wrong_training(name: str, given: _Given, reports: tuple[Any, ...]) -> str | None:
     model, case = models.build("deep", given.seed, torch.float64), given.case
     steps.compute_gradients(model, given.batch)
     want = {(rank, name): x for rank in range(case.p) for name, x in models.gradients(model).items()}
@@ -115,19 +115,19 @@ def _wrong_training(name: str, given: Given, reports: tuple[Any, ...]) -> str | 
     return None
 
 
-def warm_up() -> None:
+def _warm_up() -> None:
     """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
     if dist.get_world_size() > 1:  # on one rank lists are written, nothing is trained
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
-GPIPE = ProbeExercise(
+_GPIPE = ProbeExercise(
     key="04.4",
     title="GPipe's order",
-    inputs=draw,
-    probe=attempt,
-    verdict=partial(verdict, "gpipe"),
-    warm_up=warm_up,
+    inputs=_draw,
+    probe=_attempt,
+    verdict=partial(_verdict, "gpipe"),
+    warm_up=_warm_up,
     levels={
         "lists": Level(
             points=2,
@@ -149,13 +149,13 @@ GPIPE = ProbeExercise(
     ),
 )
 
-ONE_F_ONE_B = ProbeExercise(
+_ONE_F_ONE_B = ProbeExercise(
     key="04.5",
     title="1F1B's order",
-    inputs=draw,
-    probe=attempt,
-    verdict=partial(verdict, "1f1b"),
-    warm_up=warm_up,
+    inputs=_draw,
+    probe=_attempt,
+    verdict=partial(_verdict, "1f1b"),
+    warm_up=_warm_up,
     levels={
         "lists": Level(
             points=3,

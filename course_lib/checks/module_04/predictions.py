@@ -89,12 +89,12 @@ def interleaved(wrong: Wrong) -> Wrong:
     return of("interleaved", wrong)
 
 
-def zb_h1(wrong: Wrong) -> Wrong:
+def _zb_h1(wrong: Wrong) -> Wrong:
     """For that one."""
     return of("zb-h1", wrong)
 
 
-def not_zb(wrong: Wrong) -> Wrong:
+def _not_zb(wrong: Wrong) -> Wrong:
     """For the others, whose waits are 1/v as long with v stages."""
     return of("gpipe 1f1b interleaved", lambda g: wrong(g) / g.v)
 
@@ -112,12 +112,12 @@ BUBBLE = Formula(
         "that is all ranks together; one rank's is asked": lambda g: g.bubble * g.p,
         "that is the idle share; the bubble comes first": lambda g: g.share(),
         "nobody waits for a W any more, that is one half; W also fills part of the waits that are left":
-            zb_h1(lambda g: (g.p - 1) * (g.F + g.B)),
-        "a whole backward is B + W": not_zb(lambda g: (g.p - 1) * (g.F + g.B)),
-        "a whole backward is B + W, not 2 B": not_zb(lambda g: (g.p - 1) * (g.F + 2 * g.B)),
-        "backwards are waited for too": not_zb(lambda g: (g.p - 1) * g.F),
+            _zb_h1(lambda g: (g.p - 1) * (g.F + g.B)),
+        "a whole backward is B + W": _not_zb(lambda g: (g.p - 1) * (g.F + g.B)),
+        "a whole backward is B + W, not 2 B": _not_zb(lambda g: (g.p - 1) * (g.F + 2 * g.B)),
+        "backwards are waited for too": _not_zb(lambda g: (g.p - 1) * g.F),
         "each rank waits equally long: what it waits less before its first forward, it waits after its last backward":
-            not_zb(lambda g: g.i * g.one),
+            _not_zb(lambda g: g.i * g.one),
         DIFFER: (
             lambda g: g._replace(B=g.F, W=g.F).bubble,
             lambda g: g._replace(F=g.B, W=g.B).bubble,
@@ -131,11 +131,11 @@ BUBBLE = Formula(
         "rounded down to whole seconds: / and not //": (
             interleaved(lambda g: g.gpipe // g.v), interleaved(lambda g: (g.p - 1) * (g.one // g.v)),
         ),
-        "in ZB-H1 a rank computes weights' gradients while it waits": zb_h1(lambda g: g.gpipe),
+        "in ZB-H1 a rank computes weights' gradients while it waits": _zb_h1(lambda g: g.gpipe),
         "that is ZB-H2, which holds about twice the activations; ZB-H1 leaves F + B - W":
-            zb_h1(lambda g: (g.p - 1) * (g.F + g.B - 2 * g.W)),
-        "no bubble at all is ZB-H2's, which holds about twice the activations": zb_h1(lambda g: 0),
-        "a third is left if F = B = W, and here they differ": zb_h1(lambda g: g.gpipe / 3),
+            _zb_h1(lambda g: (g.p - 1) * (g.F + g.B - 2 * g.W)),
+        "no bubble at all is ZB-H2's, which holds about twice the activations": _zb_h1(lambda g: 0),
+        "a third is left if F = B = W, and here they differ": _zb_h1(lambda g: g.gpipe / 3),
     },
 )  # fmt: skip
 SHARE = Formula(
@@ -162,7 +162,7 @@ HELD = Formula(
     show=str,
     slips={
         "all m? That is GPipe's; 1F1B begins with backward much sooner": of("1f1b", lambda g: g.m),
-        "all m? ZB-H1 holds what 1F1B does": zb_h1(lambda g: g.m),
+        "all m? ZB-H1 holds what 1F1B does": _zb_h1(lambda g: g.m),
         "that is 1F1B's; GPipe does all forwards first": of("gpipe", lambda g: g.one_stage_each),
         "p at most? GPipe does all forwards first": of("gpipe", lambda g: min(g.p, g.m)),
         "that is 1F1B's with one stage on each rank; here a rank has v": interleaved(lambda g: g.one_stage_each),
@@ -181,8 +181,8 @@ HELD = Formula(
         "there are only v m in all": interleaved(lambda g: g.first(g.i)),
         FIRST: (interleaved(lambda g: min(g.first(0), g.v * g.m)), of("1f1b", lambda g: min(g.p, g.m))),
         "in whole ranks? Count activations of one *stage*": interleaved(lambda g: g.held / g.v),
-        f"{FIRST} (and what is stashed for W does not count)": zb_h1(lambda g: g.p),
-        "with what is stashed for W? That does not count": zb_h1(lambda g: g.p + 1),
+        f"{FIRST} (and what is stashed for W does not count)": _zb_h1(lambda g: g.p),
+        "with what is stashed for W? That does not count": _zb_h1(lambda g: g.p + 1),
         "there are only m micro-batches, fewer than that": (
             lambda g: g.p if g.p > g.m else nan, lambda g: g.p - g.i if g.p - g.i > g.m else nan,
         ),
@@ -196,12 +196,12 @@ HELD = Formula(
 FORMULAS = (BUBBLE, SHARE, HELD)
 
 
-def drawn_for(formula: Formula, text: str, schedule: str, where: Where, seed: int) -> Asked:
+def _drawn_for(formula: Formula, text: str, schedule: str, where: Where, seed: int) -> Asked:
     """Numbers for which the formulas hold: W <= F and B, m >= p for ZB-H1, and groups of p if interleaved."""
     draw = Random(f"{text}{schedule}{where}{seed}")
     while True:
         asked = drawn(draw, schedule, where)
-        if no_chance(asked) and (where != "middle" or told_apart(formula, asked)):
+        if _no_chance(asked) and (where != "middle" or _told_apart(formula, asked)):
             return asked
 
 
@@ -216,14 +216,14 @@ def drawn(draw: Random, schedule: str, where: Where) -> Asked:
     return Asked(schedule, p, m, v, rank, *map(float, draw.sample(range(3, 13), 3)))
 
 
-def no_chance(g: Asked) -> bool:
+def _no_chance(g: Asked) -> bool:
     """Whether the sum is no multiple that a wrong formula may hit, and ZB-H1's formula holds."""
     whole_seconds = g.v > 1 and g.gpipe % g.v == 0
     may_be_equal = g.one in (3 * g.F, 3 * g.B, 3 * g.W) or g.B == g.F + 1
     return not may_be_equal and not whole_seconds and (g.schedule != "zb-h1" or min(g.F, g.B) > g.W)
 
 
-def told_apart(formula: Formula, asked: Asked) -> bool:
+def _told_apart(formula: Formula, asked: Asked) -> bool:
     """Whether no two likely wrong answers of different causes agree here."""
 
     def same(one: float | None, other: float | None) -> bool:
@@ -239,7 +239,9 @@ def calls(text: str, part: int, *places: Where) -> tuple[Call, ...]:
     """Every schedule once for each of these ranks."""
 
     def one(schedule: str, where: Where) -> Call:
-        return Call(text=text, part=part, arguments=lambda seed: drawn_for(FORMULAS[part], text, schedule, where, seed))
+        return Call(
+            text=text, part=part, arguments=lambda seed: _drawn_for(FORMULAS[part], text, schedule, where, seed)
+        )
 
     return tuple(one(schedule, where) for schedule in ("gpipe", "1f1b", "interleaved", "zb-h1") for where in places)
 

@@ -27,7 +27,7 @@ SMALL = ModelConfig(
     name="small Llama", hidden_size=8, n_layers=2, n_heads=2, n_kv_heads=1, ffn_size=12, vocab_size=20, tied=True
 )
 SIZES = {1: (4,), 2: (2, 2), 3: (1, 2, 1)}  # embedding, two layers, norm and head, by ranks
-TABLE = FP32 * SMALL.vocab_size * SMALL.hidden_size
+_TABLE = FP32 * SMALL.vocab_size * SMALL.hidden_size
 COMES_BACK = (
     "rank {}'s copy has its own part twice: it came back in what rank {} sent. "
     "Was that the sum already, or was something added to tied.grad before its send had ended?"
@@ -48,7 +48,7 @@ class Tied:
         return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {self.batch} x {self.sequence} tokens"
 
 
-def scene(case: Tied, seed: int) -> Scene:
+def _scene(case: Tied, seed: int) -> Scene:
     """Tokens and the ones that follow them, the same on all ranks."""
     p, shape = case.world_size, (case.batch, case.sequence, SMALL.hidden_size)
     generator = torch.Generator().manual_seed(seed * 1009 + p)
@@ -59,13 +59,13 @@ def scene(case: Tied, seed: int) -> Scene:
         model = Decoder(SMALL)
     return Scene(
         parts=cut(model, SIZES[p]),
-        arguments=lambda stage, rank: (stage, copy_of(stage), inputs, targets, shape),
+        arguments=lambda stage, rank: (stage, _copy_of(stage), inputs, targets, shape),
         loss=lambda: F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()),
         told=(p - 1,),
     )
 
 
-def copy_of(stage: nn.Module) -> nn.Parameter | None:
+def _copy_of(stage: nn.Module) -> nn.Parameter | None:
     """The tied weight, if a stage has it."""
     weight = stage.get_parameter("embedding.weight") if stage.embedding else None
     return weight if weight is not None else stage.get_parameter("head.weight") if stage.head else None
@@ -104,8 +104,8 @@ def mended(change: Callable[[Tensor, Tensor, bool], Tensor], *given: Any) -> flo
 def _wrong_bytes(case: Tied, given: Scene, reports: Sequence[Report], book: Ledger) -> str | None:
     p = case.world_size
     one = FP32 * case.batch * case.sequence * SMALL.hidden_size
-    target = pipeline_step([one] * (p - 1), n_ranks=p, n_microbatches=1, tied_bytes=TABLE).sent_bytes
-    if p > 1 and all(book.bytes_sent(rank) == target[rank] - TABLE for rank in (0, p - 1)):
+    target = pipeline_step([one] * (p - 1), n_ranks=p, n_microbatches=1, tied_bytes=_TABLE).sent_bytes
+    if p > 1 and all(book.bytes_sent(rank) == target[rank] - _TABLE for rank in (0, p - 1)):
         found = "values right, but the ledger has no message for the tied weight"
         return f"{found}: use comm.isend and comm.irecv, not torch.distributed's own calls"
     for rank, limit in enumerate(target):
@@ -114,7 +114,7 @@ def _wrong_bytes(case: Tied, given: Scene, reports: Sequence[Report], book: Ledg
             advice = "besides what passes the cuts, only the first and the last rank send, one gradient each"
             everyone = p > 2 and any(e.operation == "all_reduce" and 0 < e.rank < p - 1 for e in book.events)
             meeting = ". All ranks take part in your all_reduce, also those without a copy" if everyone else ""
-            return f"{extra}: {advice}, {TABLE} bytes{meeting}"
+            return f"{extra}: {advice}, {_TABLE} bytes{meeting}"
     return None
 
 
@@ -125,15 +125,15 @@ def _not_added(case: Tied, trial: Trial) -> str:
         return f"{copies}: the *weights* were written, which are equal anyway; add the gradients"
     if any(event.operation == "all_reduce" for event in trial.events):
         return f"{copies}: what comm.all_reduce returns is the sum, its input stays as it is; where does the sum go?"
-    if any(event.kind == "recv" and event.nbytes == 2 * TABLE for event in trial.events):
+    if any(event.kind == "recv" and event.nbytes == 2 * _TABLE for event in trial.events):
         return f"{copies}: the other's came in, but tied.grad is what it was; what is sent, and where is it added?"
     return f"{copies}: nobody adds them"
 
 
-TIED = step_exercise(
+_TIED = step_exercise(
     key="04.10",
     title="find the bug: one weight, two ranks",
-    scene=scene,
+    scene=_scene,
     slips={
         _not_added: tied_step,
         lambda case, trial: HALF_WAY.format(0, case.world_size - 1): partial(

@@ -18,13 +18,13 @@ from course_lib.verify.equality import close, scale_of
 from course_lib.verify.ratios import exactly, times
 
 NAMES = ("the output", "the input's gradient", "the weight's gradient", "the bias's gradient")
-OUTPUT, INPUT, WEIGHT, BIAS = range(4)
+_OUTPUT, _INPUT, _WEIGHT, _BIAS = range(4)
 BACKWARD = ("backward_input", "backward_weight")
-OWNERS = {
+_OWNERS = {
     "forward": "x, which belongs to the layer before",
     "backward_input": "the gradient of y, which belongs to the layer after",
 }
-OWN_TENSORS = "does each object keep its own tensors, in self?"
+_OWN_TENSORS = "does each object keep its own tensors, in self?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,13 @@ class _Trial:
 
     def _hand_out(self, method: str, number: int) -> list[Tensor]:
         """The micro-batch's tensor for this method. Where memory is measured, the answer alone may keep it."""
-        if method not in OWNERS:
+        if method not in _OWNERS:
             return []
-        before = self.given.parts[number][list(OWNERS).index(method)]
+        before = self.given.parts[number][list(_OWNERS).index(method)]
         tensor = before.clone()
         self.meter.note([tensor])
         if not self.given.looks_at_cost:
-            self.handed.append((OWNERS[method], tensor, before))
+            self.handed.append((_OWNERS[method], tensor, before))
         return [tensor]
 
 
@@ -187,8 +187,8 @@ def _wrong_values(found: dict[str, Any], given: Given, number: int) -> str | Non
 def _signature(place: int, got: Tensor, right: Tensor, given: Given, number: int) -> str:
     mixed = _mixed_up(place, got, given, number)
     if mixed:
-        return f"{mixed}: {OWN_TENSORS}"
-    if place == OUTPUT and close(got, right - given.bias):
+        return f"{mixed}: {_OWN_TENSORS}"
+    if place == _OUTPUT and close(got, right - given.bias):
         return "lacks the bias"
     ratio = scale_of(got, right)
     if ratio is None:
@@ -203,7 +203,7 @@ def _mixed_up(place: int, got: Tensor, given: Given, number: int) -> str:
     for other in range(len(given.parts)):
         if other != number and close(got, reference(given, other)[place]):
             return f"is micro-batch {other}'s"
-    pairs = product(range(len(given.parts)), repeat=2) if place == WEIGHT else ()
+    pairs = product(range(len(given.parts)), repeat=2) if place == _WEIGHT else ()
     for one, other in pairs:
         gradient, x = given.parts[one][1].flatten(0, -2), given.parts[other][0].flatten(0, -2)
         if len(gradient) == len(x) and close(got, gradient.T @ x):

@@ -14,7 +14,7 @@ from course_lib.training.trainer import Trainer
 from course_lib.verify.climb import Make
 from course_lib.verify.data_order import DATA_ORDER, sampled
 
-METHODS = ("output", "compute_gradients", "clip", "update", "save", "load")
+_METHODS = ("output", "compute_gradients", "clip", "update", "save", "load")
 ISSUES = "https://github.com/{}/issues/{}"
 PULLS = "https://github.com/{}/pull/{}"
 
@@ -51,7 +51,7 @@ class Bug:
         def make_with_bug(config: TrainConfig) -> Trainer:
             with self.patch():
                 trainer = make(replace(config, accumulation=self.accumulation), *last)
-            for name in () if self.technique else METHODS:
+            for name in () if self.technique else _METHODS:
                 setattr(trainer, name, self._patched(trainer, name))
             return trainer
 

@@ -16,8 +16,8 @@ from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch
 from course_lib.verify.climb import OTHER_SEEDS, Make, born_with
 
-AS_PEOPLE_TRAIN = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=1.0)
-NEAR = 0.05  # a few per cent: two runs with other seeds are no nearer
+_AS_PEOPLE_TRAIN = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=1.0)
+_NEAR = 0.05  # a few per cent: two runs with other seeds are no nearer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +37,11 @@ def curve_alone(make: Make, batch_of: Callable[[int], Batch], steps: int) -> Cur
 def curve_on_ranks(make: Make, batch_of: Callable[[int], Batch], *, world_size: int, steps: int) -> Curve:
     """The curve that the first of the ranks logs; they are seeded differently."""
     with tempfile.TemporaryDirectory() as folder:
-        curves: list[Curve] = run_ranks(train_on_rank, world_size, make, batch_of, steps, folder)
+        curves: list[Curve] = run_ranks(_train_on_rank, world_size, make, batch_of, steps, folder)
     return curves[0]
 
 
-def train_on_rank(make: Make, batch_of: Callable[[int], Batch], steps: int, folder: str) -> Curve:
+def _train_on_rank(make: Make, batch_of: Callable[[int], Batch], steps: int, folder: str) -> Curve:
     """The same on this rank; nobody wants to see what a long run sends."""
     with comm.settings(guard=False, ledger=False):
         return train(make, batch_of, steps, folder, seed=dist.get_rank())
@@ -51,12 +51,12 @@ def train(make: Make, batch_of: Callable[[int], Batch], steps: int, folder: str,
     """Half of the steps, a checkpoint, the other half by a trainer that loaded it."""
     losses, norms = [], []
     with born_with(seed, torch.float32):
-        trainer = make(AS_PEOPLE_TRAIN)
+        trainer = make(_AS_PEOPLE_TRAIN)
         for number in range(steps):
             if number == steps // 2:
                 trainer.save(folder)
                 torch.manual_seed(OTHER_SEEDS + seed)
-                trainer = make(AS_PEOPLE_TRAIN)
+                trainer = make(_AS_PEOPLE_TRAIN)
                 trainer.load(folder)
             losses.append(trainer.compute_gradients(batch_of(number)))
             norms.append(trainer.clip())
@@ -64,7 +64,7 @@ def train(make: Make, batch_of: Callable[[int], Batch], steps: int, folder: str,
     return Curve(losses=tuple(losses), norms=tuple(norms))
 
 
-def loss_curve_looks_right(losses: Sequence[float], reference: Sequence[float], near: float = NEAR) -> bool:
+def loss_curve_looks_right(losses: Sequence[float], reference: Sequence[float], near: float = _NEAR) -> bool:
     """What the eye checks: all numbers are there, the loss falls, and it ends near the reference's."""
     return all(map(math.isfinite, losses)) and ending(losses) < losses[0] and off(losses, reference) <= near
 

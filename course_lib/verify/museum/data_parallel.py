@@ -25,18 +25,18 @@ from course_lib.verify.data_order import DATA_ORDER
 from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
 from course_lib.verify.museum.seams import after_backward, hook, own_means
 
-broadcast_tensors = replicate.broadcast_tensors
+_broadcast_tensors = replicate.broadcast_tensors
 load = Trainer.load
 share = trainer.share
-take = Bucket.take
+_take = Bucket.take
 
 
-def sum_of(plan: Plan, bucket: Bucket) -> None:
+def _sum_of(plan: Plan, bucket: Bucket) -> None:
     """The sum over the ranks: nobody divides."""
     comm.all_reduce_(bucket.flat, op=ReduceOp.SUM, algorithm=plan.algorithm, group=plan.group)
 
 
-def average_in_bf16(plan: Plan, bucket: Bucket) -> None:
+def _average_in_bf16(plan: Plan, bucket: Bucket) -> None:
     """Half of the bytes, a 65,536th of the precision: bf16 has 8 bits of it, fp32 has 24."""
     small = comm.all_reduce_(bucket.flat.bfloat16(), op=ReduceOp.AVG, algorithm=plan.algorithm, group=plan.group)
     bucket.flat.copy_(small)
@@ -46,7 +46,7 @@ def nothing(*args: object) -> None:
     """What should happen here does not."""
 
 
-def average_parameters(setup: Setup) -> None:
+def _average_parameters(setup: Setup) -> None:
     """The hook's argument is the parameter, not its gradient."""
     hook(setup, nothing)
 
@@ -57,14 +57,14 @@ def average_parameters(setup: Setup) -> None:
     after_backward(setup, average)
 
 
-def broadcast_buffers_alone(model: nn.Module, group: ProcessGroup, src: int) -> None:
+def _broadcast_buffers_alone(model: nn.Module, group: ProcessGroup, src: int) -> None:
     """Parameters keep the values that each rank's seed gave them."""
-    broadcast_tensors([*model.buffers()], group, src)
+    _broadcast_tensors([*model.buffers()], group, src)
 
 
-def broadcast_parameters_alone(model: nn.Module, group: ProcessGroup, src: int) -> None:
+def _broadcast_parameters_alone(model: nn.Module, group: ProcessGroup, src: int) -> None:
     """Buffers keep the values that each rank's seed gave them."""
-    broadcast_tensors([*model.parameters()], group, src)
+    _broadcast_tensors([*model.parameters()], group, src)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def no_sync_for_good(self: DistributedDataParallel) -> Iterator[None]:
     yield
 
 
-def average_of_means(setup: Setup) -> None:
+def _average_of_means(setup: Setup) -> None:
     """The mean over all ranks' targets, as on one device; but averaging divides by the number of ranks again."""
     setup.local.layout.averaged.clear()
 
@@ -84,7 +84,7 @@ def first_share(batch: Batch, rank: int, world_size: int) -> Batch:
     return share(batch, 0, world_size)
 
 
-def clip_then_average(setup: Setup) -> None:
+def _clip_then_average(setup: Setup) -> None:
     """Each rank clips its own gradients by their own norm, and what is averaged has no common scale."""
     hook(setup, nothing)
 
@@ -110,16 +110,16 @@ def own_loss(self: Trainer, summed: float, targets: float) -> float:
     return summed * self.local.size("dp") / targets
 
 
-def take_once(self: Bucket, place: int) -> None:
+def _take_once(self: Bucket, place: int) -> None:
     """Gradients are made views of the bucket in the first step alone; `zero_grad` forgets them, and so do we."""
     gradient, known = self.parameters[place].grad, vars(self).setdefault("known", set())
-    take(self, place)
+    _take(self, place)
     if place in known:
         self.parameters[place].grad = gradient
     known.add(place)
 
 
-def load_weights_alone(self: Trainer, folder: str | Path) -> None:
+def _load_weights_alone(self: Trainer, folder: str | Path) -> None:
     """An optimizer that is made after loading begins with empty states."""
     load(self, folder)
     self.optimizer = make_optimizer([*self.model.parameters()], self.config)
@@ -144,11 +144,11 @@ PICOTRON = (
     "picotron/data_parallel/data_parallel.py"
 )
 
-EXHIBITS = (
+_EXHIBITS = (
     Bug(
         name="summed",
         title="Gradients are summed, not averaged",
-        technique=partial(hook, function=sum_of),
+        technique=partial(hook, function=_sum_of),
         where=Issue(title="Incorrect AVG reduction for GLOO", link=ISSUES.format("pytorch/pytorch", 162338)),
         first_rung="gradients",
         looks="AdamW divides a gradient by its own size: the loss falls as it should",
@@ -156,7 +156,7 @@ EXHIBITS = (
     Bug(
         name="parameters_averaged",
         title="Parameters are averaged in place of gradients",
-        technique=average_parameters,
+        technique=_average_parameters,
         where=Issue(title="DataParallelNaive of picotron, as of commit 5809434", link=PICOTRON),
         first_rung="gradients",
         looks="ranks step apart and are pulled together again: local SGD by accident, and the loss falls",
@@ -164,7 +164,7 @@ EXHIBITS = (
     Bug(
         name="parameters_not_broadcast",
         title="Ranks begin with different weights",
-        patch=partial(patch.object, replicate, "broadcast_state", broadcast_buffers_alone),
+        patch=partial(patch.object, replicate, "broadcast_state", _broadcast_buffers_alone),
         where=Issue(
             title="Starting off with different models across ranks and FSDP doesn't synchronise",
             link=ISSUES.format("pytorch/torchtitan", 166),
@@ -176,7 +176,7 @@ EXHIBITS = (
         name="buffers_not_broadcast",
         title="Ranks keep buffers of their own",
         patch=together(
-            partial(patch.object, replicate, "broadcast_state", broadcast_parameters_alone),
+            partial(patch.object, replicate, "broadcast_state", _broadcast_parameters_alone),
             partial(patch.object, replicate, "broadcast_tensors", nothing),
         ),
         where=Issue(
@@ -226,7 +226,7 @@ EXHIBITS = (
     Bug(
         name="averaged_twice",
         title="The loss is divided by the targets of all ranks, and averaging divides by the ranks again",
-        technique=average_of_means,
+        technique=_average_of_means,
         where=Issue(
             title="Undoing of normalization by world size?", link=ISSUES.format("facebookresearch/fairseq", 494)
         ),
@@ -236,7 +236,7 @@ EXHIBITS = (
     Bug(
         name="bf16_reduction",
         title="Gradients are reduced in bf16 where fp32 was meant",
-        technique=partial(hook, function=average_in_bf16),
+        technique=partial(hook, function=_average_in_bf16),
         where=Issue(title="FP32 accumulation of bf16 gradients in FSDP", link=ISSUES.format("pytorch/pytorch", 106395)),
         first_rung="gradients",
         looks="nothing shows on few ranks; the error grows with their number",
@@ -263,7 +263,7 @@ EXHIBITS = (
     Bug(
         name="views_lost",
         title="After zero_grad the gradients are no longer views of the buckets that are averaged",
-        patch=partial(patch.object, Bucket, "take", take_once),
+        patch=partial(patch.object, Bucket, "take", _take_once),
         where=Issue(title="[ShardedDDP] Intercept zero_grad()", link=ISSUES.format("facebookresearch/fairscale", 354)),
         first_rung="parameters",
         looks="the first step is right, and the traffic always; from the second on every rank trains alone",
@@ -282,7 +282,7 @@ EXHIBITS = (
     Bug(
         name="clipped_before_averaging",
         title="Each rank clips its own gradients before they are averaged",
-        technique=clip_then_average,
+        technique=_clip_then_average,
         where=Issue(
             title="Support gradient clipping before & after allreduce", link=ISSUES.format("horovod/horovod", 1346)
         ),
@@ -292,7 +292,7 @@ EXHIBITS = (
     Bug(
         name="optimizer_not_loaded",
         title="A resumed run begins with an empty optimizer",
-        patch=partial(patch.object, Trainer, "load", load_weights_alone),
+        patch=partial(patch.object, Trainer, "load", _load_weights_alone),
         where=Issue(
             title="Bug in loading optimizer from earlier checkpoint: optimizer constructor erases state",
             link=ISSUES.format("OpenNMT/OpenNMT-py", 617),
@@ -309,4 +309,4 @@ EXHIBITS = (
         looks="each epoch has all sequences; only their order is no longer random",
     ),
 )
-BUGS = {bug.name: bug for bug in EXHIBITS}
+BUGS = {bug.name: bug for bug in _EXHIBITS}

@@ -32,34 +32,34 @@ def mean_of_means(setup: Setup) -> None:
     own_means(setup, divided_by=setup.engine.n_microbatches)
 
 
-def not_summed(setup: Setup) -> None:
+def _not_summed(setup: Setup) -> None:
     """Each copy keeps the gradient of its own use: nobody knows that it is a term of a sum."""
     for name in setup.local.layout.places:
         setup.local.layout.write(name, partial=frozenset())
 
 
-def broadcast_untied(model: nn.Module, group: ProcessGroup, src: int) -> None:
+def _broadcast_untied(model: nn.Module, group: ProcessGroup, src: int) -> None:
     """Of what is tied each rank keeps the copy that its seed gave it."""
     tied = {first for name, first in first_names(model).items() if name != first}
     once = [parameter for name, parameter in model.named_parameters() if name not in tied]
     replicate.broadcast_tensors([*once, *model.buffers()], group, src)
 
 
-def norm_by_stage(setup: Setup) -> None:
+def _norm_by_stage(setup: Setup) -> None:
     """The norm is taken of what this rank holds: every stage has a norm, and a factor, of its own."""
-    setup.local.global_norm = lambda: own_norm(setup)  # type: ignore[method-assign]
+    setup.local.global_norm = lambda: _own_norm(setup)  # type: ignore[method-assign]
 
 
-def norm_of_all_copies(setup: Setup) -> None:
+def _norm_of_all_copies(setup: Setup) -> None:
     """Each rank adds the squares of all that it holds, so a tied parameter counts once for each copy."""
 
     def over_all() -> Tensor:
-        return comm.all_reduce(own_norm(setup).square().view(1), group=setup.local.group("pp")).sqrt()[0]
+        return comm.all_reduce(_own_norm(setup).square().view(1), group=setup.local.group("pp")).sqrt()[0]
 
     setup.local.global_norm = over_all  # type: ignore[method-assign]
 
 
-def own_norm(setup: Setup) -> Tensor:
+def _own_norm(setup: Setup) -> Tensor:
     """Of this rank's gradients."""
     return torch.stack([gradient.double().norm() for gradient in setup.local.gradients().values()]).norm()
 
@@ -67,10 +67,10 @@ def own_norm(setup: Setup) -> Tensor:
 def last_weights_left_out(setup: Setup) -> None:
     """Each rank's list ends before its last weights' gradients; what they need is kept, and nobody comes for it."""
     assert isinstance(setup.engine, PipelineEngine)
-    setup.engine.pipeline.schedule = without_last_weights(setup.engine.schedule)
+    setup.engine.pipeline.schedule = _without_last_weights(setup.engine.schedule)
 
 
-def without_last_weights(schedule: Schedule) -> Schedule:
+def _without_last_weights(schedule: Schedule) -> Schedule:
     """The lists without the last micro-batch's BackwardWeight."""
     last = schedule.n_microbatches - 1
     lists = [
@@ -80,7 +80,7 @@ def without_last_weights(schedule: Schedule) -> Schedule:
     return replace(schedule, lists=tuple(map(tuple, lists)))
 
 
-def first_rank_s_optimizer(self: Trainer) -> dict[str, Any]:
+def _first_rank_s_optimizer(self: Trainer) -> dict[str, Any]:
     """The weights of all stages, but the first rank's optimizer: the others begin with empty states."""
     saved, layout = state(self), self.local.layout
     first = {number for number, name in enumerate(layout.trained) if layout.places[name].is_held({"pp": 0})}
@@ -89,7 +89,7 @@ def first_rank_s_optimizer(self: Trainer) -> dict[str, Any]:
     return saved
 
 
-EXHIBITS = (
+_EXHIBITS = (
     Bug(
         name="not_divided_by_microbatches",
         title="The loss is not divided by the number of micro-batches",
@@ -117,7 +117,7 @@ EXHIBITS = (
     Bug(
         name="tied_not_summed",
         title="The gradients of a tied embedding are not summed over the stages",
-        technique=not_summed,
+        technique=_not_summed,
         where=Issue(title="Tied embedding support", link=ISSUES.format("uw-syfi/piper", 13)),
         first_rung="gradients",
         looks="embedding and head drift apart and learn as two; a larger model than was asked for, and no worse",
@@ -125,7 +125,7 @@ EXHIBITS = (
     Bug(
         name="tied_not_equal",
         title="The copies of a tied embedding begin with different weights",
-        patch=partial(patch.object, replicate, "broadcast_state", broadcast_untied),
+        patch=partial(patch.object, replicate, "broadcast_state", _broadcast_untied),
         where=Issue(
             title="Fix support for tied weights across pipeline stages", link=PULLS.format("uw-syfi/piper", 25)
         ),
@@ -135,7 +135,7 @@ EXHIBITS = (
     Bug(
         name="clipped_by_stage",
         title="Each stage clips by the norm of its own gradients",
-        technique=norm_by_stage,
+        technique=_norm_by_stage,
         where=Issue(
             title="Gradient norm clipping with pipeline parallelism (PP)", link=ISSUES.format("pytorch/torchtitan", 596)
         ),
@@ -145,7 +145,7 @@ EXHIBITS = (
     Bug(
         name="tied_counted_twice",
         title="The gradient norm counts a tied embedding once for each copy",
-        technique=norm_of_all_copies,
+        technique=_norm_of_all_copies,
         where=Issue(title="Fix MFSDP v2 shared gradient norms", link=PULLS.format("NVIDIA/Megatron-LM", 7227)),
         first_rung="gradient norm",
         looks="the norm is up to 1.41 times too large; clipping bites more often than it should",
@@ -164,7 +164,7 @@ EXHIBITS = (
     Bug(
         name="first_optimizer_saved",
         title="A checkpoint holds the optimizer's state of the first stage alone",
-        patch=partial(patch.object, Trainer, "state", first_rank_s_optimizer),
+        patch=partial(patch.object, Trainer, "state", _first_rank_s_optimizer),
         where=Issue(
             title="fix(checkpoint): save all PEFT EP optimizer parts", link=PULLS.format("NVIDIA-NeMo/Automodel", 3250)
         ),
@@ -172,4 +172,4 @@ EXHIBITS = (
         looks="the loss goes on where it was, with a ripple at most",
     ),
 )
-PIPELINE_BUGS = {bug.name: bug for bug in EXHIBITS}
+PIPELINE_BUGS = {bug.name: bug for bug in _EXHIBITS}
