@@ -24,14 +24,14 @@ from course_lib.training.techniques import replicate, stages
 from course_lib.training.trainer import Trainer
 from course_lib.verify import assert_parallel_equals
 
-LAYERS_PER_RANK = 2
-MICROBATCHES_PER_RANK = 2  # of one sequence each
+_LAYERS_PER_RANK = 2
+_MICROBATCHES_PER_RANK = 2  # of one sequence each
 SEQUENCE = 32
 STEPS = 2
 DTYPE = torch.float64
 
 
-def pipeline_rows(world_size: int, text: bytes) -> Iterator[Row]:
+def _pipeline_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """A row for each schedule."""
     for schedule in every_schedule(world_size):
         yield pipeline_row(f"pipeline, {schedule.name}", schedule, text, pipeline_traffic)
@@ -41,16 +41,16 @@ def every_schedule(n_ranks: int) -> Iterator[Schedule]:
     """Of so many ranks, each with as few stages as the schedule takes."""
     for name in SCHEDULES:
         stages_per_rank = 2 if name == "interleaved" else 1
-        yield make_schedule(name, n_ranks, MICROBATCHES_PER_RANK * n_ranks, stages_per_rank=stages_per_rank)
+        yield make_schedule(name, n_ranks, _MICROBATCHES_PER_RANK * n_ranks, stages_per_rank=stages_per_rank)
 
 
 def pipeline_row(
     technique: str, schedule: Schedule, text: bytes, traffic: Callable[[Schedule, ModelConfig], Traffic], dp: int = 1
 ) -> Row:
     """Climb the verification ladder on `dp` pipelines; compare the SGD run's traffic and memory with their formulas."""
-    model, pp = model_for(schedule), schedule.n_ranks
+    model, pp = _model_for(schedule), schedule.n_ranks
     batches = Batches(text=text, batch_size=dp * schedule.n_microbatches, sequence=SEQUENCE)
-    alone, parallel = partial(on_one_device, model=model), partial(on_stages, model=model, schedule=schedule, dp=dp)
+    alone, parallel = partial(_on_one_device, model=model), partial(_on_stages, model=model, schedule=schedule, dp=dp)
     report = assert_parallel_equals(alone, parallel, batches, world_size=pp * dp, steps=STEPS, dtype=DTYPE)
     return Row(
         technique=f"{technique}, {str(DTYPE).removeprefix('torch.')}",
@@ -61,21 +61,21 @@ def pipeline_row(
         predicted=traffic(schedule, model),
         step_s=report.step_s,
         state_bytes=report.peak_state_bytes,
-        predicted_state_bytes=tuple(rank_state_bytes(model, pp, stage) for stage in range(pp) for _ in range(dp)),
+        predicted_state_bytes=tuple(_rank_state_bytes(model, pp, stage) for stage in range(pp) for _ in range(dp)),
     )
 
 
-def model_for(schedule: Schedule) -> ModelConfig:
+def _model_for(schedule: Schedule) -> ModelConfig:
     """As many layers for every rank, so that the first and the last have embedding and head besides."""
-    return replace(training_rows.MODEL, n_layers=LAYERS_PER_RANK * schedule.n_ranks, tied=True)
+    return replace(training_rows.MODEL, n_layers=_LAYERS_PER_RANK * schedule.n_ranks, tied=True)
 
 
-def on_one_device(config: TrainConfig, model: ModelConfig) -> Trainer:
+def _on_one_device(config: TrainConfig, model: ModelConfig) -> Trainer:
     """The transformer on one device, with weights that the seed decides."""
     return Trainer(Decoder(model), config)
 
 
-def on_stages(config: TrainConfig, model: ModelConfig, schedule: Schedule, dp: int = 1) -> Trainer:
+def _on_stages(config: TrainConfig, model: ModelConfig, schedule: Schedule, dp: int = 1) -> Trainer:
     """The same in stages, on `dp` pipelines."""
     techniques = [stages(schedule, sizes=sizes_of(schedule, model)), *([replicate()] if dp > 1 else [])]
     return Trainer(Decoder(model), config, mesh=make_mesh(pp=schedule.n_ranks, dp=dp), apply=techniques)
@@ -106,9 +106,9 @@ def pipeline_traffic(schedule: Schedule, model: ModelConfig) -> Traffic:
     return Traffic.predicted([wrapping, *[step, loss, norm] * STEPS])
 
 
-def rank_state_bytes(model: ModelConfig, world_size: int, rank: int) -> int:
+def _rank_state_bytes(model: ModelConfig, world_size: int, rank: int) -> int:
     """Weights and gradients of a rank's stages under plain SGD, which keeps nothing else."""
     return 2 * DTYPE.itemsize * rank_parameters(model, ParallelConfig(pp=world_size), stage=rank).total
 
 
-ROWS = Rows(lesson=4, prove=pipeline_rows)
+ROWS = Rows(lesson=4, prove=_pipeline_rows)
