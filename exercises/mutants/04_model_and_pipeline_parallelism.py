@@ -77,7 +77,7 @@ def names_a_dtype(half, inputs, targets, shape):
     return comm.recv(torch.empty(shape, dtype=torch.float32), 0)
 
 
-NO_NUMBER = "right gradients, but rank 1 returned {}, not the loss as a number: loss.item()"
+NO_NUMBER = "right gradients, but rank 1 returned {}, not the loss as a number: "
 
 WRONG["04.1", "values"] = {
     "x.requires_grad_() comes before what is computed from x": partial(train_half, follow=lambda x: x),

@@ -160,7 +160,8 @@ def _wrong_loss(scene: Scene, reports: Sequence[Report], words: Words) -> str | 
     for rank in scene.told:
         loss, where = reports[rank].loss, f"right gradients, but the loss on rank {rank}"
         if isinstance(loss, str):
-            return f"right gradients, but rank {rank} returned {loss}, not the loss as a number: loss.item()"
+            advice = "is there a return on every path?" if loss == "NoneType" else "return loss.item()"
+            return f"right gradients, but rank {rank} returned {loss}, not the loss as a number: {advice}"
         if not isfinite(loss):
             return f"{where} is {loss}{f': {words.nan}' * (words.nan != TOO_EARLY)}"
         if not isclose(loss, want, rel_tol=_ROUGHLY if scene.dtype == torch.float32 else 1e-9):
