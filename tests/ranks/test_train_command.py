@@ -195,7 +195,13 @@ def started(*arguments, cwd):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=listen_to_interrupts,
     )
+
+
+def listen_to_interrupts():
+    """A shell that starts the tests in the background lets all their children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def left_of(folder):
