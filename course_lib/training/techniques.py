@@ -75,7 +75,7 @@ def stages(
         lengths = sizes or split_sizes(len(cutting.layers_of(setup.model)), schedule.n_stages)
         skeletons, whole = cutting.cut(setup.skeleton, lengths), cutting.cut(setup.model, lengths)
         write_owners(local.layout, skeletons, schedule)
-        broadcast.broadcast_state(setup.model, local.group("pp"), local.name_of(dp=local.rank("dp")))
+        broadcast.broadcast_state(setup.model, local.group("pp"), local.name_of(**{**local.at, "pp": 0}))
         mine = {number: whole[number] for number in schedule.stages_of(local.rank("pp"))}
         local.keep({name for name, place in local.layout.places.items() if place.is_held(local.at)})
         times = (
