@@ -27,18 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "overrides",
         nargs="*",
         metavar="name=value",
-        help="model=NAME, parallel=none, ddp (the course's), torch_ddp (PyTorch's) or pp (a pipeline, with "
-        "schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches, stages_per_rank), ranks (or torchrun's), steps, "
+        help="model=NAME, dp and pp (their product is the number of ranks, its own or torchrun's), engine=own or "
+        "torch, for a pipeline schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches and stages_per_rank, steps, "
         "batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, weight_decay, max_norm, "
-        "accumulation, dtype=float32 or float64, seed, out=FOLDER, a field of the model as in model.n_layers=8",
+        "accumulation, dtype=float32 or float64, seed, out=FOLDER, checkpoint_every=100 (steps) or 10min, a field of "
+        "the model as in model.n_layers=8",
     )
     try:
         return run(parser.parse_args(arguments))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"interrupted{interrupt}", file=sys.stderr)
         return 130
 
 

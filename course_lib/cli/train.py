@@ -7,12 +7,11 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import cloudpickle
 import torch.distributed as dist
 
-from course_lib.cli import train_run
+from course_lib.cli import train_folder, train_run
 from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_torchrun import train_under_torchrun
 from course_lib.ranks import devices, shutdown
@@ -49,27 +48,29 @@ def _train_here(overrides: Sequence[str]) -> int:
     choice = devices.choose(0, run.ranks)
     train_run.check_model(run, choice, run.ranks)
     batches = train_run.make_batches(run)
-    with train_run.unfinished_folder(run) as folder:
-        print(train_run.heading(run, batches, choice), flush=True)
+    with train_folder.taken(run):
+        print(f"{train_run.heading(run, batches, choice)}{train_folder.going_on(run)}", flush=True)
         try:
-            steps = (alone if run.ranks == 1 else _on_pool)(run, batches, folder)
-            print(train_run.finish(run, steps, choice, folder))
+            steps = (_alone if run.ranks == 1 else _on_pool)(run, batches)
+            print(train_folder.finish(run, steps, train_run.MEMORY[choice.device.type]))
         except (ValueError, OSError, RuntimeError) as error:
-            print(train_run.failure_line(error), file=sys.stderr)
+            print(f"{train_run.failure_line(error)}{train_folder.kept(run)}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(train_folder.kept(run)) from None
     return 0
 
 
-def alone(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
+def _alone(run: TrainRun, batches: Batches) -> list[Step]:
     """Train in this process."""
     choice = devices.choose(0, 1)
     devices.take(choice)
-    return train_run.work(run, batches, choice, folder, sys.stdout.isatty())
+    return train_run.work(run, batches, choice, sys.stdout.isatty())
 
 
-def _on_pool(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]:
+def _on_pool(run: TrainRun, batches: Batches) -> list[Step]:
     """Train on ranks of our own; what the first one shows is shown at once."""
-    call = packed((_pool_rank, (run, batches, folder, sys.stdout.isatty())))
+    call = packed((_pool_rank, (run, batches, sys.stdout.isatty())))
     ranks = list(range(run.ranks))
     try:
         outcomes = run_task(run.ranks, ranks, timeout=_LIMIT_S, device=None, listen=_hear, call=call)
@@ -79,10 +80,10 @@ def _on_pool(run: TrainRun, batches: Batches, folder: Path | None) -> list[Step]
     return steps
 
 
-def _pool_rank(run: TrainRun, batches: Batches, folder: Path | None, live: bool) -> list[Step]:
+def _pool_rank(run: TrainRun, batches: Batches, live: bool) -> list[Step]:
     """What each rank of the pool does."""
     choice = devices.choose(dist.get_rank(), run.ranks)
-    return train_run.work(run, batches, choice, folder, live)
+    return train_run.work(run, batches, choice, live)
 
 
 def _hear(rank: int | None, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from course_lib.cli.compose import compose_values, parse_overrides, refuse, requ
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.ranks.api import check_world_size
 from course_lib.schedules import Schedule, make_schedule
+from course_lib.training.cadence import Every
 
 COMMAND = "train"
 _ENGINES = ("own", "torch")  # who averages gradients: the course's code, or PyTorch's
@@ -38,6 +40,7 @@ OPTIONS: dict[str, Any] = {
     "dtype": "float32",
     "seed": 0,
     "out": None,  # a folder
+    "checkpoint_every": "10min",  # or a number of steps; None: only at the end
 }
 _KEYS = ("model", *OPTIONS)
 _POSITIVE = ("steps", "batch", "sequence")
@@ -64,6 +67,7 @@ class TrainRun:
     dtype: str
     seed: int
     out: Path | None
+    every: Every
     values: Mapping[str, Any]  # the composition that all the others come from
     overrides: tuple[str, ...]  # that it was composed of
 
@@ -100,6 +104,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
         parallel=parallel,
         schedule=schedule,
         out=_folder(values["out"]),
+        every=_every(values["checkpoint_every"]),
         values=values,
         overrides=tuple(overrides),
         **{name: values[name] for name in ("engine", "steps", "batch", "sequence", "dtype", "seed")},
@@ -185,12 +190,23 @@ def _train_config(values: Mapping[str, Any]) -> TrainConfig:
 
 
 def _folder(out: Any) -> Path | None:
-    """Where the results go: a folder that is not there yet, so that no run's results are lost or mixed."""
+    """Where the results go."""
     if out is None:
         return None
     path = Path(str(out)).expanduser()
-    if path.exists():
-        refuse(COMMAND, f"out={out!r}", "it is there already, and each run has its own", "name another folder")
     if not path.parent.is_dir():
         refuse(COMMAND, f"out={out!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
     return path
+
+
+def _every(value: Any) -> Every:
+    """When to write a checkpoint: a number of steps, or of minutes as 10min."""
+    if value is None:
+        return Every()
+    if type(value) is int and value > 0:
+        return Every(steps=value)
+    minutes = re.fullmatch(r"(\d+(?:\.\d+)?)min", str(value))
+    if minutes is None or not float(minutes[1]):
+        rule = "it is a number of steps, or of minutes"
+        refuse(COMMAND, f"checkpoint_every={value}", rule, "write it as checkpoint_every=100, =10min or =null")
+    return Every(seconds=60 * float(minutes[1]))

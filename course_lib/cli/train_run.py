@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
@@ -22,7 +19,9 @@ from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import layers_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
+from course_lib.training import series
 from course_lib.training.batches import Batches
+from course_lib.training.cadence import Cadence
 from course_lib.training.loop import Step, tokens_of, train
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.text import describe_text, load_text
@@ -32,7 +31,7 @@ from course_lib.units import format_bytes, format_count
 
 _REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
 LINES = 20  # of progress at least, where they cannot overwrite each other
-_MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
+MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
 _NUMBERS_KEPT = {"sgd": 2, "adamw": 4}  # for each parameter: weight, gradient, the optimizer's two
 
 
@@ -92,24 +91,28 @@ def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
     return Trainer(model, run.config, mesh=mesh, apply=apply)
 
 
-def work(run: TrainRun, batches: Batches, choice: Choice, folder: Path | None, live: bool) -> list[Step]:
-    """Train on this rank and return its steps; the first rank shows them and writes the checkpoint into `folder`.
+def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[Step]:
+    """Train on this rank, from the last checkpoint in `run.out` if there is one, and return all the run's steps.
 
-    Raises: ValueError, on all ranks, for a loss that is not finite.
+    The first rank shows them, and writes checkpoints and the trained model.
+    Raises: ValueError, on all ranks, for a loss that is not finite or a checkpoint that cannot be read.
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
     torch.manual_seed(run.seed)
-    steps: list[Step] = []
     with comm.settings(guard=False, ledger=False), _line_kept_open(first and live):
         # No name for the model: what a pipeline's rank cuts off it would stay in memory.
         trainer = _make_trainer(run, Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device))
-        for step in train(trainer, batches, run.steps):
+        steps = [Step(**step) for step in (run.out and series.resume(trainer, run.out)) or ()]
+        cadence = Cadence(run.every, trainer.local.everyone, len(steps))
+        for step in train(trainer, batches, run.steps, done=len(steps)):
             steps.append(step)
             if first and (live or is_shown(step.number, run.steps)):
                 start, end = ("\r\x1b[K", "") if live else ("", "\n")
                 print(f"{start}{_progress(step, run.steps, choice)}", end=end, flush=True)
-        if folder is not None:
-            trainer.save(folder)
+            if run.out is not None and step.number < run.steps and cadence.is_due(step.number):
+                series.save_step(trainer, run.out, step.number, [asdict(step) for step in steps])
+        if run.out is not None:
+            trainer.save(run.out)
     return steps
 
 
@@ -120,7 +123,7 @@ def is_shown(number: int, steps: int) -> bool:
 
 def _progress(step: Step, steps: int, choice: Choice) -> str:
     """One step in a line; the memory is this rank's."""
-    memory = f"{_MEMORY[choice.device.type]} {format_bytes(step.memory_bytes)}"
+    memory = f"{MEMORY[choice.device.type]} {format_bytes(step.memory_bytes)}"
     number = f"{step.number:>{len(str(steps))}}/{steps}"
     return f"step {number}  loss {step.loss:.6f}  {step.tokens_per_s:,.0f} tokens/s  rank 0: {memory}"
 
@@ -148,48 +151,9 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     )
 
 
-@contextmanager
-def unfinished_folder(run: TrainRun) -> Iterator[Path | None]:
-    """A folder beside `out` for what is not complete yet; it is gone at the end, whatever happens.
-
-    Raises: ValueError if the system refuses.
-    """
-    if run.out is None:
-        yield None
-        return
-    folder = run.out.with_name(f".{run.out.name}.{os.getpid()}.unfinished")
-    try:
-        folder.mkdir()
-    except OSError as error:
-        rule = f"cannot be written: {error.strerror}"
-        refuse(COMMAND, f"out={str(run.out)!r}", rule, "name another folder")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def finish(run: TrainRun, steps: Sequence[Step], choice: Choice, folder: Path | None) -> str:
-    """Complete the results and give them their name, all at once; return the last words."""
-    words = f"loss {steps[0].loss:.6f} -> {steps[-1].loss:.6f} nats per token in {run.steps} steps"
-    if folder is None or run.out is None:
-        return words
-    with open(folder / "losses.csv", "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["step", "loss", "tokens_per_s", "memory_bytes", "memory"])
-        for step in steps:
-            memory = _MEMORY[choice.device.type]
-            table.writerow([step.number, step.loss, f"{step.tokens_per_s:.1f}", step.memory_bytes, memory])
-    (folder / "config.yaml").write_text(run.as_yaml(), encoding="utf-8")
-    written = ", ".join(sorted(path.name for path in folder.iterdir()))
-    folder.rename(run.out)
-    return f"{words}\nwritten: {written} in {run.out}"
-
-
 def failure_line(error: Exception) -> str:
-    """One line: our own four-part errors as they are, also from ranks, others under their name."""
-    if isinstance(error, RankError) and error.failure is not None and error.failure.type == "ValueError":
-        return error.failure.text
-    if isinstance(error, ValueError):
-        return str(error)
-    return f"{COMMAND}: {type(error).__name__}: {' '.join(str(error).split())}"
+    """One line: our own four-part errors as they are, others under their name; a rank's as if it were ours."""
+    kind, text = type(error).__name__, str(error)
+    if isinstance(error, RankError) and error.failure is not None:
+        kind, text = error.failure.type, error.failure.text
+    return text if kind == "ValueError" else f"{COMMAND}: {kind}: {' '.join(text.split())}"

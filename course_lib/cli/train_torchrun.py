@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 
 import torch.distributed as dist
 
-from course_lib.cli import train_run
+from course_lib.cli import train_folder, train_run
 from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.ranks import devices
 from course_lib.ranks.devices import Choice
@@ -29,9 +29,9 @@ def train_under_torchrun(overrides: Sequence[str]) -> int:
     choice = devices.join_torchrun()
     try:
         status, line = _attempt(overrides, choice)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         if dist.get_rank() == 0:
-            print("interrupted", file=sys.stderr, flush=True)
+            print(f"interrupted{interrupt}", file=sys.stderr, flush=True)
         os._exit(130)
     if status:
         _leave(status, line)
@@ -46,17 +46,20 @@ def _attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
     with ExitStack() as stack:
         try:
             run, batches = _agreed(lambda: _prepare(overrides, choice, first))
-            folder = _agreed(lambda: stack.enter_context(train_run.unfinished_folder(run)) if first else run.out)
+            _agreed(lambda: stack.enter_context(train_folder.taken(run)) if first else None)
         except ValueError as error:
             return 2, str(error)
         try:
             if first:
-                print(choice.notice + train_run.heading(run, batches, choice), flush=True)
-            steps = train_run.work(run, batches, choice, folder, sys.stdout.isatty())
+                heading = train_run.heading(run, batches, choice)
+                print(f"{choice.notice}{heading}{train_folder.going_on(run)}", flush=True)
+            steps = train_run.work(run, batches, choice, sys.stdout.isatty())
             if first:
-                print(train_run.finish(run, steps, choice, folder), flush=True)
+                print(train_folder.finish(run, steps, train_run.MEMORY[choice.device.type]), flush=True)
         except (ValueError, OSError, RuntimeError) as error:
-            return 1, train_run.failure_line(error)
+            return 1, f"{train_run.failure_line(error)}{train_folder.kept(run)}"
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(train_folder.kept(run)) from None
     return 0, ""
 
 

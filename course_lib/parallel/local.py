@@ -57,9 +57,10 @@ class Local:
         return self.mesh.get_group(axis)
 
     @property
-    def everyone(self) -> ProcessGroup:
-        """All ranks of the mesh."""
-        assert self.mesh is not None
+    def everyone(self) -> ProcessGroup | None:
+        """All ranks of the mesh; None for one device."""
+        if self.mesh is None:
+            return None
         return self.mesh.get_group() if self.mesh.ndim == 1 else resolve(None, "Local")
 
     def name_of(self, **at: int) -> int:
@@ -168,10 +169,10 @@ class Local:
 
     def check_table(self) -> None:
         """Raise the same ValueError on all ranks unless all have written the same table, other stages' rows too."""
-        if self.mesh is None:
+        if (everyone := self.everyone) is None:
             return
-        tables = [""] * self.everyone.size()
-        dist.all_gather_object(tables, str(self.layout), group=self.everyone)
+        tables = [""] * everyone.size()
+        dist.all_gather_object(tables, str(self.layout), group=everyone)
         for rank, table in zip(self.members, tables, strict=True):
             for first, row in zip(tables[0].splitlines(), table.splitlines(), strict=True):
                 if first != row:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import pickle
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -18,12 +21,30 @@ FILE = "trainer.pt"
 
 
 def write(content: dict[str, Any], folder: str | Path) -> None:
-    """Write a checkpoint in one go: what is unfinished has another name, and the file that was there stays."""
+    """Write a checkpoint in one go: what is unfinished has another name, and the file that was there stays.
+
+    Raises: OSError if the disk is full, or the system refuses.
+    """
     path = Path(folder) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.unfinished")
+    with replaced(path) as unfinished:
+        try:
+            torch.save(content, unfinished)
+        except RuntimeError as error:  # PyTorch's own, which does not say what stopped it
+            if isinstance(error.__context__, OSError):
+                raise OSError(error.__context__.errno, error.__context__.strerror, str(path)) from None
+            raise
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` once it is whole and on the disk; if it does not get there, it is gone."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
     try:
-        torch.save(content, unfinished)
+        with open(unfinished, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -32,14 +53,30 @@ def write(content: dict[str, Any], folder: str | Path) -> None:
 def read(folder: str | Path) -> dict[str, Any]:
     """What `write` wrote.
 
-    Raises: ValueError if there is nothing.
+    Raises: ValueError if there is nothing, or the file is truncated, altered, or something else.
     """
     path = Path(folder) / FILE
     if not path.exists():
         rule, way_out = f"a checkpoint is a file {FILE}", "give the folder that was given to save"
         raise ValueError(four_parts("Trainer.load", f"no {path}", rule, way_out))
-    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            altered = archive.testzip()  # torch.load does not look at the checksums
+        if altered:
+            _refuse_file(path, f"{altered} in it was altered: its checksum is another")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except zipfile.BadZipFile as error:
+        _refuse_file(path, f"it is truncated or altered ({error})")
+    except (RuntimeError, EOFError, KeyError, NotImplementedError, pickle.UnpicklingError) as error:
+        _refuse_file(path, f"it is altered ({type(error).__name__})")
+    if not isinstance(content, dict) or not {"model", "optimizer"} <= content.keys():
+        _refuse_file(path, "it holds something else than a model and its optimizer")
     return content
+
+
+def _refuse_file(path: Path, wrong: str) -> NoReturn:
+    values = f"{path}, {path.stat().st_size} bytes"
+    raise ValueError(four_parts("Trainer.load", values, wrong, "take another checkpoint, or train anew"))
 
 
 def check_names(weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -35,13 +35,13 @@ class Step:
         return self.tokens / self.seconds
 
 
-def train(trainer: Trainer, batches: Batches, steps: int) -> Iterator[Step]:
-    """Train for `steps` steps and yield each; on ranks all of them run it.
+def train(trainer: Trainer, batches: Batches, steps: int, done: int = 0) -> Iterator[Step]:
+    """Train up to step `steps` and yield each step after those that are `done`; on ranks all of them run it.
 
     Raises: ValueError, on all ranks, for a loss that is not finite.
     """
     device = next(trainer.model.parameters()).device
-    for number in range(steps):
+    for number in range(done, steps):
         started = time.perf_counter()
         inputs, targets = batches.batch(number)
         loss = trainer.step((inputs.to(device), targets.to(device)))

@@ -43,7 +43,9 @@ def replicate(**options: Any) -> Technique:
             pipeline = setup.engine.pipeline
             plan = Plan(group=group, **options)
             agreement.same_model("replicate", setup.model, plan.options, group)
-            setup.engine.reducer = StageReducer(pipeline, plan, setup.local.everyone)
+            everyone = setup.local.everyone
+            assert everyone is not None  # there is a mesh: `begin` has seen it
+            setup.engine.reducer = StageReducer(pipeline, plan, everyone)
             pipeline.stage_complete = setup.engine.reducer.mark_stage_ready
         else:
             setup.model = DistributedDataParallel(setup.model, group=group, **options)

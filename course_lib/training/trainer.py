@@ -194,7 +194,7 @@ class Trainer:
     def save(self, folder: str | Path) -> None:
         """Write `state`; the first rank writes, and if it cannot, all ranks raise its error."""
         state = self.state()
-        on_first_rank(lambda: write(state, folder), None if self.local.mesh is None else self.local.everyone)
+        on_first_rank(lambda: write(state, folder), self.local.everyone)
 
     def load(self, folder: str | Path) -> None:
         """Go on from what `save` wrote, at this or any other layout.

@@ -101,8 +101,8 @@ def test_an_interrupted_save_leaves_the_last_one_whole(tmp_path, monkeypatch):
     before = (tmp_path / checkpoint.FILE).read_bytes()
     ours.step(batch())
 
-    def half(content, path):
-        path.write_bytes(b"half")
+    def half(content, file):
+        file.write(b"half")
         raise OSError("no space left on device")
 
     monkeypatch.setattr(torch, "save", half)

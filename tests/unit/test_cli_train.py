@@ -234,13 +234,14 @@ def test_a_pipeline_needs_one_model_s_states_or_each_rank_s_model(overrides, num
 
 def test_results_are_never_overwritten(tmp_path, capsys):
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
     assert run(*SMALL, f"out={tmp_path}/run") == 2
     rule = "it is there already, and each run has its own; name another folder"
     assert capsys.readouterr().err == f"train: out='{tmp_path}/run'; {rule}\n"
 
 
 def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path, monkeypatch, capsys):
-    def refused(path):
+    def refused(path, **options):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refused)

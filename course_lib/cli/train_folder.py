@@ -1,0 +1,151 @@
+"""The folder of a run: taken for it alone, with its configuration, its last checkpoint, and at the end its results.
+
+What is whole has its own name and what is not has another, so a run that is killed at any moment leaves a folder that
+the same command goes on from.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from course_lib.cli.compose import refuse
+from course_lib.cli.train_config import COMMAND, TrainRun
+from course_lib.training import series
+from course_lib.training.checkpoint import FILE, replaced
+from course_lib.training.loop import Step
+
+_CONFIG, _LOSSES = "config.yaml", "losses.csv"
+# A run may go on with other values of these: they do not change what is computed, but for rounding.
+_LAYOUT = ("dp", "pp", "engine", "schedule", "microbatches", "stages_per_rank", "accumulation")
+_FREE = (*_LAYOUT, "steps", "checkpoint_every", "out")
+
+
+@contextmanager
+def taken(run: TrainRun) -> Iterator[None]:
+    """Hold the folder `out` for this run; if it ends without a checkpoint, nothing of it stays.
+
+    Raises: ValueError if there is anything but an unfinished run with the same values, if another run has it now, or
+    if the system refuses.
+    """
+    if run.out is None:
+        yield
+        return
+    try:
+        run.out.mkdir(exist_ok=True)
+        descriptor = os.open(run.out, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        _refuse(run.out, f"cannot be written: {error.strerror}")
+    try:
+        _lock(descriptor, run.out)
+        _check(run, run.out)
+        try:
+            _write(run.out / _CONFIG, run.as_yaml())
+            yield
+        finally:
+            if not (run.out / _LOSSES).exists() and not _last_step(run.out):
+                _clear(run.out)
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run without a checkpoint has written; the folder too, unless somebody else put something there."""
+    series.drop(folder)
+    for path in (folder / _CONFIG, folder / FILE, *folder.glob("*.unfinished")):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """The system takes the lock back when the process ends, however it ends."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _refuse(folder, "another run writes there now")
+
+
+def _check(run: TrainRun, folder: Path) -> None:
+    """Refuse a folder of something else."""
+    if (folder / _LOSSES).exists():
+        _refuse(folder, "it holds a finished run, and each run has its own")
+    if (done := _last_step(folder)) > run.steps:
+        rule = f"the run in {str(folder)!r} has {done} already"
+        refuse(COMMAND, f"steps={run.steps}", rule, f"give steps >= {done}, or another folder as out=")
+    if (folder / _CONFIG).exists():
+        _check_values(run, (folder / _CONFIG).read_text(encoding="utf-8"))
+    elif any(path.suffix != ".unfinished" for path in folder.iterdir()):
+        _refuse(folder, "it is there already, and each run has its own")
+
+
+def _check_values(run: TrainRun, text: str) -> None:
+    """Refuse to go on with other values than the run began with."""
+    try:
+        begun = dict(_flat(yaml.safe_load(text)))
+    except (yaml.YAMLError, AttributeError):
+        _refuse(run.out, f"its {_CONFIG} is of no run")
+    for name, value in _flat(run.values):
+        if name not in _FREE and begun.get(name) != value:
+            rule = f"the unfinished run in {str(run.out)!r} began with {name}={begun.get(name)}"
+            refuse(COMMAND, f"{name}={value}", rule, f"give {name}={begun.get(name)}, or another folder as out=")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values, those of a field of the model as model.n_layers."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _refuse(folder: Path | None, rule: str) -> NoReturn:
+    refuse(COMMAND, f"out={str(folder)!r}", rule, "name another folder")
+
+
+def _last_step(folder: Path | None) -> int:
+    """After how many steps the run's last checkpoint was written; 0 if there is none."""
+    found = None if folder is None else series.latest(folder)
+    return 0 if found is None else series.step_of(found)
+
+
+def going_on(run: TrainRun) -> str:
+    """A line for a run that is not at its beginning."""
+    done = _last_step(run.out)
+    return f"\ngoes on after step {done} of {run.steps}, from {run.out}" if done else ""
+
+
+def kept(run: TrainRun) -> str:
+    """Of a run that broke off: say what is left of it, in the words that end its error line."""
+    if step := _last_step(run.out):
+        return f"; {str(run.out)!r} keeps step {step}: the same command goes on from there"
+    return ""
+
+
+def finish(run: TrainRun, steps: Sequence[Step], memory: str) -> str:
+    """Write the table of losses, which makes the results complete, and drop the checkpoints; return the last words."""
+    words = f"loss {steps[0].loss:.6f} -> {steps[-1].loss:.6f} nats per token in {len(steps)} steps"
+    if run.out is None:
+        return words
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["step", "loss", "tokens_per_s", "memory_bytes", "memory"])
+    for step in steps:
+        table.writerow([step.number, step.loss, f"{step.tokens_per_s:.1f}", step.memory_bytes, memory])
+    _write(run.out / _LOSSES, text.getvalue())
+    series.drop(run.out)
+    return f"{words}\nwritten: {_CONFIG}, {_LOSSES}, {FILE} in {run.out}"
+
+
+def _write(path: Path, text: str) -> None:
+    with replaced(path) as file:
+        file.write(text.encode())

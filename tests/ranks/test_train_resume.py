@@ -1,0 +1,257 @@
+"""A run that was stopped goes on as if it had not been: at every step, in every layout, and in the middle of a save."""
+
+from __future__ import annotations
+
+import csv
+import os
+import resource
+import signal
+from functools import partial
+
+import cloudpickle
+import pytest
+import torch
+
+from course_lib.cli import train_run
+from course_lib.cli.main import main
+from course_lib.training import checkpoint, series
+from course_lib.training.batches import Batches
+from course_lib.training.checkpoint import FILE
+
+SMALL = ["steps=5", "batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt"]
+TEXT = bytes(range(32, 127)) * 20
+FILES = ["config.yaml", "losses.csv", FILE]
+
+
+class Stopping(Batches):
+    """Batches that end the run when a certain step asks for its own."""
+
+    stop_at = 3
+
+    def batch(self, step):
+        if step == self.stop_at:
+            raise ValueError("stopped")
+        return super().batch(step)
+
+
+@pytest.fixture(autouse=True)
+def short_text(monkeypatch):
+    monkeypatch.setattr(train_run, "load_text", lambda: TEXT)
+    monkeypatch.delenv("RANK", raising=False)
+    cloudpickle.register_pickle_by_value(__import__(__name__))
+
+
+def run(*overrides):
+    return main(["train", *SMALL, *overrides])
+
+
+def run_stopped(monkeypatch, *overrides):
+    def batches(run):
+        return Stopping(text=TEXT, batch_size=run.batch, sequence=run.sequence, seed=run.seed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_run, "make_batches", batches)
+        return run(*overrides)
+
+
+def losses(folder):
+    return [row["loss"] for row in csv.DictReader((folder / "losses.csv").read_text().splitlines())]
+
+
+def weights(folder):
+    return torch.load(folder / FILE)["model"]
+
+
+LAYOUTS = {
+    "one device": [],
+    "accumulation": ["accumulation=2"],
+    "dp": ["dp=2"],
+    "pp": ["pp=2"],
+    "dp x pp": ["dp=2", "pp=2"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_command_goes_on_bit_by_bit(tmp_path, monkeypatch, capsys, layout):
+    for optimizer in ("sgd", "adamw"):
+        asked = [*LAYOUTS[layout], f"optimizer={optimizer}", "checkpoint_every=2"]
+        whole, parts = tmp_path / f"whole-{optimizer}", tmp_path / f"parts-{optimizer}"
+        assert run(*asked, f"out={whole}") == 0
+        assert run_stopped(monkeypatch, *asked, f"out={parts}") == 1
+        assert capsys.readouterr().err.endswith(f"; '{parts}' keeps step 2: the same command goes on from there\n")
+        assert sorted(path.name for path in parts.iterdir()) == ["LATEST", "config.yaml", "step-2"]
+        assert run(*asked, f"out={parts}") == 0
+        assert f"\ngoes on after step 2 of 5, from {parts}\n" in capsys.readouterr().out
+        assert losses(parts) == losses(whole) and len(losses(parts)) == 5
+        for name, x in weights(whole).items():
+            assert torch.equal(weights(parts)[name], x), name
+        assert sorted(path.name for path in parts.iterdir()) == sorted(path.name for path in whole.iterdir()) == FILES
+
+
+def test_at_another_layout_it_goes_on_within_rounding(tmp_path, monkeypatch, capsys):
+    assert run("dtype=float64", f"out={tmp_path}/whole") == 0
+    out = f"out={tmp_path}/parts"
+    assert run_stopped(monkeypatch, "dtype=float64", "checkpoint_every=2", "dp=2", out) == 1
+    assert run("dtype=float64", "pp=2", out) == 0
+    found, want = (list(map(float, losses(tmp_path / name))) for name in ("parts", "whole"))
+    assert found == pytest.approx(want, rel=1e-9)
+
+
+class DrawsNumbers(torch.nn.Module):
+    """A model that draws random numbers in each forward."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return torch.nn.functional.dropout(self.inner(inputs), 0.5)
+
+
+def test_random_numbers_go_on_where_they_were(tmp_path, monkeypatch, capsys):
+    make = train_run.Decoder
+    monkeypatch.setattr(train_run, "Decoder", lambda config: DrawsNumbers(make(config)))
+    assert run(f"out={tmp_path}/whole") == 0
+    assert run_stopped(monkeypatch, "checkpoint_every=2", f"out={tmp_path}/parts") == 1
+    assert run("checkpoint_every=2", f"out={tmp_path}/parts") == 0
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
+def in_child(prepare, *overrides):
+    """The exit status of a run in a process of its own that is prepared first; negative: the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        prepare()
+        torch.set_num_threads(1)  # a child has no other
+        os._exit(run(*overrides))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_at(moment):
+    """SIGKILL when the process asks for the `moment`-th time that something reaches the disk."""
+    times, sync = iter(range(moment + 1)), os.fsync
+
+    def fsync(descriptor):
+        if next(times) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sync(descriptor)
+
+    os.fsync = fsync
+
+
+def test_killed_while_it_saves_it_has_the_checkpoint_before(tmp_path, capsys):
+    assert in_child(int, "checkpoint_every=1", f"out={tmp_path}/whole") == 0
+    asked, folder, found = ["checkpoint_every=1", f"out={tmp_path}/run"], tmp_path / "run", []
+    for moment in (0, 1, 2, 3, 4, 3):  # the configuration, a checkpoint, its pointer, the next ones
+        assert in_child(partial(killed_at, moment), *asked) == -signal.SIGKILL
+        latest = series.latest(folder)
+        found.append(0 if latest is None else series.step_of(latest))
+        if latest is not None:
+            checkpoint.read(latest)
+    assert found == [0, 0, 0, 1, 2, 3]
+    assert in_child(int, *asked) == 0
+    assert losses(folder) == losses(tmp_path / "whole")
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+
+
+def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path, monkeypatch, capfd):
+    asked, folder = ["checkpoint_every=2", f"out={tmp_path}/run"], tmp_path / "run"
+    assert run_stopped(monkeypatch, *asked) == 1
+    before = (folder / "step-2" / FILE).read_bytes()
+    capfd.readouterr()
+    assert in_child(full_disk, *asked) == 1
+    assert capfd.readouterr().err == (
+        f"train: OSError: [Errno 27] File too large: '{folder}/step-4/{FILE}'; "
+        f"'{folder}' keeps step 2: the same command goes on from there\n"
+    )
+    assert sorted(path.name for path in folder.iterdir()) == ["LATEST", "config.yaml", "step-2"]
+    assert (folder / "step-2" / FILE).read_bytes() == before
+    assert run(*asked) == 0 and len(losses(folder)) == 5
+
+
+def full_disk():
+    """No file of this process grows above 100 kB: the error is another than a full disk's, the path is the same."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+def test_what_one_rank_cannot_write_is_one_line_of_all(tmp_path, monkeypatch, capsys):
+    asked, folder = ["checkpoint_every=2", "dp=2", f"out={tmp_path}/run"], tmp_path / "run"
+    assert run_stopped(monkeypatch, *asked) == 1
+    (folder / "step-4").write_text("a file where the next checkpoint's folder belongs")
+    capsys.readouterr()
+    assert run(*asked) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("train: OSError: ") and "step-4" in err and err.count("\n") == 1
+    assert err.endswith(f" (on the rank that writes); '{folder}' keeps step 2: the same command goes on from there\n")
+
+
+def damaged(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "altered":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    else:
+        torch.save([1, 2, 3], path)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("truncated", "it is truncated or altered (File is not a zip file)"),
+        ("empty", "it is truncated or altered (File is not a zip file)"),
+        ("altered", "was altered: its checksum is another"),
+        ("something else", "it holds something else than a model and its optimizer"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path, monkeypatch, capsys, how, said):
+    asked = ["checkpoint_every=2", f"out={tmp_path}/run"]
+    assert run_stopped(monkeypatch, *asked) == 1
+    damaged(tmp_path / "run" / "step-2" / FILE, how)
+    capsys.readouterr()
+    assert run(*asked) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"Trainer.load: {tmp_path}/run/step-2/{FILE}, ") and said in err and err.count("\n") == 1
+
+
+def test_a_folder_is_one_run_s(tmp_path, monkeypatch, capsys):
+    out = f"out={tmp_path}/run"
+    assert run_stopped(monkeypatch, "checkpoint_every=2", out) == 1
+    capsys.readouterr()
+    rule = f"the unfinished run in '{tmp_path}/run'"
+    for other, line in (
+        ("lr=0.5", f"train: lr=0.5; {rule} began with lr=0.003; give lr=0.003, or another folder as out=\n"),
+        ("model.n_layers=1", f"train: model.n_layers=1; {rule} began with model.n_layers=2; give model.n_"),
+        ("steps=1", f"train: steps=1; the run in '{tmp_path}/run' has 2 already; give steps >= 2, or another"),
+    ):
+        assert run("checkpoint_every=2", out, other) == 2
+        assert capsys.readouterr().err.startswith(line)
+    assert run(out) == 0
+    assert run(out) == 2
+    rule = "it holds a finished run, and each run has its own; name another folder"
+    assert capsys.readouterr().err == f"train: out='{tmp_path}/run'; {rule}\n"
+
+
+def test_two_runs_cannot_have_the_same_folder_at_once(tmp_path, monkeypatch, capsys):
+    asked, seen = f"out={tmp_path}/run", []
+    step = train_run.Trainer.step
+
+    def started_again(self, batch):
+        if not seen:
+            seen.append(run(asked))
+        return step(self, batch)
+
+    monkeypatch.setattr(train_run.Trainer, "step", started_again)
+    assert run(asked) == 0 and seen == [2]
+    assert f"out='{tmp_path}/run'; another run writes there now; " in capsys.readouterr().err
+    assert len(losses(tmp_path / "run")) == 5
+
+
+def test_ranks_agree_on_minutes(tmp_path, monkeypatch, capsys):
+    asked = ["dp=2", "checkpoint_every=0.00001min", f"out={tmp_path}/run"]  # any step takes longer
+    assert run_stopped(monkeypatch, *asked) == 1
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["LATEST", "config.yaml", "step-3"]
