@@ -1,8 +1,7 @@
 """`make test` and `make check`: every check, and a table of the seconds that each step and each module took.
 
-Files that start ranks run one at a time: a machine with more work than cores would make a slow run look like a hang.
-The unit tests start none and share two cores, and so do two notebooks. What may run *beside* fills the gaps that the
-ranks leave, at the lowest priority; its output is shown when it has ended.
+Two of a step's files run at a time: ranks wait for each other much of the time. More would make a slow run look like a
+hang, so what may run *beside* does so at the lowest priority; its output is shown when it has ended.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_pa
     assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("parallel", [["dp=2"], ["dp=2", "engine=torch"], ["pp=2", "microbatches=5"]])
+@pytest.mark.parametrize("parallel", [["dp=2", "engine=torch"], ["pp=2", "microbatches=5"]])
 def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch, capsys, parallel):
     process = started(*TORCHRUN, "train", *SMALL, *parallel, "out=run", cwd=tmp_path)
     out, err = process.communicate()
@@ -270,7 +270,6 @@ def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("overrides", "line", "status"),
     [
-        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, ", 2),
         (["dp=2", "batch=1"], "train: batch=1 with dp=2; every rank needs a sequence; give batch >= 2, ", 2),
         (["dp=2", "dtype=float32", "lr=1e38"], f"Trainer: loss nan on ranks 0, 1{BAD_LOSS}", 1),
     ],
