@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -41,7 +42,10 @@ BOTH = {"tied": True, "frozen": True}
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_ranks_equal_one_device_on_uneven_batches(world_size, dtype):
+    started = time.perf_counter()
     report = assert_parallel_equals(alone, data_parallel, UNEVEN, world_size=world_size, dtype=dtype)
+    whole_s = time.perf_counter() - started
+    assert 0 < report.step_s < whole_s and 0 < report.alone_step_s < whole_s
     assert report.world_size == len(report.peak_state_bytes) == world_size
     assert tuple(report.deviations) == RUNGS
     assert report.tolerance == {torch.float64: 1e-11, torch.float32: 1e-5}[dtype]

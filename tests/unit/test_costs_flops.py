@@ -119,6 +119,7 @@ def test_megatron_s_table_is_consistent(row):
     assert round(100 * row.flops_per_s / A100.peak_flops_per_s()) == row.percent_of_peak
     assert row.gpus * row.flops_per_s / 1e15 == pytest.approx(row.petaflops_per_s, rel=0.007)
     assert row.gpus % (row.tp * row.pp) == 0
+    assert row.batch % (row.gpus // (row.tp * row.pp)) == 0  # every replica has equally many sequences
     assert load_model(row.preset).n_layers % row.pp == 0
 
 
