@@ -4,6 +4,7 @@ Conventions are PyTorch's: `group=None` is the default group, `src` and `dst` ar
 tensors; only `all_reduce_` works in place. A tensor is split along dim 0 as `torch.tensor_split` does, chunk r for
 rank r. `algorithm="native"` is torch.distributed's own call. `course_lib.costs.comm_time` counts what each
 algorithm sends. With the guard on, a call that does not match raises the same ValueError on every rank.
+None of these calls is differentiable: autograd would know of this rank's part alone, so results are detached.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def all_reduce(
 ) -> Tensor:
     """Reduce `x` over all ranks; every rank gets the result. `node_size` belongs to "hierarchical".
 
-    Shapes: x (...) -> (...). Cost: ring 2 (p - 1)/p M bytes sent per rank, 2 (p - 1) steps.
+    Shapes: x (...) -> (...). Not differentiable. Cost: ring 2 (p - 1)/p M bytes sent per rank, 2 (p - 1) steps.
     """
     port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size)
     return _all_reduce(x.detach().clone(), op, algorithm, port, node_size)
@@ -79,7 +80,7 @@ def all_reduce_(
     node_size: int | None = None,
     async_op: bool = False,
 ) -> Tensor | Work:
-    """`all_reduce` in place; returns `x`.
+    """`all_reduce` in place; returns `x`. Not differentiable: autograd does not see that the numbers are new.
 
     With `async_op` it returns at once, and `x` may be used again after the returned work's `wait()`. All such calls of
     a process run on one thread in the order of their launch. Any other call lets them end first, so that a rank's
@@ -111,12 +112,12 @@ def reduce_scatter(
 ) -> Tensor:
     """Reduce `x` over all ranks; rank r gets shard r of the result.
 
-    Shapes: x (N, ...) -> (N/p, ...). Cost: ring (p - 1)/p M bytes sent per rank, p - 1 steps.
+    Shapes: x (N, ...) -> (N/p, ...). Not differentiable. Cost: ring (p - 1)/p M bytes sent per rank, p - 1 steps.
     """
     port = open_call("reduce_scatter", algorithm, group, x, op=op)
     if algorithm == NATIVE:
         with port.native(x):
-            return native.reduce_scatter(x, op, port.group)
+            return native.reduce_scatter(x.detach(), op, port.group)
     chunks = x.detach().clone().tensor_split(port.size)
     _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
     return finish(chunks[port.rank].clone(), op, port.size)
@@ -127,12 +128,12 @@ def all_gather(
 ) -> Tensor:
     """Put the shards of all ranks together, on every rank. `length` counts the rows of the whole: p shards' by default.
 
-    Shapes: shard (N/p, ...) -> (N, ...). Cost: (p - 1)/p M bytes sent per rank, p - 1 steps.
+    Shapes: shard (N/p, ...) -> (N, ...). Not differentiable. Cost: (p - 1)/p M bytes sent per rank, p - 1 steps.
     """
     port, whole = _open_shard("all_gather", algorithm, group, shard, length)
     if algorithm == NATIVE:
         with port.native(shard):
-            return native.all_gather(shard, _lengths(whole, port), port.group)
+            return native.all_gather(shard.detach(), _lengths(whole, port), port.group)
     _SHARDED[algorithm].all_gather(whole.tensor_split(port.size), port)
     return whole
 
@@ -140,7 +141,7 @@ def all_gather(
 def broadcast(x: Tensor, *, src: int = 0, algorithm: str = "tree", group: ProcessGroup | None = None) -> Tensor:
     """Give every rank a copy of `x` of rank `src`; elsewhere `x` only tells shape and dtype.
 
-    Shapes: x (...) -> (...). Cost: tree M bytes to each child, ceil(log2 p) steps.
+    Shapes: x (...) -> (...). Not differentiable. Cost: tree M bytes to each child, ceil(log2 p) steps.
     """
     port = open_call("broadcast", algorithm, group, x, root=src)
     result, root = x.detach().clone(), get_group_rank(port.group, src)
@@ -161,7 +162,7 @@ def reduce(
 ) -> Tensor | None:
     """Reduce `x` over all ranks; rank `dst` gets the result, the others None.
 
-    Shapes: x (...) -> (...). Cost: tree M bytes sent per rank, ceil(log2 p) steps.
+    Shapes: x (...) -> (...). Not differentiable. Cost: tree M bytes sent per rank, ceil(log2 p) steps.
     """
     port = open_call("reduce", algorithm, group, x, root=dst, op=op)
     result, root = x.detach().clone(), get_group_rank(port.group, dst)
@@ -177,13 +178,13 @@ def reduce(
 def scatter(x: Tensor, *, src: int = 0, algorithm: str = "tree", group: ProcessGroup | None = None) -> Tensor:
     """Give rank r chunk r of `x` of rank `src`; elsewhere `x` only tells shape and dtype.
 
-    Shapes: x (N, ...) -> (N/p, ...). Cost: src sends (p - 1)/p M bytes; tree ceil(log2 p) steps.
+    Shapes: x (N, ...) -> (N/p, ...). Not differentiable. Cost: src sends (p - 1)/p M bytes; tree ceil(log2 p) steps.
     """
     port = open_call("scatter", algorithm, group, x, root=src)
     root = get_group_rank(port.group, src)
     if algorithm == NATIVE:
         with port.native(x):
-            return native.scatter(x, root, port.group)
+            return native.scatter(x.detach(), root, port.group)
     chunks = x.detach().clone().tensor_split(port.size)
     _ROOTED[algorithm].scatter(chunks, root, port)
     return chunks[port.rank].clone()
@@ -199,13 +200,14 @@ def gather(
 ) -> Tensor | None:
     """Put the shards of all ranks together on rank `dst`; the others get None. `length` as in `all_gather`.
 
-    Shapes: shard (N/p, ...) -> (N, ...). Cost: dst receives (p - 1)/p M bytes; tree ceil(log2 p) steps.
+    Shapes: shard (N/p, ...) -> (N, ...). Not differentiable.
+    Cost: dst receives (p - 1)/p M bytes; tree ceil(log2 p) steps.
     """
     port, whole = _open_shard("gather", algorithm, group, shard, length, root=dst)
     root = get_group_rank(port.group, dst)
     if algorithm == NATIVE:
         with port.native(shard):
-            return native.gather(shard, _lengths(whole, port), root, port.group)
+            return native.gather(shard.detach(), _lengths(whole, port), root, port.group)
     _ROOTED[algorithm].gather(whole.tensor_split(port.size), root, port)
     return whole if port.rank == root else None
 
@@ -213,13 +215,13 @@ def gather(
 def all_to_all(x: Tensor, *, algorithm: str = "pairwise", group: ProcessGroup | None = None) -> Tensor:
     """Send chunk j of `x` to rank j; the result is what came, in rank order.
 
-    Shapes: x (N, ...) -> (p N/p, ...). Cost: (p - 1)/p M bytes sent per rank, p - 1 steps.
+    Shapes: x (N, ...) -> (p N/p, ...). Not differentiable. Cost: (p - 1)/p M bytes sent per rank, p - 1 steps.
     """
     port = open_call("all_to_all", algorithm, group, x)
     if algorithm == NATIVE:
         with port.native(x):
-            return native.all_to_all(x, port.group)
-    chunks = x.tensor_split(port.size)
+            return native.all_to_all(x.detach(), port.group)
+    chunks = x.detach().tensor_split(port.size)
     mine = len(chunks[port.rank])
     result = x.new_empty(mine * port.size, *x.shape[1:])
     pairwise.all_to_all(chunks, [result[mine * r : mine * (r + 1)] for r in range(port.size)], port)
@@ -248,7 +250,7 @@ def _open_shard(
     port = open_call(operation, algorithm, group, shard, length=length, root=root)
     rows = len(shard) * port.size if length is None else length
     whole = shard.new_empty(rows, *shard.shape[1:])
-    whole.tensor_split(port.size)[port.rank].copy_(shard)
+    whole.tensor_split(port.size)[port.rank].copy_(shard.detach())
     return port, whole
 
 

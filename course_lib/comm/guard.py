@@ -69,8 +69,10 @@ def _mismatch(descriptors: dict[int, Descriptor]) -> str:
             owners.setdefault(getattr(descriptor, field.name), []).append(rank)
         if len(owners) > 1:
             values = " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in owners.items())
-            way_out = _WAY_OUT.get(field.name, f"pass the same {field.name} on every rank")
             first = next(iter(descriptors.values()))
+            way_out = _WAY_OUT.get(field.name, f"pass the same {field.name} on every rank")
+            if field.name == "length" and first.operation in ("all_gather", "gather"):
+                way_out = "of uneven shards, pass length=, the rows of the whole, on every rank"
             rule = f"all ranks call with the same {field.name}"
             return four_parts(first.operation, f"{field.name} is {values}", rule, way_out)
     return four_parts("collective", "the ranks disagree", "all ranks make the same call", "compare their code")

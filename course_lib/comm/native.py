@@ -48,6 +48,9 @@ def scatter(x: Tensor, root: int, group: ProcessGroup) -> Tensor:
 
 def gather(shard: Tensor, lengths: list[int], root: int, group: ProcessGroup) -> Tensor | None:
     """`dist.gather` of padded shards; the whole on the root, None elsewhere."""
+    if shard.is_complex():  # the one call of torch that does not itself send pairs of floats
+        pairs = gather(torch.view_as_real(shard), lengths, root, group)
+        return None if pairs is None else torch.view_as_complex(pairs)
     padded = _pad(shard, lengths[0])
     parts = [torch.empty_like(padded) for _ in lengths] if group.rank() == root else None
     dist.gather(padded, parts, group_dst=root, group=group)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, get_process_group_ranks
+from torch.distributed import ProcessGroup, ReduceOp, get_backend, get_process_group_ranks
 
 from course_lib.comm import call as calls
 from course_lib.comm import clock, guard
 from course_lib.comm.p2p import Port
-from course_lib.comm.reductions import COMBINE
+from course_lib.comm.reductions import COMBINE, exists
 from course_lib.comm.switches import active
 from course_lib.errors import four_parts
 
@@ -25,6 +26,10 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("naive", "ring", "tree", "recursive_doubling", "halving_doubling", "hierarchical"),
 }
 _SPLITTING = ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")
+_OF_GLOO = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
+    *(torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool),
+)
 
 
 def open_call(
@@ -39,10 +44,9 @@ def open_call(
     node_size: int | None = None,
     background: bool = False,
 ) -> Port:
-    """The port of a new call. `length` is given where `x` is one shard of a whole of that many rows.
+    """The port of a new call, which begins when those in the background have ended, unless it will run there itself.
 
-    Unless it will run in the background itself, it first lets the calls there end.
-
+    `length` is given where `x` is one shard of a whole of that many rows.
     Raises: ValueError, the same on every rank if the guard is on.
     """
     members = calls.resolve(group, operation)
@@ -50,18 +54,21 @@ def open_call(
     if not background:
         clock.finish_background()
     problem = (
-        _problem_of_names(operation, algorithm, members, root)
+        _problem_of_kind(operation, x, members)
+        or _problem_of_names(operation, algorithm, members, root)
         or _problem_of_tensor(operation, x, length, members)
-        or _problem_of_options(operation, algorithm, x, op, node_size, members)
+        or _problem_of_dtype(operation, algorithm, x, op, members)
+        or _problem_of_nodes(operation, algorithm, node_size, members)
     )
     if active.guard:
+        sent = x if isinstance(x, Tensor) else None
         mine = guard.Descriptor(
             operation=operation,
             algorithm=algorithm,
             call=call,
-            dtype=str(x.dtype) if x is not None else "",
-            row=x.shape[1:].numel() if x is not None else 0,
-            length=length if length is not None else _rows(x),
+            dtype=str(sent.dtype) if sent is not None else "",
+            row=sent.shape[1:].numel() if sent is not None else 0,
+            length=length if length is not None else _rows(sent),
             root=-1 if root is None else root,
             reduction=str(op),
             node_size=node_size or 0,
@@ -76,6 +83,13 @@ def _rows(x: Tensor | None) -> int:
     if x is None:
         return 0
     return len(x) if x.dim() else 1
+
+
+def _problem_of_kind(operation: str, x: object, group: ProcessGroup) -> str:
+    if x is None and operation == "barrier" or isinstance(x, Tensor):
+        return ""
+    values = f"a {type(x).__name__} on rank {_me(group)}"
+    return four_parts(operation, values, "ranks exchange the numbers of a tensor", "pass torch.tensor(...) of it")
 
 
 def _problem_of_names(operation: str, algorithm: str, group: ProcessGroup, root: int | None) -> str:
@@ -113,18 +127,26 @@ def _problem_of_tensor(operation: str, x: Tensor | None, length: int | None, gro
     return ""
 
 
-def _problem_of_options(
-    operation: str,
-    algorithm: str,
-    x: Tensor | None,
-    op: ReduceOp.RedOpType | None,
-    node_size: int | None,
-    group: ProcessGroup,
+def _problem_of_dtype(
+    operation: str, algorithm: str, x: Tensor | None, op: ReduceOp.RedOpType | None, group: ProcessGroup
 ) -> str:
     if op is not None and op not in COMBINE:
         return four_parts(operation, f"op={op}", "no from-scratch reduction of that kind", "use SUM, AVG, MAX or MIN")
-    if op == ReduceOp.AVG and x is not None and not x.is_floating_point():
-        return four_parts(operation, f"op=AVG of {x.dtype}", "an average needs floats", "pass x.float(), or use SUM")
+    if x is None:
+        return ""
+    if op is not None and not exists(op, x.dtype):
+        values = f"op={op.name} of {x.dtype}"
+        if op == ReduceOp.AVG:
+            return four_parts(operation, values, "an average needs floats", "pass x.float(), or use SUM")
+        return four_parts(operation, values, "torch has no such reduction", "pass x in a dtype that has, as float32")
+    if algorithm == NATIVE and x.dtype not in _OF_GLOO and get_backend(group) == "gloo":
+        values = f"{x.dtype} with algorithm='native'"
+        way_out = f"convert it, or choose {ALGORITHMS[operation][-1]!r}, which sends any bytes"
+        return four_parts(operation, values, "gloo's own calls do not know this dtype", way_out)
+    return ""
+
+
+def _problem_of_nodes(operation: str, algorithm: str, node_size: int | None, group: ProcessGroup) -> str:
     p = group.size()
     fitting = [n for n in range(1, p + 1) if p % n == 0]
     if algorithm == "hierarchical" and node_size not in fitting:

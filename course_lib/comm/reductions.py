@@ -1,8 +1,12 @@
-"""How two tensors become one: what a reducing collective does with each message that arrives."""
+"""How two tensors become one: what a reducing collective does with each message that arrives.
+
+A NaN on any rank makes MAX and MIN NaN, as in torch.maximum; gloo's own may lose it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -30,6 +34,18 @@ COMBINE: dict[object, Combine] = {
     ReduceOp.MAX: _maximum,
     ReduceOp.MIN: _minimum,
 }
+
+
+@cache
+def exists(op: object, dtype: torch.dtype) -> bool:
+    """Whether torch has this reduction of this dtype. Tried on one number, it is known before anything is sent."""
+    try:
+        one = torch.zeros(1, dtype=dtype)
+        COMBINE[op](one, one.clone())
+        finish(one, op, 1)
+    except RuntimeError:
+        return False
+    return True
 
 
 def finish(x: Tensor, op: object, world_size: int) -> Tensor:
