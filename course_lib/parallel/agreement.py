@@ -31,8 +31,10 @@ def same_values(operation: str, model: nn.Module, group: ProcessGroup) -> None:
     name, values = _first_difference(hashes, group)
     if values:
         values = f"{name} has the hash {values}"
-        rule = "with sync=False every rank brings the same values"
-        raise ValueError(four_parts(operation, values, rule, "pass sync=True, or load the same weights on every rank"))
+        rule = "with init_sync=False every rank brings the same values"
+        raise ValueError(
+            four_parts(operation, values, rule, "pass init_sync=True, or load the same weights on every rank")
+        )
 
 
 def no_problem(operation: str, problem: str, rule: str, way_out: str, group: ProcessGroup, *, compare: bool) -> None:

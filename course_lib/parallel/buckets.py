@@ -12,11 +12,13 @@ from torch.distributed import ProcessGroup, ReduceOp
 from course_lib import comm
 from course_lib.units import MiB
 
-BUCKET_BYTES = 25 * MiB
+BUCKET_CAP_MB = 25
+BUCKET_BYTES = BUCKET_CAP_MB * MiB
+DENSE = "a bucket has room for every number of a gradient"  # the rule that a sparse one breaks
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
 
-def fill(tensors: Iterable[AnyTensor], bucket_bytes: int) -> list[list[AnyTensor]]:
+def fill(tensors: Iterable[AnyTensor], bucket_bytes: float) -> list[list[AnyTensor]]:
     """Deal tensors out to buckets in their order; a bucket is full once it holds `bucket_bytes` or more.
 
     A bucket has one dtype and one device.
@@ -37,13 +39,16 @@ def fill(tensors: Iterable[AnyTensor], bucket_bytes: int) -> list[list[AnyTensor
 
 
 class Bucket:
-    """The gradients of some parameters as views of one flat tensor, and which of them a backward has brought so far.
+    """The gradients of some parameters in one flat tensor, and which of them a backward has brought so far.
 
-    `numbers` are the parameters' in the model.
+    They are copied in and out; with `as_view` they lie in the bucket and nowhere else. `numbers` are the parameters'
+    in the model.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], numbers: Sequence[int] = ()) -> None:
-        self.parameters, self.numbers = parameters, numbers
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], numbers: Sequence[int] = (), *, as_view: bool = False
+    ) -> None:
+        self.parameters, self.numbers, self.as_view = parameters, numbers, as_view
         sizes = [parameter.numel() for parameter in parameters]
         self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
         self.views = [part.view_as(p) for part, p in zip(self.flat.split(sizes), parameters, strict=True)]
@@ -56,16 +61,16 @@ class Bucket:
         self.work: comm.Work | None = None
 
     def mark_ready(self, place: int) -> None:
-        """One parameter's gradient is complete; what comes a second time lies in the bucket already."""
-        if place not in self.filled:
-            self.take(place)
-            self.filled.add(place)
-            self.pending.discard(place)
+        """One parameter's gradient is complete, or there is more of it."""
+        self.take(place)
+        self.filled.add(place)
+        self.pending.discard(place)
 
     def launch(self, hook: Callable[[Bucket], comm.Work | None]) -> None:
         """Let `hook` average the bucket; zeros stand where no gradient came."""
         for place in range(len(self.parameters)):
-            self.mark_ready(place)
+            if place not in self.filled:
+                self.take(place)
         self.launched, self.work = True, hook(self)
 
     def wait(self) -> None:
@@ -80,18 +85,27 @@ class Bucket:
         if work is not None:
             work.give_up()
 
+    @torch.no_grad()
     def take(self, place: int) -> None:
-        """Let one parameter's gradient lie in the bucket from now on; where there is none, the bucket holds zeros."""
+        """Put one parameter's gradient into the bucket; where there is none, the bucket holds zeros."""
         gradient, view = self.parameters[place].grad, self.views[place]
         if gradient is None:
             view.zero_()
-        elif gradient is not view:  # zero_grad() forgot the view, and backward made a tensor of its own
+        elif gradient is not view:  # as a view it is one until zero_grad() forgets it
             view.copy_(gradient)
-            self.parameters[place].grad = view
+            if self.as_view:
+                self.parameters[place].grad = view
 
+    @torch.no_grad()
     def give(self, place: int) -> None:
         """Make the bucket's content the parameter's gradient, also where it had none."""
-        self.parameters[place].grad = self.views[place]
+        parameter, view = self.parameters[place], self.views[place]
+        if self.as_view:
+            parameter.grad = view
+        elif parameter.grad is None:
+            parameter.grad = view.clone()
+        else:
+            parameter.grad.copy_(view)
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -28,7 +28,7 @@ class EveryParameter:
     def __init__(self, plan: Plan, names: Sequence[str], device: torch.device, together: ProcessGroup) -> None:
         self.plan, self.names, self.device, self.together = plan, names, device, together
         self.rule = "every backward brings a gradient of every trained parameter on every rank"
-        self.way_out = f"freeze it, or {_UNUSED}"
+        self.way_out = f"freeze it before wrapping, or {_UNUSED}"
 
     def awaited(self) -> set[int]:
         """The parameters whose gradients a bucket waits for before it leaves."""
@@ -48,7 +48,7 @@ class EveryParameter:
         agreement.no_problem(
             OPERATION, " and ".join(problems), self.rule, self.way_out, self.together, compare=active.guard
         )
-        return set()
+        return expected
 
     def used_anywhere(self, used: set[int]) -> set[int]:
         """Which parameters got a gradient on any rank. Cost: one all-reduce of a byte for each parameter."""

@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp
 
 from course_lib import comm
-from course_lib.parallel.buckets import BUCKET_BYTES, Bucket
+from course_lib.parallel.buckets import BUCKET_CAP_MB, Bucket
+from course_lib.units import MiB
 
 OPERATION = "DistributedDataParallel"
 
@@ -19,17 +20,23 @@ class Plan:
 
     group: ProcessGroup
     algorithm: str = "ring"
-    bucket_bytes: int = BUCKET_BYTES
+    bucket_cap_mb: float = BUCKET_CAP_MB
     overlap: bool = True
-    sync: bool = True
+    init_sync: bool = True
     broadcast_buffers: bool = True
     find_unused_parameters: bool = False
+    gradient_as_bucket_view: bool = False
     static_graph: bool = False
 
     @property
     def options(self) -> dict[str, object]:
         """What every rank must have chosen alike."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "group"}
+
+    @property
+    def bucket_bytes(self) -> float:
+        """What a bucket holds before the next one is begun."""
+        return self.bucket_cap_mb * MiB
 
     @property
     def first_rank(self) -> int:

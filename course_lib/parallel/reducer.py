@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.autograd.graph import Node
 
 from course_lib import comm
 from course_lib.errors import four_parts
-from course_lib.parallel import expected
-from course_lib.parallel.buckets import Bucket, fill, trained
+from course_lib.parallel import expected, graph
+from course_lib.parallel.buckets import DENSE, Bucket, fill, trained
 from course_lib.parallel.plan import OPERATION, Plan, allreduce_hook
 
 Hook = Callable[[Plan, Bucket], comm.Work | None]
@@ -48,7 +49,17 @@ class Reducer:
             self.running, self.used = False, set()
             self.rebuild_buckets([number for bucket in self.buckets for number in bucket.numbers])  # may be written to
 
-    def begin_backward(self, *_: object) -> None:
+    def watch(self, output: Tensor) -> None:
+        """Begin when backward comes to an output, so that a rank whose batch reaches no parameter takes part."""
+        if output.grad_fn is not None:
+            output.register_hook(partial(self.begin_if_accumulating, output.grad_fn))
+
+    def begin_if_accumulating(self, node: Node, _: Tensor) -> None:
+        """Backward is at an output: unless it is `torch.autograd.grad`'s, there will be gradients to average."""
+        if not self.running and graph.accumulates(node, self.parameters):
+            self.begin_backward()
+
+    def begin_backward(self) -> None:
         """Backward has come to the model: by its output, or by a first gradient."""
         if self.running or not self.syncing:
             return
@@ -69,6 +80,7 @@ class Reducer:
         self.used.add(number)
         if not self.syncing:
             return
+        self._check_dense(number)
         self.arrived[number] = None
         if number in self.places:
             bucket, place = self.places[number]
@@ -79,6 +91,12 @@ class Reducer:
             bucket.mark_ready(place)
         if self.plan.overlap and not self.is_first_of_static:
             self.launch_ready()
+
+    def _check_dense(self, number: int) -> None:
+        gradient = self.parameters[number].grad
+        if gradient is not None and gradient.layout is not torch.strided:
+            values = f"a sparse gradient of {self.names[number]}"
+            raise ValueError(four_parts(OPERATION, values, DENSE, "let the layer make dense ones"))
 
     def launch_ready(self) -> None:
         """Start the all-reduces of the buckets that are full; none overtakes another."""
@@ -102,8 +120,9 @@ class Reducer:
         rebuilding = self.is_first_of_static
         given = self.expected.settle(used)
         for number in given:
-            bucket, place = self.places[number]
-            bucket.give(place)
+            if number in self.places:  # a static graph's buckets hold what it uses
+                bucket, place = self.places[number]
+                bucket.give(place)
         if rebuilding:
             self.rebuild_in_order_of_arrival(given)
 
@@ -129,7 +148,8 @@ class Reducer:
         """Fill buckets with these parameters in this order."""
         numbers = {id(self.parameters[number]): number for number in order}
         parts = fill([self.parameters[number] for number in order], self.plan.bucket_bytes)
-        self.buckets = [Bucket(part, [numbers[id(parameter)] for parameter in part]) for part in parts]
+        as_view = self.plan.gradient_as_bucket_view
+        self.buckets = [Bucket(part, [numbers[id(p)] for p in part], as_view=as_view) for part in parts]
         self.places = {
             number: (bucket, place) for bucket in self.buckets for place, number in enumerate(bucket.numbers)
         }

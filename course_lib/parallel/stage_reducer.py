@@ -36,7 +36,7 @@ class StageReducer:
                 complete_with[parameter], names[parameter] = stage, names.get(parameter, name)
         self.parameters, self.names = list(names), list(names.values())
         self.buffers = list(stages.buffers())
-        if plan.sync:
+        if plan.init_sync:
             replicate.broadcast_state(stages, plan.group, plan.first_rank)
         self.buckets = {stage: self._filled([p for p in names if complete_with[p] == stage]) for stage in order}
         self.places = {
@@ -49,7 +49,8 @@ class StageReducer:
     def _filled(self, parameters: list[nn.Parameter]) -> list[Bucket]:
         numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         parts = fill(parameters, self.plan.bucket_bytes)
-        return [Bucket(part, [numbers[parameter] for parameter in part]) for part in parts]
+        as_view = self.plan.gradient_as_bucket_view
+        return [Bucket(part, [numbers[parameter] for parameter in part], as_view=as_view) for part in parts]
 
     def prepare_for_backward(self) -> None:
         """Before a step: buffers are the first rank's; nobody waits for a step that raised."""
@@ -69,7 +70,6 @@ class StageReducer:
         for bucket in chain.from_iterable(self.buckets.values()):
             bucket.wait()
         used = {number for number, parameter in enumerate(self.parameters) if parameter.grad is not None}
-        given = self.expected.settle(used)
-        for number in given:
+        for number in self.expected.settle(used):
             bucket, place = self.places[number]
             bucket.give(place)

@@ -48,7 +48,7 @@ def replicate(**options: Any) -> Technique:
             setup.engine.reducer = StageReducer(pipeline, plan, everyone)
             pipeline.stage_complete = setup.engine.reducer.mark_stage_ready
         else:
-            setup.model = DistributedDataParallel(setup.model, group=group, **options)
+            setup.model = DistributedDataParallel(setup.model, process_group=group, **options)
             setup.engine.model = setup.model
 
     return apply

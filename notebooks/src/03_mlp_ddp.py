@@ -102,9 +102,9 @@ viz.plot_gradients(halves, whole)
 
 
 # %%
-def one_backward(bucket_bytes=25 * MiB):
+def one_backward(bucket_cap_mb=25):
     torch.manual_seed(dist.get_rank())
-    ddp = DistributedDataParallel(MLP(), bucket_bytes=bucket_bytes)
+    ddp = DistributedDataParallel(MLP(), bucket_cap_mb=bucket_cap_mb)
     ddp(torch.randn(8, 6)).sum().backward()
 
 
@@ -203,20 +203,20 @@ on_each = run_ranks(overlapped_gradients, 4, model, inputs, targets)
 from course_lib.training.pace import pace
 
 
-def timed_step(link, bucket_bytes=0, overlap=True):
+def timed_step(link, bucket_cap_mb=0, overlap=True):
     layers = [torch.nn.Linear(512, 512) for _ in range(6)]
     model = torch.nn.Sequential(*layers)
     with comm.settings(ledger=False):
-        ddp = DistributedDataParallel(model, bucket_bytes=bucket_bytes, overlap=overlap) if bucket_bytes else model
+        ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb, overlap=overlap) if bucket_cap_mb else model
     clock = comm.EmulatedClock(inside=link, slowdown=50)
     with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
         ddp(torch.ones(1, 512)).sum().backward()
-        if not bucket_bytes:
+        if not bucket_cap_mb:
             average_gradients(model)
 
 
 runs = {}
-for name, options in {"naive": (), "buckets": (MiB, False), "buckets, overlapped": (MiB, True)}.items():
+for name, options in {"naive": (), "buckets": (1, False), "buckets, overlapped": (1, True)}.items():
     run_ranks(timed_step, 4, ETHERNET, *options)
     runs[name] = ledger()
 predict("ms of an overlapped step", guess=None, answer=1e3 * runs["buckets, overlapped"].span_s, unit="ms")
@@ -228,7 +228,7 @@ viz.plot_overlap(runs, subtitle="emulated clock, no real network; rank 0; the li
 # Larger buckets pay less latency. PyTorch's default is 25 MiB<!-- =25 * MiB / MiB -->. **Predict** the step with overlap switched on and such buckets. Ask when the first bucket can leave. (A message over this Ethernet waits 30 µs<!-- =1e6 * ETHERNET.alpha_s -->; a ring of four makes six.)
 
 # %%
-run_ranks(timed_step, 4, ETHERNET, 25 * MiB, True)
+run_ranks(timed_step, 4, ETHERNET, 25, True)
 predict("ms with 25 MiB buckets", guess=None, answer=1e3 * ledger().span_s, unit="ms")
 
 # %% [markdown]
@@ -262,7 +262,7 @@ print(f"born with {born:+.4f}, wrapped {model.module.layer1.bias[0].item():+.4f}
 # %%
 def accumulate(use_no_sync):
     torch.manual_seed(dist.get_rank())
-    ddp = DistributedDataParallel(MLP(gelu=True), bucket_bytes=40)
+    ddp = DistributedDataParallel(MLP(gelu=True), bucket_cap_mb=40 / MiB)
     *first, last = torch.randn(9, 6).chunk(3)
     for part in first:
         with ddp.no_sync() if use_no_sync else nullcontext():
@@ -340,7 +340,7 @@ for rungs in (["AdamW"], ["parameters"], RUNGS[:5]):
 # %%
 lengths = [p.numel() for p in MLP().parameters()]
 for p in (3, 2, 4):
-    run_ranks(one_backward, p, 40)
+    run_ranks(one_backward, p, 40 / MiB)
     formula = ddp_wrapping([(lengths, 4)], world_size=p) + ddp_step(lengths, world_size=p, bucket_bytes=40)
     sent = tuple(ledger().bytes_sent(rank) for rank in range(p))
     assert sent == formula.sent_bytes
@@ -411,7 +411,7 @@ SMALL = ModelConfig(
 
 
 def real_steps(steps=15):
-    ddp, seconds = DistributedDataParallel(Decoder(SMALL), bucket_bytes=MiB // 8), []
+    ddp, seconds = DistributedDataParallel(Decoder(SMALL), bucket_cap_mb=1 / 8), []
     tokens = torch.randint(512, (8, 64))
     for _ in range(steps):
         comm.ledger.clear()  # keep the last step alone
@@ -443,7 +443,7 @@ viz.plot_timeline(ledger(), title="One DDP step on four ranks, as it just ran")
 def ours_and_theirs():
     torch.manual_seed(0)
     first, rank = Decoder(SMALL).double(), dist.get_rank()
-    ours = DistributedDataParallel(copy.deepcopy(first), bucket_bytes=MiB // 8)
+    ours = DistributedDataParallel(copy.deepcopy(first), bucket_cap_mb=1 / 8)
     theirs = torch.nn.parallel.DistributedDataParallel(first, process_group=dist.new_group())
     tokens = torch.randint(512, (8, 16)).chunk(4)[rank]
     for wrapped in (ours, theirs):

@@ -22,7 +22,6 @@ from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.ranks import run_ranks
-from course_lib.units import MiB
 
 WORLD_SIZES = (2, 4)
 SEQUENCES = (32, 128)
@@ -96,7 +95,11 @@ def take_turns(sequence: int, rounds: int) -> tuple[int, dict[str, list[float]]]
     with comm.settings(guard=False, ledger=False):
         models: dict[str, nn.Module] = {
             who: DistributedDataParallel(
-                copy.deepcopy(model), group=group, algorithm=algorithm, bucket_bytes=BUCKET_MIB * MiB
+                copy.deepcopy(model),
+                process_group=group,
+                algorithm=algorithm,
+                bucket_cap_mb=BUCKET_MIB,
+                gradient_as_bucket_view=True,
             )
             for who, algorithm in OURS.items()
         }

@@ -16,6 +16,7 @@ from course_lib.parallel.buckets import average_gradients_in_buckets
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.parallel.replicate import average_gradients, broadcast_state
 from course_lib.ranks import RankError, ledger, run_ranks
+from course_lib.units import MiB
 
 
 def three_ways(bucket_bytes):
@@ -24,7 +25,7 @@ def three_ways(bucket_bytes):
     naive = Perceptron().double()
     broadcast_state(naive)
     bucketed, wrapped = copy.deepcopy(naive), copy.deepcopy(naive)
-    wrapped = DistributedDataParallel(wrapped, bucket_bytes=bucket_bytes)
+    wrapped = DistributedDataParallel(wrapped, bucket_cap_mb=bucket_bytes / MiB)
     rows = inputs(Perceptron, dist.get_rank())
     for model in (naive, bucketed, wrapped):
         model(rows).square().mean().backward()
@@ -44,7 +45,7 @@ def wrapped_again():
     model = Perceptron()
     first = DistributedDataParallel(model, overlap=False)
     first(torch.ones(2, 7)).sum().backward()
-    second = DistributedDataParallel(model)
+    second = DistributedDataParallel(model, gradient_as_bucket_view=True)
     second(torch.ones(2, 7)).sum().backward()
     model(torch.ones(2, 7)).sum().backward()
     return all(
@@ -91,7 +92,7 @@ class Mixed(nn.Module):
 
 
 def mixed_dtypes(bucket_bytes):
-    model, scale = DistributedDataParallel(Mixed(), bucket_bytes=bucket_bytes), dist.get_rank() + 1.0
+    model, scale = DistributedDataParallel(Mixed(), bucket_cap_mb=bucket_bytes / MiB), dist.get_rank() + 1.0
     model(scale).backward()
     dtypes = [{parameter.dtype for parameter in bucket.parameters} for bucket in model._reducer.buckets]
     assert all(len(kinds) == 1 for kinds in dtypes)
@@ -129,11 +130,11 @@ class Backwards(nn.Module):
 @pytest.mark.parametrize(
     ("wrapping", "orders"),
     [
-        ({"bucket_bytes": 1}, [[20, 16, 10]] * 2),  # from the last registered to the first
-        ({"bucket_bytes": 1, "overlap": False}, [[20, 16, 10]] * 2),
-        ({"bucket_bytes": 100}, [[36, 10]] * 2),  # 80 bytes leave room for 64 more
-        ({"bucket_bytes": 10**6}, [[46]] * 2),
-        ({"bucket_bytes": 1, "static_graph": True}, [[20, 16, 10, None], [10, 20, 16]]),  # then as backward goes
+        ({"bucket_cap_mb": 0}, [[20, 16, 10]] * 2),  # from the last registered to the first
+        ({"bucket_cap_mb": 0, "overlap": False}, [[20, 16, 10]] * 2),
+        ({"bucket_cap_mb": 100 / MiB}, [[36, 10]] * 2),  # 80 bytes leave room for 64 more
+        ({"bucket_cap_mb": 1}, [[46]] * 2),
+        ({"bucket_cap_mb": 0, "static_graph": True}, [[20, 16, 10, None], [10, 20, 16]]),  # then as backward goes
     ],
 )
 def test_buckets_are_launched_in_order(wrapping, orders):
@@ -191,7 +192,7 @@ def test_overlap_is_real():
     """The first bucket's all-reduce is launched before the last gradient exists."""
 
     def watch():
-        model = DistributedDataParallel(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), bucket_bytes=1)
+        model = DistributedDataParallel(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), bucket_cap_mb=0)
         launched = []
         model.module[0].weight.register_hook(lambda _: launched.append(model._reducer.launched))
         with comm.settings(guard=False):

@@ -32,7 +32,7 @@ def refused(fn, world_size, *args):
 
 def works():
     """How far this rank's gradient is from the first rank's."""
-    model = DistributedDataParallel(nn.Linear(3, 2), bucket_bytes=1)
+    model = DistributedDataParallel(nn.Linear(3, 2), bucket_cap_mb=0)
     model(torch.full((1, 3), float(dist.get_rank()))).sum().backward()
     gradient = model.module.weight.grad
     return (gradient - comm.broadcast(gradient)).abs().max().item()
@@ -101,10 +101,10 @@ DIFFERENCES = {
 }
 
 
-@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("init_sync", [True, False])
 @pytest.mark.parametrize(("change", "text"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
-def test_models_that_differ(change, text, sync):
-    found = refused(wrap, 3, change, 1, {"sync": sync})
+def test_models_that_differ(change, text, init_sync):
+    found = refused(wrap, 3, change, 1, {"init_sync": init_sync})
     assert re.match(rf"DistributedDataParallel: {text}", found), found
     assert found.endswith("; all ranks wrap the same model in the same way; build it from one configuration")
 
@@ -114,37 +114,34 @@ def test_values_that_differ_are_named_only_without_sync():
         with torch.no_grad():
             model.first.bias[1] += 1e-6
 
-    found = refused(wrap, 3, other_bias, 2, {"sync": False})
+    found = refused(wrap, 3, other_bias, 2, {"init_sync": False})
     assert re.fullmatch(
         r"DistributedDataParallel: first.bias has the hash [0-9a-f]{12} on rank 0 and [0-9a-f]{12} on rank 2; "
-        r"with sync=False every rank brings the same values; pass sync=True, or load the same weights on every rank",
+        r"with init_sync=False every rank brings the same values; "
+        r"pass init_sync=True, or load the same weights on every rank",
         found,
     )
     run_ranks(wrap, 3, other_bias, 2, {})
-    run_ranks(wrap, 3, lambda model: None, 2, {"sync": False})
+    run_ranks(wrap, 3, lambda model: None, 2, {"init_sync": False})
 
 
 def test_buffers_that_differ_without_sync():
-    found = refused(wrap, 2, lambda model: model.seen.add_(1), 1, {"sync": False})
+    found = refused(wrap, 2, lambda model: model.seen.add_(1), 1, {"init_sync": False})
     assert found.startswith("DistributedDataParallel: seen has the hash ")
 
 
 def test_options_that_differ():
     def differently():
-        DistributedDataParallel(Layers(), bucket_bytes=100 + dist.get_rank())
+        DistributedDataParallel(Layers(), bucket_cap_mb=100 + dist.get_rank())
 
     assert refused(differently, 2).startswith(
-        "DistributedDataParallel: bucket_bytes is 100 on rank 0 and 101 on rank 1; "
+        "DistributedDataParallel: bucket_cap_mb is 100 on rank 0 and 101 on rank 1; "
     )
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            lambda: DistributedDataParallel(Layers(), bucket_bytes=0),
-            "bucket_bytes=0; a bucket holds at least one byte; ",
-        ),
         (
             lambda: DistributedDataParallel(Layers().requires_grad_(False)),
             "no trained parameter; there must be a gradient to average; leave a frozen model unwrapped",
@@ -173,7 +170,7 @@ class Ways(nn.Module):
 
 def reach(steps, options, guard=True):
     """In each step, rank r goes the ways `step[r]`."""
-    model = DistributedDataParallel(Ways(), bucket_bytes=1, **options)
+    model = DistributedDataParallel(Ways(), bucket_cap_mb=0, **options)
     with comm.settings(guard=guard):
         for step in steps:
             model(torch.full((1, 3), float(step[dist.get_rank()]), requires_grad=True)).sum().backward()
@@ -181,7 +178,7 @@ def reach(steps, options, guard=True):
 
 
 RULE = "; every backward brings a gradient of every trained parameter on every rank; "
-WAY_OUT = "freeze it, or pass find_unused_parameters=True"
+WAY_OUT = "freeze it before wrapping, or pass find_unused_parameters=True"
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -244,7 +241,7 @@ def test_a_static_graph_that_changes(steps, text):
 
 def raise_in_backward(step):
     """An exception in one backward; the next one averages as if nothing had been."""
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), bucket_bytes=1)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), bucket_cap_mb=0)
 
     def fail(_):
         raise KeyError("in backward")

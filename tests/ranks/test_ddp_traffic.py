@@ -13,6 +13,7 @@ from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, Link
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.pace import pace
+from course_lib.units import MiB
 
 TOY = Link(name="toy", alpha_s=20e-6, bandwidth_bytes_per_s=1e9, source="a test", date="2026-11")
 SLOW = Link(name="slow toy", alpha_s=40e-6, bandwidth_bytes_per_s=2e8, source="a test", date="2026-11")
@@ -64,7 +65,7 @@ def measured(world_size):
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4], scope="module")
 def test_bytes_and_messages_equal_the_formula(world_size, overlap, bucket_bytes):
-    run_ranks(run, world_size, 2, 3, {"overlap": overlap, "bucket_bytes": bucket_bytes})
+    run_ranks(run, world_size, 2, 3, {"overlap": overlap, "bucket_cap_mb": bucket_bytes / MiB})
     step = ddp_step(TRAINED, world_size=world_size, bucket_bytes=bucket_bytes)
     buffers = ddp_wrapping(BUFFERS, world_size=world_size)
     wrapping = ddp_wrapping(STATE, world_size=world_size)
@@ -73,7 +74,7 @@ def test_bytes_and_messages_equal_the_formula(world_size, overlap, bucket_bytes)
 
 @pytest.mark.parametrize("algorithm", ["naive", "tree", "recursive_doubling", "halving_doubling"])
 def test_any_algorithm_sends_what_its_formula_says(algorithm):
-    options = {"algorithm": algorithm, "bucket_bytes": 150, "broadcast_buffers": False, "sync": False}
+    options = {"algorithm": algorithm, "bucket_cap_mb": 150 / MiB, "broadcast_buffers": False, "init_sync": False}
     torch.manual_seed(0)
     run_ranks(seeded, 3, options)
     step = ddp_step(TRAINED, world_size=3, bucket_bytes=150, algorithm=algorithm)
@@ -89,11 +90,11 @@ def seeded(options):
 def test_unused_parameters_and_a_static_graph_cost_what_the_formula_says(world_size):
     plain = {"world_size": world_size, "bucket_bytes": 150}
     fixed = [ddp_wrapping(STATE, world_size=world_size)] + [ddp_wrapping(BUFFERS, world_size=world_size)] * 2
-    run_ranks(run, world_size, 2, 1, {"find_unused_parameters": True, "bucket_bytes": 150})
+    run_ranks(run, world_size, 2, 1, {"find_unused_parameters": True, "bucket_cap_mb": 150 / MiB})
     assert measured(world_size) == total(
         [*fixed, *[ddp_step(TRAINED, **plain, find_unused_parameters=True)] * 2], world_size
     )
-    run_ranks(run, world_size, 2, 1, {"static_graph": True, "bucket_bytes": 150})
+    run_ranks(run, world_size, 2, 1, {"static_graph": True, "bucket_cap_mb": 150 / MiB})
     settling = ddp_settling(len(TRAINED), world_size=world_size)
     assert measured(world_size) == total(
         [*fixed, ddp_step(TRAINED, **plain), settling, ddp_step(TRAINED, **plain)], world_size
@@ -128,7 +129,7 @@ def test_overlapped_and_in_turn_take_the_time_of_the_model(forward_s, backward_s
         LENGTHS, forward_s=forward_s, backward_s=backward_s, world_size=4, bucket_bytes=bucket_bytes, **links
     )
     for overlap, seconds in ((True, expected.overlapped_s), (False, expected.in_turn_s)):
-        run_ranks(paced, 4, forward_s, backward_s, clock, {"overlap": overlap, "bucket_bytes": bucket_bytes})
+        run_ranks(paced, 4, forward_s, backward_s, clock, {"overlap": overlap, "bucket_cap_mb": bucket_bytes / MiB})
         assert ledger().span_s == pytest.approx(seconds, rel=0.1)
         assert len([event for event in ledger().events if event.kind == "compute"]) == 4 * 2 * LAYERS
 
@@ -137,13 +138,13 @@ def test_overlapped_and_in_turn_take_the_time_of_the_model(forward_s, backward_s
 @pytest.mark.parametrize("link", [NVLINK, INFINIBAND, ETHERNET], ids=lambda link: link.name)
 def test_scaling_efficiency_on_the_clock_is_the_formula_s(link, overlap):
     expected = ddp_time(LENGTHS, forward_s=2e-5, backward_s=4e-5, world_size=4, inside=link, bucket_bytes=40_000)
-    options = {"overlap": overlap, "bucket_bytes": 40_000}
+    options = {"overlap": overlap, "bucket_cap_mb": 40_000 / MiB}
     run_ranks(paced, 4, 2e-5, 4e-5, EmulatedClock(inside=link, slowdown=1000), options)
     assert expected.compute_s / ledger().span_s == pytest.approx(expected.efficiency(overlap=overlap), rel=0.02)
 
 
 def test_overlap_is_seen_in_the_ledger():
-    run_ranks(paced, 4, 100e-6, 400e-6, EmulatedClock(inside=TOY, slowdown=SLOWDOWN), {"bucket_bytes": 40_000})
+    run_ranks(paced, 4, 100e-6, 400e-6, EmulatedClock(inside=TOY, slowdown=SLOWDOWN), {"bucket_cap_mb": 40_000 / MiB})
     for rank in range(4):
         mine = [event for event in ledger().events if event.rank == rank]
         end = max(event.end_s for event in mine if event.kind == "compute")

@@ -18,6 +18,7 @@ from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.training.batches import Batches
 from course_lib.training.trainer import Trainer
+from course_lib.units import MiB
 from course_lib.verify import RUNGS, assert_parallel_equals
 
 GPT = ModelConfig(
@@ -99,7 +100,7 @@ def test_inputs_that_are_no_tokens_take_the_dtype():
     "options",
     [
         *({"algorithm": algorithm} for algorithm in ("naive", "tree", "recursive_doubling", "native")),
-        {"bucket_bytes": 64},
+        {"bucket_cap_mb": 64 / MiB},
         {"overlap": False},
         {"static_graph": True},
     ],

@@ -22,6 +22,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.training.batches import Batch
+from course_lib.units import MiB
 from course_lib.verify import ratios
 
 BUCKET_BYTES = 100  # so that these small models have several
@@ -63,7 +64,7 @@ def _scene(case: Accumulation, seed: int) -> _Accumulated:
     batches = [[models.rows_of(rows, generator) for rows in case.rows] for _ in range(case.world_size)]
     return _Accumulated(
         parts=[model] * case.world_size,
-        arguments=lambda model, rank: (DistributedDataParallel(model, bucket_bytes=BUCKET_BYTES), batches[rank]),
+        arguments=lambda model, rank: (DistributedDataParallel(model, bucket_cap_mb=BUCKET_BYTES / MiB), batches[rank]),
         loss=partial(_loss, model, batches),
         rows=max(case.rows),
         held=1,

@@ -28,7 +28,7 @@ from course_lib.verify.museum.seams import after_backward, hook, own_means
 _broadcast_tensors = replicate.broadcast_tensors
 load = Trainer.load
 share = trainer.share
-_take = Bucket.take
+_take, _give = Bucket.take, Bucket.give
 
 
 def _sum_of(plan: Plan, bucket: Bucket) -> None:
@@ -112,11 +112,18 @@ def own_loss(self: Trainer, summed: float, targets: float) -> float:
 
 def _take_once(self: Bucket, place: int) -> None:
     """Gradients are made views of the bucket in the first step alone; `zero_grad` forgets them, and so do we."""
+    self.as_view = True
     gradient, known = self.parameters[place].grad, vars(self).setdefault("known", set())
     _take(self, place)
     if place in known:
         self.parameters[place].grad = gradient
     known.add(place)
+
+
+def _give_where_none(self: Bucket, place: int) -> None:
+    """Whoever has a gradient is thought to have the bucket's."""
+    if self.parameters[place].grad is None:
+        _give(self, place)
 
 
 def _load_weights_alone(self: Trainer, folder: str | Path) -> None:
@@ -263,7 +270,9 @@ _EXHIBITS = (
     Bug(
         name="views_lost",
         title="After zero_grad the gradients are no longer views of the buckets that are averaged",
-        patch=partial(patch.object, Bucket, "take", _take_once),
+        patch=together(
+            partial(patch.object, Bucket, "take", _take_once), partial(patch.object, Bucket, "give", _give_where_none)
+        ),
         where=Issue(title="[ShardedDDP] Intercept zero_grad()", link=ISSUES.format("facebookresearch/fairscale", 354)),
         first_rung="parameters",
         looks="the first step is right, and the traffic always; from the second on every rank trains alone",

@@ -1,0 +1,47 @@
+"""What autograd's graph tells before a gradient is there: whether the backward under way will write one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+
+def accumulates(node: Node, parameters: Collection[Tensor]) -> bool:
+    """Within a backward that has come to `node`: whether it adds to the `.grad` of one of `parameters`.
+
+    Where none is in reach, whether it adds to any `.grad` at all. `torch.autograd.grad` never does, and
+    `backward(inputs=...)` only to its inputs'.
+
+    Cost: a walk to the first of the parameters; they lie near the output.
+    """
+    wanted = {id(parameter) for parameter in parameters}
+    anything = False
+    for leaf in _leaves(node):
+        if id(leaf.variable) in wanted:
+            return _runs(leaf)
+        anything = anything or _runs(leaf)
+    return anything
+
+
+def _leaves(node: Node) -> Iterator[Any]:
+    """The nodes that write gradients, depth first."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        here = waiting.pop()
+        if hasattr(here, "variable"):
+            yield here
+        new = [following for following, _ in here.next_functions if following is not None and following not in seen]
+        seen.update(new)
+        waiting += new
+
+
+def _runs(leaf: Node) -> bool:
+    """Whether the backward under way comes to `leaf` and lets it write."""
+    try:
+        return bool(torch._C._will_engine_execute_node(leaf))
+    except RuntimeError:  # torch.autograd.grad takes its gradient away instead
+        return False
