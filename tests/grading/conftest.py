@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from course_lib.checks.kit import runner
-from tools.exercise_text import learner_copy, solution_copy
+from tools.exercise_text import learner_copy, read_master, solution_copy
 from tools.paths import ROOT
 
 EXERCISES = ROOT / "exercises"
@@ -27,24 +27,34 @@ def _one_warm_pool():
 def answers():
     """`answers("solutions" | "release", module, seed)`: the names that a notebook's solution cells define."""
 
-    @cache
-    def of(kind, module="02_collectives", seed=0):
-        copy = {"solutions": solution_copy, "release": learner_copy}[kind]
-        return names_defined(copy(EXERCISES / "src" / f"{module}.py", seed))
+    return defined_in
 
-    return of
+
+@cache
+def defined_in(kind, module="02_collectives", seed=0):
+    """The names that the solution cells of one copy of a master define."""
+    copy = {"solutions": solution_copy, "release": learner_copy}[kind]
+    return names_defined(copy(EXERCISES / "src" / f"{module}.py", seed))
 
 
 def answer_of(exercise, answers, kind, seed=0):
     """What a notebook's own `check("02.2", ...)` passes."""
     module = MODULES[exercise[:2]]
-    (name,) = re.findall(rf'^check\("{re.escape(exercise)}", (\w+)', master_text(module), re.MULTILINE)
-    return answers(kind, module, seed)[name]
+    return answers(kind, module, seed)[name_of_answer(exercise)]
+
+
+def name_of_answer(exercise):
+    return re.search(rf'^check\("{re.escape(exercise)}", (\w+)', cell_of(exercise), re.MULTILINE)[1]
+
+
+def cell_of(exercise):
+    """The master's cell in which an exercise is answered, with nbgrader's marks."""
+    return cells_of(MODULES[exercise[:2]])[exercise.replace(".", "-")]
 
 
 @cache
-def master_text(module):
-    return (EXERCISES / "src" / f"{module}.py").read_text()
+def cells_of(module):
+    return {cell.id: cell.source for cell in read_master(EXERCISES / "src" / f"{module}.py").cells}
 
 
 def names_defined(notebook):
@@ -53,15 +63,38 @@ def names_defined(notebook):
     for cell in notebook.cells:
         mark = cell.metadata.get("nbgrader", {})
         if cell.cell_type == "code" and not mark.get("grade") and mark:
-            lines = [line for line in cell.source.splitlines() if not line.startswith(("check(", "print("))]
-            exec(compile("\n".join(lines), f"<{cell.id}>", "exec"), namespace)
+            define(cell.source, cell.id, namespace)
     return namespace
 
 
+def define(text, name, namespace):
+    lines = [line for line in text.splitlines() if not line.startswith(("check(", "print("))]
+    exec(compile("\n".join(lines), f"<{name}>", "exec"), namespace)
+
+
 def mutants_of(module):
-    """MUTANTS of a file. Its name is no Python name; not in sys.modules, its functions travel by value."""
+    """(exercise, level, reason, answer, hangs) of a file's tables; what is a dict there is an edit of the solution.
+
+    The file's name is no Python name; not in sys.modules, its functions travel by value.
+    """
     path = EXERCISES / "mutants" / f"{module}.py"
     spec = importlib.util.spec_from_file_location("mutants_of_an_exercise", path)
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
-    return found.MUTANTS
+    return [
+        (*where, reason, edited(where[0], answer) if isinstance(answer, dict) else answer, hangs)
+        for table, hangs in ((found.WRONG, False), (found.HANGS, True))
+        for where, wrong in table.items()
+        for reason, answer in wrong.items()
+    ]
+
+
+def edited(exercise, edits):
+    """The solution of an exercise, with pieces of its text changed one after the other, wherever they stand."""
+    text = cell_of(exercise)
+    for old, new in edits.items():
+        assert old in text, f"mutant of {exercise}: {old!r} does not stand in the solution; change the mutant with it"
+        text = text.replace(old, new)
+    namespace = dict(defined_in("solutions", MODULES[exercise[:2]]))
+    define(text, exercise, namespace)
+    return namespace[name_of_answer(exercise)]
