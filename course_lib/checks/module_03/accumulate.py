@@ -78,7 +78,7 @@ def _loss(model: nn.Module, batches: list[list[Batch]]) -> Tensor:
     return F.cross_entropy(model(inputs), targets)
 
 
-def accumulated(
+def _accumulated(
     model: DistributedDataParallel,
     parts: list[Batch],
     *,
@@ -120,19 +120,19 @@ _ACCUMULATE = step_exercise(
     scene=_scene,
     slips={
         "every rank still has the gradient of its own share: was no_sync left before the last micro-batch's forward?": (
-            partial(accumulated, quiet=lambda many: many)
+            partial(_accumulated, quiet=lambda many: many)
         ),
         "every rank has the sum over its own micro-batches: nothing was averaged, and no loss was divided": (
-            partial(accumulated, quiet=lambda many: many, weight=lambda mine, rows: 1)
+            partial(_accumulated, quiet=lambda many: many, weight=lambda mine, rows: 1)
         ),
         "these are the gradients of the mean of the micro-batches' means: a row of the short one weighs more": (
-            partial(accumulated, weight=lambda mine, rows: 1 / len(rows))
+            partial(_accumulated, weight=lambda mine, rows: 1 / len(rows))
         ),
         "only the last micro-batch counts: were the gradients set to zero in between?": (
-            partial(accumulated, between=nn.Module.zero_grad)
+            partial(_accumulated, between=nn.Module.zero_grad)
         ),
         "only the last micro-batch counts, by its own mean: were the gradients set to zero in between?": (
-            partial(accumulated, between=nn.Module.zero_grad, weight=lambda mine, rows: 1)
+            partial(_accumulated, between=nn.Module.zero_grad, weight=lambda mine, rows: 1)
         ),
     },
     causes=causes_of_averages(lambda case: len(case.rows)),

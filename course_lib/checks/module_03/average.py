@@ -72,7 +72,7 @@ def _holders(p: nn.Parameter) -> float:
     return comm.all_reduce(torch.tensor([float(p.grad is not None)])).item()
 
 
-def average_in_buckets(
+def _average_in_buckets(
     model: nn.Module,
     bucket_bytes: int,
     *,
@@ -80,7 +80,6 @@ def average_in_buckets(
     full: Callable[[int, int, int], bool] = lambda held, more, limit: held >= limit,
     among: Callable[[nn.Parameter], float] = _everyone,
     also_frozen: bool = False,
-    but_last: int = 0,
 ) -> None:
     """Right, unless a part is chosen otherwise; buckets of one byte hold one gradient each."""
     buckets: list[list[nn.Parameter]] = [[]]
@@ -88,7 +87,7 @@ def average_in_buckets(
         if buckets[-1] and full(sum(q.nbytes for q in buckets[-1]), p.nbytes, bucket_bytes):
             buckets.append([])
         buckets[-1].append(p)
-    for bucket in buckets[: len(buckets) - but_last]:
+    for bucket in buckets:
         shares = [among(p) for p in bucket]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket])
         parts = comm.all_reduce(flat).split([p.numel() for p in bucket])
@@ -116,13 +115,13 @@ _BY_HAND = step_exercise(
     scene=_scene,
     slips={
         "what one share alone reaches is divided by 1 here: divide by all ranks, since the others add zero": (
-            lambda model: average_in_buckets(model, 1, among=_holders)
+            lambda model: _average_in_buckets(model, 1, among=_holders)
         ),
         "values right, but all gradients travel in one all-reduce; here each has its own": (
-            lambda model: average_in_buckets(model, 1 << 20)
+            lambda model: _average_in_buckets(model, 1 << 20)
         ),
         "values right, but frozen parameters are sent as well": (
-            lambda model: average_in_buckets(model, 1, also_frozen=True)
+            lambda model: _average_in_buckets(model, 1, also_frozen=True)
         ),
     },
     causes=causes_of_averages(),
@@ -168,16 +167,16 @@ _IN_BUCKETS = step_exercise(
     scene=_scene,
     slips={
         "values right, but the buckets are filled from the first parameter on: backward has the last gradients first": (
-            partial(average_in_buckets, order=list)
+            partial(_average_in_buckets, order=list)
         ),
         "values right, but each parameter has an all-reduce: put several gradients into one flat tensor": (
-            lambda model, bucket_bytes: average_in_buckets(model, 1)
+            lambda model, bucket_bytes: _average_in_buckets(model, 1)
         ),
         "values right, but everything is in one bucket: a full one is sent, and a new one begun": (
-            lambda model, bucket_bytes: average_in_buckets(model, 1 << 20)
+            lambda model, bucket_bytes: _average_in_buckets(model, 1 << 20)
         ),
         "values right, but a bucket is sent before it is full: it is once it holds bucket_bytes or more": (
-            partial(average_in_buckets, full=lambda held, more, limit: held + more > limit)
+            partial(_average_in_buckets, full=lambda held, more, limit: held + more > limit)
         ),
     },
     causes=causes_of_averages(),

@@ -63,14 +63,13 @@ def summed(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs), targets, ignore_index=IGNORED, reduction="sum")
 
 
-def train_on_share(
+def _train_on_share(
     model: nn.Module,
     inputs: Tensor,
     targets: Tensor,
     *,
     weight: Callable[[Tensor, float], float] = lambda targets, counted: dist.get_world_size() / counted,
-    told: Callable[[float, float, float], object] = lambda mine, total, counted: total / counted,
-) -> object:
+) -> float:
     """Right, unless a part is chosen otherwise."""
     loss = summed(model, inputs, targets)
     mine = torch.stack([loss.detach(), number(targets).to(loss.dtype)])
@@ -79,7 +78,7 @@ def train_on_share(
     for p in models.trained(model).values():
         assert p.grad is not None
         comm.all_reduce_(p.grad, op=dist.ReduceOp.AVG)
-    return told(loss.item(), total, counted)
+    return float(total / counted)
 
 
 def number(targets: Tensor) -> Tensor:
@@ -103,8 +102,8 @@ _UNEVEN = step_exercise(
     title="unequal shares",
     scene=_scene,
     slips={
-        _means: partial(train_on_share, weight=lambda targets, counted: 1 / max(float(number(targets)), 1)),
-        _rows: partial(train_on_share, weight=lambda targets, counted: 1 / len(targets)),
+        _means: partial(_train_on_share, weight=lambda targets, counted: 1 / max(float(number(targets)), 1)),
+        _rows: partial(_train_on_share, weight=lambda targets, counted: 1 / len(targets)),
     },
     causes=causes_of_averages(),
     words=Words(

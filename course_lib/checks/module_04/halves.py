@@ -61,23 +61,20 @@ def train_half(
     shape: Sequence[int],
     *,
     first: Callable[[nn.Module], nn.Module] = lambda half: half,
-    follow: Callable[[Tensor], Tensor] = lambda x: x.requires_grad_(),
     back: Callable[[Tensor], Any] = lambda x: x.grad,
     gradient: Callable[[Tensor], Tensor] = lambda found: found,
-    reduction: str = "mean",
-    returned: Callable[[Tensor], object] = lambda loss: loss.item(),
-) -> object:
+) -> float | None:
     """Right, unless a part is chosen otherwise."""
     if dist.get_rank() == 0:
         y = first(half)(inputs)
         comm.send(y.detach(), 1)
         y.backward(gradient(comm.recv(torch.empty(shape), 1)))
         return None
-    x = follow(comm.recv(torch.empty(shape), 0))
-    loss = F.cross_entropy(half(x), targets, reduction=reduction)
+    x = comm.recv(torch.empty(shape), 0).requires_grad_()
+    loss = F.cross_entropy(half(x), targets)
     loss.backward()
     comm.send(back(x), 0)
-    return returned(loss)
+    return loss.item()
 
 
 def passes_once(messages: int, rows: int, width: int) -> list[list[tuple[int, int]]]:

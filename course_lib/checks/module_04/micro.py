@@ -59,30 +59,27 @@ def gpipe(
     width: int,
     *,
     weight: Callable[[int, list[int]], float] = lambda mine, rows: mine / sum(rows),
-    follow: Callable[[Tensor], Tensor] = lambda x: x.requires_grad_(),
-    back: Callable[[Tensor, int], Tensor] = lambda gradient, m: gradient,
-    loss_of: Callable[[list[float], list[int]], float] = lambda values, rows: sum(values),
     between: Callable[[nn.Module], None] = lambda half: None,
     order: Callable[[Pairs, int], Pairs] = lambda kept, rank: kept,
 ) -> float | None:
-    """Right, unless a part is chosen otherwise; `values` are the weighed losses."""
+    """Right, unless a part is chosen otherwise."""
     rank, kept, rows = dist.get_rank(), [], [len(targets) for _, targets in parts]
     for inputs, targets in parts:
         if rank == 0:
             x, y = inputs, half(inputs)
             comm.send(y.detach(), 1)
         else:
-            x = follow(comm.recv(torch.empty(len(inputs), width), 0))
+            x = comm.recv(torch.empty(len(inputs), width), 0).requires_grad_()
             y = F.cross_entropy(half(x), targets) * weight(len(targets), rows)
         kept.append((x, y))
     for x, y in order(kept, rank):
         between(half)
         if rank == 0:
-            y.backward(back(comm.recv(torch.empty_like(y), 1), len(rows)))
+            y.backward(comm.recv(torch.empty_like(y), 1))
         else:
             y.backward()
             comm.send(x.grad, 0)  # type: ignore[arg-type]
-    return loss_of([y.item() for _, y in kept], rows) if rank == 1 else None
+    return sum(y.item() for _, y in kept) if rank == 1 else None
 
 
 def crossed(kept: Pairs, rank: int) -> Pairs:

@@ -90,7 +90,7 @@ def tied_step(
     return float(y.item()) if rank == last else None
 
 
-def mended(change: Callable[[Tensor, Tensor, bool], Tensor], *given: Any) -> float | None:
+def _mended(change: Callable[[Tensor, Tensor, bool], Tensor], *given: Any) -> float | None:
     """The step, then what `change` makes of a copy's own gradient and the other's; true on the first rank."""
     loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
     if tied is not None and last:
@@ -137,31 +137,31 @@ _TIED = step_exercise(
     slips={
         _not_added: tied_step,
         lambda case, trial: HALF_WAY.format(0, case.world_size - 1): partial(
-            mended, lambda own, theirs, first: own + theirs if first else own
+            _mended, lambda own, theirs, first: own + theirs if first else own
         ),
         lambda case, trial: HALF_WAY.format(case.world_size - 1, 0): partial(
-            mended, lambda own, theirs, first: own if first else own + theirs
+            _mended, lambda own, theirs, first: own if first else own + theirs
         ),
         lambda case, trial: COMES_BACK.format(0, case.world_size - 1): partial(
-            mended, lambda own, theirs, first: 2 * own + theirs if first else own + theirs
+            _mended, lambda own, theirs, first: 2 * own + theirs if first else own + theirs
         ),
         lambda case, trial: COMES_BACK.format(case.world_size - 1, 0): partial(
-            mended, lambda own, theirs, first: own + theirs if first else 2 * own + theirs
+            _mended, lambda own, theirs, first: own + theirs if first else 2 * own + theirs
         ),
         "the two copies changed places: add what comes in, do not put it in place": partial(
-            mended, lambda own, theirs, first: theirs
+            _mended, lambda own, theirs, first: theirs
         ),
         "each copy has twice its own gradient: add the *other* rank's": partial(
-            mended, lambda own, theirs, first: 2 * own
+            _mended, lambda own, theirs, first: 2 * own
         ),
         "each copy has its own part and half of the other's: the gradient of two uses is their sum": partial(
-            mended, lambda own, theirs, first: own + theirs / 2
+            _mended, lambda own, theirs, first: own + theirs / 2
         ),
         lambda case, trial: f"both copies have rank {case.world_size - 1}'s part alone: add, do not replace": partial(
-            mended, lambda own, theirs, first: theirs if first else own
+            _mended, lambda own, theirs, first: theirs if first else own
         ),
         "both copies have rank 0's part alone: add, do not replace": partial(
-            mended, lambda own, theirs, first: own if first else theirs
+            _mended, lambda own, theirs, first: own if first else theirs
         ),
     },
     causes=(
