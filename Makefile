@@ -48,11 +48,11 @@ slides: setup-dev  ## build the slides as HTML and PDF
 	@$(DEVELOPER) slides/build.py
 
 release: setup-dev  ## instructors: build nbgrader's release
-	@$(DEVELOPER) tools/grade.py release
+	@$(DEVELOPER) -m tools.grading release
 
-grade: setup-dev  ## instructors: grade the submissions in DIR=… and write a CSV of points
+grade: setup-dev  ## instructors: grade the submissions in DIR=… (ROSTER=class.csv), write a CSV of points
 	@test -n "$(DIR)" || { echo "make grade: say where the submissions lie: make grade DIR=path" >&2; exit 1; }
-	@$(DEVELOPER) tools/grade.py grade "$(DIR)"
+	@$(DEVELOPER) -m tools.grading grade "$(DIR)" $(if $(ROSTER),--roster="$(ROSTER)")
 
 grade-all: setup-dev  ## instructors: the full grading round trip of every module
-	@$(DEVELOPER) tools/grade.py grade-all
+	@$(DEVELOPER) -m tools.grading grade-all

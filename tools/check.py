@@ -14,6 +14,7 @@ import threading
 import time
 
 from tools import changed, outside, seconds, steps
+from tools.grading import isolation
 from tools.paths import CACHE, ROOT, quiet_kernels
 from tools.seconds import Result
 from tools.steps import Step
@@ -36,6 +37,8 @@ def main(*words: str) -> int:
     print(seconds.table(results, time.monotonic() - started))
     if missing:
         print(f"left out: slides and browser ({'; '.join(missing)})")
+    if steps.GRADING in wanted and isolation.trouble():
+        print(f"left out: grading in bubblewrap ({isolation.trouble()}; apt install bubblewrap)")
     good = sum(result.passed for result in results)
     print(f"{good} passed, {len(results) - good} failed")
     return int(good < len(results))

@@ -14,19 +14,18 @@ import jupytext
 import nbformat
 
 from tools.build_notebooks import METADATA
+from tools.exercise_facts import completed
 
 SOLUTION = re.compile(
     r"^(?P<indent>[ ]*)### BEGIN SOLUTION\n(?P<body>.*?)^[ ]*### END SOLUTION$", re.DOTALL | re.MULTILINE
 )
 HIDDEN = re.compile(r"^### BEGIN HIDDEN TESTS\n.*?^### END HIDDEN TESTS\n?", re.DOTALL | re.MULTILINE)
 MARKS = re.compile(r"^[ ]*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)\n", re.MULTILINE)
-SEED = re.compile(r"^GRADE_SEED = \d+", re.MULTILINE)
+SEED = re.compile(r"^GRADE_SEED = (?P<seed>\d+)", re.MULTILINE)
 
 
 def read_master(source: Path, seed: int = 0) -> Any:
     """Read a master as a notebook, completed: nbgrader's metadata kept, ids from grade ids or places, tests folded."""
-    from tools.exercise_facts import completed  # loads torch, which nbgrader's own process, reading stubs, can spare
-
     notebook = jupytext.read(source, fmt="py:percent")
     notebook.cells = completed(notebook.cells)
     notebook.metadata = nbformat.from_dict(METADATA)

@@ -16,13 +16,12 @@ def python_of(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
-def quiet_kernels() -> dict[str, str]:
+def quiet_kernels(home: Path = CACHE / "ipython") -> dict[str, str]:
     """Return environment variables for notebooks that run without a person watching.
 
-    Kernels read a configuration of their own: no start-up files of the user, no notice about TCP at each start. Nobody
-    is there to guess, so predictions show their answers, as in the published copies.
+    Kernels read a configuration of their own, in `home`: no start-up files of the user, no notice about TCP at each
+    start. Nobody is there to guess, so predictions show their answers, as in the published copies.
     """
-    home = CACHE / "ipython"
     profile = home / "profile_default"
     profile.mkdir(parents=True, exist_ok=True)
     (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n")

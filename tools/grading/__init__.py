@@ -1,0 +1,1 @@
+"""Grading: nbgrader's parts without its server, each submission run alone."""

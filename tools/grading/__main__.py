@@ -1,0 +1,137 @@
+"""`make release` makes assignments, `make grade` turns submissions into CSVs, `make grade-all` tries both."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.build_exercises import EXERCISES, write
+from tools.exercise_text import learner_copy, solution_copy
+from tools.grading import isolation
+from tools.grading.assignment import make_assignment
+from tools.grading.marking import Marked, Marker
+from tools.grading.submissions import Submission, find_submissions
+from tools.grading.table import Grade, GradingError, Table, read_roster, unknown
+from tools.paths import ROOT, quiet_kernels
+
+OUT = ROOT / "build"
+
+
+def main(*words: str) -> int:
+    """Release, grade, or run the round trip of every module."""
+    arguments = parsed(words)
+    os.environ.update(quiet_kernels())  # where nbconvert finds its templates
+    try:
+        return int(arguments.run(arguments) or 0)
+    except GradingError as error:
+        print(f"make {arguments.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\nmake {arguments.command}: stopped; what was finished is written", file=sys.stderr)
+        return 130
+
+
+def parsed(words: tuple[str, ...]) -> argparse.Namespace:
+    """The command line that the Makefile uses."""
+    parser = argparse.ArgumentParser(prog="tools.grading", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    seed = int(os.environ.get("GRADE_SEED") or 0)
+    for name, run in (("release", release), ("grade", grade), ("grade-all", grade_all)):
+        command = commands.add_parser(name)
+        command.set_defaults(run=run)
+        command.add_argument("--seed", type=int, default=seed, help="other inputs and given numbers per course")
+        command.add_argument("--out", type=Path, default=OUT, help="folder to write to")
+        command.add_argument("--cell-timeout", type=int, default=60, help="seconds for a cell that students write")
+        command.add_argument("--jobs", type=int, default=2, help="submissions graded at the same time")
+        if name == "grade":
+            command.add_argument("folder", type=Path, help="what was handed in: a folder per student, or named files")
+            command.add_argument("--roster", type=Path, help="CSV with a column student: who is missing becomes a row")
+            command.add_argument("--feedback", action="store_true", help="also HTML; it shows the hidden tests")
+    return parser.parse_args(words)
+
+
+def masters() -> dict[str, Path]:
+    """The sources of all modules."""
+    return {path.stem: path for path in sorted((EXERCISES / "src").glob("[0-9]*.py"))}
+
+
+def release(arguments: argparse.Namespace) -> None:
+    """Write the learners' copies as nbgrader makes them, for all modules."""
+    for module, master in masters().items():
+        target = arguments.out / "release" / f"{module}.ipynb"
+        write(make_assignment(master, arguments.seed).release, target)
+        print(f"{target} (GRADE_SEED {arguments.seed})")
+
+
+def grade(arguments: argparse.Namespace) -> None:
+    """Grade what is found; each row is written when it is ready, and every file that was not taken is named."""
+    if not arguments.folder.is_dir():
+        raise GradingError(f"DIR={arguments.folder} is no folder; name one that holds STUDENT/NN_name.ipynb")
+    roster = read_roster(arguments.roster)
+    found, refused = find_submissions(arguments.folder, list(masters()))
+    for line in refused:
+        print(line)
+    if not found:
+        names = ", ".join(f"{module}.ipynb" for module in masters())
+        raise GradingError(f"no submission in {arguments.folder}; put each into STUDENT/{names}")
+    tables = {one.module: Table(arguments.out / "grades" / f"{one.module}.csv") for one in found}
+    for number, marked in enumerate(mark_all(arguments, found, feedback=arguments.feedback), 1):
+        tables[marked.grade.module].add(marked.grade)
+        print(f"[{number}/{len(found)}] {told(marked)}", flush=True)
+        if marked.page:
+            page = arguments.out / "feedback" / marked.grade.student / f"{marked.grade.module}.html"
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(marked.page)
+    for module, table in tables.items():
+        add_missing(table, module, roster, arguments.seed)
+        print(table)
+    if strangers := unknown({one.student for one in found}, roster):
+        print(strangers)
+
+
+def add_missing(table: Table, module: str, roster: list[str], seed: int) -> None:
+    """A row for each student of the class who handed in nothing, now or before."""
+    possible = make_assignment(masters()[module], seed).possible
+    for student in roster:
+        if student not in table.rows:
+            nothing = dict.fromkeys(possible, 0.0)
+            table.add(Grade(student=student, module=module, points=nothing, possible=possible, remark="no submission"))
+
+
+def mark_all(arguments: argparse.Namespace, found: list[Submission], *, feedback: bool = False) -> Iterator[Marked]:
+    """Mark with the command line's options; say first what isolation is left out."""
+    if isolation.left_out():
+        print(f"isolation: {isolation.left_out()}", flush=True)
+    marker = Marker(masters=masters(), seed=arguments.seed, cell_timeout=arguments.cell_timeout, feedback=feedback)
+    return marker.mark_all(found, arguments.jobs)
+
+
+def told(marked: Marked) -> str:
+    """A line about one grade."""
+    found = marked.grade
+    points = f"{found.total:g} of {found.of:g}"
+    return f"{found.module} {found.student}: {points}, {marked.seconds:.0f} s {found.remark}".rstrip()
+
+
+def grade_all(arguments: argparse.Namespace) -> int:
+    """Grade a solved and an untouched submission of every module: all points, and none."""
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="course-") as name:
+        folder = Path(name)
+        for module, master in masters().items():
+            write(solution_copy(master), folder / "solved" / f"{module}.ipynb")
+            write(learner_copy(master), folder / "untouched" / f"{module}.ipynb")
+        found, _ = find_submissions(folder, list(masters()))
+        for marked in mark_all(arguments, found):
+            wanted = marked.grade.of if marked.grade.student == "solved" else 0
+            bad += marked.grade.total != wanted
+            print(f"{told(marked)}, expected {wanted:g}", flush=True)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

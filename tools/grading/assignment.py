@@ -1,0 +1,168 @@
+"""An assignment through nbgrader's own parts, in this process: the release, and the points of one submission.
+
+nbgrader's database is kept in memory, a fresh one from the same bytes for each submission: none can find or change it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import sqlite3
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.exporters import HTMLExporter
+from nbgrader.api import Base, Gradebook
+from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
+from nbgrader.preprocessors import ClearSolutions, Execute, GetGrades
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SAWarning
+
+from tools.exercise_text import SEED, read_master, without_solution
+
+Run = Callable[[str], str]  # executes a notebook, given as JSON; returns the outputs of each cell, as JSON
+
+logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # what goes wrong is an exception too
+
+
+class ExerciseStubs(ClearSolutions):
+    """nbgrader's ClearSolutions with the course's stubs, which name their exercise."""
+
+    def _replace_solution_region(self, cell: Any, language: str) -> bool:
+        before = cell.source
+        cell.source = without_solution(before, cell.metadata.get("nbgrader", {}).get("grade_id", ""))
+        return bool(cell.source != before)
+
+
+PARTS = GenerateAssignment.class_traits()["preprocessors"].default()
+RELEASE = [{ClearSolutions: ExerciseStubs}.get(part, part) for part in PARTS]
+SANITIZE = Autograde.class_traits()["sanitize_preprocessors"].default()
+STUDENT = "student"  # each database has one
+SCORE = [part for part in Autograde.class_traits()["autograde_preprocessors"].default() if part is not Execute]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What learners get, and nbgrader's database: the cells, their hidden tests, and one submission without points."""
+
+    module: str
+    seed: int
+    release: Any
+    book: bytes
+    possible: dict[str, float]
+
+
+@cache
+def make_assignment(master: Path, seed: int) -> Assignment:
+    """The assignment of a module with the inputs and given numbers of a seed."""
+    module = master.stem
+    with database() as (url, book):
+        create_tables(url)
+        with Gradebook(url) as grades:
+            grades.update_or_create_assignment(module)
+        release = through(RELEASE, read_master(master, seed), facts(url, module))
+        with Gradebook(url) as grades:
+            grades.update_or_create_student(STUDENT)
+            with warnings.catch_warnings(action="ignore", category=SAWarning):  # of nbgrader's session
+                grades.update_or_create_submission(module, STUDENT)
+            possible = {cell.name: cell.max_score for cell in grades.find_notebook(module, module).grade_cells}
+        return Assignment(module=module, seed=seed, release=release, book=book.serialize(), possible=possible)
+
+
+def points_of(assignment: Assignment, notebook: Any, run: Run, *, page: bool) -> tuple[dict[str, float], str]:
+    """Return the points by graded cell, and nbgrader's `page` for the student; `run` executes where that is safe.
+
+    Raises: whatever nbgrader has against the notebook, and whatever `run` raises.
+    """
+    module = assignment.module
+    with database(assignment.book) as (url, _):
+        notebook = through(SANITIZE, with_missing(notebook, assignment.release), facts(url, module))
+        execute(notebook, run)
+        notebook = through(SCORE, notebook, facts(url, module))
+        with Gradebook(url) as grades:
+            found = grades.find_submission_notebook(module, module, STUDENT)
+            points = {grade.name: grade.auto_score or 0.0 for grade in found.grades}
+        return points, feedback(notebook, facts(url, module)) if page else ""
+
+
+def seed_of(notebook: Any, otherwise: int) -> int:
+    """The GRADE_SEED that a submission's own cells name: what its given numbers and inputs came from."""
+    named = (SEED.search(cell.source) for cell in notebook.cells if cell.cell_type == "code")
+    return next((int(found["seed"]) for found in named if found), otherwise)
+
+
+def with_missing(notebook: Any, release: Any) -> Any:
+    """A copy in which each cell of the release that was deleted stands behind the one that it followed.
+
+    Raises: ValueError if the cells have lost the marks by which nbgrader knows them.
+    """
+    notebook = copy.deepcopy(notebook)
+    if not any(map(mark_of, notebook.cells)):
+        raise ValueError(
+            "its cells have lost nbgrader's metadata; ask for the notebook as it was handed out, filled in"
+        )
+    behind = 0
+    for cell in filter(mark_of, release.cells):
+        places = [number for number, other in enumerate(notebook.cells) if mark_of(other) == mark_of(cell)]
+        if not places:
+            notebook.cells.insert(behind, nbformat.from_dict({**cell, "id": uuid.uuid4().hex[:8]}))
+            places = [behind]
+        behind = places[-1] + 1
+    return notebook
+
+
+def mark_of(cell: Any) -> str:
+    """nbgrader's name of a cell; empty if it has none."""
+    return str(cell.metadata.get("nbgrader", {}).get("grade_id", ""))
+
+
+def execute(notebook: Any, run: Run) -> None:
+    """Fill in the outputs of all cells; what runs the cells sees this notebook alone, and only outputs come back."""
+    for cell, outputs in zip(notebook.cells, json.loads(run(nbformat.writes(notebook))), strict=True):
+        if cell.cell_type == "code":
+            cell.outputs = [nbformat.from_dict(output) for output in outputs]
+
+
+def feedback(notebook: Any, resources: dict[str, Any]) -> str:
+    """nbgrader's page for the student: the points of each cell, and the hidden tests."""
+    exporter = HTMLExporter(config=GenerateFeedback().config)
+    exporter.register_preprocessor(GetGrades, enabled=True)
+    return str(exporter.from_notebook_node(notebook, resources=resources)[0])
+
+
+def through(parts: Iterable[Callable[..., Any]], notebook: Any, resources: dict[str, Any]) -> Any:
+    """Hand a notebook through nbgrader's preprocessors."""
+    for part in parts:
+        notebook, resources = part()(notebook, resources)
+    return notebook
+
+
+def facts(url: str, module: str) -> dict[str, Any]:
+    """What nbgrader's preprocessors ask for."""
+    return {"nbgrader": {"db_url": url, "assignment": module, "notebook": module, "student": STUDENT}}
+
+
+@contextmanager
+def database(content: bytes = b"") -> Iterator[tuple[str, sqlite3.Connection]]:
+    """A database in memory, by its address for nbgrader and as a connection that keeps it alive."""
+    name = f"file:/{uuid.uuid4().hex}?vfs=memdb"
+    with closing(sqlite3.connect(name, uri=True)) as keeper, closing(sqlite3.connect(":memory:")) as source:
+        if content:
+            source.deserialize(content)
+            source.backup(keeper)
+        yield f"sqlite:///{name}&uri=true", keeper
+
+
+def create_tables(url: str) -> None:
+    """nbgrader's tables; in a database without them it would ask another program, alembic, for their version."""
+    engine = create_engine(url)
+    Base.metadata.create_all(engine)
+    engine.dispose()
