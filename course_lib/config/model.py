@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from course_lib.errors import four_parts
@@ -10,6 +10,7 @@ from course_lib.errors import four_parts
 Positions = Literal["rotary", "learned"]
 Norm = Literal["rms", "layer", "layer_unweighted"]
 Bias = Literal["qkv", "attention_output", "ffn", "head"]
+QKNorm = Literal["none", "head", "full"]
 
 _SIZES = (
     "hidden_size",
@@ -25,10 +26,31 @@ _SIZES = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig:
-    """A decoder: GPT, OLMo, Llama, or one with a mixture of experts.
+class LatentAttention:
+    """Keys and values from one short vector for each token, which is all that has to be remembered of it.
 
-    What has a default is of the Llama shape: RMSNorm, SwiGLU, rotary positions, no biases, no experts.
+    Source: DeepSeek-AI 2024, DeepSeek-V2, section 2.1.
+    """
+
+    kv_rank: int  # numbers of that vector
+    query_rank: int | None  # of the vector that queries come from; None: they come from the token itself
+    plain_size: int  # of a head of queries and keys what is not turned by its position
+    rotary_size: int  # and what is; the heads share that part of their keys
+    value_size: int  # of a head
+
+    def __post_init__(self) -> None:
+        for field in ("kv_rank", "query_rank", "plain_size", "rotary_size", "value_size"):
+            if getattr(self, field) is not None and getattr(self, field) < 1:
+                values = f"{field}={getattr(self, field)}"
+                raise ValueError(four_parts("LatentAttention", values, "sizes are positive", f"give {field} >= 1"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """The shape of a decoder: GPT, OLMo, Llama and their relatives, also with a mixture of experts.
+
+    What has a default is of the Llama shape: RMSNorm, SwiGLU, rotary positions, no biases, no experts. What changes
+    no count is left out: windows of attention, caps of scores, scaled rotary angles, norms after blocks or before.
     """
 
     name: str
@@ -50,6 +72,12 @@ class ModelConfig:
     rotary_base: float = 10_000.0  # rotary positions: pair i of a head turns by base^(-2i/D) per token
     norm_eps: float = 1e-5  # added under a norm's square root
     clip_qkv: float | None = None  # queries, keys and values are cut to this size; None: not
+    head_dim: int | None = None  # D, where it is not H / A
+    qk_norm: QKNorm = "none"  # a norm of queries and of keys: of each head, or of all heads together
+    shared_ffn_size: int = 0  # inner size of the block that every token passes beside its experts; 0: there is none
+    dense_layers: int = 0  # the first layers, with one block in place of experts
+    dense_ffn_size: int | None = None  # its inner size
+    latent: LatentAttention | None = None  # in place of heads of keys and values; then n_kv_heads = n_heads
 
     def __post_init__(self) -> None:
         for field in _SIZES:
@@ -58,24 +86,49 @@ class ModelConfig:
         self._require_positive("rotary_base", self.rotary_base)
         self._require_positive("norm_eps", self.norm_eps)
         self._require_positive("clip_qkv", 1.0 if self.clip_qkv is None else self.clip_qkv)
-        self._require_divides("n_heads", "hidden_size")
+        if self.head_dim is None and self.latent is None:
+            self._require_divides("n_heads", "hidden_size")
         self._require_divides("n_kv_heads", "n_heads")
         self._require_choice("positions", self.positions, get_args(Positions))
         self._require_choice("norm", self.norm, get_args(Norm))
         for bias in self.biases:
             self._require_choice("biases", bias, get_args(Bias))
+        self._require_choice("qk_norm", self.qk_norm, get_args(QKNorm))
         self._require_table_length()
         self._require_enough_experts()
+        self._require_sound_families()
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head, H / A."""
-        return self.hidden_size // self.n_heads
+        """D, the width of one head of queries and keys: H / A unless it is given."""
+        if self.latent is not None:
+            return self.latent.plain_size + self.latent.rotary_size
+        return self.head_dim or self.hidden_size // self.n_heads
+
+    @property
+    def query_size(self) -> int:
+        """Width of the queries of all heads together, A D."""
+        return self.n_heads * self.head_size
 
     @property
     def kv_size(self) -> int:
         """Width of the keys (and of the values) of all kv heads together."""
         return self.n_kv_heads * self.head_size
+
+    @property
+    def mixed_size(self) -> int:
+        """Width of what attention gives to its output map: the values, once for each head of queries."""
+        return self.n_heads * (self.latent.value_size if self.latent is not None else self.head_size)
+
+    @property
+    def layer_kinds(self) -> tuple[tuple[int, ModelConfig], ...]:
+        """The layers from the first on: how many are alike, and a config without the others."""
+        if not self.dense_layers:
+            return ((self.n_layers, self),)
+        assert self.dense_ffn_size is not None
+        sparse = replace(self, dense_layers=0, dense_ffn_size=None)
+        dense = replace(sparse, n_experts=1, experts_per_token=1, shared_ffn_size=0, ffn_size=self.dense_ffn_size)
+        return (self.dense_layers, dense), (self.n_layers - self.dense_layers, sparse)
 
     def check_sequence(self, sequence: int) -> None:
         """Refuse tokens beyond a table of learned positions; rotary ones have no end.
@@ -112,6 +165,26 @@ class ModelConfig:
             values = f"experts_per_token={self.experts_per_token}, n_experts={self.n_experts}"
             way_out = f"choose experts_per_token in 1..{self.n_experts}"
             self._refuse(values, "a token passes each expert at most once", way_out)
+
+    def _require_sound_families(self) -> None:
+        """What only some families have, and what it goes with."""
+        if self.head_dim is not None and (self.head_dim < 1 or self.latent is not None):
+            rule = "a head's size is positive, and said once" if self.latent else "sizes are positive"
+            self._refuse(f"head_dim={self.head_dim}", rule, "leave head_dim out, or give head_dim >= 1 without latent")
+        if self.latent is not None and (self.n_kv_heads != self.n_heads or self.qk_norm != "none"):
+            values = f"latent with n_kv_heads={self.n_kv_heads}, qk_norm={self.qk_norm!r}"
+            self._refuse(values, "its heads share one latent vector", f"give n_kv_heads={self.n_heads}, qk_norm='none'")
+        if self.shared_ffn_size < 0 or (self.shared_ffn_size and self.n_experts == 1):
+            values = f"shared_ffn_size={self.shared_ffn_size}, n_experts={self.n_experts}"
+            self._refuse(values, "a shared block stands beside experts", "give shared_ffn_size=0, or n_experts >= 2")
+        if (self.dense_layers > 0) != (self.dense_ffn_size is not None) or not 0 <= self.dense_layers < self.n_layers:
+            values = f"dense_layers={self.dense_layers} of {self.n_layers}, dense_ffn_size={self.dense_ffn_size}"
+            self._refuse(values, "some first layers may be dense, of their own size", "give both, or neither")
+        if self.dense_layers and self.n_experts == 1:
+            way_out = "leave dense_layers out, or give n_experts >= 2"
+            self._refuse(
+                f"dense_layers={self.dense_layers}, n_experts=1", "without experts all layers are dense", way_out
+            )
 
     def _refuse(self, values: str, rule: str, way_out: str) -> None:
         raise ValueError(four_parts(f"ModelConfig {self.name!r}", values, rule, way_out))

@@ -48,8 +48,8 @@ class ParallelConfig:
         """
         if sequence is not None:
             model.check_sequence(sequence)
-        for field in ("n_heads", "n_kv_heads", "ffn_size"):
-            if getattr(model, field) % self.tp:
+        for field in ("n_heads", "n_kv_heads", "ffn_size", "shared_ffn_size", "dense_ffn_size"):
+            if (getattr(model, field) or 0) % self.tp:
                 _refuse_divisor("tp", self.tp, field, getattr(model, field))
         if model.n_layers % self.pp:
             _refuse_divisor("pp", self.pp, "n_layers", model.n_layers)

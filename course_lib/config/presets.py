@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, get_args
 
 from course_lib import presets
-from course_lib.config.model import Bias, ModelConfig
+from course_lib.config.model import Bias, LatentAttention, ModelConfig
 from course_lib.errors import four_parts
 
 _FIELDS = {field.name: field for field in fields(ModelConfig)}
@@ -59,12 +59,26 @@ def parse_model(values: Mapping[str, Any]) -> ModelPreset:
     shape = {key: value for key, value in values.items() if key not in _ABOUT}
     _check_keys(shape)
     shape["biases"] = tuple(shape.get("biases", ()))
+    if shape.get("latent") is not None:
+        shape["latent"] = _parse_latent(shape["latent"])
     return ModelPreset(
         config=ModelConfig(**shape),
         source=values.get("source", "not stated"),
         printed_parameters=values.get("printed_parameters"),
         misprints=values.get("misprints", {}),
     )
+
+
+def _parse_latent(values: Any) -> LatentAttention:
+    """The numbers of a latent attention.
+
+    Raises: ValueError unless they are just these, each a whole number.
+    """
+    names = [field.name for field in fields(LatentAttention)]
+    if not isinstance(values, Mapping) or {*values} != {*names} or any(type(n) is bool for n in values.values()):
+        rule, way_out = f"latent has the numbers {', '.join(names)}", "give each of them"
+        raise ValueError(four_parts("model preset", f"latent={values!r}", rule, way_out))
+    return LatentAttention(**values)
 
 
 def _check_keys(shape: Mapping[str, Any]) -> None:

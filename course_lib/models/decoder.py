@@ -28,10 +28,10 @@ class Attention(nn.Module):
         self.head_size = config.head_size
         self.clip = config.clip_qkv
         bias = "qkv" in config.biases
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.q_proj = nn.Linear(config.hidden_size, config.query_size, bias=bias)
         self.k_proj = nn.Linear(config.hidden_size, config.kv_size, bias=bias)
         self.v_proj = nn.Linear(config.hidden_size, config.kv_size, bias=bias)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias="attention_output" in config.biases)
+        self.o_proj = nn.Linear(config.query_size, config.hidden_size, bias="attention_output" in config.biases)
 
     def forward(self, x: Tensor, angles: Tensor | None) -> Tensor:
         q = self._heads(self.q_proj(x))  # (B, A, S, D)
@@ -168,7 +168,13 @@ def _check(config: ModelConfig) -> None:
     if config.norms_per_layer != 2:
         rule, way_out = "this decoder has a norm before each of a layer's two blocks", "give norms_per_layer=2"
         raise ValueError(four_parts("Decoder", f"norms_per_layer={config.norms_per_layer}", rule, way_out))
+    if config.qk_norm != "none":
+        rule, way_out = "this decoder does not normalise queries and keys", "give qk_norm='none'"
+        raise ValueError(four_parts("Decoder", f"qk_norm={config.qk_norm!r}", rule, way_out))
+    if config.latent is not None:
+        rule, way_out = "this decoder has keys and values for its heads", "leave latent out"
+        raise ValueError(four_parts("Decoder", "latent attention", rule, way_out))
     if config.positions == "rotary" and config.head_size % 2:
         rule = "rotary positions turn pairs of numbers"
-        way_out = "choose n_heads such that hidden_size/n_heads is even"
+        way_out = "choose n_heads such that hidden_size/n_heads is even, or an even head_dim"
         raise ValueError(four_parts("Decoder", f"head_size={config.head_size}", rule, way_out))

@@ -95,7 +95,8 @@ def _layer_blocks(config: ModelConfig) -> list[list[_Box]]:
     if config.n_experts > 1:
         choice = f"{config.experts_per_token} of {config.n_experts} experts"
         router = _Box(part="router", name="router", detail=choice, height=_LOW)
-        feed = [router, _Box(part="ffn", name="feed-forward", detail=f"{config.n_experts} × {inner}")]
+        shared = f" + {config.shared_ffn_size:,}" if config.shared_ffn_size else ""
+        feed = [router, _Box(part="ffn", name="feed-forward", detail=f"{config.n_experts} × {inner}{shared}")]
     else:
         feed = [_Box(part="ffn", name="feed-forward", detail=inner)]
     norms = ((config.norms_per_layer + 1) // 2, config.norms_per_layer // 2)
@@ -106,7 +107,10 @@ def _layer_blocks(config: ModelConfig) -> list[list[_Box]]:
 
 
 def _norms_together(config: ModelConfig) -> str:
-    return f"{config.n_layers * config.norms_per_layer + 1} together"
+    of_heads = 0 if config.qk_norm == "none" else 2
+    if config.latent is not None:
+        of_heads = 1 if config.latent.query_rank is None else 2
+    return f"{config.n_layers * (config.norms_per_layer + of_heads) + 1} together"
 
 
 def _height(boxes: list[_Box]) -> float:
@@ -124,6 +128,8 @@ def _draw_layer(
     tall = _layer_height(blocks) - 0.26
     marks.box(page, style.MARGIN, y, _PANEL_RIGHT - style.MARGIN, tall, fill=style.PANEL, corner=0.12, zorder=0.1)
     words = f"{config.n_layers} layers like this" if config.n_layers > 1 else "1 layer"
+    if config.dense_layers:
+        words = f"{config.dense_layers} without experts, {config.n_layers - config.dense_layers} layers like this"
     marks.label(page, style.MARGIN + 0.16, y + 0.24, words, bold=True, align="left")
     bottom, y = y + tall, y + 0.42
     for block in blocks:

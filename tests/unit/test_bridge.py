@@ -20,7 +20,7 @@ from course_lib.models.bridge import (
     weights_from_transformers,
     weights_to_transformers,
 )
-from course_lib.models.bridge_config import config_of, transformers_model
+from course_lib.models.bridge_config import check_computed, transformers_model
 from course_lib.models.decoder import Decoder
 from tools.paths import ROOT
 
@@ -49,6 +49,7 @@ GPT2 = replace(
 CONFIGS = {
     "Llama": LLAMA,
     "Llama, one kv head": replace(LLAMA, n_kv_heads=1),
+    "Llama, wide heads": replace(LLAMA, head_dim=8),
     "Llama, tied": replace(LLAMA, n_kv_heads=6, tied=True),
     "Llama, other base and eps": replace(LLAMA, rotary_base=500_000.0, norm_eps=1e-2),
     "OLMo": OLMO,
@@ -173,7 +174,13 @@ def test_their_weights_must_be_complete():
 
 @pytest.mark.parametrize(
     "change",
-    [{"biases": ("head",)}, {"norm": "layer"}, {"norm_eps": 1e-6, "norm": "layer_unweighted"}, {"clip_qkv": 8.0}],
+    [
+        {"biases": ("head",)},
+        {"norm": "layer"},
+        {"norm_eps": 1e-6, "norm": "layer_unweighted"},
+        {"clip_qkv": 8.0},
+        {"head_dim": 8, "norm": "layer_unweighted"},
+    ],
 )
 def test_a_shape_that_none_of_theirs_has_is_refused(change):
     with pytest.raises(ValueError, match=r"^bridge: norm=.*; the bridge knows the shapes of .*; change what none"):
@@ -186,19 +193,18 @@ SMALL = {"hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 1, "v
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [
-        (GPT2Config(activation_function="gelu"), "activation_function='gelu'; our decoder has .*'gelu_new' alone"),
-        (GPT2Config(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx=True; our"),
-        (LlamaConfig(**SMALL, attention_bias=True), "attention_bias=True; our decoder has .*=False alone"),
-        (LlamaConfig(**SMALL, head_dim=8), "head_dim=8; our decoder has head_dim=4 alone; choose another"),
+        (GPT2Config(activation_function="gelu"), "gpt2 with activation_function='gelu'; .*'gelu_new' alone is known"),
+        (GPT2Config(scale_attn_by_inverse_layer_idx=True), "gpt2 with scale_attn_by_inverse_layer_idx=True; "),
+        (LlamaConfig(**SMALL, attention_bias=True), "llama with attention_bias=True; .*=False alone is known"),
         (
             LlamaConfig(**SMALL, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
-            "rope_type='linear'; our decoder has rope_type='default' alone",
+            "rope_type='linear'; our decoder turns by plain rotary angles; choose another",
         ),
     ],
 )
 def test_a_setting_that_our_decoder_lacks_is_refused(theirs, message):
     with pytest.raises(ValueError, match=f"^bridge: {message}"):
-        config_of(theirs)
+        check_computed(theirs)
 
 
 def test_another_kind_of_model_is_refused():
@@ -206,7 +212,7 @@ def test_another_kind_of_model_is_refused():
         model_type = "mamba"
 
     with pytest.raises(ValueError, match=r"^bridge: model_type='mamba'; .*; give a model of type llama, olmo, gpt2$"):
-        config_of(Other())
+        check_computed(Other())
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ GQA = ModelConfig(
 SHAPES = {
     "grouped": GQA,
     "as many kv heads": replace(GQA, hidden_size=256, n_layers=2, n_heads=4, n_kv_heads=4, ffn_size=1024),
-    "tied": replace(GQA, hidden_size=512, n_layers=2, n_heads=8, n_kv_heads=2, ffn_size=640, tied=True),
+    "tied, wide heads": replace(
+        GQA, head_dim=96, hidden_size=512, n_layers=2, n_heads=8, n_kv_heads=2, ffn_size=640, tied=True
+    ),
 }
 SIZES = [(1, 160), (2, 96), (5, 33)]
 formats = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

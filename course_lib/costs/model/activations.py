@@ -1,7 +1,7 @@
 """What autograd keeps of a Llama decoder between forward and backward, tensor by tensor.
 
 Exact for `course_lib.models.decoder.Decoder` with an attention that keeps no scores, as PyTorch's CPU and flash
-kernels do. e is the bytes of one number of the model, D = H/A the size of one head, T = B S the tokens.
+kernels do. e is the bytes of one number of the model, D the size of one head, usually H/A, T = B S the tokens.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def bytes_on_rank(kept: Iterable[Saved], parallel: ParallelConfig, *, keep_gathe
 def is_llama(config: ModelConfig) -> bool:
     """Whether the layers are a Llama's: RMSNorm before each block, rotary positions, a gated block, no experts."""
     shape = (config.norm, config.norms_per_layer, config.positions, config.gated_ffn, config.n_experts)
-    return shape == ("rms", 2, "rotary", True, 1)
+    return shape == ("rms", 2, "rotary", True, 1) and config.qk_norm == "none" and config.latent is None
 
 
 def layer_activations(
     config: ModelConfig, *, batch: int, sequence: int, itemsize: int, fused_norms: bool = False
 ) -> tuple[Saved, ...]:
-    """The tensors that one layer keeps: T(e(4 H + 2 kv + 4 F) + 16 H + 4 A + 8) + 4 S D e bytes on a CPU.
+    """The tensors that one layer keeps: T(e(2 H + 2 A D + 2 kv + 4 F) + 16 H + 4 A + 8) + 4 S D e bytes on a CPU.
 
     A composite RMSNorm keeps its input and the normalised numbers in fp32; a fused one (PyTorch on a GPU) keeps
     its input as it is, which takes 2 H e instead of 16 H.
@@ -75,11 +75,11 @@ def layer_activations(
     return (
         *_norm("attention norm", tokens, H, e, fused_norms),
         Saved(name="attention input", elements=tokens * H, itemsize=e, shared_by="gathered"),
-        Saved(name="query", elements=tokens * H, itemsize=e, shared_by="tp"),
+        Saved(name="query", elements=tokens * config.query_size, itemsize=e, shared_by="tp"),
         Saved(name="key", elements=tokens * kv, itemsize=e, shared_by="tp"),
         Saved(name="value", elements=tokens * kv, itemsize=e, shared_by="tp"),
         Saved(name="rotations", elements=4 * sequence * config.head_size, itemsize=e, shared_by="nothing"),
-        Saved(name="attention output", elements=tokens * H, itemsize=e, shared_by="tp"),
+        Saved(name="attention output", elements=tokens * config.mixed_size, itemsize=e, shared_by="tp"),
         Saved(name="log-sum-exp of scores", elements=tokens * heads, itemsize=_FP32, shared_by="tp"),
         *_norm("ffn norm", tokens, H, e, fused_norms),
         Saved(name="ffn input", elements=tokens * H, itemsize=e, shared_by="gathered"),

@@ -30,7 +30,7 @@ class ForwardFlops(NamedTuple):
 
 
 def forward_flops(config: ModelConfig, *, sequence: int, causal: bool = False) -> ForwardFlops:
-    """Operations of one token in a sequence of S: two for each number of a matrix, 4SH for each layer's scores.
+    """Operations of one token in a sequence of S: two for each number of a matrix, 4SAD for each layer's scores.
 
     `causal` counts only the scores that the mask leaves, (S + 1)/2 instead of S; the papers count all. Looking up
     an embedding, norms, softmax and activation functions are left out.
@@ -40,8 +40,8 @@ def forward_flops(config: ModelConfig, *, sequence: int, causal: bool = False) -
     _check_positive("forward_flops", sequence=sequence)
     seen = (sequence + 1) / 2 if causal else sequence
     return ForwardFlops(
-        matrices=2 * config.n_layers * _multiplied_parameters(config),
-        scores=4 * seen * config.hidden_size * config.n_layers,
+        matrices=2 * sum(count * _multiplied_parameters(kind) for count, kind in config.layer_kinds),
+        scores=2 * seen * (config.query_size + config.mixed_size) * config.n_layers,
         head=2 * config.hidden_size * config.vocab_size,
     )
 
@@ -131,8 +131,8 @@ def chinchilla_model(flops: float) -> tuple[float, float]:
 def _multiplied_parameters(config: ModelConfig) -> int:
     """Numbers of one layer's matrices that a token is multiplied with."""
     matrices = [weight for weight in layer_weights(config) if len(weight.shape) == 2]
-    experts = sum(weight.parameters for weight in matrices if weight.part == "ffn")
-    others = sum(weight.parameters for weight in matrices if weight.part != "ffn")
+    experts = sum(weight.parameters for weight in matrices if weight.name.startswith("ffn."))
+    others = sum(weight.parameters for weight in matrices) - experts
     return others + experts * config.experts_per_token // config.n_experts
 
 

@@ -37,18 +37,16 @@ class Weight:
 
 @cache
 def layer_weights(config: ModelConfig) -> tuple[Weight, ...]:
-    """The tensors of one decoder layer."""
-    H, kv, ffn = config.hidden_size, config.kv_size, config.ffn_size
+    """The tensors of one decoder layer; of the last one, where the first layers are dense."""
+    _, config = config.layer_kinds[-1]
+    H = config.hidden_size
     return (
         *_norm("norm", config, config.norms_per_layer),
-        *_linear("attention.query", (H, H), _COLUMN, "qkv", config),
-        *_linear("attention.key", (kv, H), _COLUMN, "qkv", config),
-        *_linear("attention.value", (kv, H), _COLUMN, "qkv", config),
-        *_linear("attention.output", (H, H), _ROW, "attention_output", config),
+        *(_latent_projections(config) if config.latent is not None else _projections(config)),
+        *_linear("attention.output", (H, config.mixed_size), _ROW, "attention_output", config),
         *_router(config),
-        *(_linear("ffn.gate", (ffn, H), _COLUMN, "ffn", config) if config.gated_ffn else ()),
-        *_linear("ffn.up", (ffn, H), _COLUMN, "ffn", config),
-        *_linear("ffn.down", (H, ffn), _ROW, "ffn", config),
+        *_block("ffn", config.ffn_size, config, copies=config.n_experts),
+        *(_block("shared_ffn", config.shared_ffn_size, config) if config.shared_ffn_size else ()),
     )
 
 
@@ -72,29 +70,29 @@ def layer_parameters(config: ModelConfig) -> int:
 
 def model_parameters(config: ModelConfig) -> int:
     """Parameters of the whole model; a tied head is counted once."""
-    return config.n_layers * layer_parameters(config) + _sum(outer_weights(config))
+    layers = sum(count * layer_parameters(kind) for count, kind in config.layer_kinds)
+    return layers + _sum(outer_weights(config))
 
 
 def active_parameters(config: ModelConfig) -> int:
     """Parameters that one token meets: of the experts only those that it passes."""
+    layers, _ = config.layer_kinds[-1]
     idle = config.n_experts - config.experts_per_token
     expert = expert_parameters(config) // config.n_experts
-    return model_parameters(config) - config.n_layers * idle * expert
+    return model_parameters(config) - layers * idle * expert
 
 
 def expert_parameters(config: ModelConfig) -> int:
-    """Parameters of all feed-forward blocks of one layer: what expert parallelism splits."""
-    return _sum(weight for weight in layer_weights(config) if weight.part == "ffn")
+    """Parameters of a layer's feed-forward blocks but a shared one: what expert parallelism splits."""
+    return _sum(weight for weight in layer_weights(config) if weight.name.startswith("ffn."))
 
 
 def parameters_by_part(config: ModelConfig) -> dict[Part, int]:
     """Parameters of the whole model by what they belong to; the values add up to `model_parameters`."""
-    layer, outer = layer_weights(config), outer_weights(config)
-    counts = {
-        part: config.n_layers * _sum(weight for weight in layer if weight.part == part)
-        + _sum(weight for weight in outer if weight.part == part)
-        for part in PARTS
-    }
+    counts = dict.fromkeys(PARTS, 0)
+    for count, weights in [(1, outer_weights(config)), *((n, layer_weights(kind)) for n, kind in config.layer_kinds)]:
+        for weight in weights:
+            counts[weight.part] += count * weight.parameters
     return {part: count for part, count in counts.items() if count}
 
 
@@ -102,10 +100,46 @@ def _sum(weights: Iterable[Weight]) -> int:
     return sum(weight.parameters for weight in weights)
 
 
-def _linear(name: str, shape: tuple[int, int], split: int, bias: Bias, config: ModelConfig) -> Iterator[Weight]:
-    """A linear map of attention or of each feed-forward block; only a column-parallel one shards its bias."""
-    part: Part = "ffn" if name.startswith("ffn") else "attention"
-    copies = config.n_experts if part == "ffn" else 1
+def _projections(config: ModelConfig) -> Iterator[Weight]:
+    """Queries, keys and values, and the norms of the first two."""
+    H, D = config.hidden_size, config.head_size
+    widths = {"query": config.query_size, "key": config.kv_size, "value": config.kv_size}
+    for name, width in widths.items():
+        yield from _linear(f"attention.{name}", (width, H), _COLUMN, "qkv", config)
+    for name in ("query", "key"):
+        if config.qk_norm != "none":
+            size = D if config.qk_norm == "head" else widths[name]
+            yield Weight(name=f"attention.{name}_norm", part="norm", shape=(size,))
+
+
+def _latent_projections(config: ModelConfig) -> Iterator[Weight]:
+    """Down to the latent vectors, which every tp rank computes, and up from them to its heads."""
+    latent, H, A = config.latent, config.hidden_size, config.n_heads
+    assert latent is not None
+    source = "attention.query", (config.query_size, latent.query_rank or H)
+    if latent.query_rank is not None:
+        yield Weight(name="attention.query_down", part="attention", shape=(latent.query_rank, H))
+        yield Weight(name="attention.query_norm", part="norm", shape=(latent.query_rank,))
+    yield from _linear(*source, _COLUMN, "qkv", config)
+    yield Weight(name="attention.latent_down", part="attention", shape=(latent.kv_rank + latent.rotary_size, H))
+    yield Weight(name="attention.latent_norm", part="norm", shape=(latent.kv_rank,))
+    up = A * (latent.plain_size + latent.value_size), latent.kv_rank
+    yield from _linear("attention.key_value", up, _COLUMN, "qkv", config)
+
+
+def _block(name: str, inner: int, config: ModelConfig, copies: int = 1) -> Iterator[Weight]:
+    """A feed-forward block, or as many alike."""
+    H = config.hidden_size
+    for kind in ("gate", "up") if config.gated_ffn else ("up",):
+        yield from _linear(f"{name}.{kind}", (inner, H), _COLUMN, "ffn", config, copies)
+    yield from _linear(f"{name}.down", (H, inner), _ROW, "ffn", config, copies)
+
+
+def _linear(
+    name: str, shape: tuple[int, int], split: int, bias: Bias, config: ModelConfig, copies: int = 1
+) -> Iterator[Weight]:
+    """A linear map of attention or of feed-forward blocks; only a column-parallel one shards its bias."""
+    part: Part = "attention" if name.startswith("attention") else "ffn"
     yield Weight(name=name, part=part, shape=shape, split=split, copies=copies)
     if bias in config.biases:
         yield from _bias(name, part, shape[0], split=0 if split == _COLUMN else None, copies=copies)

@@ -69,19 +69,18 @@ class LayerParameters:
 class RankParameters:
     """Parameters that one rank works with before ZeRO shards them."""
 
-    layers: int
-    layer: LayerParameters
+    layers: tuple[tuple[int, LayerParameters], ...]  # how many are alike
     outer: int  # outside the layers
 
     @property
     def shared(self) -> int:
         """All that is not in experts."""
-        return self.layers * self.layer.shared + self.outer
+        return sum(count * layer.shared for count, layer in self.layers) + self.outer
 
     @property
     def experts(self) -> int:
         """In the experts of all layers."""
-        return self.layers * self.layer.experts
+        return sum(count * layer.experts for count, layer in self.layers)
 
     @property
     def total(self) -> int:
@@ -91,7 +90,7 @@ class RankParameters:
     @property
     def largest_unit(self) -> int:
         """What ZeRO-3 gathers at a time: a layer, or everything outside the layers if that is more."""
-        return max(self.layer.total, self.outer)
+        return max(self.outer, *(layer.total for _, layer in self.layers))
 
     def state_bytes(self, parallel: ParallelConfig, convention: Convention) -> StateBytes:
         """Weights, gradients and optimizer states that ZeRO leaves of them."""
@@ -111,16 +110,30 @@ def rank_parameters(model: ModelConfig, parallel: ParallelConfig, *, stage: int 
     if stage not in range(parallel.pp):
         values, rule = f"stage={stage}, pp={parallel.pp}", "stages count from 0"
         raise ValueError(four_parts("rank_parameters", values, rule, f"choose stage in 0..{parallel.pp - 1}"))
-    weights = layer_weights(model)
-    experts = [weight for weight in weights if model.n_experts > 1 and weight.part == "ffn"]
-    shared = [weight for weight in weights if weight not in experts]
     return RankParameters(
-        layers=model.n_layers // parallel.pp,
-        layer=LayerParameters(
-            shared=_on_rank(shared, parallel.tp), experts=_on_rank(experts, parallel.tp) // parallel.ep
+        layers=tuple(
+            (count, _layer_on_rank(kind, parallel)) for count, kind in layers_of_stage(model, parallel.pp, stage)
         ),
         outer=_on_rank(_outer(model, parallel.pp, stage), parallel.tp),
     )
+
+
+def layers_of_stage(model: ModelConfig, pp: int, stage: int) -> tuple[tuple[int, ModelConfig], ...]:
+    """The layers of a pipeline stage as `ModelConfig.layer_kinds` gives those of the model."""
+    each, begin, found = model.n_layers // pp, 0, []
+    for count, kind in model.layer_kinds:
+        here = min(begin + count, (stage + 1) * each) - max(begin, stage * each)
+        found += [(here, kind)] if here > 0 else []
+        begin += count
+    return tuple(found)
+
+
+def _layer_on_rank(model: ModelConfig, parallel: ParallelConfig) -> LayerParameters:
+    """One layer; a router and a shared block are on every rank that has any of its experts."""
+    weights = layer_weights(model)
+    experts = [weight for weight in weights if model.n_experts > 1 and weight.name.startswith("ffn.")]
+    shared = [weight for weight in weights if weight not in experts]
+    return LayerParameters(shared=_on_rank(shared, parallel.tp), experts=_on_rank(experts, parallel.tp) // parallel.ep)
 
 
 def model_state_bytes(

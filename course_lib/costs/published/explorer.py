@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.costs.model.parameters import layer_weights
 from course_lib.errors import four_parts
 
 Strategy = Literal["NO_OP", "OPTIMIZER_STATES", "OPTIMIZER_STATES_AND_GRADS", "FULLY_SHARD"]
@@ -71,19 +72,21 @@ def bytes_per_parameter(strategy: Strategy, shards: int, *, lasting_copy: bool =
 
 def _explorer_rank_parameters(model: ModelConfig, parallel: ParallelConfig) -> tuple[float, float]:
     """Parameters of one GPU, without and in experts; the head is left out of every stage if pp > 1."""
-    H, layers = model.hidden_size, model.n_layers / parallel.pp
     copies = 2 if parallel.pp == 1 and not model.tied else 1  # of the embedding
-    attention = 2 * H * H + 2 * H * model.kv_size
-    ffn = (3 if model.gated_ffn else 2) * H * model.ffn_size
-    dense, experts = (ffn, 0) if model.n_experts == 1 else (0, model.n_experts * ffn / parallel.ep)
-    shared = copies * model.vocab_size * H + layers * (attention + dense)
-    return shared / parallel.tp, layers * experts / parallel.tp
+    shared, experts = 0.0, 0.0
+    for count, kind in model.layer_kinds:
+        matrices = [weight for weight in layer_weights(kind) if len(weight.shape) == 2 and weight.part != "router"]
+        split = [weight for weight in matrices if kind.n_experts > 1 and weight.name.startswith("ffn.")]
+        shared += count * sum(weight.parameters for weight in matrices if weight not in split)
+        experts += count * sum(weight.parameters for weight in split) / parallel.ep
+    shared = copies * model.vocab_size * model.hidden_size + shared / parallel.pp
+    return shared / parallel.tp, experts / parallel.pp / parallel.tp
 
 
 def explorer_parameters(model: ModelConfig) -> int:
     """The matrices alone: attention with its kv heads, the blocks of all experts, embedding, head if untied.
 
-    Assumes no biases and no learned positions; leaves out norms and routers.
+    Leaves out biases, norms and routers; assumes no learned positions.
     """
     return int(sum(_explorer_rank_parameters(model, ParallelConfig())))
 
@@ -107,10 +110,11 @@ def explorer_layer_bytes(
     and cK blocks, with K experts per token and c the token imbalance, which counts only if ep > 1.
     """
     tokens, H = sequence / parallel.cp * microbatch, model.hidden_size
-    block = 2 * tokens * (H + (3 if model.gated_ffn else 2) * model.ffn_size)
+    inner = 3 if model.gated_ffn else 2
+    block = 2 * tokens * (H + inner * model.ffn_size)
     if model.n_experts > 1:
         passes = model.experts_per_token * (token_imbalance if parallel.ep > 1 else 1.0)
-        block = 2 * tokens * H * (1 + passes) + passes * block
+        block = 2 * tokens * H * (1 + passes) + passes * block + 2 * tokens * inner * model.shared_ffn_size
     return (14 * tokens * H + block) / parallel.tp
 
 
@@ -118,8 +122,12 @@ def explorer_activation_bytes(
     model: ModelConfig, parallel: ParallelConfig, *, sequence: int, microbatch: int, token_imbalance: float = 1.0
 ) -> float:
     """Activations of all layers, not divided by pp, and 10sbV/tp of the loss if pp is 1."""
-    layer = explorer_layer_bytes(
-        model, parallel, sequence=sequence, microbatch=microbatch, token_imbalance=token_imbalance
+    layers = sum(
+        count
+        * explorer_layer_bytes(
+            kind, parallel, sequence=sequence, microbatch=microbatch, token_imbalance=token_imbalance
+        )
+        for count, kind in model.layer_kinds
     )
     logits = sequence / parallel.cp * microbatch * model.vocab_size / parallel.tp
-    return model.n_layers * layer + (10 * logits if parallel.pp == 1 else 0)
+    return layers + (10 * logits if parallel.pp == 1 else 0)

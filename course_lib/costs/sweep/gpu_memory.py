@@ -16,7 +16,7 @@ from course_lib.costs.model.activations import (
     layer_activations,
 )
 from course_lib.costs.model.conventions import Convention
-from course_lib.costs.model.states import rank_parameters
+from course_lib.costs.model.states import layers_of_stage, rank_parameters
 from course_lib.costs.published.activations import korthikanti_layer_bytes
 from course_lib.costs.published.explorer import explorer_layer_bytes
 from course_lib.errors import four_parts
@@ -65,7 +65,8 @@ def gpu_memory(
 ) -> GpuMemory:
     """Memory of a GPU of one pipeline stage, under the schedule 1F1B.
 
-    Activations are exact for a Llama, Korthikanti's without scores for a GPT, the Explorer's for experts.
+    Activations are exact for a Llama, the Explorer's for layers with experts, and for all others Korthikanti's
+    without scores, which are a GPT's.
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
     parallel.check(model, sequence=work.sequence)
@@ -109,12 +110,13 @@ def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, rec
 
 def _stage_activations(model: ModelConfig, parallel: ParallelConfig, work: Work, stage: int) -> int:
     """Layers of all microbatches in flight; under full recompute also the one layer that backward is in."""
-    kept = layer_bytes(model, parallel, work, recompute=work.recompute)
-    layers = model.n_layers // parallel.pp
-    layers *= pipeline_in_flight("1f1b", n_ranks=parallel.pp, rank=stage, n_microbatches=work.n_microbatches)
+    kinds = layers_of_stage(model, parallel.pp, stage)
+    kept = sum(count * layer_bytes(kind, parallel, work, recompute=work.recompute) for count, kind in kinds)
+    kept *= pipeline_in_flight("1f1b", n_ranks=parallel.pp, rank=stage, n_microbatches=work.n_microbatches)
     if work.recompute == "none":
-        return layers * kept
-    return (layers - 1) * kept + layer_bytes(model, parallel, work)  # whose first norm's input is the one it kept
+        return kept
+    largest = max(layer_bytes(kind, parallel, work) for _, kind in kinds)
+    return kept + largest - layer_bytes(model, parallel, work, recompute="full")  # its first norm has what it kept
 
 
 def _head_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work) -> int:

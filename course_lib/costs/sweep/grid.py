@@ -98,7 +98,8 @@ def _broken_rule(
 
 
 def _remainder(model: ModelConfig, tp: int) -> int:
-    return model.n_heads % tp or model.n_kv_heads % tp or model.ffn_size % tp
+    sizes = model.n_heads, model.n_kv_heads, model.ffn_size, model.shared_ffn_size, model.dense_ffn_size or 0
+    return next((size % tp for size in sizes if size % tp), 0)
 
 
 def _refuse(model: ModelConfig, excluded: Counter[str]) -> None:

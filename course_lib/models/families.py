@@ -1,0 +1,161 @@
+"""Which shape a configuration of transformers describes: the decoder families whose parameters ours can count.
+
+The shape is what decides the number of parameters. What decides only what is computed with them (windows of
+attention, caps of scores, scaled rotary angles) is not in it; whoever computes asks `bridge_config.check_computed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.config import ModelConfig
+from course_lib.config.model import Bias, LatentAttention
+from course_lib.errors import four_parts
+
+GPT2_BIASES: tuple[Bias, ...] = ("qkv", "attention_output", "ffn")
+OLMO_EPS = 1e-5  # fixed in their code
+
+
+def config_of(theirs: Any) -> ModelConfig:
+    """The shape of one of their models, from its configuration.
+
+    Raises: ValueError for a family that is not read here, or for a setting of one that our shape cannot say.
+    """
+    read = _FAMILIES.get(theirs.model_type)
+    if read is None:
+        rule, way_out = "the shape of that family is not known here", f"choose from {', '.join(_FAMILIES)}"
+        raise ValueError(four_parts("config_of", f"model_type={theirs.model_type!r}", rule, way_out))
+    shape = {"name": theirs.name_or_path or f"transformers {theirs.model_type}", **read(theirs)}
+    return ModelConfig(**shape)
+
+
+def require(operation: str, theirs: Any, **expected: object) -> None:
+    """Refuse settings with any other value; one that is not there has none.
+
+    Raises: ValueError naming the setting.
+    """
+    for name, value in expected.items():
+        if (found := getattr(theirs, name, value)) != value:
+            values, way_out = f"{theirs.model_type} with {name}={found!r}", "choose another model"
+            raise ValueError(four_parts(operation, values, f"{name}={value!r} alone is known here", way_out))
+
+
+def _llama(theirs: Any) -> dict[str, Any]:
+    """What nearly all families have, and the biases that Llama's configuration can switch on."""
+    require("config_of", theirs, hidden_act="silu")
+    return {**_decoder(theirs), "biases": _biases(theirs)}
+
+
+def _decoder(theirs: Any) -> dict[str, Any]:
+    head_dim = getattr(theirs, "head_dim", None)
+    usual = theirs.hidden_size / theirs.num_attention_heads
+    return {
+        "hidden_size": theirs.hidden_size,
+        "n_layers": theirs.num_hidden_layers,
+        "n_heads": theirs.num_attention_heads,
+        "n_kv_heads": theirs.num_key_value_heads,
+        "ffn_size": theirs.intermediate_size,
+        "vocab_size": theirs.vocab_size,
+        "tied": theirs.tie_word_embeddings,
+        "max_sequence": theirs.max_position_embeddings,
+        "norm_eps": getattr(theirs, "rms_norm_eps", OLMO_EPS),
+        "rotary_base": theirs.rope_parameters["rope_theta"],
+        "head_dim": None if head_dim == usual else head_dim,
+    }
+
+
+def _biases(theirs: Any) -> tuple[Bias, ...]:
+    attention: tuple[Bias, ...] = ("qkv", "attention_output") if getattr(theirs, "attention_bias", False) else ()
+    return (*attention, "ffn") if getattr(theirs, "mlp_bias", False) else attention
+
+
+def _qwen2(theirs: Any) -> dict[str, Any]:
+    """Its code has these biases, its configuration no word about them."""
+    return {**_llama(theirs), "biases": ("qkv",)}
+
+
+def _qwen3(theirs: Any) -> dict[str, Any]:
+    return {**_llama(theirs), "qk_norm": "head"}
+
+
+def _mixtral(theirs: Any) -> dict[str, Any]:
+    return {**_llama(theirs), "n_experts": theirs.num_local_experts, "experts_per_token": theirs.num_experts_per_tok}
+
+
+def _gemma2(theirs: Any) -> dict[str, Any]:
+    require("config_of", theirs, hidden_activation="gelu_pytorch_tanh")  # gated all the same
+    return {**_decoder(theirs), "biases": _biases(theirs), "norms_per_layer": 4}
+
+
+def _olmo(theirs: Any) -> dict[str, Any]:
+    return {**_llama(theirs), "norm": "layer_unweighted", "clip_qkv": theirs.clip_qkv}
+
+
+def _olmo2(theirs: Any) -> dict[str, Any]:
+    """Its norms stand after the blocks; there are as many."""
+    return {**_llama(theirs), "qk_norm": "full"}
+
+
+def _olmoe(theirs: Any) -> dict[str, Any]:
+    experts = {"n_experts": theirs.num_experts, "experts_per_token": theirs.num_experts_per_tok}
+    return {**_llama(theirs), **experts, "qk_norm": "full", "clip_qkv": theirs.clip_qkv}
+
+
+def _deepseek_v2(theirs: Any) -> dict[str, Any]:
+    require("config_of", theirs, attention_bias=False, mlp_bias=False)
+    latent = LatentAttention(
+        kv_rank=theirs.kv_lora_rank,
+        query_rank=theirs.q_lora_rank,
+        plain_size=theirs.qk_nope_head_dim,
+        rotary_size=theirs.qk_rope_head_dim,
+        value_size=theirs.v_head_dim,
+    )
+    first = theirs.first_k_dense_replace
+    dense = {"dense_layers": first, "dense_ffn_size": theirs.intermediate_size} if first else {}
+    return {
+        **_llama(theirs),
+        **dense,
+        "head_dim": None,
+        "latent": latent,
+        "n_kv_heads": theirs.num_attention_heads,
+        "ffn_size": theirs.moe_intermediate_size,
+        "n_experts": theirs.n_routed_experts,
+        "experts_per_token": theirs.num_experts_per_tok,
+        "shared_ffn_size": theirs.n_shared_experts * theirs.moe_intermediate_size,
+    }
+
+
+def _gpt2(theirs: Any) -> dict[str, Any]:
+    require("config_of", theirs, add_cross_attention=False)
+    return {
+        "hidden_size": theirs.n_embd,
+        "n_layers": theirs.n_layer,
+        "n_heads": theirs.n_head,
+        "n_kv_heads": theirs.n_head,
+        "ffn_size": theirs.n_inner or 4 * theirs.n_embd,
+        "vocab_size": theirs.vocab_size,
+        "tied": theirs.tie_word_embeddings,
+        "max_sequence": theirs.n_positions,
+        "positions": "learned",
+        "gated_ffn": False,
+        "norm": "layer",
+        "biases": GPT2_BIASES,
+        "norm_eps": theirs.layer_norm_epsilon,
+    }
+
+
+_FAMILIES: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "llama": _llama,
+    "mistral": _llama,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma2": _gemma2,
+    "phi3": _llama,
+    "olmo": _olmo,
+    "olmo2": _olmo2,
+    "olmoe": _olmoe,
+    "deepseek_v2": _deepseek_v2,
+    "gpt2": _gpt2,
+}
