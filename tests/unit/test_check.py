@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tools import check, modules, outside, seconds, steps
+from tools.grading import isolation
 from tools.modules import MODULES, module_of
 from tools.seconds import Result, of_modules, table
 from tools.steps import Step
@@ -69,6 +70,16 @@ def test_what_cannot_be_installed_is_left_out_in_one_line(everything, monkeypatc
     monkeypatch.setattr(outside, "left_out", lambda: ["Chromium is missing"])
     assert check.main("check") == 0
     assert "left out: slides and browser (Chromium is missing)\n" in capfd.readouterr().out
+
+
+def test_a_machine_without_bubblewrap_is_told_that_it_was_not_graded_in(everything, monkeypatch, capfd):
+    everything(("first", "", {}), (steps.GRADING.name, "", {}))
+    monkeypatch.setattr(isolation, "trouble", lambda: "bubblewrap is not installed")
+    assert check.main("test") == 0
+    line = "left out: grading in bubblewrap (bubblewrap is not installed; apt install bubblewrap)\n"
+    assert line in capfd.readouterr().out
+    monkeypatch.setattr(isolation, "trouble", lambda: "")
+    assert check.main("test") == 0 and "left out" not in capfd.readouterr().out
 
 
 def test_a_module_is_its_lesson_exercises_slides_and_tests():
