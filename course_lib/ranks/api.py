@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from course_lib.ranks.transcript import Transcript
 
 _pool: RankPool | None = None
 _ledger: Ledger | None = None
+_turn = threading.RLock()  # one call at a time: another thread's call waits until this one has ended
 
 
 def run_ranks(
@@ -49,17 +52,18 @@ def run_task(
 ) -> dict[int, Outcome]:
     """Send one task to some ranks of the pool, keep its ledger, and return the outcomes."""
     global _ledger
-    pool = _get_pool(world_size, device, listen)
-    pool.tasks += 1
-    pool.has_variables |= "code" in parts
-    pickled = parts.get("call") or parts.get("push")  # may hold functions whose lines only the notebook knows
-    task = Task(number=pool.tasks, sources=typed_sources() if pickled else {}, **parts)
-    if task.code is not None:
-        register_source(task.file, task.code.splitlines(keepends=True))
-    outcomes = pool.run(task, ranks=ranks, timeout=timeout, listen=listen)
-    events = [event for outcome in outcomes.values() for event in outcome.events]
-    _ledger = Ledger(events, world_size)
-    return outcomes
+    with _turn:
+        pool = _get_pool(world_size, device, listen)
+        pool.tasks += 1
+        pool.has_variables |= "code" in parts
+        pickled = parts.get("call") or parts.get("push")  # may hold functions whose lines only the notebook knows
+        task = Task(number=pool.tasks, sources=typed_sources() if pickled else {}, **parts)
+        if task.code is not None:
+            register_source(task.file, task.code.splitlines(keepends=True))
+        outcomes = pool.run(task, ranks=ranks, timeout=timeout, listen=listen)
+        events = [event for outcome in outcomes.values() for event in outcome.events]
+        _ledger = Ledger(events, world_size)
+        return outcomes
 
 
 def _get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool:
@@ -68,12 +72,20 @@ def _get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool
     check_world_size(world_size)
     if _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == (world_size, device):
         return _pool
-    if _pool is not None and _pool.alive and _pool.has_variables:
-        listen(None, f"a pool of {world_size} replaces the pool of {_pool.world_size}, whose variables are gone\n")
+    if _pool is not None and _pool.has_variables:
+        listen(None, _why_replaced(_pool, world_size))
     shutdown()
     _pool = RankPool(world_size, device)
     listen(None, _pool.notice)
     return _pool
+
+
+def _why_replaced(pool: RankPool, world_size: int) -> str:
+    if pool.alive:
+        return f"a pool of {world_size} replaces the pool of {pool.world_size}, whose variables are gone\n"
+    if pool.lost:
+        return f"rank {pool.lost[0]} died after the last task; all ranks were restarted, their variables are gone\n"
+    return ""  # the error of the last task has said so
 
 
 def check_world_size(world_size: int) -> None:
@@ -91,8 +103,20 @@ def check_world_size(world_size: int) -> None:
 def shutdown() -> None:
     """End the pool's processes; the next task starts new ones."""
     global _pool
+    pool = _pool
+    if pool is not None:
+        pool.end_processes()  # a call that another thread waits for ends with them
+        with _turn:
+            pool.kill()
+            _pool = None if _pool is pool else _pool
+
+
+def _forget_pool() -> None:
+    """In a process that was forked: the pool is the other process's, and so are the calls that ran on its threads."""
+    global _pool, _turn
+    _turn = threading.RLock()
     if _pool is not None:
-        _pool.kill()
+        _pool.forget()
         _pool = None
 
 
@@ -105,3 +129,4 @@ def ledger() -> Ledger:
 
 
 atexit.register(shutdown)
+os.register_at_fork(after_in_child=_forget_pool)

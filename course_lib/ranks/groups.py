@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from course_lib.comm import call
 
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
+_of_all_ranks: set[str] = set()  # names of the watched group and its twin
 
 
 def join(backend: str, store: str, rank: int, world_size: int) -> None:
@@ -30,10 +31,16 @@ def join(backend: str, store: str, rank: int, world_size: int) -> None:
     set_debug_level(DebugLevel.OFF)
     twin = dist.new_group()
     call.set_default_group(twin)
+    _of_all_ranks.update(group.group_name for group in (dist.distributed_c10d._get_default_group(), twin))
     for name in _POINT_TO_POINT:
         function = _on_twin(getattr(dist, name), twin)
         setattr(dist, name, function)
         setattr(dist.distributed_c10d, name, function)  # where dist.P2POp compares with what it knows
+
+
+def means_all_ranks(group: ProcessGroup) -> bool:
+    """Whether it is the group that a call without a group means."""
+    return group.group_name in _of_all_ranks
 
 
 def _on_twin(function: Callable[..., Any], twin: ProcessGroup) -> Callable[..., Any]:

@@ -14,8 +14,8 @@ import cloudpickle
 
 from course_lib.errors import four_parts
 from course_lib.ranks import api
-from course_lib.ranks.pool import start_fork_server
 from course_lib.ranks.report import RankError
+from course_lib.ranks.server import start_fork_server
 from course_lib.ranks.tasks import Outcome, packed
 from course_lib.ranks.transcript import LiveView, Transcript
 

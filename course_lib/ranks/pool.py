@@ -2,98 +2,78 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import selectors
 import shutil
-import signal
-import socket
-import sys
-import tempfile
 import time
-import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import connection, forkserver
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any
+from contextlib import suppress
 
 import cloudpickle
 
-from course_lib.ranks import report
-from course_lib.ranks.entry import start
-from course_lib.ranks.stacks import Frame, parse_dump
+from course_lib.ranks import member as members
+from course_lib.ranks import report, server
+from course_lib.ranks.member import Member
 from course_lib.ranks.tasks import Failure, Outcome, Task
+from course_lib.ranks.wire import Kind, Message
 
 MAX_RANKS = 32
 START_LIMIT_S = 60.0
 _GRACE_S = 1.0  # how long the other ranks may take to end by themselves after one failed
-_STACK_LIMIT_S = 0.5
+_LAST_WORDS = 8  # reads of a wire that empty it, whatever it holds
+_START = 0  # the number of the task that a rank carries out at its start
 
 Listener = Callable[[int | None, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Member:
-    process: BaseProcess
-    work: Connection
-    lifeline: Connection
 
 
 class RankPool:
     """`world_size` processes joined in one group.
 
     Cost: 0.1 s; the first waits for the fork server, which takes about 1.5 s to import torch once for all pools.
+    Raises: OSError in four parts if the system refuses; RankError if a rank does not start.
     """
 
     def __init__(self, world_size: int, device: str | None = None) -> None:
         self.world_size = world_size
         self.device = device
-        self.tasks = 0
+        self.tasks = _START
         self.has_variables = False  # whether a cell ran: its variables would be lost with the pool
-        self._folder = tempfile.mkdtemp(prefix="ranks-")
-        self._members: list[_Member] = []
+        self._members: list[Member] = []
+        self._selector = selectors.DefaultSelector()
+        self._ended: set[int] = set()  # ranks whose process was seen to end
+        self._late: set[int] = set()  # ranks of which something came that belongs to an earlier task
+        server.start_fork_server()
         self.notice = self._start()
+
+    @property
+    def lost(self) -> list[int]:
+        """The ranks whose process has ended."""
+        return [member.rank for member in self._members if not member.process.is_alive()]
 
     @property
     def alive(self) -> bool:
         """Whether every rank's process still runs."""
-        return bool(self._members) and all(member.process.is_alive() for member in self._members)
+        return bool(self._members) and not self.lost
 
     def _start(self) -> str:
-        start_fork_server()
-        context = multiprocessing.get_context("forkserver")
-        with _blank_main():
-            for rank in range(self.world_size):
-                seat = {
-                    "rank": rank,
-                    "world_size": self.world_size,
-                    "device": self.device,
-                    "folder": self._folder,
-                    "environment": dict(os.environ),
-                }
-                self._members.append(_start_member(context, seat))
+        """Start the processes and wait until all have joined; return what the learner should know."""
+        with server.refusals_told():
+            self._folder = server.new_folder()
         try:
-            return "".join(self._collect_ready())
+            with server.refusals_told():
+                for member in members.start_members(self.world_size, self._folder, self.device):
+                    self._members.append(member)
+                    self._selector.register(member.work, selectors.EVENT_READ, member)
+                    self._selector.register(member.process.sentinel, selectors.EVENT_READ, member)
+            everyone = list(range(self.world_size))
+            notices: list[str] = []
+            deadline = time.monotonic() + START_LIMIT_S
+            outcomes, failures = self._collect(_START, everyone, deadline, lambda rank, text: notices.append(text))
+            if len(outcomes) < self.world_size or failures:
+                raise report.start_error(self.world_size, outcomes, failures)
         except BaseException:
             self.kill()
             raise
-
-    def _collect_ready(self) -> list[str]:
-        deadline = time.monotonic() + START_LIMIT_S
-        notices = []
-        for rank, member in enumerate(self._members):
-            kind, content = "output", ""
-            while kind != "ready":
-                if not member.work.poll(max(0.0, deadline - time.monotonic())):
-                    raise report.RankTimeout(f"rank {rank} did not start in time", kind="timeout", rank=rank)
-                try:
-                    kind, content = cloudpickle.loads(member.work.recv_bytes())
-                except EOFError:
-                    raise report.RankError(f"rank {rank} died at its start", kind="died", rank=rank) from None
-                notices.append(content)
-        return notices
+        return "".join([*notices, *(outcomes[rank].value for rank in everyone)])
 
     def run(self, task: Task, *, ranks: list[int], timeout: float, listen: Listener) -> dict[int, Outcome]:
         """Carry out `task` on `ranks`; return each outcome. `listen(rank, text)` hears output while it comes.
@@ -101,46 +81,94 @@ class RankPool:
         Raises: RankError if a rank raised or died, RankTimeout if not all ended within `timeout` seconds. A rank
         that still waits by then cannot be trusted again: the pool is killed, and a new one starts with the next task.
         """
-        message = cloudpickle.dumps(task)
         try:
-            for rank in ranks:
-                self._members[rank].work.send_bytes(message)
-            outcomes, failures = self._collect(ranks, time.monotonic() + timeout, listen)
-            self._judge(ranks, outcomes, failures, timeout)
-        except (KeyboardInterrupt, OSError):
+            self._send(task, ranks)
+            outcomes, failures = self._collect(task.number, ranks, time.monotonic() + timeout, listen)
+            self._judge(task.number, ranks, outcomes, failures, timeout)
+        except report.RankError:
+            raise
+        except BaseException:  # an interrupt, a listener that fails: the ranks' answers would come into the next task
             self.kill()
             raise
+        finally:
+            for rank in sorted(self._late):
+                listen(None, f"rank {rank}: what a thread or process of an earlier task printed is left out\n")
+            self._late.clear()
         return outcomes
 
+    def _send(self, task: Task, ranks: list[int]) -> None:
+        message = cloudpickle.dumps(task)
+        for rank in ranks:
+            member = self._members[rank]
+            member.work.put(task.number, message)
+            if member.work.unsent and member.work in self._selector.get_map():
+                self._selector.modify(member.work, selectors.EVENT_READ | selectors.EVENT_WRITE, member)
+
     def _collect(
-        self, ranks: list[int], deadline: float, listen: Listener
+        self, number: int, ranks: list[int], deadline: float, listen: Listener
     ) -> tuple[dict[int, Outcome], dict[int, Failure | None]]:
         """Gather outcomes until all ended, the deadline passed, or the grace after a first failure is over."""
         outcomes: dict[int, Outcome] = {}
         failures: dict[int, Failure | None] = {}  # in the order in which they came; None: the process died
-        waiting = set(ranks)
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            members = {rank: self._members[rank] for rank in waiting}
-            sources: dict[Any, int] = {member.work: rank for rank, member in members.items()}
-            sources |= {member.process.sentinel: rank for rank, member in members.items()}
-            for rank in {sources[source] for source in connection.wait(list(sources), left)}:
-                kind, content = _next_message(members[rank])
-                if kind == "output":
-                    listen(rank, content)
-                    continue
-                waiting.discard(rank)
-                if kind == "dead":
-                    failures[rank] = None
-                    continue
-                outcomes[rank] = content
-                if content.failure is not None:
-                    failures[rank] = content.failure
+        while True:
+            failures |= {rank: None for rank in ranks if rank in self._ended and rank not in outcomes | failures}
             if failures:
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
-        return outcomes, failures
+            left = deadline - time.monotonic()
+            if left <= 0 or len(outcomes.keys() | failures.keys()) == len(ranks):
+                return outcomes, failures
+            for member, message in self._messages(left):
+                outcome = self._heard(number, member, message, listen)
+                if outcome is not None:
+                    outcomes[member.rank] = outcome
+                    if outcome.failure is not None:
+                        failures[member.rank] = outcome.failure
+
+    def _messages(self, limit_s: float) -> Iterator[tuple[Member, Message]]:
+        """What comes within one wait; whose process ended is noted in `_ended`, after its last words."""
+        for key, events in self._selector.select(limit_s):
+            member: Member = key.data
+            if key.fileobj is not member.work:
+                self._selector.unregister(key.fileobj)
+                member.end_group()  # what it forked would go on speaking for it
+                for _ in range(_LAST_WORDS):
+                    yield from self._taken(member)
+                self._ended.add(member.rank)
+            if member.rank in self._ended:
+                continue
+            if events & selectors.EVENT_WRITE:
+                member.work.flush()
+                if not member.work.unsent:
+                    self._selector.modify(member.work, selectors.EVENT_READ, member)
+            if events & selectors.EVENT_READ:
+                yield from self._taken(member)
+
+    def _taken(self, member: Member) -> list[tuple[Member, Message]]:
+        try:
+            return [(member, message) for message in member.work.take()]
+        except EOFError:
+            with suppress(KeyError):
+                self._selector.unregister(member.work)
+            self._ended.add(member.rank)
+            return []
+
+    def _heard(self, number: int, member: Member, message: Message, listen: Listener) -> Outcome | None:
+        """Pass on what was printed, return an answer; only the rank's own process answers, and only this task."""
+        if message.kind != Kind.OUTPUT:
+            if (message.number, message.process) != (number, member.pid):
+                self.kill()
+                raise report.stray_error(member.rank, member.pid, message)
+            outcome: Outcome = cloudpickle.loads(message.content)
+            return outcome
+        if message.number == number:
+            listen(member.rank, message.content.decode())
+        else:
+            self._late.add(member.rank)
+        return None
 
     def _judge(
         self,
+        number: int,
         ranks: list[int],
         outcomes: dict[int, Outcome],
         failures: dict[int, Failure | None],
@@ -150,114 +178,36 @@ class RankPool:
         waiting = [rank for rank in ranks if rank not in outcomes and rank not in failures]
         if not waiting and not failures:
             return
-        stacks = {rank: self._stack(rank) for rank in waiting}
+        there = [self._members[rank] for rank in ranks if rank not in self._ended]
+        found = members.where(there, number)
         lost = bool(waiting) or None in failures.values() or not self._in_step()
         if lost:
             self.kill()
-        raise _error(failures, stacks, lost=lost, timeout=timeout, world_size=len(ranks))
+        raise report.run_error(failures, found, waiting, lost=lost, timeout=timeout, world_size=len(ranks))
 
     def _in_step(self) -> bool:
         """Whether all ranks still pass a barrier together after a failed task."""
-        task = Task(number=self.tasks, code="dist.barrier()")
-        message = cloudpickle.dumps(task)
+        self.tasks += 1
         everyone = list(range(self.world_size))
-        for member in self._members:
-            member.work.send_bytes(message)
-        outcomes, failures = self._collect(everyone, time.monotonic() + _GRACE_S, lambda rank, text: None)
+        self._send(Task(number=self.tasks, code="dist.barrier()"), everyone)
+        deadline = time.monotonic() + _GRACE_S
+        outcomes, failures = self._collect(self.tasks, everyone, deadline, lambda rank, text: None)
         return len(outcomes) == self.world_size and not failures
 
-    def _stack(self, rank: int) -> list[Frame]:
-        """Ask a rank where it is; where C code holds its interpreter, let `faulthandler` tell."""
-        member = self._members[rank]
-        try:
-            member.lifeline.send("where")
-            if member.lifeline.poll(_STACK_LIMIT_S):
-                stack: list[Frame] = member.lifeline.recv()
-                return stack
-            os.kill(member.process.pid or 0, signal.SIGUSR1)
-            time.sleep(_STACK_LIMIT_S / 5)
-            return parse_dump(os.path.join(self._folder, f"stack-{rank}"))
-        except (OSError, EOFError):
-            return []
+    def end_processes(self) -> None:
+        """Kill every rank, so that a call which another thread is waiting for ends too."""
+        for member in [member for member in self._members if member.kill()]:
+            member.join()
 
     def kill(self) -> None:
-        """End every rank at once. Nothing of a rank is worth a teardown that could itself hang."""
-        for member in self._members:
-            member.process.kill()
-        for member in self._members:
-            member.process.join()
-            member.work.close()
-            member.lifeline.close()
-        self._members = []
+        """End every rank at once."""
+        self.end_processes()
+        self.forget()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-
-def start_fork_server() -> None:
-    """Let the fork server import torch, which takes a second or two, while the caller goes on."""
-    forkserver.set_forkserver_preload(["course_lib.ranks.preload"])
-    _stay_on_this_machine()
-    forkserver.ensure_running()
-
-
-def _next_message(member: _Member) -> tuple[str, Any]:
-    """What a rank says next; "dead" if its process ended and has nothing more to say.
-
-    The end of the pipe alone does not tell: a process that the rank started may still hold it.
-    """
-    try:
-        if member.work.poll():
-            message: tuple[str, Any] = cloudpickle.loads(member.work.recv_bytes())
-            return message
-    except (EOFError, ConnectionResetError):
-        pass
-    return "dead", None
-
-
-def _start_member(context: Any, seat: dict[str, Any]) -> _Member:
-    work, rank_work = context.Pipe()
-    lifeline, rank_lifeline = context.Pipe()
-    process = context.Process(target=start, kwargs={**seat, "work": rank_work, "lifeline": rank_lifeline})
-    process.start()
-    rank_work.close()
-    rank_lifeline.close()
-    return _Member(process=process, work=work, lifeline=lifeline)
-
-
-def _error(
-    failures: dict[int, Failure | None],
-    stacks: dict[int, list[Frame]],
-    *,
-    lost: bool,
-    timeout: float,
-    world_size: int,
-) -> report.RankError:
-    where = report.where_all_wait(stacks)
-    restarted = "; all ranks were restarted, their variables are gone" if lost else ""
-    if not failures:
-        return report.RankTimeout(f"not finished after {timeout:g} s: {where}{restarted}", kind="timeout", rank=None)
-    rank = report.blame(failures)
-    failure = failures[rank]
-    rest = f"; {where}" if where else ""
-    if failure is None:
-        return report.RankError(f"rank {rank} died (its process ended){rest}{restarted}", kind="died", rank=rank)
-    raised = {number: other for number, other in failures.items() if other is not None}
-    text = report.raised_message(raised, world_size)
-    return report.RankError(f"{text}{rest}{restarted}", kind="raised", rank=rank, failure=failure)
-
-
-@contextmanager
-def _blank_main() -> Iterator[None]:
-    """Start ranks without importing the caller's `__main__`: a script then needs no guard, a notebook has no file."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _stay_on_this_machine() -> None:
-    """Let gloo use the loopback interface: nothing leaves the laptop, and no host name has to resolve."""
-    loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-    if loopback:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+    def forget(self) -> None:
+        """Let go of the processes, which are another's in a process that was forked."""
+        for member in self._members:
+            member.close()
+        self._members = []
+        self._selector.close()

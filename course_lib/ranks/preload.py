@@ -3,23 +3,50 @@
 The rank's own modules come at once. A process's first optimizer imports 800 modules more, those of torch.compile,
 which takes a second of computing and 75 MB: they come when the first ranks have long been forked, so that nobody
 waits for them, and all ranks that are forked later share them.
+
+No thread: a fork in the middle of an import would leave locked modules behind. So an alarm clock drives it, which also
+looks whether the notebook still lives: the pipe that tells the server may be held open by a process that the notebook
+has forked.
 """
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import os
+import shutil
 import signal
+from contextlib import suppress
+from multiprocessing import forkserver
 
 import torch
 
 from course_lib.ranks import worker as worker
+from course_lib.ranks.server import FOLDER
 
-_IDLE_AFTER_S = 5
+_TICK_S = 1.0
+_IDLE_AFTER_TICKS = 5
+_SERVER, _NOTEBOOK = os.getpid(), os.getppid()
+_ticks = itertools.count(1)
 
 
-def make_optimizer(*_: object) -> None:
-    """What a rank would do first, done once for all."""
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+def _tick(*_: object) -> None:
+    if os.getpid() == _SERVER and os.getppid() != _NOTEBOOK:
+        raise SystemExit
+    if next(_ticks) == _IDLE_AFTER_TICKS:
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # what a rank would do first, done once for all
 
 
-signal.signal(signal.SIGALRM, make_optimizer)
-signal.alarm(_IDLE_AFTER_S)  # no thread: a fork in the middle of an import would leave locked modules behind
+def _tidy_up() -> None:
+    """Remove what the notebook can no longer remove itself: the ranks' folder, and the server's address."""
+    if os.getpid() == _SERVER:
+        shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
+        address = getattr(forkserver._forkserver, "_forkserver_address", "")
+        with suppress(OSError):
+            os.unlink(address)
+            os.rmdir(os.path.dirname(address))
+
+
+atexit.register(_tidy_up)
+signal.signal(signal.SIGALRM, _tick)
+signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)

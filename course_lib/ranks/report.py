@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from course_lib.ranks.stacks import Frame
-from course_lib.ranks.tasks import Failure
+from course_lib.errors import four_parts
+from course_lib.ranks.stacks import Frame, Members, Whereabouts
+from course_lib.ranks.tasks import Failure, Outcome
+from course_lib.ranks.wire import Message
+
+_RESTARTED = "; all ranks were restarted, their variables are gone"
 
 
 class RankError(RuntimeError):
@@ -28,31 +32,129 @@ class RankTimeout(RankError):
     """The ranks did not finish within the time limit; the message says which rank waits where."""
 
 
-def _waiting_place(stack: list[Frame]) -> str:
-    """Say in which call and on which of the learner's lines a stack stands.
+def run_error(
+    failures: Mapping[int, Failure | None],
+    found: Mapping[int, Whereabouts],
+    waiting: list[int],
+    *,
+    lost: bool,
+    timeout: float,
+    world_size: int,
+) -> RankError:
+    """The error of a run on `world_size` ranks that did not end well; `found` says where the ranks are."""
+    places = [_where_all_wait({rank: found[rank] for rank in waiting if rank in found}), *_threads(found)]
+    rest = "; ".join(filter(None, places))
+    restarted = _RESTARTED if lost else ""
+    if not failures:
+        return RankTimeout(f"not finished after {timeout:g} s: {rest}{restarted}", kind="timeout", rank=None)
+    rank = _blame(failures)
+    failure = failures[rank]
+    rest = f"; {rest}" if rest else ""
+    if failure is None:
+        return RankError(f"rank {rank} died (its process ended){rest}{restarted}", kind="died", rank=rank)
+    raised = {number: other for number, other in failures.items() if other is not None}
+    text = _raised_message(raised, world_size)
+    return RankError(f"{text}{rest}{restarted}", kind="raised", rank=rank, failure=failure)
+
+
+def start_error(world_size: int, outcomes: Mapping[int, Outcome], failures: Mapping[int, Failure | None]) -> RankError:
+    """The error of ranks that did not start."""
+    if not failures:
+        rank = next(rank for rank in range(world_size) if rank not in outcomes)
+        return RankTimeout(f"rank {rank} did not start in time", kind="timeout", rank=rank)
+    rank = _blame(failures)
+    failure = failures[rank]
+    if failure is None:
+        return RankError(f"rank {rank} died at its start", kind="died", rank=rank)
+    text = f"rank {rank} could not start: {failure.type}: {failure.text}"
+    return RankError(text, kind="raised", rank=rank, failure=failure)
+
+
+def stray_error(rank: int, process: int, message: Message) -> RankError:
+    """The error of an answer that belongs to no call: of another process, or to another task."""
+    who = f"process {message.process}, which rank {rank} forked," if message.process != process else f"rank {rank}"
+    values = f"{who} answered task {message.number} as well"
+    text = four_parts(
+        "ranks",
+        values,
+        "each task has one answer of each rank, from its own process",
+        "end a forked process with os._exit(0) before it leaves your code",
+    )
+    return RankError(text + _RESTARTED, kind="raised", rank=rank)
+
+
+def _waiting_place(found: Whereabouts, groups_differ: bool = False) -> str:
+    """Say in which call and on which of the learner's lines a rank stands, or what else it has not got done.
 
     >>> cell = Frame(file="<ranks cell 1>", line=9, name="<module>")
-    >>> waiting_place([cell, Frame(file="/x/torch/distributed/c10d.py", line=1, name="recv", values={"src": 1})])
+    >>> recv = Frame(file="/x/torch/distributed/c10d.py", line=1, name="recv", values={"src": 1})
+    >>> _waiting_place(Whereabouts(frames=[cell, recv]))
     'in recv from 1, cell line 9'
     """
-    own = max((i for i, frame in enumerate(stack) if frame.is_own), default=None)
+    if found.standstill:
+        return found.standstill
+    own = _last_own(found.frames)
     if own is None:
         return "outside the learner's code"
+    calls = _calls(found.frames)
+    if not calls:
+        return f"at {own.place}{_quoted(own.source)}"
+    return f"in {_call_text(calls)}{_group_text(_group(calls), groups_differ)}, {own.place}"
+
+
+def _last_own(stack: list[Frame]) -> Frame | None:
+    return next((frame for frame in reversed(stack) if frame.is_own), None)
+
+
+def _calls(stack: list[Frame]) -> list[Frame]:
+    """The frames of the communication call that the learner's last line made; empty if it made none."""
+    own = max((i for i, frame in enumerate(stack) if frame.is_own), default=0)
     calls = [frame for frame in stack[own:] if _communicates(frame)]
-    if not calls or calls[0].name.startswith(("get_", "is_")):  # asking for one's rank is no waiting
-        return f"at {stack[own].place}{_quoted(stack[own].source)}"
-    return f"in {_call_text(calls)}, {stack[own].place}"
+    return [] if calls and calls[0].name.startswith(("get_", "is_")) else calls  # asking for one's rank is no waiting
 
 
-def where_all_wait(stacks: dict[int, list[Frame]]) -> str:
+def _where_all_wait(found: Mapping[int, Whereabouts]) -> str:
     """Group ranks that stand at the same place: "ranks 0, 1 wait in all_reduce #5, cell line 7; rank 2 waits …"."""
+    calls = {rank: _calls(there.frames) for rank, there in found.items()}
+    differ = any(_differ(calls, one, other) for one in calls for other in calls)
     places: dict[str, list[int]] = {}
-    for rank, stack in sorted(stacks.items()):
-        places.setdefault(_waiting_place(stack), []).append(rank)
-    return "; ".join(f"{_rank_names(ranks)} {_verb(place, ranks)} {place}" for place, ranks in places.items())
+    for rank, there in sorted(found.items()):
+        places.setdefault(_waiting_place(there, groups_differ=differ), []).append(rank)
+    texts = [f"{_rank_names(ranks)} {_verb(place, ranks)}{place}" for place, ranks in places.items()]
+    return "; ".join([*texts, *["these groups differ: all ranks of a group must call it with that group"] * differ])
 
 
-def blame(failures: dict[int, Failure | None]) -> int:
+def _group(calls: list[Frame]) -> Members | None:
+    return next((frame.group for frame in calls if frame.group is not None), None)
+
+
+def _differ(calls: Mapping[int, list[Frame]], one: int, other: int) -> bool:
+    """Whether rank `one` waits for rank `other`, which is in the same function, but with another group."""
+    if not calls[one] or not calls[other] or calls[one][0].name != calls[other][0].name:
+        return False
+    group = _group(calls[one])
+    return group is not None and other in group.ranks and _group(calls[other]) != group
+
+
+def _group_text(group: Members | None, groups_differ: bool) -> str:
+    if group is None:
+        return " of the default group" if groups_differ else ""
+    return f" of group {list(group.ranks)}{f' (no. {group.name})' if groups_differ else ''}"
+
+
+def _threads(found: Mapping[int, Whereabouts]) -> list[str]:
+    """The threads that an earlier task has left running, or that wait in a call: a task may hang on them."""
+    texts = []
+    for rank, there in sorted(found.items()):
+        for thread in there.threads:
+            if thread.left or _calls(thread.frames):
+                place = _waiting_place(Whereabouts(frames=thread.frames))
+                left = ", left running by an earlier task," if thread.left else ""
+                texts.append(f"thread {thread.name!r} of rank {rank}{left} {_verb(place, [rank])}{place}")
+    return texts
+
+
+def _blame(failures: Mapping[int, Failure | None]) -> int:
     """The rank to look at: a dead process (None) first, then the first to fail that is not another's echo.
 
     Ranks that failed alike differ only by chance in when they did: the lowest speaks for them.
@@ -65,9 +167,9 @@ def blame(failures: dict[int, Failure | None]) -> int:
     return min(rank for rank, failure in failures.items() if _alike(failure, failures[first]))
 
 
-def raised_message(failures: dict[int, Failure], world_size: int) -> str:
+def _raised_message(failures: Mapping[int, Failure], world_size: int) -> str:
     """One line about exceptions: who failed, on which line, with what."""
-    culprit = blame(dict(failures))
+    culprit = _blame(failures)
     failure = failures[culprit]
     same = [rank for rank, other in failures.items() if _alike(other, failure)]
     who = "all ranks" if 1 < world_size == len(same) else _rank_names(sorted(same))
@@ -112,10 +214,12 @@ def _call_text(calls: list[Frame]) -> str:
 
 
 def _verb(place: str, ranks: list[int]) -> str:
+    if not place.startswith(("in ", "at ", "outside ")):
+        return ""  # a sentence of its own
     waits = place.startswith("in ")
     if len(ranks) == 1:
-        return "waits" if waits else "still runs"
-    return "wait" if waits else "still run"
+        return "waits " if waits else "still runs "
+    return "wait " if waits else "still run "
 
 
 def _quoted(source: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import io
 import os
 import signal
 import sys
@@ -12,8 +13,9 @@ import traceback
 import types
 import warnings
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from socket import socket
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import cloudpickle
 import torch
@@ -22,8 +24,9 @@ from IPython.lib.pretty import pretty
 
 from course_lib.comm import call, ledger
 from course_lib.errors import four_parts
-from course_lib.ranks import devices, groups, lifeline, stacks
+from course_lib.ranks import devices, groups, introspection, lifeline, stacks
 from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
+from course_lib.ranks.wire import RankEnd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,56 +37,79 @@ class Seat:
     world_size: int
     device: str | None
     folder: str
-    work: Connection
-    lifeline: Connection
+    work: socket
+    lifeline: socket
 
 
-class _Stream:
-    """A rank's stdout and stderr: each piece of text goes to the notebook at once."""
+class _Voice(io.TextIOBase):
+    """A rank's stdout and stderr: each piece of text goes to the notebook at once, with its task's number."""
 
     encoding = "utf-8"
 
-    def __init__(self, work: Connection) -> None:
+    def __init__(self, work: RankEnd) -> None:
         self._work = work
-        self._lock = threading.Lock()
+        self.number = 0  # of the present task
+        self.left: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()  # threads that earlier tasks left
 
     def write(self, text: str) -> int:
-        self.send("output", text)
+        self._work.say(text, self.left.get(threading.current_thread(), self.number))
         return len(text)
 
-    def send(self, kind: str, content: object) -> None:
-        """Send one message; a lock keeps messages of several threads apart."""
-        with self._lock:
-            self._work.send_bytes(cloudpickle.dumps((kind, content)))
+    def close(self) -> None:
+        """A rank keeps its voice: the next cell prints too."""
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def isatty(self) -> bool:
-        return False
+    def end_task(self) -> None:
+        """What the threads that still run say from now on belongs to this task."""
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread():
+                self.left.setdefault(thread, self.number)
 
 
 def main(seat: Seat) -> None:
-    """Run rank `seat.rank` until the notebook closes the pipe."""
+    """Run rank `seat.rank` until the notebook closes the wire."""
     guarded = lifeline.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the notebook's to handle
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the fork server's own
-    lifeline.watch(seat.lifeline, seat.folder, stacks.main_thread_stack)
-    stacks.dump_on_signal(os.path.join(seat.folder, f"stack-{seat.rank}"))
-    stream = _Stream(seat.work)
-    sys.stdout = sys.stderr = stream
+    work = RankEnd(seat.work)
+    voice = _Voice(work)
+    lifeline.watch(RankEnd(seat.lifeline), lambda: cloudpickle.dumps(introspection.whereabouts(voice.left)))
+    introspection.dump_on_signal(stacks.dump_file(seat.folder, seat.rank))
+    sys.stdout = sys.stderr = voice
     torch.set_num_threads(1)
-    device, notice = _join_group(seat)
+    try:
+        device, notice = _join_group(seat)
+    except Exception as error:
+        work.answer(_packed(Outcome(failure=_describe(error))), voice.number)
+        return
     if not guarded:
         notice += "no prctl on this system: a rank stuck in C code may outlive a killed notebook\n"
     namespace = _fresh_namespace(seat, device)
-    stream.send("ready", notice if seat.rank == 0 else "")
-    while True:
+    voice.end_task()
+    work.answer(_packed(Outcome(value=notice if seat.rank == 0 else "")), voice.number)
+    _attend(work, voice, namespace)
+
+
+def _attend(work: RankEnd, voice: _Voice, namespace: dict[str, Any]) -> None:
+    """Carry out one task after the other. A forked copy of the rank that comes back here has nothing to answer."""
+    process = os.getpid()
+    while os.getpid() == process:
         try:
-            task: Task = cloudpickle.loads(seat.work.recv_bytes())
+            message = work.hear()
         except EOFError:
             return
-        stream.send("done", _carry_out(task, namespace))
+        voice.number = message.number
+        answer = _packed(_carry_out(cloudpickle.loads(message.content), namespace))
+        voice.end_task()
+        work.answer(answer, message.number)
+
+
+def _packed(outcome: Outcome) -> bytes:
+    """Pickle an outcome; one for which the memory does not suffice becomes a failure."""
+    try:
+        packed: bytes = cloudpickle.dumps(outcome)
+    except MemoryError as error:
+        packed = cloudpickle.dumps(Outcome(failure=_describe(error)))
+    return packed
 
 
 def _join_group(seat: Seat) -> tuple[torch.device, str]:
@@ -117,7 +143,7 @@ def _carry_out(task: Task, namespace: dict[str, Any]) -> Outcome:
             namespace.update(cloudpickle.loads(task.push))
         value = _run_cell(task, namespace) if task.code is not None else _run_call(task)
         pulled = pull(task.pull, namespace) if task.pull else None
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # KeyboardInterrupt and SystemExit too: they end the task, not the rank
         failure = _describe(error)
         _forget(error)
     return Outcome(failure=failure, value=value, pulled=pulled, events=list(ledger.current()))
@@ -170,7 +196,7 @@ def _forget(error: BaseException) -> None:
 
 def _describe(error: BaseException) -> Failure:
     """Reduce an exception to what the notebook shows: type, text and the learner's own lines."""
-    frames = [stacks.from_frame(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [introspection.from_frame(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
     lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
     own = [
         stacks.Frame(file=frame.file, line=line, name=frame.name)
@@ -178,4 +204,11 @@ def _describe(error: BaseException) -> Failure:
         if frame.is_own
     ]
     missing = error.name if isinstance(error, NameError) else None
-    return Failure(type=type(error).__name__, text=str(error), frames=own, missing_name=missing)
+    return Failure(type=type(error).__name__, text=_text(error), frames=own, missing_name=missing)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as other:
+        return f"(its text cannot be had: __str__ raises {type(other).__name__})"

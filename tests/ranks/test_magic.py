@@ -152,6 +152,20 @@ def test_another_number_of_ranks_starts_new_ones(kernel):
     assert "NameError" in kernel.run("%%ranks 2\nold").error
 
 
+def test_a_rank_that_dies_between_two_cells_is_told(kernel):
+    kernel.run("%%ranks 2\nimport os, threading\nif rank: threading.Timer(0.2, os.kill, (os.getpid(), 9)).start()")
+    time.sleep(0.5)
+    lines = kernel.run("%%ranks 2\nrank").text.splitlines()
+    assert lines[0] == "rank 1 died after the last task; all ranks were restarted, their variables are gone"
+    assert lines[1:] == ["rank 0 → 0", "rank 1 → 1"]
+
+
+def test_very_much_output_is_cut_live_and_in_the_end(kernel):
+    reply = kernel.run("%%ranks 2\nfor _ in range(20): print('x' * 10**6)")
+    assert reply.error == "" and all(len(text) < 10_000 for text in reply.updates)
+    assert len(reply.text) < 500_000 and "characters are left out here" in reply.text
+
+
 def test_classes_of_a_cell_can_be_pickled(kernel):
     cell = "%%ranks 2\nimport pickle\nclass Point:\n    pass\ntype(pickle.loads(pickle.dumps(Point()))) is Point"
     assert kernel.run(cell).text == "rank 0 → True\nrank 1 → True\n"

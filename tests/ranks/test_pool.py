@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from course_lib import comm
 from course_lib.ranks import RankError, RankTimeout, ledger, run_ranks
-from course_lib.ranks.lifeline import die_with_parent
 from course_lib.ranks.tasks import typed_sources
 
 ROOT = Path(__file__).parents[2]
@@ -182,78 +181,6 @@ def test_the_ledger_holds_the_last_run_of_all_ranks():
     assert not [event for event in ledger().events if event.kind == "send"]
 
 
-SCRIPT = """
-import os, sys, time
-import torch.distributed as dist
-from course_lib.ranks import lifeline, run_ranks
-
-def report(path):
-    rank = dist.get_rank()
-    open(f"{path}/{rank}-{os.getpid()}", "w").close()
-    {then}
-
-run_ranks(report, 4, sys.argv[1], timeout=60)
-time.sleep(60)
-"""
-
-
-WAIT_AND_SPIN = """if rank == 0:
-        dist.recv(__import__('torch').ones(1), 1)
-    while rank == 1: pass"""
-
-
-@pytest.mark.parametrize(
-    "then", ["pass", WAIT_AND_SPIN], ids=["between two runs", "one waits, one computes, two are done"]
-)
-def test_no_process_outlives_a_killed_notebook(tmp_path, then):
-    notebook = subprocess.Popen([sys.executable, "-c", SCRIPT.replace("{then}", then), tmp_path], cwd=ROOT)
-    pids = wait_for_pids(tmp_path, 4)
-    assert all(map(is_running, pids))
-    notebook.kill()
-    notebook.wait()
-    assert_gone(pids)
-
-
-def test_no_process_outlives_a_killed_notebook_without_prctl(tmp_path):
-    """What macOS relies on: the lifeline alone."""
-    crippled = (
-        "import ctypes\nreal = ctypes.CDLL\n"
-        "ctypes.CDLL = lambda name, *args, **more: real(name, *args, **more) if name else object()\n"
-    )
-    (tmp_path / "crippled").mkdir()
-    (tmp_path / "crippled" / "sitecustomize.py").write_text(crippled)
-    (tmp_path / "pids").mkdir()
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'crippled'}:{ROOT}"}
-    command = [sys.executable, "-c", SCRIPT.replace("{then}", "while True: pass"), tmp_path / "pids"]
-    notebook = subprocess.Popen(command, env=environment)
-    pids = wait_for_pids(tmp_path / "pids", 4)
-    notebook.kill()
-    notebook.wait()
-    assert_gone(pids)
-
-
-def test_prctl_is_found_where_it_exists_and_missed_where_not(monkeypatch):
-    assert subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from course_lib.ranks.lifeline import die_with_parent; assert die_with_parent()",
-        ],
-        cwd=ROOT,
-    ).returncode == (0 if sys.platform == "linux" else 1)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert not die_with_parent()
-
-
-def test_two_notebooks_at_once(tmp_path):
-    script = SCRIPT.replace("{then}", "dist.all_reduce(__import__('torch').ones(1))").replace("time.sleep(60)", "")
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    both = [subprocess.Popen([sys.executable, "-c", script, tmp_path / name], cwd=ROOT) for name in "ab"]
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert [len(list((tmp_path / name).iterdir())) for name in "ab"] == [4, 4]
-
-
 def four_times_rank():
     return 4 * dist.get_rank()
 
@@ -274,28 +201,6 @@ def test_torchrun_without_a_function_is_one_line():
 def torchrun(name):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.run([*command, "-m", "course_lib.ranks", name], cwd=ROOT, capture_output=True, text=True)
-
-
-def wait_for_pids(folder, count):
-    deadline = time.monotonic() + 60
-    while len(found := list(folder.iterdir())) < count:
-        assert time.monotonic() < deadline, "the ranks never started"
-        time.sleep(0.05)
-    return [int(path.name.split("-")[1]) for path in found]
-
-
-def is_running(pid):
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def assert_gone(pids):
-    deadline = time.monotonic() + 3
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, f"still running: {left}"
-        time.sleep(0.05)
 
 
 def test_a_task_does_not_carry_the_tasks_before_it():

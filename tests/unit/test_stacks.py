@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from course_lib.ranks.stacks import from_frame
+from course_lib.ranks.introspection import from_frame
 
 
 def entered():

@@ -1,0 +1,142 @@
+"""Each call gets its own answers and its own text, whatever the ranks have started."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.ranks import RankError, RankTimeout, run_ranks
+
+STRAY = r"^ranks: process \d+, which rank 1 forked, answered task \d+ as well; .*os\._exit\(0\).*restarted"
+
+
+def answer_twice(wait_of_child, wait_of_parent):
+    is_child = dist.get_rank() == 1 and os.fork() == 0
+    time.sleep(wait_of_child if is_child else wait_of_parent)
+    return "A"
+
+
+def answer_b():
+    return "B"
+
+
+def pids():
+    return run_ranks(os.getpid, 3)
+
+
+def test_an_answer_of_a_forked_process_ends_the_call_and_says_why():
+    with pytest.raises(RankError, match=STRAY):
+        run_ranks(answer_twice, 3, 0.0, 0.3)
+    assert run_ranks(answer_b, 3) == ["B"] * 3
+
+
+def test_an_answer_of_a_forked_process_that_comes_late_is_not_the_next_call_s():
+    assert run_ranks(answer_twice, 3, 0.2, 0.0) == ["A"] * 3
+    time.sleep(0.5)
+    with pytest.raises(RankError, match=STRAY):
+        run_ranks(answer_b, 3)
+    assert run_ranks(answer_b, 3) == ["B"] * 3
+
+
+def test_a_forked_process_may_print_and_end(capsys):
+    def fork_well():
+        child = os.fork()
+        if child == 0:
+            print("child")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    run_ranks(fork_well, 2)
+    assert capsys.readouterr().out.splitlines() == ["rank 0 │ child", "rank 1 │ child"]
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyboardInterrupt("mine"), "KeyboardInterrupt: mine"),
+        (Unspeakable(), r"Unspeakable: \(its text cannot be had: __str__ raises RuntimeError\)"),
+    ],
+)
+def test_every_exception_is_named_and_keeps_the_processes(error, text):
+    def fail():
+        raise error
+
+    before = pids()
+    with pytest.raises(RankError, match=rf"^all ranks failed at line \d+ of test_answers.py `raise error`: {text}$"):
+        run_ranks(fail, 3)
+    assert pids() == before
+
+
+def test_a_rank_keeps_its_voice(capsys):
+    def hush():
+        sys.stdout.close()
+        print("still here")
+
+    run_ranks(hush, 2)
+    assert capsys.readouterr().out.splitlines() == ["rank 0 │ still here", "rank 1 │ still here"]
+
+
+def test_a_thread_does_not_print_into_the_next_task(capsys):
+    def chatter():
+        def speak():
+            for _ in range(30):
+                time.sleep(0.02)
+                print("from the thread")
+
+        threading.Thread(target=speak).start()
+
+    run_ranks(chatter, 1)
+    capsys.readouterr()
+    run_ranks(lambda: (time.sleep(0.3), print("mine")), 1)
+    expected = ["rank 0: what a thread or process of an earlier task printed is left out", "rank 0 │ mine"]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_collective_that_a_thread_left_under_way_is_named():
+    def leave_one():
+        if dist.get_rank() == 0:
+            threading.Thread(target=lambda: dist.all_reduce(torch.ones(1)), name="sums").start()
+
+    run_ranks(leave_one, 2)
+    thread = r"thread 'sums' of rank 0, left running by an earlier task, waits in all_reduce, line \d+ of test_answers"
+    with pytest.raises(RankTimeout, match=thread):
+        run_ranks(lambda: dist.all_reduce(torch.ones(2)) if dist.get_rank() == 0 else time.sleep(9), 2, timeout=0.5)
+
+
+def test_ranks_that_wait_in_different_groups_are_told_so():
+    def call_with_different_groups():
+        small, large = dist.new_group([0, 1]), dist.new_group([0, 1, 2])
+        dist.all_reduce(torch.ones(1), group=small if dist.get_rank() == 0 else large)
+
+    with pytest.raises(RankTimeout) as caught:
+        run_ranks(call_with_different_groups, 3, timeout=0.7)
+    message = str(caught.value)
+    assert "rank 0 waits in all_reduce of group [0, 1] (no. " in message
+    assert "ranks 1, 2 wait in all_reduce of group [0, 1, 2] (no. " in message
+    assert "these groups differ: all ranks of a group must call it with that group" in message
+
+
+def test_threads_of_the_notebook_take_turns():
+    run_ranks(int, 2)
+    found = {}
+
+    def call(number):
+        found[number] = run_ranks(lambda: (time.sleep(0.1), number)[1], 2)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [number] * 2 for number in range(3)}
