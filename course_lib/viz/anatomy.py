@@ -49,8 +49,7 @@ def plot_anatomy(config: ModelConfig) -> Picture:
     if "norm" in counts:
         inside[0][0] = replace(inside[0][0], detail=_norms_together(config))
     height = style.HEADER + 0.9 + _height(_before(config)) + _layer_height(inside) + _height(_after(config)) + 0.42
-    subtitle = f"hidden size H = {config.hidden_size:,}; together exactly {total:,}"
-    figure, page = style.new_page(height, title, subtitle)
+    figure, page = style.new_page(height, title, _subtitle(config, total))
     top = style.HEADER + 0.14
     marks.label(page, _middle(), top, "tokens", colour=style.SOFT)
     marks.label(page, _COUNT, top, "parameters", colour=style.SOFT, align="right")
@@ -95,8 +94,10 @@ def _layer_blocks(config: ModelConfig) -> list[list[_Box]]:
     if config.n_experts > 1:
         choice = f"{config.experts_per_token} of {config.n_experts} experts"
         router = _Box(part="router", name="router", detail=choice, height=_LOW)
-        shared = f" + {config.shared_ffn_size:,}" if config.shared_ffn_size else ""
-        feed = [router, _Box(part="ffn", name="feed-forward", detail=f"{config.n_experts} × {inner}{shared}")]
+        blocks = f"{config.n_experts} × {inner}"
+        if config.shared_ffn_size:
+            blocks = f"{config.n_experts} × {config.ffn_size:,} + {config.shared_ffn_size:,}"
+        feed = [router, _Box(part="ffn", name="feed-forward", detail=blocks)]
     else:
         feed = [_Box(part="ffn", name="feed-forward", detail=inner)]
     norms = ((config.norms_per_layer + 1) // 2, config.norms_per_layer // 2)
@@ -104,6 +105,12 @@ def _layer_blocks(config: ModelConfig) -> list[list[_Box]]:
         [_norm(config)] * min(n, 1) + block + [_norm(config)] * (n - 1)
         for n, block in zip(norms, (attention, feed), strict=True)
     ]
+
+
+def _subtitle(config: ModelConfig, total: int) -> str:
+    dense = config.dense_layers
+    before = f"; before the others {dense} layer{'s' * (dense > 1)} without experts" if dense else ""
+    return f"hidden size H = {config.hidden_size:,}; together exactly {total:,}{before}"
 
 
 def _norms_together(config: ModelConfig) -> str:
@@ -127,9 +134,8 @@ def _draw_layer(
     """The panel of one layer; returns where the next box begins."""
     tall = _layer_height(blocks) - 0.26
     marks.box(page, style.MARGIN, y, _PANEL_RIGHT - style.MARGIN, tall, fill=style.PANEL, corner=0.12, zorder=0.1)
-    words = f"{config.n_layers} layers like this" if config.n_layers > 1 else "1 layer"
-    if config.dense_layers:
-        words = f"{config.dense_layers} without experts, {config.n_layers - config.dense_layers} layers like this"
+    alike, _ = config.layer_kinds[-1]
+    words = f"{alike} layers like this" if alike > 1 else "1 layer"
     marks.label(page, style.MARGIN + 0.16, y + 0.24, words, bold=True, align="left")
     bottom, y = y + tall, y + 0.42
     for block in blocks:
@@ -177,7 +183,7 @@ def _in_words(config: ModelConfig, counts: dict[Part, int], total: int) -> str:
 
     return "\n".join(
         [
-            f"hidden size H = {config.hidden_size:,}; together exactly {total:,}",
+            _subtitle(config, total),
             f"tokens, {', '.join(_words(_before(config)))}",
             f"{config.n_layers} × layer, residual around each block: {blocks}",
             f"{', '.join(_words(_after(config)))}, logits",

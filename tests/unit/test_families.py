@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 
 import pytest
 import torch
 import transformers
-from test_presets_transformers import part_of
+from test_presets_transformers import READ, part_of
 
-from course_lib.config import ParallelConfig, parse_model
+from course_lib import presets
+from course_lib.config import ParallelConfig, load_model, parse_model
 from course_lib.costs import (
     Exploration,
     Grid,
@@ -74,7 +76,13 @@ PUBLISHED = {
     ),
     "Qwen3 8B": (
         "Qwen3",
-        {"intermediate_size": 12288, "num_hidden_layers": 36, "num_key_value_heads": 8},
+        {
+            "intermediate_size": 12288,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 40960,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        },
         8_190_735_360,
     ),
     "Qwen3 0.6B": (
@@ -102,7 +110,16 @@ PUBLISHED = {
     ),
     "Phi-3 mini": ("Phi3", {}, 3_821_079_552),
     "OLMo 7B": ("Olmo", {}, 6_888_095_744),
-    "OLMo 2 7B": ("Olmo2", {"vocab_size": 100352}, 7_298_617_344),
+    "OLMo 2 7B": (
+        "Olmo2",
+        {
+            "vocab_size": 100352,
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        },
+        7_298_617_344,
+    ),
     "OLMoE 1B-7B": ("Olmoe", {"intermediate_size": 1024}, 6_919_161_856),
     "DeepSeek-V2-Lite": (
         "DeepseekV2",
@@ -129,6 +146,7 @@ PUBLISHED = {
             "num_attention_heads": 128,
             "num_key_value_heads": 128,
             "n_routed_experts": 160,
+            "max_position_embeddings": 163840,
             "first_k_dense_replace": 1,
             "num_experts_per_tok": 6,
         },
@@ -225,12 +243,16 @@ def test_our_decoder_refuses_what_it_would_compute_otherwise(name):
         Decoder(config_of(theirs(name)))
 
 
-def test_a_file_may_say_all_of_it():
-    model = config_of(theirs("DeepSeek-V2"))
-    names = ("hidden_size", "n_layers", "n_heads", "n_kv_heads", "ffn_size", "vocab_size", "tied", "n_experts")
-    names += ("experts_per_token", "shared_ffn_size", "dense_layers", "dense_ffn_size", "max_sequence", "name")
-    values = {name: getattr(model, name) for name in names} | {"norm_eps": 1e-6}
-    latent = {"kv_rank": 512, "query_rank": 1536, "plain_size": 128, "rotary_size": 64, "value_size": 128}
-    assert parse_model({**values, "latent": latent}).config == model
-    with pytest.raises(ValueError, match=r"^model preset: latent=.*; latent has the numbers kv_rank, .*; give each"):
-        parse_model({**values, "latent": {"kv_rank": 512}})
+@pytest.mark.parametrize("preset", READ)
+def test_a_preset_is_what_their_configuration_says(preset):
+    name = READ[preset]
+    assert load_model(preset) == replace(config_of(theirs(name)), name=name)
+
+
+def test_a_file_says_latent_attention_whole_or_not_at_all():
+    values = presets.read("model", "deepseek_v2")
+    for latent in ({"kv_rank": 512}, 512, {**values["latent"], "kv_rank": True}):
+        with pytest.raises(
+            ValueError, match=r"^model preset: latent=.*; latent has the numbers kv_rank, .*; give each"
+        ):
+            parse_model({**values, "latent": latent})

@@ -22,7 +22,8 @@ from transformers import (
 from course_lib.config import load_model, model_names
 from course_lib.costs import model_parameters, parameters_by_part
 
-OWN = [name for name in model_names() if not name.startswith("grok")]  # transformers has no Grok-1
+READ = {"deepseek_v2": "DeepSeek-V2", "gemma2_9b": "Gemma 2 9B", "olmo2_7b": "OLMo 2 7B", "qwen3_8b": "Qwen3 8B"}
+OWN = [name for name in model_names() if not name.startswith("grok") and name not in READ]  # they have no Grok-1
 PARTS = {  # a piece of transformers' name of a tensor -> the part it belongs to; the first that matches counts
     "embed_tokens": "embedding",
     ".wte.": "embedding",
