@@ -40,6 +40,7 @@ def _tick(*_: object) -> None:
 def _tidy_up() -> None:
     """Remove what the notebook can no longer remove itself: the ranks' folder, and the server's address."""
     if os.getpid() == _SERVER:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
         address = getattr(forkserver._forkserver, "_forkserver_address", "")
         with suppress(OSError):
