@@ -39,7 +39,7 @@ def parsed(words: tuple[str, ...]) -> argparse.Namespace:
     """The command line that the Makefile uses."""
     parser = argparse.ArgumentParser(prog="tools.grading", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    seed = int(os.environ.get("GRADE_SEED") or 0)
+    seed = os.environ.get("GRADE_SEED") or "0"
     for name, run in (("release", release), ("grade", grade), ("grade-all", grade_all)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
