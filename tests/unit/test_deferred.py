@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
@@ -82,3 +83,15 @@ def test_outside_and_under_no_grad_a_linear_layer_is_as_ever():
     assert torch.equal(y, layer(x)) and later.retained_bytes == 0
     layer(x).sum().backward()
     assert layer.weight.grad is not None
+
+
+def test_a_linear_layer_may_be_called_with_words():
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((4, 5), (3, 5), (3,)))
+    with Deferred() as later:
+        y = F.linear(x, weight=weight, bias=bias)
+        scaled = torch.add(y, y, alpha=2)
+    scaled.sum().backward()
+    later.finish()
+    torch.testing.assert_close(weight.grad, 3 * x.detach().sum(0).expand(3, 5))
+    assert bias.grad.tolist() == [12.0] * 3
