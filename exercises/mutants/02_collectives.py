@@ -121,6 +121,8 @@ def through_the_root(x):
 WRONG["02.4", "values"] = {
     "by comm.all_reduce": lambda x: comm.all_reduce(x),
     "0.25 x the right one: an average": {"(x.shape)": "(x.shape) / dist.get_world_size()"},
+    "holds inf": {"(x.shape)": "(x.shape) * float('inf')"},
+    "holds nan": {"(x.shape)": "(x.shape) * float('nan')"},
     "expected (24,)": {"return ring_all_gather(shard, x.numel()).reshape(x.shape)": "return shard"},
 }
 WRONG["02.4", "edges"] = {"expected (3, 2, 4)": {".reshape(x.shape)": ""}}

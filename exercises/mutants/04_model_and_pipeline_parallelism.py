@@ -49,9 +49,6 @@ WRONG["04.1", "values"] = {
         BACK: "(dist.recv(gradient := torch.empty(shape), 1), gradient)[1]",
         THERE: "(dist.recv(x := torch.empty(shape), 0), x)[1]",
     },
-    "this check computes in float64: name no dtype, or take": {
-        "empty(shape), 0": "empty(shape, dtype=torch.float32), 0"
-    },
 }
 HANGS["04.1", "values"] = {
     "did it send as often as it is received from, and wait() for each isend?": {"comm.send(x.grad, 0)": ""},
@@ -60,12 +57,15 @@ HANGS["04.1", "values"] = {
     },
 }
 WRONG["04.1", "bytes"] = {
+    "this check computes in float32: name no dtype, or take": {
+        "empty(shape), 0": "empty(shape, dtype=torch.float64), 0"
+    },
     "rank 0 sends rank 1 8 messages of 128 bytes in all, target 1 message of 128 bytes in all": {
         "comm.send(y.detach(), 1)": "for row in y.detach(): comm.send(row, 1)",
         BACK: "torch.stack([comm.recv(torch.empty(shape[1]), 1) for _ in inputs])",
         THERE: "torch.stack([comm.recv(torch.empty(shape[1]), 0) for _ in targets])",
         "comm.send(x.grad, 0)": "for row in x.grad: comm.send(row, 0)",
-    }
+    },
 }
 WRONG["04.1", "edges"] = {
     "both sides of a message name the same length": {"empty(shape)": "empty(len(targets), 4)"},
@@ -221,6 +221,7 @@ WRONG["04.8", "values"] = {
     "backward_weight returned a tensor of shape (5, 6)": {PAIR: "gradient.T @ x"},
     "backward_weight returned None: return two": {f"return {PAIR}": ""},
     "returned (bias, weight)? The weight's gradient": {PAIR: "gradient.sum(0), gradient.T @ x"},
+    "weight's gradient is no multiple of the reference": {"gradient.T @ x": "gradient.T @ x * float('inf')"},
     "is torch.float32, expected torch.float64 as x": {"gradient.T @ x": "(gradient.T @ x).float()"},
     "backward_input returned None, not one tensor": {FIRST: ""},
     "forward overwrites x, which belongs to the layer before: work on a copy": {

@@ -43,6 +43,32 @@ def zeroes_first(half, *given):
     return train_half(half, *given)
 
 
+def names_float32(half, inputs, targets, shape):
+    if dist.get_rank() == 0:
+        return train_half(half, inputs, targets, shape)
+    x = comm.recv(torch.empty(shape, dtype=torch.float32), 0).requires_grad_()
+    loss = F.cross_entropy(half(x), targets)
+    loss.backward()
+    comm.send(x.grad, 0)
+    return loss.item()
+
+
+def sends_float32(half, inputs, targets, shape):
+    if dist.get_rank() == 1:
+        return names_float32(half, inputs, targets, shape)
+    y = half(inputs)
+    comm.send(y.detach().float(), 1)
+    y.backward(comm.recv(torch.empty(shape, dtype=torch.float32), 1))
+    return None
+
+
+def names_float32_and_halves(half, *given):
+    told = names_float32(half, *given)
+    for p in half.parameters():
+        p.grad /= 2
+    return told
+
+
 # 04.9 ----------------------------------------------------------------------------------------------------------------
 
 
@@ -143,6 +169,17 @@ def end_of(y, sending):
     y.backward(gradient)
 
 
+def names_float32_in_gpipe(half, parts, width):
+    if dist.get_rank() == 0:
+        return backwards_of_rank_0(forwards(half, parts, width))
+    kept = [comm.recv(torch.empty(len(x), width, dtype=torch.float32), 0).requires_grad_() for x, _ in parts]
+    loss = F.cross_entropy(half(torch.cat(kept)), torch.cat([targets for _, targets in parts]))
+    loss.backward()
+    for x in kept:
+        comm.send(x.grad, 0)
+    return loss.item()
+
+
 # 04.10 ---------------------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +211,16 @@ def there_and_back(*given):
     return loss
 
 
+def names_float32_for_the_copy(*given):
+    loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
+    if tied is not None and last > 0:
+        theirs = torch.empty(tied.shape, dtype=torch.float32)
+        for handle in [comm.irecv(theirs, last - dist.get_rank()), comm.isend(tied.grad, last - dist.get_rank())]:
+            handle.wait()
+        tied.grad += theirs
+    return loss
+
+
 def all_reduce_of_the_two(*given):
     loss, tied, last = tied_step(*given), given[1], dist.get_world_size() - 1
     if last == 0:
@@ -196,6 +243,25 @@ ANSWERS = {
 )
 def test_a_right_answer_passes_however_it_is_written(exercise, answer):
     assert check(exercise, answer).passed
+
+
+@pytest.mark.parametrize(
+    ("exercise", "part", "answer"),
+    [
+        ("04.1", "edges", names_float32),
+        ("04.1", "values", sends_float32),
+        ("04.9", "gradients", names_float32_in_gpipe),
+        ("04.10", "bytes", names_float32_for_the_copy),
+    ],
+)
+def test_a_right_answer_may_name_float32(exercise, part, answer):
+    assert check(exercise, answer, part=part).passed
+
+
+def test_an_answer_that_names_float32_is_judged_as_strictly_in_it():
+    found = check("04.1", names_float32_and_halves)
+    assert found.points == 0
+    assert found.reason == "2 ranks, a 6-4-2 MLP, 8 rows: your gradient is exactly 1/2 of the reference"
 
 
 # What a failed answer leaves -----------------------------------------------------------------------------------------

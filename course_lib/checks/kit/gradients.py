@@ -37,6 +37,8 @@ def malformed(got: Gradients, want: Gradients, nan: str) -> str | None:
             return f"{name} on rank {rank} has shape {tuple(found.shape)}, expected {tuple(right.shape)}"
         if found is not None and bool(found.isnan().any()):
             return f"{name} on rank {rank} holds nan, not a number: {nan}"
+        if found is not None and bool(found.isinf().any()):
+            return f"{name} on rank {rank} holds inf: a division by zero?"
     return None
 
 

@@ -112,6 +112,9 @@ def _wrong_form(tensors: _Tensors, case: Case, reports: tuple[_Report, ...]) -> 
         dtype = str(report.result.dtype).removeprefix("torch.")
         if dtype != case.dtype:
             return f"rank {rank} returned {dtype}, expected {case.dtype} as in the input"
+        if not report.result.isfinite().all():
+            strange = "nan" if report.result.isnan().any() else "inf"
+            return f"rank {rank} holds {strange}: a division by zero, or memory that was never filled?"
     return None
 
 

@@ -14,6 +14,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import unmatched
 from course_lib.ranks.pool import START_LIMIT_S
+from course_lib.ranks.report import RankError
 from course_lib.verify.equality import close
 
 _SLIP_LIMIT_S = 10.0  # a slip ends by itself; on a busy machine it may take its time
@@ -47,6 +48,7 @@ class ProbeExercise:
     warm_up: Callable[[], None] | None = None  # called on every rank first, outside the learner's time limit
     slips: Slips = field(default_factory=dict)
     left: Callable[[Any, Any, Trial], Any] = lambda case, given, trial: None  # by which a slip is known; None: nothing
+    instead: Callable[[Any, int, RankError], Any] = lambda case, seed, error: None  # other inputs, after such an error
 
 
 def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: int, timeout: float) -> str | None:
@@ -55,6 +57,8 @@ def why_probe_fails(exercise: ProbeExercise, function: Any, case: Run, *, seed: 
     if exercise.warm_up is not None:
         run_call(exercise.warm_up, (), case.world_size, timeout=START_LIMIT_S)
     trial = run_call(exercise.probe, (function, given), case.world_size, timeout=timeout)
+    if trial.error is not None and (other := exercise.instead(case, seed, trial.error)) is not None:
+        given, trial = other, run_call(exercise.probe, (function, other), case.world_size, timeout=timeout)
     if trial.error is not None:
         text = ended_badly(trial.error, exercise.key, row=getattr(case, "row", ()))
         if case.world_size == 1:

@@ -1,11 +1,12 @@
 """Exercises that leave gradients on ranks: scene, slips, causes and traffic are data; how to judge is said here, once.
 
-Values are judged in float64, where no sum that cancels looks wrong. A case that looks at traffic runs a second time, in
-float32: that is what an exercise counts bytes in.
+Values are judged in float64, where no sum that cancels looks wrong; those of an answer that names float32, in that. A
+case that looks at traffic runs a second time, in float32: that is what an exercise counts bytes in.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,11 +23,14 @@ from course_lib.checks.kit.scene import Report, Scene, in_dtype, together
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import sent_by_pair, unmatched
+from course_lib.ranks.report import RankError
 from course_lib.verify.causes import OF_GRADIENTS, Causes
 from course_lib.verify.ratios import exactly
 
 FP32 = 4
 _ROUGHLY = 1e-3  # in float32, of values that are right in float64
+_OF_LOSSES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative
+_NAMES_FLOAT32 = re.compile(r"\bfloat32\b|\bFloat\b")
 TOO_EARLY = "was a torch.empty(...) used before its numbers had come in? With irecv, that is after wait()"
 Cause = tuple[float | Callable[[Any], float], Says]  # a ratio, and what gives just that; both may be of the case
 ALL_ZEROS: Cause = (0.0, "set to zero afterwards, or computed from an inbox before its handle's wait()?")
@@ -69,11 +73,13 @@ def step_exercise(
     look: Callable[[Any, Any, Sequence[Report], Ledger], str | None] = lambda *given: None,
     first: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
     also: Callable[[Any, Any, Sequence[Report]], str | None] = lambda *given: None,
+    roughly: float = _ROUGHLY,
     words: Words = _WORDS,
 ) -> ProbeExercise:
     """An exercise that is judged by `first`, then the gradients it leaves, then `also`.
 
-    In cases that look at traffic, `sent` is what each rank sends each other one, and `look` is what else counts there.
+    In cases that look at traffic, `sent` is what each rank sends each other one, and `look` is what else counts there;
+    `roughly` is how near the values must be then.
     """
     twice = {name: replace(level, cases=_values_first(level.cases)) for name, level in levels.items()}
 
@@ -81,7 +87,7 @@ def step_exercise(
         known = possible(causes, case, twice)
         reason = (
             first(case, found, reports)
-            or wrong_values(found, reports, known, words)
+            or wrong_values(found, reports, known, words, tolerance=roughly if case.look else None)
             or _wrong_means(reports, book, words.means)
             or also(case, found, reports)
             or (_wrong_traffic(book, sent(case), words.traffic) if case.look and sent else None)
@@ -92,13 +98,14 @@ def step_exercise(
     return ProbeExercise(
         key=key,
         title=title,
-        inputs=partial(_made, scene),
+        inputs=lambda case, seed: _made(scene, case, seed, torch.float32 if case.look else torch.float64),
         probe=_take,
         verdict=verdict,
         levels=twice,
         hints=hints,
         slips=slips,
         left=_left,
+        instead=partial(_in_float32, scene),
     )
 
 
@@ -112,9 +119,14 @@ def causes_of_averages(micro_batches: Callable[[Any], int] = lambda case: 1) -> 
     return (*common, (lambda case: case.world_size / 4, lambda case: fixed.format(case.world_size)))
 
 
-def _made(scene: Callable[[Any, int], Scene], case: _Case, seed: int) -> Scene:
-    with in_dtype(torch.float32 if case.look else torch.float64):
+def _made(scene: Callable[[Any, int], Scene], case: _Case, seed: int, dtype: torch.dtype) -> Scene:
+    with in_dtype(dtype):
         return scene(case, seed)
+
+
+def _in_float32(scene: Callable[[Any, int], Scene], case: _Case, seed: int, error: RankError) -> Scene | None:
+    """The case as an answer sees it that takes every tensor for float32, where that may be what went wrong."""
+    return None if case.look or not _NAMES_FLOAT32.search(str(error)) else _made(scene, case, seed, torch.float32)
 
 
 def _take(answer: Callable[..., Any], scene: Scene) -> Report:
@@ -143,19 +155,23 @@ def possible(causes: Sequence[Cause], case: Any, levels: Mapping[str, Level]) ->
     return [(ratio, text) for ratio, text in found if ratio != 1]
 
 
-def wrong_values(scene: Scene, reports: Sequence[Report], causes: Causes, words: Words) -> str | None:
-    """Gradients, weights, loss, then how much was computed at once."""
+def wrong_values(
+    scene: Scene, reports: Sequence[Report], causes: Causes, words: Words, *, tolerance: float | None = None
+) -> str | None:
+    """Gradients, weights, loss, then how much was computed at once; within rounding, or else a relative tolerance."""
     got, (want, _) = together(reports), scene.wanted
     if formal := malformed(got, want, words.nan):
         return formal
-    if not agree(got, want, _ROUGHLY if scene.dtype == torch.float32 else None):
+    if not agree(got, want, tolerance):
         return differing(got, want, causes, scene.own)
     if any(report.changed for report in reports):
         return "right gradients, but the weights have changed: the optimizer comes later"
-    return _wrong_loss(scene, reports, words) or _too_much_at_once(scene, reports, words.too_much)
+    return _wrong_loss(scene, reports, words, tolerance or _OF_LOSSES[scene.dtype]) or _too_much_at_once(
+        scene, reports, words.too_much
+    )
 
 
-def _wrong_loss(scene: Scene, reports: Sequence[Report], words: Words) -> str | None:
+def _wrong_loss(scene: Scene, reports: Sequence[Report], words: Words, tolerance: float) -> str | None:
     want = scene.wanted[1]
     for rank in scene.told:
         loss, where = reports[rank].loss, f"right gradients, but the loss on rank {rank}"
@@ -164,7 +180,7 @@ def _wrong_loss(scene: Scene, reports: Sequence[Report], words: Words) -> str | 
             return f"right gradients, but rank {rank} returned {loss}, not the loss as a number: {advice}"
         if not isfinite(loss):
             return f"{where} is {loss}{f': {words.nan}' * (words.nan != TOO_EARLY)}"
-        if not isclose(loss, want, rel_tol=_ROUGHLY if scene.dtype == torch.float32 else 1e-9):
+        if not isclose(loss, want, rel_tol=tolerance):
             return f"{where} is {exactly(loss / want)} that of all rows{words.loss}"
     return None
 
