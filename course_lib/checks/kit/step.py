@@ -78,16 +78,14 @@ def step_exercise(
 ) -> ProbeExercise:
     """An exercise that is judged by `first`, then the gradients it leaves, then `also`.
 
-    In cases that look at traffic, `sent` is what each rank sends each other one, and `look` is what else counts there;
-    `roughly` is how near the values must be then.
+    Where traffic is looked at, `sent` is what ranks send each other, `look` what else counts, `roughly` the tolerance.
     """
     twice = {name: replace(level, cases=_values_first(level.cases)) for name, level in levels.items()}
 
     def verdict(case: Any, found: Scene, reports: tuple[Report, ...], book: Ledger) -> str | None:
-        known = possible(causes, case, twice)
         reason = (
             first(case, found, reports)
-            or wrong_values(found, reports, known, words, tolerance=roughly if case.look else None)
+            or wrong_values(found, reports, possible(causes, case, twice), words, roughly if case.look else None)
             or _wrong_means(reports, book, words.means)
             or also(case, found, reports)
             or (_wrong_traffic(book, sent(case), words.traffic) if case.look and sent else None)
@@ -156,7 +154,7 @@ def possible(causes: Sequence[Cause], case: Any, levels: Mapping[str, Level]) ->
 
 
 def wrong_values(
-    scene: Scene, reports: Sequence[Report], causes: Causes, words: Words, *, tolerance: float | None = None
+    scene: Scene, reports: Sequence[Report], causes: Causes, words: Words, tolerance: float | None = None
 ) -> str | None:
     """Gradients, weights, loss, then how much was computed at once; within rounding, or else a relative tolerance."""
     got, (want, _) = together(reports), scene.wanted
