@@ -39,6 +39,7 @@ class RankPool:
         self.has_variables = False  # whether a cell ran: its variables would be lost with the pool
         self._members: list[Member] = []
         self._selector = selectors.DefaultSelector()
+        self._waiting: list[tuple[Member, Message]] = []  # came between two tasks
         self._ended: set[int] = set()  # ranks whose process was seen to end
         self._late: set[int] = set()  # ranks of which something came that belongs to an earlier task
         server.start_fork_server()
@@ -47,7 +48,9 @@ class RankPool:
     @property
     def lost(self) -> list[int]:
         """The ranks whose process has ended."""
-        return [member.rank for member in self._members if not member.process.is_alive()]
+        if self._members:
+            self._waiting = list(self._messages(0.0))
+        return sorted(self._ended)
 
     @property
     def alive(self) -> bool:
@@ -126,7 +129,9 @@ class RankPool:
 
     def _messages(self, limit_s: float) -> Iterator[tuple[Member, Message]]:
         """What comes within one wait; whose process ended is noted in `_ended`, after its last words."""
-        for key, events in self._selector.select(limit_s):
+        waiting, self._waiting = self._waiting, []
+        yield from waiting
+        for key, events in self._selector.select(0.0 if waiting else limit_s):
             member: Member = key.data
             if key.fileobj is not member.work:
                 self._selector.unregister(key.fileobj)
@@ -210,4 +215,5 @@ class RankPool:
         for member in self._members:
             member.close()
         self._members = []
+        self._ended.clear()
         self._selector.close()

@@ -158,6 +158,8 @@ def test_a_rank_that_dies_between_two_cells_is_told(kernel):
     lines = kernel.run("%%ranks 2\nrank").text.splitlines()
     assert lines[0] == "rank 1 died after the last task; all ranks were restarted, their variables are gone"
     assert lines[1:] == ["rank 0 → 0", "rank 1 → 1"]
+    assert "rank 1 died" in kernel.run("%%ranks 2\nimport os\nif rank: os.kill(os.getpid(), 9)").error
+    assert kernel.run("%%ranks 2\nrank").text.splitlines() == ["rank 0 → 0", "rank 1 → 1"]  # said once
 
 
 def test_very_much_output_is_cut_live_and_in_the_end(kernel):
