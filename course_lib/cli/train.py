@@ -20,8 +20,6 @@ from course_lib.ranks.tasks import packed
 from course_lib.training.batches import Batches
 from course_lib.training.loop import Step
 
-_LIMIT_S = 7 * 86_400.0  # a run may take days; a rank that dies ends it at once
-
 
 def train_command(overrides: Sequence[str]) -> int:
     """Train as the overrides say; return 0, or 1 if the run failed, in which case nothing is written.
@@ -73,7 +71,7 @@ def _on_pool(run: TrainRun, batches: Batches) -> list[Step]:
     call = packed((_pool_rank, (run, batches, sys.stdout.isatty())))
     ranks = list(range(run.ranks))
     try:
-        outcomes = run_task(run.ranks, ranks, timeout=_LIMIT_S, device=None, listen=_hear, call=call)
+        outcomes = run_task(run.ranks, ranks, timeout=train_run.FIRST_STEP_S, device=None, listen=_hear, call=call)
     finally:
         shutdown()
     steps: list[Step] = cloudpickle.loads(outcomes[0].value)

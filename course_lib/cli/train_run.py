@@ -19,6 +19,7 @@ from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import layers_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
+from course_lib.ranks.patience import more_time
 from course_lib.training import series
 from course_lib.training.batches import Batches
 from course_lib.training.cadence import Cadence
@@ -30,6 +31,8 @@ from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
 
 _REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
+FIRST_STEP_S = 3600.0  # with what comes before it
+STEP_S, _LONGEST_STEPS = 600.0, 10  # for a step and a checkpoint: as long as so many of the longest, at least so long
 LINES = 20  # of progress at least, where they cannot overwrite each other
 MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
 _NUMBERS_KEPT = {"sgd": 2, "adamw": 4}  # for each parameter: weight, gradient, the optimizer's two
@@ -103,9 +106,12 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
         # No name for the model: what a pipeline's rank cuts off it would stay in memory.
         trainer = _make_trainer(run, Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device))
         steps = [Step(**step) for step in (run.out and series.resume(trainer, run.out)) or ()]
+        longest_s = 0.0
         cadence = Cadence(run.every, trainer.local.everyone, len(steps))
         for step in train(trainer, batches, run.steps, done=len(steps)):
             steps.append(step)
+            longest_s = max(longest_s, step.seconds)
+            more_time(max(STEP_S, _LONGEST_STEPS * longest_s))
             if first and (live or is_shown(step.number, run.steps)):
                 start, end = ("\r\x1b[K", "") if live else ("", "\n")
                 print(f"{start}{_progress(step, run.steps, choice)}", end=end, flush=True)
@@ -154,6 +160,8 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
 def failure_line(error: Exception) -> str:
     """One line: our own four-part errors as they are, others under their name; a rank's as if it were ours."""
     kind, text = type(error).__name__, str(error)
-    if isinstance(error, RankError) and error.failure is not None:
-        kind, text = error.failure.type, error.failure.text
+    if isinstance(error, RankError):
+        text = error.reason
+        if error.failure is not None:
+            kind, text = error.failure.type, error.failure.text
     return text if kind == "ValueError" else f"{COMMAND}: {kind}: {' '.join(text.split())}"

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from course_lib.cli import train_folder, train_run
 from course_lib.cli.train_config import TrainRun, read_train
+from course_lib.cli.train_watch import watch
 from course_lib.ranks import devices
 from course_lib.ranks.devices import Choice
 from course_lib.training.batches import Batches
@@ -27,6 +28,7 @@ T = TypeVar("T")
 def train_under_torchrun(overrides: Sequence[str]) -> int:
     """Train as one of torchrun's ranks; return 0, or end the process with 1 or 2 after a line of the first rank."""
     choice = devices.join_torchrun()
+    watch(train_run.FIRST_STEP_S)
     try:
         status, line = _attempt(overrides, choice)
     except KeyboardInterrupt as interrupt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import selectors
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -13,6 +12,7 @@ import cloudpickle
 from course_lib.ranks import member as members
 from course_lib.ranks import report, server
 from course_lib.ranks.member import Member
+from course_lib.ranks.patience import Limit
 from course_lib.ranks.tasks import Failure, Outcome, Task
 from course_lib.ranks.wire import Kind, Message
 
@@ -69,8 +69,8 @@ class RankPool:
                     self._selector.register(member.process.sentinel, selectors.EVENT_READ, member)
             everyone = list(range(self.world_size))
             notices: list[str] = []
-            deadline = time.monotonic() + START_LIMIT_S
-            outcomes, failures = self._collect(_START, everyone, deadline, lambda rank, text: notices.append(text))
+            limit = Limit(START_LIMIT_S)
+            outcomes, failures = self._collect(_START, everyone, limit, lambda rank, text: notices.append(text))
             if len(outcomes) < self.world_size or failures:
                 raise report.start_error(self.world_size, outcomes, failures)
         except BaseException:
@@ -81,13 +81,15 @@ class RankPool:
     def run(self, task: Task, *, ranks: list[int], timeout: float, listen: Listener) -> dict[int, Outcome]:
         """Carry out `task` on `ranks`; return each outcome. `listen(rank, text)` hears output while it comes.
 
-        Raises: RankError if a rank raised or died, RankTimeout if not all ended within `timeout` seconds. A rank
-        that still waits by then cannot be trusted again: the pool is killed, and a new one starts with the next task.
+        Raises: RankError if a rank raised or died, RankTimeout if not all ended within `timeout` seconds, or within
+        those that a rank asked for last (`patience.more_time`). A rank that still waits by then cannot be trusted
+        again: the pool is killed, and a new one starts with the next task.
         """
         try:
             self._send(task, ranks)
-            outcomes, failures = self._collect(task.number, ranks, time.monotonic() + timeout, listen)
-            self._judge(task.number, ranks, outcomes, failures, timeout)
+            limit = Limit(timeout)
+            outcomes, failures = self._collect(task.number, ranks, limit, listen)
+            self._judge(task.number, ranks, outcomes, failures, limit)
         except report.RankError:
             raise
         except BaseException:  # an interrupt, a listener that fails: the ranks' answers would come into the next task
@@ -108,19 +110,22 @@ class RankPool:
                 self._selector.modify(member.work, selectors.EVENT_READ | selectors.EVENT_WRITE, member)
 
     def _collect(
-        self, number: int, ranks: list[int], deadline: float, listen: Listener
+        self, number: int, ranks: list[int], limit: Limit, listen: Listener
     ) -> tuple[dict[int, Outcome], dict[int, Failure | None]]:
-        """Gather outcomes until all ended, the deadline passed, or the grace after a first failure is over."""
+        """Gather outcomes until all ended, the limit is over, or the grace after a first failure."""
         outcomes: dict[int, Outcome] = {}
         failures: dict[int, Failure | None] = {}  # in the order in which they came; None: the process died
         while True:
             failures |= {rank: None for rank in ranks if rank in self._ended and rank not in outcomes | failures}
             if failures:
-                deadline = min(deadline, time.monotonic() + _GRACE_S)
-            left = deadline - time.monotonic()
-            if left <= 0 or len(outcomes.keys() | failures.keys()) == len(ranks):
+                limit.end_within(_GRACE_S)
+            if limit.left_s <= 0 or len(outcomes.keys() | failures.keys()) == len(ranks):
                 return outcomes, failures
-            for member, message in self._messages(left):
+            for member, message in self._messages(limit.left_s):
+                if message.kind == Kind.MORE_TIME:
+                    if message.number == number and not failures:
+                        limit.renew(float(message.content))
+                    continue
                 outcome = self._heard(number, member, message, listen)
                 if outcome is not None:
                     outcomes[member.rank] = outcome
@@ -177,7 +182,7 @@ class RankPool:
         ranks: list[int],
         outcomes: dict[int, Outcome],
         failures: dict[int, Failure | None],
-        timeout: float,
+        limit: Limit,
     ) -> None:
         """Raise the one error that explains a run that did not end well; heal or kill the pool first."""
         waiting = [rank for rank in ranks if rank not in outcomes and rank not in failures]
@@ -188,15 +193,14 @@ class RankPool:
         lost = bool(waiting) or None in failures.values() or not self._in_step()
         if lost:
             self.kill()
-        raise report.run_error(failures, found, waiting, lost=lost, timeout=timeout, world_size=len(ranks))
+        raise report.run_error(failures, found, waiting, lost=lost, limit=limit, world_size=len(ranks))
 
     def _in_step(self) -> bool:
         """Whether all ranks still pass a barrier together after a failed task."""
         self.tasks += 1
         everyone = list(range(self.world_size))
         self._send(Task(number=self.tasks, code="dist.barrier()"), everyone)
-        deadline = time.monotonic() + _GRACE_S
-        outcomes, failures = self._collect(self.tasks, everyone, deadline, lambda rank, text: None)
+        outcomes, failures = self._collect(self.tasks, everyone, Limit(_GRACE_S), lambda rank, text: None)
         return len(outcomes) == self.world_size and not failures
 
     def end_processes(self) -> None:

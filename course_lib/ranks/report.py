@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from course_lib.errors import four_parts
+from course_lib.ranks.patience import Limit
 from course_lib.ranks.stacks import Frame, Members, Whereabouts
 from course_lib.ranks.tasks import Failure, Outcome
 from course_lib.ranks.wire import Message
@@ -13,10 +14,16 @@ _RESTARTED = "; all ranks were restarted, their variables are gone"
 
 
 class RankError(RuntimeError):
-    """A task that did not end well: `kind` is "raised", "died" or "timeout"; `rank` is the one to look at."""
+    """A task that did not end well: `kind` is "raised", "died" or "timeout"; `rank` is the one to look at.
 
-    def __init__(self, message: str, *, kind: str, rank: int | None, failure: Failure | None = None) -> None:
-        super().__init__(message)
+    `reason` is the message without what became of the pool, which was `lost` or not.
+    """
+
+    def __init__(
+        self, reason: str, *, kind: str, rank: int | None, failure: Failure | None = None, lost: bool = False
+    ) -> None:
+        super().__init__(f"{reason}{_RESTARTED * lost}")
+        self.reason = reason
         self.kind = kind
         self.rank = rank
         self.failure = failure
@@ -38,23 +45,22 @@ def run_error(
     waiting: list[int],
     *,
     lost: bool,
-    timeout: float,
+    limit: Limit,
     world_size: int,
 ) -> RankError:
     """The error of a run on `world_size` ranks that did not end well; `found` says where the ranks are."""
-    places = [_where_all_wait({rank: found[rank] for rank in waiting if rank in found}), *_threads(found)]
+    places = [where_all_wait({rank: found[rank] for rank in waiting if rank in found}), *_threads(found)]
     rest = "; ".join(filter(None, places))
-    restarted = _RESTARTED if lost else ""
     if not failures:
-        return RankTimeout(f"not finished after {timeout:g} s: {rest}{restarted}", kind="timeout", rank=None)
+        return RankTimeout(f"{limit}: {rest}", kind="timeout", rank=None, lost=lost)
     rank = _blame(failures)
     failure = failures[rank]
     rest = f"; {rest}" if rest else ""
     if failure is None:
-        return RankError(f"rank {rank} died (its process ended){rest}{restarted}", kind="died", rank=rank)
+        return RankError(f"rank {rank} died (its process ended){rest}", kind="died", rank=rank, lost=lost)
     raised = {number: other for number, other in failures.items() if other is not None}
     text = _raised_message(raised, world_size)
-    return RankError(f"{text}{rest}{restarted}", kind="raised", rank=rank, failure=failure)
+    return RankError(f"{text}{rest}", kind="raised", rank=rank, failure=failure, lost=lost)
 
 
 def start_error(world_size: int, outcomes: Mapping[int, Outcome], failures: Mapping[int, Failure | None]) -> RankError:
@@ -80,7 +86,7 @@ def stray_error(rank: int, process: int, message: Message) -> RankError:
         "each task has one answer of each rank, from its own process",
         "end a forked process with os._exit(0) before it leaves your code",
     )
-    return RankError(text + _RESTARTED, kind="raised", rank=rank)
+    return RankError(text, kind="raised", rank=rank, lost=True)
 
 
 def _waiting_place(found: Whereabouts, groups_differ: bool = False) -> str:
@@ -93,10 +99,9 @@ def _waiting_place(found: Whereabouts, groups_differ: bool = False) -> str:
     """
     if found.standstill:
         return found.standstill
-    own = _last_own(found.frames)
+    own, calls = _last_own(found.frames), _calls(found.frames)
     if own is None:
-        return "outside the learner's code"
-    calls = _calls(found.frames)
+        return f"in {_call_text(calls)}" if calls else "outside the learner's code"
     if not calls:
         return f"at {own.place}{_quoted(own.source)}"
     return f"in {_call_text(calls)}{_group_text(_group(calls), groups_differ)}, {own.place}"
@@ -113,7 +118,7 @@ def _calls(stack: list[Frame]) -> list[Frame]:
     return [] if calls and calls[0].name.startswith(("get_", "is_")) else calls  # asking for one's rank is no waiting
 
 
-def _where_all_wait(found: Mapping[int, Whereabouts]) -> str:
+def where_all_wait(found: Mapping[int, Whereabouts]) -> str:
     """Group ranks that stand at the same place: "ranks 0, 1 wait in all_reduce #5, cell line 7; rank 2 waits …"."""
     calls = {rank: _calls(there.frames) for rank, there in found.items()}
     differ = any(_differ(calls, one, other) for one in calls for other in calls)

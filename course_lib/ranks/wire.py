@@ -22,11 +22,12 @@ _READ_BYTES = 2**16  # more would be a new mapping of memory for each read
 
 
 class Kind(IntEnum):
-    """What a frame holds: printed text, a part of an answer, or its last part."""
+    """What a frame holds: printed text, a part of an answer, its last part, or for how long not to lose patience."""
 
     OUTPUT = 0
     PART = 1
     ANSWER = 2
+    MORE_TIME = 3
 
 
 class Message(NamedTuple):
@@ -54,6 +55,10 @@ class RankEnd:
         for start in range(0, len(text), _TEXT_CHARACTERS):
             piece = text[start : start + _TEXT_CHARACTERS].encode(errors="backslashreplace")
             self._send(Kind.OUTPUT, number, piece)
+
+    def ask_for_time(self, seconds: float, number: int) -> None:
+        """Let the limit of task `number` begin anew, with so many seconds."""
+        self._send(Kind.MORE_TIME, number, str(seconds).encode())
 
     def answer(self, content: bytes, number: int) -> None:
         """Send the answer to task `number`."""

@@ -24,7 +24,7 @@ from IPython.lib.pretty import pretty
 
 from course_lib.comm import call, ledger
 from course_lib.errors import four_parts
-from course_lib.ranks import devices, groups, introspection, lifeline, stacks
+from course_lib.ranks import devices, groups, introspection, lifeline, patience, stacks
 from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
 from course_lib.ranks.wire import RankEnd
 
@@ -75,6 +75,7 @@ def main(seat: Seat) -> None:
     lifeline.watch(RankEnd(seat.lifeline), lambda: cloudpickle.dumps(introspection.whereabouts(voice.left)))
     introspection.dump_on_signal(stacks.dump_file(seat.folder, seat.rank))
     sys.stdout = sys.stderr = voice
+    patience.answer_by(lambda seconds: work.ask_for_time(seconds, voice.number))
     torch.set_num_threads(1)
     try:
         device, notice = _join_group(seat)

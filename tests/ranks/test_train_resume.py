@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import resource
 import signal
+import time
 from functools import partial
 
 import cloudpickle
 import pytest
 import torch
+import torch.distributed as dist
 
+from course_lib import comm
 from course_lib.cli import train_run
 from course_lib.cli.main import main
+from course_lib.cli.train_watch import watch
+from course_lib.ranks import RankError, run_ranks
 from course_lib.training import checkpoint, series
 from course_lib.training.batches import Batches
 from course_lib.training.checkpoint import FILE
@@ -255,3 +261,40 @@ def test_ranks_agree_on_minutes(tmp_path, monkeypatch, capsys):
     asked = ["dp=2", "checkpoint_every=0.00001min", f"out={tmp_path}/run"]  # any step takes longer
     assert run_stopped(monkeypatch, *asked) == 1
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["LATEST", "config.yaml", "step-3"]
+
+
+class StoppingRank(Stopping):
+    """Batches that stop the last rank, as a debugger or the system may."""
+
+    def batch(self, step):
+        train_run.STEP_S = 1.5  # on the ranks, where nobody wants to wait ten minutes
+        if step == self.stop_at and dist.get_rank() == dist.get_world_size() - 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return Batches.batch(self, step)
+
+
+@pytest.mark.parametrize("parallel", ["dp=2", "pp=2"])
+def test_a_rank_that_stops_is_named_and_the_others_say_where_they_wait(tmp_path, monkeypatch, capsys, parallel):
+    monkeypatch.setattr(
+        train_run, "make_batches", lambda run: StoppingRank(text=TEXT, batch_size=run.batch, sequence=run.sequence)
+    )
+    assert run(parallel, "checkpoint_every=2", f"out={tmp_path}/run") == 1
+    err = capsys.readouterr().err
+    assert re.match(r"train: RankTimeout: no progress for [\d.]+ s: rank 0 waits in \w+.*; rank 1 ", err)
+    assert "restarted" not in err and err.count("\n") == 1
+    assert err.endswith("keeps step 2: the same command goes on from there\n")
+
+
+def hang_under_watch():
+    watch(0.5)
+    if dist.get_rank() == 0:
+        comm.recv(torch.empty(1), src=1)
+    time.sleep(60)
+
+
+def test_under_torchrun_each_rank_watches_itself(capsys):
+    with pytest.raises(RankError, match="died"):
+        run_ranks(hang_under_watch, 2, timeout=20.0)
+    shown = capsys.readouterr().out
+    assert "rank 0 │ train: not finished after 0.5 s: rank 0 waits in recv from 1" in shown
+    assert "rank 1 │ train: not finished after 0.5 s: rank 1 still runs" in shown

@@ -16,7 +16,7 @@ _NO_HISTORY = "; backward starts at a tensor without history: was it detached? O
 
 def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str:
     """What a hang, a crash or an exception in exercise `key` tells; `row` is the shape of one row of its tensors."""
-    text = str(error).removesuffix("; all ranks were restarted, their variables are gone")
+    text = error.reason
     unwritten = _UNWRITTEN.search(text)
     if unwritten and unwritten[1] != key:
         return f"it calls your answer to {unwritten[1]}, which is not written yet"

@@ -1,0 +1,53 @@
+"""How long the notebook waits for a task: a limit, which a rank that gets on may ask to begin anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_PAUSE_S = 1.0  # between two requests of a rank: a step of training may take less than a message
+_ask: Callable[[float], None] | None = None
+_asked_at = 0.0
+
+
+class Limit:
+    """Seconds until a wait is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.renewed = seconds, False
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """What is left of them; not above 0 once they are over."""
+        return self._end - time.monotonic()
+
+    def renew(self, seconds: float) -> None:
+        """Begin anew: there was progress."""
+        self.seconds, self.renewed = seconds, True
+        self._end = time.monotonic() + seconds
+
+    def end_within(self, seconds: float) -> None:
+        """Wait no longer than that from now on."""
+        self._end = min(self._end, time.monotonic() + seconds)
+
+    def __str__(self) -> str:
+        return f"{'no progress for' if self.renewed else 'not finished after'} {self.seconds:g} s"
+
+
+def answer_by(ask: Callable[[float], None]) -> None:
+    """Let `more_time` reach whoever waits for this process."""
+    global _ask
+    _ask = ask
+
+
+def more_time(seconds: float) -> None:
+    """Say that this process gets on, and that the next such word comes within `seconds`.
+
+    On a rank of the pool the task's limit begins anew; where nobody waits nothing happens.
+    Cost: one small message, at most one a second.
+    """
+    global _asked_at
+    if _ask is not None and time.monotonic() - _asked_at >= _PAUSE_S:
+        _asked_at = time.monotonic()
+        _ask(seconds)
