@@ -137,7 +137,7 @@ def test_sizes_are_positive(count, name):
         count(GQA, **given)
 
 
-@pytest.mark.parametrize("name", ["gpt3_175b", "mixtral_8x7b", "olmo_1b", "grok_1"])
+@pytest.mark.parametrize("name", ["gpt3_175b", "mixtral_8x7b", "deepseek_v2", "grok_1"])
 def test_another_shape_is_refused(name):
     assert not is_llama(load_model(name))
     with pytest.raises(ValueError, match=r"^layer_activations: .*; the tensors are those .*; use korthikanti"):

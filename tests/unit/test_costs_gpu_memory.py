@@ -10,7 +10,7 @@ from course_lib.config import LLAMA_3_1_8B, ParallelConfig, load_model
 from course_lib.costs import (
     CONVENTIONS,
     Work,
-    explorer_layer_bytes,
+    explorer_block_bytes,
     find_convention,
     gpu_memory,
     korthikanti_layer_bytes,
@@ -98,11 +98,15 @@ def test_context_parallel_ranks_share_the_sequence():
 
 def test_other_shapes_use_published_formulas():
     work, parallel = Work(sequence=2048, microbatch=1), ParallelConfig(tp=8, sequence_parallel=True)
-    gpt, mixtral = load_model("gpt3_175b"), load_model("mixtral_8x7b")
+    gpt, mixtral, dense = load_model("gpt3_175b"), load_model("mixtral_8x7b"), load_model("llama3_1_8b")
     assert layer_bytes(gpt, parallel, work) == korthikanti_layer_bytes(
         gpt, batch=1, sequence=2048, tp=8, sequence_parallel=True, recompute="selective"
     )
-    assert layer_bytes(mixtral, parallel, work) == explorer_layer_bytes(mixtral, parallel, sequence=2048, microbatch=1)
+    experts = layer_bytes(mixtral, parallel, work) - explorer_block_bytes(
+        mixtral, parallel, sequence=2048, microbatch=1
+    )
+    block = 2 * 2048 * (4096 + 4 * 14336) // 8  # Mixtral's attention is that of Llama 3.1 8B
+    assert experts == layer_bytes(dense, parallel, work) - block
 
 
 @pytest.mark.parametrize("name", ["sequence", "microbatch", "n_microbatches"])

@@ -89,7 +89,7 @@ def test_how_far_off_they_are_on_llama_8b():
 
 
 def test_layers_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"^layer_activations: .*; the tensors are those of a Llama"):
+    with pytest.raises(ValueError, match=r"^layer_activations: .*; the tensors are those of a decoder with a gated"):
         gaps(load_model("gpt3_175b"))
 
 

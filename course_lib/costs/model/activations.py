@@ -1,4 +1,4 @@
-"""What autograd keeps of a Llama decoder between forward and backward, tensor by tensor.
+"""What autograd keeps of a decoder with gated blocks between forward and backward, tensor by tensor.
 
 Exact for `course_lib.models.decoder.Decoder` with an attention that keeps no scores, as PyTorch's CPU and flash
 kernels do. e is the bytes of one number of the model, D the size of one head, usually H/A, T = B S the tokens.
@@ -6,7 +6,7 @@ kernels do. e is the bytes of one number of the model, D the size of one head, u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,38 +56,85 @@ def is_llama(config: ModelConfig) -> bool:
     return shape == ("rms", 2, "rotary", True, 1) and config.qk_norm == "none" and config.latent is None
 
 
+def is_counted(config: ModelConfig) -> bool:
+    """Whether `layer_activations` knows the layers: one gated block, rotary positions, whatever heads and norms."""
+    return config.gated_ffn and config.positions == "rotary" and config.n_experts == 1
+
+
 def layer_activations(
     config: ModelConfig, *, batch: int, sequence: int, itemsize: int, fused_norms: bool = False
 ) -> tuple[Saved, ...]:
     """The tensors that one layer keeps: T(e(2 H + 2 A D + 2 kv + 4 F) + 16 H + 4 A + 8) + 4 S D e bytes on a CPU.
 
-    A composite RMSNorm keeps its input and the normalised numbers in fp32; a fused one (PyTorch on a GPU) keeps
-    its input as it is, which takes 2 H e instead of 16 H.
+    So for a Llama. A composite RMSNorm keeps its input and the normalised numbers in fp32; a fused one (PyTorch on a
+    GPU) keeps its input as it is, which takes 2 H e instead of 16 H. Norms of queries and keys, norms after the
+    blocks and latent attention keep what they read.
     Raises: ValueError for a size below 1, or a decoder of another shape.
     """
-    _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
-    if not is_llama(config):
-        rule = "the tensors are those of a Llama decoder without experts"
+    if not is_counted(config):
+        rule = "the tensors are those of a decoder with a gated block, rotary positions and no experts"
         way_out = "use korthikanti_layer_bytes for a GPT, explorer_activation_bytes for experts"
         raise ValueError(four_parts("layer_activations", config.name, rule, way_out))
-    tokens, H, e = batch * sequence, config.hidden_size, itemsize
-    kv, ffn, heads = config.kv_size, config.ffn_size, config.n_heads
+    tokens, ffn, e = batch * sequence, config.ffn_size, itemsize
     return (
-        *_norm("attention norm", tokens, H, e, fused_norms),
-        Saved(name="attention input", elements=tokens * H, itemsize=e, shared_by="gathered"),
-        Saved(name="query", elements=tokens * config.query_size, itemsize=e, shared_by="tp"),
-        Saved(name="key", elements=tokens * kv, itemsize=e, shared_by="tp"),
-        Saved(name="value", elements=tokens * kv, itemsize=e, shared_by="tp"),
-        Saved(name="rotations", elements=4 * sequence * config.head_size, itemsize=e, shared_by="nothing"),
-        Saved(name="attention output", elements=tokens * config.mixed_size, itemsize=e, shared_by="tp"),
-        Saved(name="log-sum-exp of scores", elements=tokens * heads, itemsize=_FP32, shared_by="tp"),
-        *_norm("ffn norm", tokens, H, e, fused_norms),
-        Saved(name="ffn input", elements=tokens * H, itemsize=e, shared_by="gathered"),
+        *attention_activations(config, batch=batch, sequence=sequence, itemsize=e, fused_norms=fused_norms),
+        Saved(name="ffn input", elements=tokens * config.hidden_size, itemsize=e, shared_by="gathered"),
         Saved(name="gate", elements=tokens * ffn, itemsize=e, shared_by="tp"),
         Saved(name="silu(gate)", elements=tokens * ffn, itemsize=e, shared_by="tp"),
         Saved(name="up", elements=tokens * ffn, itemsize=e, shared_by="tp"),
         Saved(name="gated", elements=tokens * ffn, itemsize=e, shared_by="tp"),
     )
+
+
+def attention_activations(
+    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, fused_norms: bool = False
+) -> tuple[Saved, ...]:
+    """What attention and a layer's norms keep, whatever its feed-forward blocks are.
+
+    Raises: ValueError for a size below 1.
+    """
+    _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
+    tokens, H, e = batch * sequence, config.hidden_size, itemsize
+    others = ("ffn norm", "norm after attention", "norm after ffn")[: config.norms_per_layer - 1]
+    heads = _latent_heads if config.latent is not None else _heads
+    turned = config.latent.rotary_size if config.latent is not None else config.head_size
+    angles = Saved(name="rotations", elements=4 * sequence * turned, itemsize=e, shared_by="nothing")
+    return (
+        *_norm("attention norm", config, tokens, e, fused_norms),
+        Saved(name="attention input", elements=tokens * H, itemsize=e, shared_by="gathered"),
+        *heads(config, tokens, e, fused_norms),
+        *((angles,) if config.positions == "rotary" else ()),
+        Saved(name="attention output", elements=tokens * config.mixed_size, itemsize=e, shared_by="tp"),
+        Saved(name="log-sum-exp of scores", elements=tokens * config.n_heads, itemsize=_FP32, shared_by="tp"),
+        *(saved for name in others for saved in _norm(name, config, tokens, e, fused_norms)),
+    )
+
+
+def _heads(config: ModelConfig, tokens: int, itemsize: int, fused: bool) -> Iterator[Saved]:
+    """Queries, keys and values as the scores read them, and what the norms of the first two read."""
+    yield Saved(name="query", elements=tokens * config.query_size, itemsize=itemsize, shared_by="tp")
+    for name in ("key", "value"):
+        yield Saved(name=name, elements=tokens * config.kv_size, itemsize=itemsize, shared_by="tp")
+    for name, width in (("query", config.query_size), ("key", config.kv_size)):
+        if config.qk_norm != "none":
+            each = config.head_size if config.qk_norm == "head" else width
+            yield from _rms(f"{name} norm", tokens * width // each, each, itemsize, fused, "tp")
+
+
+def _latent_heads(config: ModelConfig, tokens: int, itemsize: int, fused: bool) -> Iterator[Saved]:
+    """What the maps up read, which every tp rank has whole, and the heads that they give.
+
+    The values are a part of what comes up with the keys, so that all of it stays.
+    """
+    latent = config.latent
+    assert latent is not None
+    ranks = {"latent": latent.kv_rank} | ({"query latent": latent.query_rank} if latent.query_rank else {})
+    for name, rank in ranks.items():
+        yield from _rms(f"{name} norm", tokens, rank, itemsize, fused, "nothing")
+        yield Saved(name=name, elements=tokens * rank, itemsize=itemsize, shared_by="nothing")
+    up = config.n_heads * (latent.plain_size + latent.value_size)
+    for name, width in {"query": config.query_size, "key": config.query_size, "key and value": up}.items():
+        yield Saved(name=name, elements=tokens * width, itemsize=itemsize, shared_by="tp")
 
 
 def head_activations(
@@ -103,7 +150,7 @@ def head_activations(
     tokens, H, e = batch * sequence, config.hidden_size, itemsize
     return (
         Saved(name="tokens", elements=tokens, itemsize=_INT64, shared_by="nothing"),
-        *_norm("last norm", tokens, H, e, fused_norms),
+        *_norm("last norm", config, tokens, e, fused_norms),
         Saved(name="head input", elements=tokens * H, itemsize=e, shared_by="gathered"),
         Saved(name="log-probabilities", elements=tokens * config.vocab_size, itemsize=e, shared_by="tp"),
         Saved(name="targets", elements=tokens, itemsize=_INT64, shared_by="nothing"),
@@ -143,15 +190,24 @@ def activation_bytes(
     return sum(saved.nbytes for saved in (*layer * config.n_layers, *head)) + shared
 
 
-def _norm(name: str, tokens: int, H: int, itemsize: int, fused: bool) -> tuple[Saved, ...]:
-    scale = Saved(name=f"{name}: 1/rms", elements=tokens, itemsize=_FP32, shared_by="sequence")
+def _norm(name: str, config: ModelConfig, tokens: int, itemsize: int, fused: bool) -> Iterator[Saved]:
+    """Of the stream between the blocks."""
+    if config.norm == "rms":
+        yield from _rms(name, tokens, config.hidden_size, itemsize, fused, "sequence")
+        return
+    of_token = _FP32 if fused else itemsize  # a CPU's LayerNorm keeps them in the model's format
+    yield Saved(name=f"{name}: input", elements=tokens * config.hidden_size, itemsize=itemsize, shared_by="sequence")
+    yield Saved(name=f"{name}: mean and 1/std", elements=2 * tokens, itemsize=of_token, shared_by="sequence")
+
+
+def _rms(name: str, rows: int, width: int, itemsize: int, fused: bool, shared: Sharing) -> Iterator[Saved]:
+    """Of so many rows, each of which is normalised by itself."""
     if fused:
-        return (Saved(name=f"{name}: input", elements=tokens * H, itemsize=itemsize, shared_by="sequence"), scale)
-    return (
-        Saved(name=f"{name}: input in fp32", elements=tokens * H, itemsize=_FP32, shared_by="sequence"),
-        Saved(name=f"{name}: normalised in fp32", elements=tokens * H, itemsize=_FP32, shared_by="sequence"),
-        scale,
-    )
+        yield Saved(name=f"{name}: input", elements=rows * width, itemsize=itemsize, shared_by=shared)
+    else:
+        yield Saved(name=f"{name}: input in fp32", elements=rows * width, itemsize=_FP32, shared_by=shared)
+        yield Saved(name=f"{name}: normalised in fp32", elements=rows * width, itemsize=_FP32, shared_by=shared)
+    yield Saved(name=f"{name}: 1/rms", elements=rows, itemsize=_FP32, shared_by=shared)
 
 
 def _check_sizes(**sizes: int) -> None:

@@ -109,13 +109,24 @@ def explorer_layer_bytes(
     s is the sequence divided by cp, k is 3 for a gated block and 2 otherwise. A layer with experts has 2sbh(1 + cK)
     and cK blocks, with K experts per token and c the token imbalance, which counts only if ep > 1.
     """
+    tokens = sequence / parallel.cp * microbatch
+    blocks = explorer_block_bytes(
+        model, parallel, sequence=sequence, microbatch=microbatch, token_imbalance=token_imbalance
+    )
+    return 14 * tokens * model.hidden_size / parallel.tp + blocks
+
+
+def explorer_block_bytes(
+    model: ModelConfig, parallel: ParallelConfig, *, sequence: int, microbatch: int, token_imbalance: float = 1.0
+) -> float:
+    """Of those, what the feed-forward block or the experts keep; a shared block beside them counts like another."""
     tokens, H = sequence / parallel.cp * microbatch, model.hidden_size
     inner = 3 if model.gated_ffn else 2
     block = 2 * tokens * (H + inner * model.ffn_size)
     if model.n_experts > 1:
         passes = model.experts_per_token * (token_imbalance if parallel.ep > 1 else 1.0)
         block = 2 * tokens * H * (1 + passes) + passes * block + 2 * tokens * inner * model.shared_ffn_size
-    return (14 * tokens * H + block) / parallel.tp
+    return block / parallel.tp
 
 
 def explorer_activation_bytes(

@@ -9,16 +9,17 @@ from course_lib.costs.comm.pipeline import pipeline_in_flight
 from course_lib.costs.model.activations import (
     HALF,
     Recompute,
+    attention_activations,
     bytes_on_rank,
     checkpointed_activations,
     head_activations,
-    is_llama,
+    is_counted,
     layer_activations,
 )
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.states import layers_of_stage, rank_parameters
 from course_lib.costs.published.activations import korthikanti_layer_bytes
-from course_lib.costs.published.explorer import explorer_layer_bytes
+from course_lib.costs.published.explorer import explorer_block_bytes
 from course_lib.errors import four_parts
 
 
@@ -65,8 +66,8 @@ def gpu_memory(
 ) -> GpuMemory:
     """Memory of a GPU of one pipeline stage, under the schedule 1F1B.
 
-    Activations are exact for a Llama, the Explorer's for layers with experts, and for all others Korthikanti's
-    without scores, which are a GPT's.
+    Activations are exact for a gated block without experts, the Explorer's for experts, and for all others
+    Korthikanti's without scores, which are a GPT's.
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
     parallel.check(model, sequence=work.sequence)
@@ -89,13 +90,14 @@ def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, rec
     if recompute == "full":
         kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=HALF)
         return bytes_on_rank(kept, parallel)
-    if is_llama(model):
-        kept = layer_activations(
-            model, batch=work.microbatch, sequence=sequence, itemsize=HALF, fused_norms=work.fused_norms
-        )
+    sizes = {"batch": work.microbatch, "sequence": sequence, "itemsize": HALF}
+    if is_counted(model):
+        kept = layer_activations(model, **sizes, fused_norms=work.fused_norms)
         return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered)
     if model.n_experts > 1:
-        return int(explorer_layer_bytes(model, parallel, sequence=work.sequence, microbatch=work.microbatch))
+        kept = attention_activations(model, **sizes, fused_norms=work.fused_norms)
+        experts = explorer_block_bytes(model, parallel, sequence=work.sequence, microbatch=work.microbatch)
+        return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered) + int(experts)
     return int(
         korthikanti_layer_bytes(
             model,
