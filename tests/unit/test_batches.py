@@ -70,6 +70,7 @@ def test_a_rank_without_a_sequence_is_refused():
     message = "^Batches: batch_size=2, world_size=3; every rank needs a sequence; give batch_size >= 3"
     with pytest.raises(ValueError, match=message):
         Batches(text=WORDS, batch_size=2, sequence=4).shard(0, 0, 3)
+    assert Batches(text=WORDS, batch_size=3, sequence=4).shard(0, 2, 3)[0].shape == (1, 4)
 
 
 def test_an_epoch_serves_every_token_but_the_last_ones_once():
