@@ -50,7 +50,7 @@ class ModelConfig:
     """The shape of a decoder: GPT, OLMo, Llama and their relatives, also with a mixture of experts.
 
     What has a default is of the Llama shape: RMSNorm, SwiGLU, rotary positions, no biases, no experts. What changes
-    no count is left out: windows of attention, caps of scores, scaled rotary angles, norms after blocks or before.
+    no parameter and no operation (caps of scores, scaled rotary angles, norms after blocks or before) is only named.
     """
 
     name: str
@@ -78,6 +78,9 @@ class ModelConfig:
     dense_layers: int = 0  # the first layers, with one block in place of experts
     dense_ffn_size: int | None = None  # its inner size
     latent: LatentAttention | None = None  # in place of heads of keys and values; then n_kv_heads = n_heads
+    window: int | None = None  # so many tokens a token sees in some layers, itself the last of them; None: all before
+    windowed_layers: int = 0  # how many
+    uncomputed: tuple[str, ...] = ()  # settings that change no count, and that our decoder does not have
 
     def __post_init__(self) -> None:
         for field in _SIZES:
@@ -180,6 +183,11 @@ class ModelConfig:
         if (self.dense_layers > 0) != (self.dense_ffn_size is not None) or not 0 <= self.dense_layers < self.n_layers:
             values = f"dense_layers={self.dense_layers} of {self.n_layers}, dense_ffn_size={self.dense_ffn_size}"
             self._refuse(values, "some first layers may be dense, of their own size", "give both, or neither")
+        if (self.window is None) != (self.windowed_layers == 0) or not 0 <= self.windowed_layers <= self.n_layers:
+            values = f"window={self.window}, windowed_layers={self.windowed_layers} of {self.n_layers}"
+            self._refuse(values, "a window is that of some layers", "give both, or neither")
+        if self.window is not None:
+            self._require_positive("window", self.window)
         if self.dense_layers and self.n_experts == 1:
             way_out = "leave dense_layers out, or give n_experts >= 2"
             self._refuse(

@@ -12,6 +12,7 @@ from course_lib.config.model import Bias, LatentAttention, ModelConfig
 from course_lib.errors import four_parts
 
 _FIELDS = {field.name: field for field in fields(ModelConfig)}
+_LISTS = {"biases": f"some of {', '.join(get_args(Bias))}", "uncomputed": "settings in words"}
 _ABOUT = ("source", "printed_parameters", "misprints")
 _KINDS: dict[str, tuple[type, str]] = {  # of the fields that a file can spoil silently
     "int": (int, "a whole number"),
@@ -58,7 +59,7 @@ def parse_model(values: Mapping[str, Any]) -> ModelPreset:
     """
     shape = {key: value for key, value in values.items() if key not in _ABOUT}
     _check_keys(shape)
-    shape["biases"] = tuple(shape.get("biases", ()))
+    shape |= {key: tuple(shape[key]) for key in _LISTS if key in shape}
     if shape.get("latent") is not None:
         shape["latent"] = _parse_latent(shape["latent"])
     return ModelPreset(
@@ -91,8 +92,8 @@ def _check_keys(shape: Mapping[str, Any]) -> None:
         if kind is not object and type(value) is not kind:
             way_out = "write it without quotes and units"
             raise ValueError(four_parts(what, f"{key}={value!r}", f"{key} is {words}", way_out))
-        if key == "biases" and not isinstance(value, list | tuple):
-            way_out = f"list some of {', '.join(get_args(Bias))}, or none"
+        if key in _LISTS and not isinstance(value, list | tuple):
+            way_out = f"list {_LISTS[key]}, or none"
             raise ValueError(four_parts(what, f"{key}={value!r}", f"{key} is a list", way_out))
     missing = [name for name, field in _FIELDS.items() if field.default is MISSING and name not in shape]
     if missing:

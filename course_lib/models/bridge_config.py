@@ -10,7 +10,19 @@ from course_lib.models.families import GPT2_BIASES, OLMO_EPS, require
 
 Family = Literal["llama", "olmo", "gpt2"]
 
-_TELLING = ("norm", "norm_eps", "positions", "gated_ffn", "clip_qkv", "biases", "n_kv_heads", "n_experts", "head_dim")
+_TELLING = (
+    "norm",
+    "norm_eps",
+    "positions",
+    "gated_ffn",
+    "clip_qkv",
+    "biases",
+    "n_kv_heads",
+    "n_experts",
+    "head_dim",
+    "window",
+    "uncomputed",
+)
 _NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # OLMo's pad would get no gradient
 _OURS_ALONE: dict[
     str, dict[str, object]
@@ -32,8 +44,8 @@ def family_of(config: ModelConfig) -> Family:
     Raises: ValueError if none has.
     """
     shape = (config.norm, config.positions, config.gated_ffn, config.clip_qkv is None)
-    attention = (config.qk_norm, config.latent)
-    if config.n_experts == 1 and config.norms_per_layer == 2 and attention == ("none", None):
+    attention = (config.qk_norm, config.latent, config.window, config.uncomputed)
+    if config.n_experts == 1 and config.norms_per_layer == 2 and attention == ("none", None, None, ()):
         if shape == ("rms", "rotary", True, True) and not config.biases:
             return "llama"
         usual = not config.biases and config.head_dim is None

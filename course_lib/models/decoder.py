@@ -178,3 +178,7 @@ def _check(config: ModelConfig) -> None:
         rule = "rotary positions turn pairs of numbers"
         way_out = "choose n_heads such that hidden_size/n_heads is even, or an even head_dim"
         raise ValueError(four_parts("Decoder", f"head_size={config.head_size}", rule, way_out))
+    if config.window is not None or config.uncomputed:
+        settings = [f"window={config.window}"] * (config.window is not None) + [*config.uncomputed]
+        rule, way_out = "this decoder computes without that", "give a config without it, where that is what you mean"
+        raise ValueError(four_parts("Decoder", ", ".join(settings), rule, way_out))

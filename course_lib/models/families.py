@@ -1,12 +1,12 @@
 """Which shape a configuration of transformers describes: the decoder families whose parameters ours can count.
 
-The shape is what decides the number of parameters. What decides only what is computed with them (windows of
-attention, caps of scores, scaled rotary angles) is not in it; whoever computes asks `bridge_config.check_computed`.
+The shape is what decides the number of parameters, and of operations: windows of attention too. What decides only
+what is computed with them (caps of scores, scaled rotary angles) is named in it, and our decoder refuses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from course_lib.config import ModelConfig
@@ -15,6 +15,14 @@ from course_lib.errors import four_parts
 
 GPT2_BIASES: tuple[Bias, ...] = ("qkv", "attention_output", "ffn")
 OLMO_EPS = 1e-5  # fixed in their code
+_OURS: dict[str, object] = {  # what our decoder computes, of settings that change no count
+    "hidden_activation": "silu",
+    "activation_function": "gelu_new",
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+}
 
 
 def config_of(theirs: Any) -> ModelConfig:
@@ -26,8 +34,8 @@ def config_of(theirs: Any) -> ModelConfig:
     if read is None:
         rule, way_out = "the shape of that family is not known here", f"choose from {', '.join(_FAMILIES)}"
         raise ValueError(four_parts("config_of", f"model_type={theirs.model_type!r}", rule, way_out))
-    shape = {"name": theirs.name_or_path or f"transformers {theirs.model_type}", **read(theirs)}
-    return ModelConfig(**shape)
+    name = theirs.name_or_path or f"transformers {theirs.model_type}"
+    return ModelConfig(name=name, **read(theirs), **_window(theirs), uncomputed=tuple(_uncomputed(theirs)))
 
 
 def require(operation: str, theirs: Any, **expected: object) -> None:
@@ -39,6 +47,25 @@ def require(operation: str, theirs: Any, **expected: object) -> None:
         if (found := getattr(theirs, name, value)) != value:
             values, way_out = f"{theirs.model_type} with {name}={found!r}", "choose another model"
             raise ValueError(four_parts(operation, values, f"{name}={value!r} alone is known here", way_out))
+
+
+def _window(theirs: Any) -> dict[str, Any]:
+    """A sliding window, and in how many layers; `use_sliding_window` of Qwen says whether it slides at all."""
+    size, kinds = getattr(theirs, "sliding_window", None), getattr(theirs, "layer_types", None)
+    layers = kinds.count("sliding_attention") if kinds else theirs.num_hidden_layers
+    return {} if size is None or not layers else {"window": size, "windowed_layers": layers}
+
+
+def _uncomputed(theirs: Any) -> Iterator[str]:
+    """Settings of theirs that our decoder has not."""
+    yield from (f"{name}={value!r}" for name, ours in _OURS.items() if (value := getattr(theirs, name, ours)) != ours)
+    for name, ours in {"rope_type": "default", "partial_rotary_factor": 1.0}.items():
+        if (value := (getattr(theirs, "rope_parameters", None) or {}).get(name, ours)) != ours:
+            yield f"{name}={value!r}"
+    if theirs.model_type == "olmo2":
+        yield "norms after the blocks"
+    if (scalar := getattr(theirs, "query_pre_attn_scalar", None)) not in (None, getattr(theirs, "head_dim", None)):
+        yield f"query_pre_attn_scalar={scalar}"
 
 
 def _llama(theirs: Any) -> dict[str, Any]:
@@ -80,7 +107,17 @@ def _qwen3(theirs: Any) -> dict[str, Any]:
 
 
 def _mixtral(theirs: Any) -> dict[str, Any]:
-    return {**_llama(theirs), "n_experts": theirs.num_local_experts, "experts_per_token": theirs.num_experts_per_tok}
+    return {**_llama(theirs), **_experts(theirs, "num_local_experts")}
+
+
+def _experts(theirs: Any, many: str) -> dict[str, Any]:
+    """Their router stands before a single expert too; ours does not."""
+    if (n_experts := getattr(theirs, many)) < 2:
+        rule = "a router before one expert is not in our shape"
+        raise ValueError(
+            four_parts("config_of", f"{theirs.model_type} with {many}={n_experts}", rule, "give 2 or more")
+        )
+    return {"n_experts": n_experts, "experts_per_token": theirs.num_experts_per_tok}
 
 
 def _gemma2(theirs: Any) -> dict[str, Any]:
@@ -98,8 +135,7 @@ def _olmo2(theirs: Any) -> dict[str, Any]:
 
 
 def _olmoe(theirs: Any) -> dict[str, Any]:
-    experts = {"n_experts": theirs.num_experts, "experts_per_token": theirs.num_experts_per_tok}
-    return {**_llama(theirs), **experts, "qk_norm": "full", "clip_qkv": theirs.clip_qkv}
+    return {**_llama(theirs), **_experts(theirs, "num_experts"), "qk_norm": "full", "clip_qkv": theirs.clip_qkv}
 
 
 def _deepseek_v2(theirs: Any) -> dict[str, Any]:
@@ -120,8 +156,7 @@ def _deepseek_v2(theirs: Any) -> dict[str, Any]:
         "latent": latent,
         "n_kv_heads": theirs.num_attention_heads,
         "ffn_size": theirs.moe_intermediate_size,
-        "n_experts": theirs.n_routed_experts,
-        "experts_per_token": theirs.num_experts_per_tok,
+        **_experts(theirs, "n_routed_experts"),
         "shared_ffn_size": theirs.n_shared_experts * theirs.moe_intermediate_size,
     }
 

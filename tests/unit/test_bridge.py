@@ -187,6 +187,12 @@ def test_a_shape_that_none_of_theirs_has_is_refused(change):
         to_transformers(Decoder(replace(LLAMA, **change)))
 
 
+@pytest.mark.parametrize("change", [{"window": 8, "windowed_layers": 1}, {"uncomputed": ("rope_type='llama3'",)}])
+def test_what_our_decoder_does_not_compute_has_no_model_of_theirs(change):
+    with pytest.raises(ValueError, match=r"^bridge: norm=.*, window=.*, uncomputed=.*; the bridge knows"):
+        transformers_model(replace(LLAMA, **change))
+
+
 SMALL = {"hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 1, "vocab_size": 50}
 
 

@@ -97,6 +97,9 @@ LATENT = LatentAttention(kv_rank=512, query_rank=None, plain_size=128, rotary_si
         ({"qk_norm": "both"}, "qk_norm='both'; not a known kind; choose from none, head, full$"),
         ({"shared_ffn_size": 64}, "shared_ffn_size=64, n_experts=1; a shared block stands beside experts; "),
         ({"dense_layers": 1}, "dense_layers=1 of 32, dense_ffn_size=None; some first layers .*; give both, or neither"),
+        ({"window": 8}, "window=8, windowed_layers=0 of 32; a window is that of some layers; give both, or neither"),
+        ({"window": 8, "windowed_layers": 33}, "window=8, windowed_layers=33 of 32; "),
+        ({"window": 0, "windowed_layers": 2}, "window=0; window is positive; give window > 0"),
         ({"dense_layers": 32, "dense_ffn_size": 8, "n_experts": 2}, "dense_layers=32 of 32, "),
         (
             {"dense_layers": 1, "dense_ffn_size": 8},

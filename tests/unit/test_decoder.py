@@ -27,7 +27,8 @@ GPT = replace(
     biases=("qkv", "attention_output", "ffn", "head"),
 )
 shapes = pytest.mark.parametrize("config", [SMALL, OLMO, GPT], ids=lambda config: config.name)
-DENSE = [name for name in model_names() if load_model(name).n_experts == 1]
+PRESETS = {name: load_model(name) for name in model_names()}
+DENSE = [name for name, c in PRESETS.items() if (c.n_experts, c.norms_per_layer, c.qk_norm) == (1, 2, "none")]
 
 
 def decoder(config=SMALL, seed=0, dtype=torch.float64):

@@ -229,6 +229,10 @@ def test_wide_heads_have_wide_scores():
             transformers.DeepseekV2Config(attention_bias=True),
             "deepseek_v2 with attention_bias=True; attention_bias=Fal",
         ),
+        (
+            transformers.MixtralConfig(num_local_experts=1, num_experts_per_tok=1),
+            "mixtral with num_local_experts=1; a router before one expert is not in our shape; give 2 or more",
+        ),
         (transformers.LlamaConfig(hidden_act="relu"), "llama with hidden_act='relu'; hidden_act='silu' alone is known"),
     ],
 )
@@ -241,6 +245,50 @@ def test_what_cannot_be_said_is_refused_by_name(theirs, message):
 def test_our_decoder_refuses_what_it_would_compute_otherwise(name):
     with torch.device("meta"), pytest.raises(ValueError, match=r"^Decoder: (norms_per_layer|qk_norm|n_experts)="):
         Decoder(config_of(theirs(name)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (transformers.MistralConfig(), "window=4096"),
+        (transformers.LlamaConfig(**PUBLISHED["Llama 3.1 8B"][1]), "rope_type='llama3'"),
+        (transformers.Phi3Config(partial_rotary_factor=0.75), "partial_rotary_factor=0.75"),
+        (transformers.Qwen2Config(use_sliding_window=True, sliding_window=8, max_window_layers=30), "window=8"),
+        (transformers.GPT2Config(activation_function="gelu"), "activation_function='gelu'"),
+    ],
+)
+def test_our_decoder_refuses_settings_that_change_no_count(settings, what):
+    with torch.device("meta"), pytest.raises(ValueError, match=f"^Decoder: {what}; this decoder computes without that"):
+        Decoder(config_of(settings))
+
+
+def test_what_is_computed_otherwise_has_a_name():
+    gemma = config_of(transformers.Gemma2Config(query_pre_attn_scalar=224))
+    assert gemma.uncomputed[0] == "hidden_activation='gelu_pytorch_tanh'"
+    assert gemma.uncomputed[1:3] == ("attn_logit_softcapping=50.0", "final_logit_softcapping=30.0")
+    assert gemma.uncomputed[3:] == ("query_pre_attn_scalar=224",)
+    assert config_of(theirs("Qwen2.5 7B")).uncomputed == config_of(theirs("OLMo 7B")).uncomputed == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "layers"), [("Mistral 7B", 4096, 32), ("Gemma 2 9B", 4096, 21), ("Qwen2.5 7B", None, 0)]
+)
+def test_windows_are_read_with_their_layers(name, window, layers):
+    shape = config_of(theirs(name))
+    assert (shape.window, shape.windowed_layers) == (window, layers)
+
+
+@pytest.mark.parametrize(("name", "sequence"), [("Mistral 7B", 5000), ("Gemma 2 9B", 9000), ("Gemma 2 9B", 300)])
+def test_scores_behind_a_window_are_not_computed(name, sequence):
+    shape = config_of(theirs(name))
+    each = 2 * (shape.query_size + shape.mixed_size)
+    whole = shape.n_layers - shape.windowed_layers
+    seen = sum(
+        whole * token + shape.windowed_layers * min(token, shape.window) for token in range(1, sequence + 1)
+    )  # under the mask
+    assert forward_flops(shape, sequence=sequence, causal=True).scores == pytest.approx(each * seen / sequence)
+    all_of_them = whole * sequence + shape.windowed_layers * min(sequence, shape.window)
+    assert forward_flops(shape, sequence=sequence).scores == each * all_of_them
 
 
 @pytest.mark.parametrize("preset", READ)

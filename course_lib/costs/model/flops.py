@@ -32,16 +32,17 @@ class ForwardFlops(NamedTuple):
 def forward_flops(config: ModelConfig, *, sequence: int, causal: bool = False) -> ForwardFlops:
     """Operations of one token in a sequence of S: two for each number of a matrix, 4SAD for each layer's scores.
 
-    `causal` counts only the scores that the mask leaves, (S + 1)/2 instead of S; the papers count all. Looking up
-    an embedding, norms, softmax and activation functions are left out.
+    `causal` counts only the scores that the mask leaves, (S + 1)/2 instead of S; the papers count all. In layers with
+    a window no token sees more than that. Looking up an embedding, norms, softmax and activations are left out.
     Source: Narayanan et al. 2021, appendix.
     Raises: ValueError for a sequence below 1.
     """
     _check_positive("forward_flops", sequence=sequence)
-    seen = (sequence + 1) / 2 if causal else sequence
+    whole, windowed = (_seen(sequence, window, causal) for window in (sequence, config.window or sequence))
+    seen = whole * (config.n_layers - config.windowed_layers) + windowed * config.windowed_layers
     return ForwardFlops(
         matrices=2 * sum(count * _multiplied_parameters(kind) for count, kind in config.layer_kinds),
-        scores=2 * seen * (config.query_size + config.mixed_size) * config.n_layers,
+        scores=2 * seen * (config.query_size + config.mixed_size),
         head=2 * config.hidden_size * config.vocab_size,
     )
 
@@ -126,6 +127,12 @@ def chinchilla_model(flops: float) -> tuple[float, float]:
     """
     parameters = sqrt(flops / (6 * CHINCHILLA_RATIO))
     return parameters, chinchilla_tokens(parameters)
+
+
+def _seen(sequence: int, window: int, causal: bool) -> float:
+    """Tokens that a token of a sequence sees on average: the first ones see fewer, under a mask, than a window has."""
+    window = min(window, sequence)
+    return window - (window * (window - 1) / 2 / sequence if causal else 0)
 
 
 def _multiplied_parameters(config: ModelConfig) -> int:
