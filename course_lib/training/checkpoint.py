@@ -32,13 +32,16 @@ def write(content: dict[str, Any], folder: str | Path) -> None:
             torch.save(content, unfinished)
         except RuntimeError as error:  # PyTorch's own, which does not say what stopped it
             if isinstance(error.__context__, OSError):
-                raise OSError(error.__context__.errno, error.__context__.strerror, str(path)) from None
+                raise error.__context__ from None
             raise
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once it is whole and on the disk; if it does not get there, it is gone."""
+    """A file that takes the place of `path` once it is whole and on the disk; if it does not get there, it is gone.
+
+    Raises: OSError, naming `path`, if the disk is full, or the system refuses.
+    """
     unfinished = path.with_name(f"{path.name}.unfinished")
     try:
         with open(unfinished, "wb") as file:
@@ -46,6 +49,8 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk does not say whose file it was
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -192,6 +192,28 @@ def test_what_one_rank_cannot_write_is_one_line_of_all(tmp_path, monkeypatch, ca
     assert err.endswith(f" (on the rank that writes); '{folder}' keeps step 2: the same command goes on from there\n")
 
 
+class Full:
+    def write(self, content):
+        raise OSError(28, "No space left on device")
+
+
+def full_while_written(content, file, save=torch.save):
+    save(content, Full())
+
+
+def full_at_the_end(descriptor):
+    Full().write(b"")
+
+
+@pytest.mark.parametrize("full", [("torch.save", full_while_written), ("os.fsync", full_at_the_end)], ids=str)
+def test_what_stopped_a_save_is_said_with_the_file_s_name(tmp_path, monkeypatch, full):
+    monkeypatch.setattr(*full)
+    (tmp_path / FILE).write_bytes(b"before")
+    with pytest.raises(OSError, match=r"No space left on device: .*trainer.pt"):
+        checkpoint.write({"model": torch.zeros(3)}, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE] and (tmp_path / FILE).read_bytes() == b"before"
+
+
 def damaged(path, how):
     content = bytearray(path.read_bytes())
     if how == "truncated":

@@ -103,7 +103,7 @@ def test_an_interrupted_save_leaves_the_last_one_whole(tmp_path, monkeypatch):
 
     def half(content, file):
         file.write(b"half")
-        raise OSError("no space left on device")
+        raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(torch, "save", half)
     with pytest.raises(OSError, match="no space left"):
