@@ -34,6 +34,14 @@ def test_of_a_long_text_both_ends_are_kept_and_the_rest_is_counted(piece):
     assert sum(map(len, transcript._printed[2]._tail)) < 50_000 + piece  # no memory for what is not shown
 
 
+def test_a_text_that_just_fits_is_whole():
+    transcript = Transcript(4)
+    transcript.add(0, "x" * 100_000)
+    assert transcript.text() == f"rank 0 │ {'x' * 100_000}\n"
+    transcript.add(0, "y")
+    assert "\nrank 0 │ … 1 characters are left out here …\n" in transcript.text()
+
+
 def test_a_long_value_is_cut_too():
     transcript = Transcript(1)
     transcript.show_value(0, "z" * MEGABYTE)
