@@ -159,7 +159,7 @@ def is_ours(name):
     return (config.n_experts, config.norms_per_layer, config.qk_norm) == (1, 2, "none")
 
 
-@pytest.mark.parametrize("name", filter(is_ours, model_names()))
+@pytest.mark.parametrize("name", [name for name in model_names() if is_ours(name)])
 def test_the_formulas_table_has_as_many_parameters_on_every_rank(name):
     """`costs` says by formula what a rank of a pipeline holds; the layout says it of the real model's tensors."""
     config, model = decoder(name)
