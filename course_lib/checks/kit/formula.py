@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import by_the_library, wrong_kind
 from course_lib.checks.kit.sheet import wrong_numbers
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
@@ -141,9 +142,9 @@ def _verdict(
     want = formula.answer(asked)
     where = f"{case} ({shown})" if (shown := formula.show(asked)) else str(case)
     if _equal(got, want, formula.tolerance):
-        return f"{where}: right, but by {library}: this exercise asks you to write it" if library else None
+        return f"{where}: {copied}" if (copied := by_the_library(library)) else None
     if isinstance(got, str):
-        return f"{where}: returned {got}, not a number: is there a return on every path?"
+        return f"{where}: {wrong_kind(got, 'a number')}"
     slack = max(formula.tolerance, 1e-9)
     reason = next((says for says, wrong in wrong_numbers(formula.slips) if _equal(got, wrong(asked), slack)), "")
     if got is None or want is None:

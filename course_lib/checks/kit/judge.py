@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import wrong_kind, wrong_means
 from course_lib.checks.kit.signature import Puzzle, diagnose, only_own_part
 from course_lib.checks.kit.spec import Case, Level
 from course_lib.comm import ledger
@@ -105,7 +106,7 @@ def _wrong_values(reports: tuple[_Report, ...], puzzle: Puzzle, book: Ledger) ->
 def _wrong_form(tensors: _Tensors, case: Case, reports: tuple[_Report, ...]) -> str | None:
     for rank, report in enumerate(reports):
         if not isinstance(report.result, Tensor):
-            return f"rank {rank} returned {report.result}, not a tensor: is there a return on every path?"
+            return f"rank {rank} {wrong_kind(report.result, 'a tensor')}"
         got, want = tuple(report.result.shape), tensors.shape(case, rank)
         if got != want:
             return f"rank {rank} returned shape {got}, expected {want}"
@@ -133,9 +134,9 @@ def _wrong_means(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
     if foreign:
         means = " and ".join(f"comm.{name}" for name in sorted(tensors.allowed)) or "comm.isend and comm.irecv"
         return f"right values, but by comm.{min(foreign)}: this exercise asks you to build it from {means}"
-    if case.world_size > 1 and tensors.cost(case).total_bytes and not _total_sent(book):
-        return "right values, but nothing is in the ledger: use comm.isend and irecv, not torch.distributed's own calls"
-    return unmatched(book.events)
+    sends = tensors.cost(case).total_bytes > 0
+    means = "comm.isend and irecv, not torch.distributed's own calls"
+    return wrong_means(book, means) if sends else unmatched(book.events)
 
 
 def _too_much(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
@@ -159,7 +160,3 @@ def over_cost(cost: CommTime, events: Sequence[Event], world_size: int) -> str |
             meaning = explain(got / limit, world_size, _TRAFFIC[name])
             return f"{text}; {meaning}" if meaning else text
     return None
-
-
-def _total_sent(book: Ledger) -> int:
-    return sum(map(sum, book.matrix()))

@@ -19,10 +19,11 @@ import torch
 from course_lib.checks.kit.gradients import agree, differing, malformed
 from course_lib.checks.kit.probe import ProbeExercise, Says, Slips
 from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.said import plural, wrong_kind, wrong_means
 from course_lib.checks.kit.scene import Report, Scene, in_dtype, together
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
-from course_lib.comm.traces import sent_by_pair, unmatched
+from course_lib.comm.traces import sent_by_pair
 from course_lib.ranks.report import RankError
 from course_lib.verify.causes import OF_GRADIENTS, Causes
 from course_lib.verify.ratios import exactly
@@ -86,7 +87,7 @@ def step_exercise(
         reason = (
             first(case, found, reports)
             or wrong_values(found, reports, possible(causes, case, twice), words, roughly if case.look else None)
-            or _wrong_means(reports, book, words.means)
+            or wrong_means(book, words.means)
             or also(case, found, reports)
             or (_wrong_traffic(book, sent(case), words.traffic) if case.look and sent else None)
             or (look(case, found, reports, book) if case.look else None)
@@ -174,19 +175,13 @@ def _wrong_loss(scene: Scene, reports: Sequence[Report], words: Words, tolerance
     for rank in scene.told:
         loss, where = reports[rank].loss, f"right gradients, but the loss on rank {rank}"
         if isinstance(loss, str):
-            advice = "is there a return on every path?" if loss == "NoneType" else "return loss.item()"
-            return f"right gradients, but rank {rank} returned {loss}, not the loss as a number: {advice}"
+            advice = ": return loss.item()" * (loss != "NoneType")
+            return f"right gradients, but rank {rank} {wrong_kind(loss, 'the loss as a number')}{advice}"
         if not isfinite(loss):
             return f"{where} is {loss}{f': {words.nan}' * (words.nan != TOO_EARLY)}"
         if not isclose(loss, want, rel_tol=tolerance):
             return f"{where} is {exactly(loss / want)} that of all rows{words.loss}"
     return None
-
-
-def _wrong_means(reports: Sequence[Report], book: Ledger, means: str) -> str | None:
-    if len(reports) > 1 and not any(event.kind == "send" for event in book.events):
-        return f"right values, but nothing is in the ledger: use {means}"
-    return unmatched(book.events)
 
 
 def _too_much_at_once(scene: Scene, reports: Sequence[Report], too_much: str) -> str | None:
@@ -215,4 +210,4 @@ def _wrong_traffic(book: Ledger, want: Sent, advice: str) -> str | None:
 
 
 def _messages(number: int, nbytes: int) -> str:
-    return f"{number} message{'s' * (number != 1)} of {nbytes} bytes in all" if number else "nothing"
+    return f"{plural(number, 'message')} of {nbytes} bytes in all" if number else "nothing"

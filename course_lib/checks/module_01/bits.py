@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.verify.numbers import number_of
@@ -109,7 +110,7 @@ def verdict(case: Patterns, numbers: list[Number], reports: tuple[Any, ...], boo
     if all(map(_alike, got, want)):
         return f"{case}: {first} is {want[wrong[0]]:g}, you read {got[wrong[0]]:g}: the sign of zero is lost"
     if isinstance(got[wrong[0]], str):
-        return f"{case}: {first} returned {got[wrong[0]]}, not a number: is there a return on every path?"
+        return f"{case}: {first} {wrong_kind(got[wrong[0]], 'a number')}"
     for says, of in SLIPS[case.kind].items():
         if all(_alike(got[i], of(numbers[i])) for i in range(len(want))):
             return f"{case}: {len(wrong)} of {len(want)} patterns are wrong: {says}"

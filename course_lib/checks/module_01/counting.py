@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from course_lib.checks.kit.formula import Amounts, Call, Formula, formula_exercise
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_01 import draw
 from course_lib.checks.module_01.draw import Shape
@@ -159,7 +160,7 @@ def _run(kind: Shape, *, recompute: bool, batch: int = 0) -> Call:
 KEPT = Formula(
     name="number of bytes",
     answer=lambda g: g.right,
-    show=lambda g: f"{g.batch} sequence{'s' * (g.batch > 1)} of {g.sequence}, {draw.words(g.c)}",
+    show=lambda g: f"{plural(g.batch, 'sequence')} of {g.sequence}, {draw.words(g.c)}",
     amounts=tensors_of,
     slips={
         "recompute is not looked at: a layer keeps its input alone": lambda g: g.c.n_layers * g.whole,

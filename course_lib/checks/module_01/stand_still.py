@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 
@@ -66,7 +67,7 @@ def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -
     """The weights must be those of a training that never rounds, rounded once."""
     got, input_changed = reports[0]
     if not isinstance(got, Tensor):
-        return f"{case}: returned {got}, not a tensor: is there a return on every path?"
+        return f"{case}: {wrong_kind(got, 'a tensor')}"
     if got.shape != run.weights.shape or got.dtype != torch.bfloat16:
         kind = f"{str(got.dtype).removeprefix('torch.')} of shape {tuple(got.shape)}"
         return f"{case}: returned {kind}, expected bfloat16 as the weights: only the copy has 32 bits"

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from course_lib.checks.kit.judge import over_cost
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind, wrong_means
 from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
-from course_lib.comm.traces import unmatched
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.split import split_sizes
@@ -37,7 +37,7 @@ class Training:
     look: Look = "values"
 
     def __str__(self) -> str:
-        return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {self.length} weights, {self.steps} steps"
+        return f"{plural(self.world_size, 'rank')}, {self.length} weights, {self.steps} steps"
 
 
 class Run(NamedTuple):
@@ -68,11 +68,6 @@ def draw(case: Training, seed: int) -> Run:
         return (signs * size * 12 / 128).bfloat16()
 
     return Run(weights.bfloat16(), [[gradient(rank) for rank in range(case.world_size)] for _ in range(case.steps)])
-
-
-def _warm_up() -> None:
-    """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
-    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 
 
 def train(function: Callable[..., Any], run: Run) -> Report:
@@ -106,7 +101,7 @@ def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -
     if reason is None and any(report.input_changed for report in reports):
         reason = "right weights, but the input was overwritten: start from a copy"
     if reason is None:
-        reason = unmatched(book.events) or _wrong_means(book)
+        reason = wrong_means(book, "comm's collectives, not torch.distributed's own")
     if reason is None and case.look == "memory":
         reason = _kept_too_much(case, reports)
     if reason is None and case.look == "bytes":
@@ -117,7 +112,7 @@ def _verdict(case: Training, run: Run, reports: tuple[Any, ...], book: Ledger) -
 def _wrong_form(case: Training, reports: Sequence[Report]) -> str | None:
     for rank, report in enumerate(reports):
         if not isinstance(report.result, Tensor):
-            return f"rank {rank} returned {report.result}, not a tensor: is there a return on every path?"
+            return f"rank {rank} {wrong_kind(report.result, 'a tensor')}"
         found = str(report.result.dtype).removeprefix("torch."), tuple(report.result.shape)
         if found != ("bfloat16", (case.length,)):
             return f"rank {rank} returned {found[0]} of shape {found[1]}, expected bfloat16 of shape {(case.length,)}"
@@ -172,12 +167,6 @@ def _rounded(got: Tensor, exact: Tensor) -> bool:
     """Whether bf16 numbers are as near to exact ones as 8 bits allow."""
     half_a_step = torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - 9)
     return bool(((got.float() - exact).abs() <= 1.001 * half_a_step).all())
-
-
-def _wrong_means(book: Ledger) -> str | None:
-    if book.world_size > 1 and not any(event.kind == "send" for event in book.events):
-        return "right values, but nothing is in the ledger: use comm's collectives, not torch.distributed's own"
-    return None
 
 
 def _kept_too_much(case: Training, reports: Sequence[Report]) -> str | None:
@@ -240,7 +229,7 @@ _ZERO_1 = ProbeExercise(
     inputs=draw,
     probe=train,
     verdict=_verdict,
-    warm_up=_warm_up,
+    warm_up=import_optimizers,
     levels={
         "values": Level(
             points=2,

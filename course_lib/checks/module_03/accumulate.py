@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from course_lib.checks.kit import models
 from course_lib.checks.kit.gradients import agree
 from course_lib.checks.kit.models import Kind
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import FP32, Words, causes_of_averages, step_exercise
@@ -39,7 +40,7 @@ class Accumulation:
 
     def __str__(self) -> str:
         rows = ", ".join(map(str, self.rows))
-        ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
+        ranks = plural(self.world_size, "rank")
         return f"{ranks}, micro-batches of {rows} rows, {models.WORDS[self.model]}"
 
 

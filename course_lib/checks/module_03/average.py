@@ -15,6 +15,7 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.judge import over_cost
 from course_lib.checks.kit.models import Kind
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import FP32, causes_of_averages, step_exercise
@@ -34,7 +35,7 @@ class Averaging:
     look: bool = False
 
     def __str__(self) -> str:
-        parts = [f"{self.world_size} rank{'s' * (self.world_size > 1)}", models.WORDS[self.model]]
+        parts = [plural(self.world_size, "rank"), models.WORDS[self.model]]
         parts += [f"buckets of {self.bucket_bytes} bytes"] * bool(self.bucket_bytes)
         parts += [f"{self.lonely} is reached on rank 0 only"] * bool(self.lonely)
         return ", ".join(parts)

@@ -18,6 +18,7 @@ from course_lib.checks.kit.gradients import agree, gradients_on
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.probe import ProbeExercise, Slips
 from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import Report, Scene, number_or_type, together
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Words, causes_of_averages, possible, wrong_values
@@ -53,7 +54,7 @@ class Hunt:
     def __str__(self) -> str:
         if self.look == "diagnosis":
             return "diagnosis"
-        parts = [f"{self.world_size} rank{'s' * (self.world_size > 1)}", models.WORDS[self.model]]
+        parts = [plural(self.world_size, "rank"), models.WORDS[self.model]]
         parts += [f"batches of {', '.join(map(str, self.rows))} rows"] + ["some without a target"] * self.ragged
         parts += [f"{self.accumulation} micro-batches"] * (self.accumulation > 1)
         return ", ".join(parts)
@@ -94,11 +95,6 @@ def _draw(case: Hunt, seed: int) -> Given:
             targets[torch.randperm(rows - 1, generator=generator)[: rows // 2]] = IGNORED
         batches.append((inputs, targets))
     return Given(case, 1 + 10 * seed, batches)
-
-
-def _warm_up() -> None:
-    """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=_RATE)
 
 
 def _attempt(answer: Callable[..., Any], given: Given) -> Trained:
@@ -153,7 +149,7 @@ def hunt(
         inputs=_draw,
         probe=_attempt,
         verdict=verdict,
-        warm_up=_warm_up,
+        warm_up=import_optimizers,
         levels=levels,
         hints=hints,
         slips=slips,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import FP32, Words, causes_of_averages, step_exercise
@@ -43,7 +44,7 @@ class Backward:
     look: bool = False
 
     def __str__(self) -> str:
-        ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
+        ranks = plural(self.world_size, "rank")
         if self.look:
             return f"{ranks}, {LAYERS} layers on the emulated clock"
         return f"{ranks}, {models.WORDS[self.model]}, {self.per_bucket} to a bucket"
@@ -122,8 +123,7 @@ def _loss(model: nn.Module, inputs: Tensor) -> Tensor:
 def _never_waited(case: Backward, given: Scene, reports: Sequence[Report]) -> str | None:
     for rank, report in enumerate(reports):
         if many := report.more["dropped"]:
-            lost = f"{many} all-reduce{'s' * (many > 1)}"
-            return f"rank {rank} launched {lost} and never waited: each handle needs its wait()"
+            return f"rank {rank} launched {plural(many, 'all-reduce')} and never waited: each handle needs its wait()"
     return None
 
 

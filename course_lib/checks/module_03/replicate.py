@@ -15,10 +15,10 @@ from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.said import plural, wrong_means
 from course_lib.checks.kit.spec import Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
-from course_lib.comm.traces import unmatched
 from course_lib.verify.equality import close
 from course_lib.verify.ratios import times
 
@@ -34,7 +34,7 @@ class Wrapping:
     look: Look = "values"
 
     def __str__(self) -> str:
-        return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {models.WORDS[self.model]}"
+        return f"{plural(self.world_size, 'rank')}, {models.WORDS[self.model]}"
 
 
 class _Given(NamedTuple):
@@ -79,10 +79,8 @@ def _attempt(function: Callable[[nn.Module], Any], given: _Given) -> _Report:
 def _verdict(case: Wrapping, given: _Given, reports: tuple[Any, ...], book: Ledger) -> str | None:
     """Values, then whether the model is still the one that the optimizer holds, then bytes."""
     reason = _wrong_values(given, reports) or _wrong_objects(reports)
-    if reason is None and case.world_size > 1 and not any(event.kind == "send" for event in book.events):
-        reason = "right values, but nothing is in the ledger: use comm.broadcast"
     if reason is None:
-        reason = unmatched(book.events)
+        reason = wrong_means(book, "comm.broadcast")
     if reason is None and case.look == "bytes":
         reason = _too_many_bytes(case, reports[0].before, book)
     return f"{case}: {reason}" if reason else None

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from course_lib.checks.kit.formula import watched
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import by_the_library, plural, wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.training.sampler import DistributedSampler
@@ -27,7 +28,7 @@ class Epochs:
 
     def __str__(self) -> str:
         epochs = f"epoch{'s' * (len(self.epochs) > 1)} {', '.join(map(str, self.epochs))}"
-        return f"{_samples(self.samples)} on {self.world_size} rank{'s' * (self.world_size > 1)}, {epochs}"
+        return f"{plural(self.samples, 'sample')} on {plural(self.world_size, 'rank')}, {epochs}"
 
 
 class _Given(NamedTuple):
@@ -91,7 +92,7 @@ def _verdict(case: Epochs, given: _Given, reports: tuple[_Report, ...], book: Le
     """What every sampler must do, then what PyTorch's does, then side effects."""
     strange = next((report.strange for report in reports if report.strange), "")
     if strange:
-        return f"{case}: returned {strange}, not a list of whole numbers: is there a return on every path?"
+        return f"{case}: {wrong_kind(strange, 'a list of whole numbers')}"
     for place, epoch in enumerate(case.epochs):
         served = [report.served[place] for report in reports]
         if reason := _wrong_share(case, served) or _wrong_order(case, given, epoch, served):
@@ -100,9 +101,7 @@ def _verdict(case: Epochs, given: _Given, reports: tuple[_Report, ...], book: Le
     if any(report.random_changed for report in reports):
         changed = "right samples, but PyTorch's own random numbers were seeded"
         return f"{case}: {changed}: dropout would now be the same on all ranks; pass a torch.Generator to randperm"
-    if reports[0].library:
-        return f"{case}: right, but by {reports[0].library}: this exercise asks you to write it"
-    return None
+    return f"{case}: {copied}" if (copied := by_the_library(reports[0].library)) else None
 
 
 def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
@@ -111,8 +110,8 @@ def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
     if len(set(sizes)) > 1:
         most, least = (sizes.index(pick(sizes)) for pick in (max, min))
         return (
-            f"rank {most} has {_samples(sizes[most])}, rank {least} has {sizes[least]}: in its last step rank {most} "
-            f"waits for an all-reduce that rank {least} never calls"
+            f"rank {most} has {plural(sizes[most], 'sample')}, rank {least} has {sizes[least]}: in its last step "
+            f"rank {most} waits for an all-reduce that rank {least} never calls"
         )
     outside = [number for numbers in served for number in numbers if not 0 <= number < case.samples]
     if outside:
@@ -121,10 +120,6 @@ def _wrong_share(case: Epochs, served: Sequence[list[int]]) -> str | None:
     if missing:
         return f"sample {missing[0]} is served by nobody: what does not divide is padded with the first ones again"
     return None
-
-
-def _samples(number: int) -> str:
-    return f"{number} sample{'s' * (number != 1)}"
 
 
 def _wrong_order(case: Epochs, given: _Given, epoch: int, served: Sequence[list[int]]) -> str | None:

@@ -15,6 +15,7 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Scene
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Words, causes_of_averages, step_exercise
@@ -36,7 +37,7 @@ class Shares:
 
     def __str__(self) -> str:
         targets = ", ".join(map(str, self.counted))
-        return f"{self.world_size} rank{'s' * (self.world_size > 1)} with {targets} targets, {models.WORDS[self.model]}"
+        return f"{plural(self.world_size, 'rank')} with {targets} targets, {models.WORDS[self.model]}"
 
 
 def _scene(case: Shares, seed: int) -> Scene:

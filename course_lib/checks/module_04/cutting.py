@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from course_lib.checks.kit.formula import watched
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import by_the_library, plural
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.config import load_model
@@ -31,7 +32,7 @@ class Layers:
     world_size: int = 1
 
     def __str__(self) -> str:
-        return f"{self.text} in {self.stages} stage{'s' * (self.stages > 1)}"
+        return f"{self.text} in {plural(self.stages, 'stage')}"
 
 
 class Report(NamedTuple):
@@ -69,8 +70,7 @@ def verdict(case: Layers, given: tuple[list[int], int], reports: tuple[Any, ...]
     if changed:  # first: what is cut may be the list as it was changed
         right = "right sizes, but " * (reason is None)
         reason = f"{right}your function changed the list `costs`, which is the caller's: work on a copy"
-    if reason is None and library:
-        reason = f"right, but by {library}: this exercise asks you to write it"
+    reason = reason or by_the_library(library)
     return f"{case}{shown}: {reason}" if reason else None
 
 

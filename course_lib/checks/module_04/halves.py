@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from course_lib import comm
 from course_lib.checks.kit import models
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Scene
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import ALL_ZEROS, FP32, Words, step_exercise
@@ -31,7 +32,7 @@ class Halves:
     world_size: int = 2
 
     def __str__(self) -> str:
-        return f"2 ranks, a 6-{self.width}-2 MLP, {self.rows} row{'s' * (self.rows > 1)}"
+        return f"2 ranks, a 6-{self.width}-2 MLP, {plural(self.rows, 'row')}"
 
 
 def build(width: int, seed: int) -> nn.Sequential:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
+from course_lib.checks.kit.said import plural
 from course_lib.costs.comm.pipeline import pipeline_bubble_s, pipeline_in_flight
 from course_lib.schedules import (
     Backward,
@@ -133,7 +134,7 @@ def _wrong_beginning(name: str, lists: Lists, m: int) -> str:
         got = [type(one) for one in instructions].index(Backward)
         want = _in_flight(name, len(lists), m, rank)
         if got != want:
-            forwards = f"{got} forward{'s' * (got != 1)}"
+            forwards = plural(got, "forward")
             return f"rank {rank} begins with {forwards} before its first backward, {_WORDS[name]} with {want}"
     return ""
 
@@ -182,7 +183,7 @@ def _wrong_held(name: str, holds: Sequence[int], m: int, begins: str) -> str | N
     for rank, got in enumerate(holds):
         want = _in_flight(name, p, m, rank)
         if got != want:
-            text = f"rank {rank} holds {got} activation{'s' * (got != 1)} at once, {_WORDS[name]} holds {want}"
+            text = f"rank {rank} holds {plural(got, 'activation')} at once, {_WORDS[name]} holds {want}"
             if all(one == _in_flight(other, p, m, place) for place, one in enumerate(holds)):
                 return f"{text}: is that {_WORDS[other]}?"
             return f"{text}: {begins or 'it begins well, but later does two forwards without a backward between'}"

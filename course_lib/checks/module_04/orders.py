@@ -15,6 +15,7 @@ from course_lib.checks.kit.formula import watched
 from course_lib.checks.kit.gradients import agree, differing, malformed
 from course_lib.checks.kit.models import Tensors
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import by_the_library, import_optimizers, plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import TOO_EARLY
 from course_lib.checks.module_04 import lists
@@ -46,7 +47,7 @@ class Sizes:
 
     def __str__(self) -> str:
         verb = "training on " if self.trains else ""
-        return f"{verb}{self.p} rank{'s' * (self.p > 1)}, {self.m} micro-batch{'es' * (self.m > 1)}"
+        return f"{verb}{plural(self.p, 'rank')}, {self.m} micro-batch{'es' * (self.m > 1)}"
 
 
 class _Given(NamedTuple):
@@ -93,8 +94,7 @@ def _verdict(name: str, case: Sizes, given: _Given, reports: tuple[Any, ...], bo
     """The lists, then bubble and memory, then what was trained."""
     written, library = reports[0].written, reports[0].library
     reason = lists.not_legal(written, case.m) or lists.too_costly(name, written.lists, case.m)
-    if reason is None and library:
-        reason = f"right, but by {library}: this exercise asks you to write it"
+    reason = reason or by_the_library(library)
     if reason is None and any(report.written != written for report in reports):
         reason = "the ranks do not agree on the lists: they may depend on rank, p and m alone"
     if reason is None and case.trains:
@@ -116,9 +116,9 @@ def _wrong_training(name: str, given: _Given, reports: tuple[Any, ...]) -> str |
 
 
 def _warm_up() -> None:
-    """Runs on a rank: the first optimizer of a process imports PyTorch's compiler, which takes seconds."""
-    if dist.get_world_size() > 1:  # on one rank lists are written, nothing is trained
-        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    """Runs on a rank: on one, lists are written and nothing is trained."""
+    if dist.get_world_size() > 1:
+        import_optimizers()
 
 
 _GPIPE = ProbeExercise(

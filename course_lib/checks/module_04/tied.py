@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from course_lib import comm
 from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import ALL_ZEROS, FP32, Words, step_exercise
@@ -45,7 +46,7 @@ class Tied:
     look: bool = False
 
     def __str__(self) -> str:
-        return f"{self.world_size} rank{'s' * (self.world_size > 1)}, {self.batch} x {self.sequence} tokens"
+        return f"{plural(self.world_size, 'rank')}, {self.batch} x {self.sequence} tokens"
 
 
 def _scene(case: Tied, seed: int) -> Scene:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_lib.checks.kit.meter import Meter, Work
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.verify.equality import close, scale_of
@@ -156,7 +157,7 @@ def reference(given: Given, number: int) -> list[Tensor]:
 def _wrong_form(found: dict[str, Any], given: Given) -> str | None:
     for method in ("forward", "backward_input"):
         if not isinstance(found[method], Tensor):
-            return f"{method} returned {_shown(found[method])}, not one tensor: is there a return on every path?"
+            return f"{method} {wrong_kind(_shown(found[method]), 'one tensor')}"
     second = found["backward_weight"]
     if not isinstance(second, list) or len(second) != 2 or not all(isinstance(one, Tensor) for one in second):
         return f"backward_weight returned {_shown(second)}: return two tensors, for the weight and for the bias"
