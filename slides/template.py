@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import linecache
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +32,9 @@ class Picture(Protocol):
     @property
     def text(self) -> str: ...
 
+    @property
+    def kinds(self) -> Sequence[str]: ...
+
 
 class Figures:
     """Saves the pictures of one deck and returns what stands for them in its Markdown."""
@@ -40,7 +43,7 @@ class Figures:
         self.folder, self.relative_to, self.count = folder, relative_to, 0
 
     def picture(self, figure: Picture, style: str = "", *, headline: bool = False) -> str:
-        """Save `figure` and return its <img>, without the figure's own headline: the slide has one.
+        """Save `figure` and return its <img>, without the figure's own headline: the slide has one, and its badges.
 
         `style` is one of the theme's classes for pictures.
         """
@@ -50,7 +53,10 @@ class Figures:
         figure.save(path)
         path.write_text(cropped(path.read_text(), top_in=EDGE_IN if headline else HEADLINE_IN))
         source = path.relative_to(self.relative_to).as_posix()
-        return f'<img class="{style}" src="{source}" alt="{html.escape(" ".join(figure.text.split()))}">'
+        kinds = () if headline else figure.kinds
+        badges = "".join(f'<span class="kind {kind}">{kind}</span>' for kind in kinds)
+        badges = f'<span class="kinds">{badges}</span>' if kinds else ""
+        return f'<img class="{style}" src="{source}" alt="{html.escape(" ".join(figure.text.split()))}">{badges}'
 
 
 def cropped(svg: str, *, top_in: float) -> str:

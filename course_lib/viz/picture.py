@@ -29,6 +29,7 @@ class Picture:
         self.figure = figure
         self.title = f"{title} ({' and '.join(kinds)})" if kinds else title
         self.description = description
+        self.kinds = tuple(kinds)
         with course_style():
             draw_badges(figure.axes[0], title, kinds)
 

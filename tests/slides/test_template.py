@@ -27,6 +27,7 @@ def twice(x):
 
 class Drawing:
     text = 'A ring\nrank 0 says "hello"'
+    kinds = ("measured",)
 
     def save(self, path):
         path.write_text('<svg width="720pt" height="360pt" viewBox="0 0 720 360">')
@@ -73,12 +74,16 @@ def test_a_picture_is_saved_without_its_headline_and_says_itself(tmp_path):
     image = figures.picture(Drawing(), "tall")
     assert 'src="figures/01.svg"' in image and 'class="tall"' in image
     assert 'alt="A ring rank 0 says &quot;hello&quot;"' in image
+    assert image.endswith(
+        '"><span class="kinds"><span class="kind measured">measured</span></span>'
+    )  # its badge is cut off with its headline
     saved = (tmp_path / "figures" / "01.svg").read_text()
     assert 'viewBox="7.2 72 705.6 280.8"' in saved and 'height="280.8pt"' in saved
 
 
 def test_a_picture_may_keep_its_headline(tmp_path):
-    template.Figures(tmp_path, relative_to=tmp_path).picture(Drawing(), headline=True)
+    image = template.Figures(tmp_path, relative_to=tmp_path).picture(Drawing(), headline=True)
+    assert "kind" not in image
     assert 'viewBox="7.2 7.2 705.6 345.6"' in (tmp_path / "01.svg").read_text()
 
 
