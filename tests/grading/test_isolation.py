@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -107,7 +108,8 @@ if {fence == "warden"}:
     isolation.trouble = lambda: "left out"
 isolation.Runs().alone(Path({str(tmp_path / "probe.py")!r}), given="")
 """
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as grader:
+    own = {**os.environ, "TMPDIR": str(tmp_path)}  # whose folder nobody clears away
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=own) as grader:
         started = until(lambda: len(asleep(876503)) >= 4)
         grader.send_signal(signal.SIGKILL)
     assert started

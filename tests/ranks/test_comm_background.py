@@ -181,6 +181,17 @@ def test_computing_and_communication_pass_at_the_same_time(compute_s):
     assert optimizer == pytest.approx([expected - 10e-6] * 4, rel=0.1)
 
 
+def test_what_nobody_waited_for_ends_under_its_clock():
+    def left_behind():
+        x = torch.ones(LENGTH)
+        with comm.emulated(EmulatedClock(inside=TOY, slowdown=SLOWDOWN)):
+            comm.all_reduce_(x, async_op=True)
+        return x.unique().tolist()
+
+    assert run_ranks(left_behind, 4) == [[4.0]] * 4
+    assert ledger().emulated and ledger().span_s == pytest.approx(MESSAGE_S, rel=0.1)
+
+
 def test_a_call_starts_no_earlier_than_its_launch():
     def late():
         with comm.emulated(EmulatedClock(inside=TOY, slowdown=SLOWDOWN)):
