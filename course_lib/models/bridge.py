@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
-from course_lib.models.bridge_config import check_computed, family_of, transformers_model
+from course_lib.models.bridge_config import computed_config, family_of, transformers_model
 from course_lib.models.decoder import Decoder
-from course_lib.models.families import config_of
 
 _LLAMA_LAYER = {  # theirs -> ours
     "input_layernorm": "attention_norm",
@@ -76,8 +75,7 @@ def from_transformers(theirs: nn.Module) -> Decoder:
 
     Raises: ValueError for a model that our decoder cannot be.
     """
-    check_computed(theirs.config)
-    config = config_of(theirs.config)
+    config = computed_config(theirs.config)
     weights = weights_from_transformers(theirs.state_dict(), config)
     model = Decoder(config).to(next(theirs.parameters()).dtype)
     model.load_state_dict(weights, strict=not config.tied)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
-from course_lib.models.families import GPT2_BIASES, OLMO_EPS, require
+from course_lib.models.families import GPT2_BIASES, OLMO_EPS, config_of
 
 Family = Literal["llama", "olmo", "gpt2"]
 
@@ -24,18 +24,6 @@ _TELLING = (
     "uncomputed",
 )
 _NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # OLMo's pad would get no gradient
-_OURS_ALONE: dict[
-    str, dict[str, object]
-] = {  # what our decoder computes; a model of theirs with another value is refused
-    "llama": {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
-    "olmo": {"hidden_act": "silu", "attention_bias": False},
-    "gpt2": {
-        "activation_function": "gelu_new",
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False,
-    },
-}
 
 
 def family_of(config: ModelConfig) -> Family:
@@ -79,20 +67,21 @@ def transformers_model(config: ModelConfig) -> Any:
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**_gpt2_settings(config)))
 
 
-def check_computed(theirs: Any) -> None:
-    """Refuse a model of theirs that our decoder would compute otherwise.
+def computed_config(theirs: Any) -> ModelConfig:
+    """The shape of a model of theirs that our decoder computes alike.
 
     Raises: ValueError for another family, or for a setting that our decoder does not have.
     """
-    if theirs.model_type not in _OURS_ALONE:
+    if theirs.model_type not in get_args(Family):
         rule = "the bridge knows Llama, OLMo and GPT-2"
-        way_out = f"give a model of type {', '.join(_OURS_ALONE)}"
+        way_out = f"give a model of type {', '.join(get_args(Family))}"
         raise ValueError(four_parts("bridge", f"model_type={theirs.model_type!r}", rule, way_out))
-    require("bridge", theirs, **_OURS_ALONE[theirs.model_type])
-    rotary = getattr(theirs, "rope_parameters", None) or {"rope_type": "default"}
-    if rotary["rope_type"] != "default":
-        rule, way_out = "our decoder turns by plain rotary angles", "choose another model"
-        raise ValueError(four_parts("bridge", f"rope_type={rotary['rope_type']!r}", rule, way_out))
+    config = config_of(theirs)
+    if config.uncomputed:
+        values = f"{theirs.model_type} with {', '.join(config.uncomputed)}"
+        raise ValueError(four_parts("bridge", values, "our decoder computes without that", "choose another model"))
+    family_of(config)
+    return config
 
 
 def _llama_settings(config: ModelConfig) -> dict[str, Any]:

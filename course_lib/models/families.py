@@ -38,15 +38,12 @@ def config_of(theirs: Any) -> ModelConfig:
     return ModelConfig(name=name, **read(theirs), **_window(theirs), uncomputed=tuple(_uncomputed(theirs)))
 
 
-def require(operation: str, theirs: Any, **expected: object) -> None:
-    """Refuse settings with any other value; one that is not there has none.
-
-    Raises: ValueError naming the setting.
-    """
+def _require(theirs: Any, **expected: object) -> None:
+    """Refuse settings with any other value; one that is not there has none."""
     for name, value in expected.items():
         if (found := getattr(theirs, name, value)) != value:
             values, way_out = f"{theirs.model_type} with {name}={found!r}", "choose another model"
-            raise ValueError(four_parts(operation, values, f"{name}={value!r} alone is known here", way_out))
+            raise ValueError(four_parts("config_of", values, f"{name}={value!r} alone is known here", way_out))
 
 
 def _window(theirs: Any) -> dict[str, Any]:
@@ -70,7 +67,7 @@ def _uncomputed(theirs: Any) -> Iterator[str]:
 
 def _llama(theirs: Any) -> dict[str, Any]:
     """What nearly all families have, and the biases that Llama's configuration can switch on."""
-    require("config_of", theirs, hidden_act="silu")
+    _require(theirs, hidden_act="silu")
     return {**_decoder(theirs), "biases": _biases(theirs)}
 
 
@@ -121,7 +118,7 @@ def _experts(theirs: Any, many: str) -> dict[str, Any]:
 
 
 def _gemma2(theirs: Any) -> dict[str, Any]:
-    require("config_of", theirs, hidden_activation="gelu_pytorch_tanh")  # gated all the same
+    _require(theirs, hidden_activation="gelu_pytorch_tanh")  # gated all the same
     return {**_decoder(theirs), "biases": _biases(theirs), "norms_per_layer": 4}
 
 
@@ -139,7 +136,7 @@ def _olmoe(theirs: Any) -> dict[str, Any]:
 
 
 def _deepseek_v2(theirs: Any) -> dict[str, Any]:
-    require("config_of", theirs, attention_bias=False, mlp_bias=False)
+    _require(theirs, attention_bias=False, mlp_bias=False)
     latent = LatentAttention(
         kv_rank=theirs.kv_lora_rank,
         query_rank=theirs.q_lora_rank,
@@ -162,7 +159,7 @@ def _deepseek_v2(theirs: Any) -> dict[str, Any]:
 
 
 def _gpt2(theirs: Any) -> dict[str, Any]:
-    require("config_of", theirs, add_cross_attention=False)
+    _require(theirs, add_cross_attention=False)
     return {
         "hidden_size": theirs.n_embd,
         "n_layers": theirs.n_layer,

@@ -20,7 +20,7 @@ from course_lib.models.bridge import (
     weights_from_transformers,
     weights_to_transformers,
 )
-from course_lib.models.bridge_config import check_computed, transformers_model
+from course_lib.models.bridge_config import computed_config, transformers_model
 from course_lib.models.decoder import Decoder
 from tools.paths import ROOT
 
@@ -199,18 +199,24 @@ SMALL = {"hidden_size": 24, "num_attention_heads": 6, "num_hidden_layers": 1, "v
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [
-        (GPT2Config(activation_function="gelu"), "gpt2 with activation_function='gelu'; .*'gelu_new' alone is known"),
-        (GPT2Config(scale_attn_by_inverse_layer_idx=True), "gpt2 with scale_attn_by_inverse_layer_idx=True; "),
-        (LlamaConfig(**SMALL, attention_bias=True), "llama with attention_bias=True; .*=False alone is known"),
+        (
+            GPT2Config(activation_function="gelu"),
+            "bridge: gpt2 with activation_function='gelu'; our decoder computes without that; choose an",
+        ),
+        (GPT2Config(scale_attn_by_inverse_layer_idx=True), "bridge: gpt2 with scale_attn_by_inverse_layer_idx=True; "),
+        (
+            LlamaConfig(**SMALL, attention_bias=True),
+            "bridge: norm='rms', .*, biases=\\('qkv', 'attention_output'\\), .*; the bridge knows the sh",
+        ),
         (
             LlamaConfig(**SMALL, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
-            "rope_type='linear'; our decoder turns by plain rotary angles; choose another",
+            "bridge: llama with rope_type='linear'; our decoder computes without that; choose another model$",
         ),
     ],
 )
 def test_a_setting_that_our_decoder_lacks_is_refused(theirs, message):
-    with pytest.raises(ValueError, match=f"^bridge: {message}"):
-        check_computed(theirs)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        computed_config(theirs)
 
 
 def test_another_kind_of_model_is_refused():
@@ -218,7 +224,7 @@ def test_another_kind_of_model_is_refused():
         model_type = "mamba"
 
     with pytest.raises(ValueError, match=r"^bridge: model_type='mamba'; .*; give a model of type llama, olmo, gpt2$"):
-        check_computed(Other())
+        computed_config(Other())
 
 
 @pytest.mark.parametrize(
