@@ -20,7 +20,7 @@ def broadcast_state(model: nn.Module, group: ProcessGroup | None = None, src: in
     broadcast_tensors([*model.parameters(), *model.buffers()], group, src)
 
 
-def broadcast_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None = None, src: int = 0) -> None:
+def broadcast_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None, src: int) -> None:
     """Copy tensors of rank `src` into those of all other ranks, many of them in one message."""
     with torch.no_grad():
         for bucket in fill([tensor for tensor in tensors if tensor.numel()], BUCKET_BYTES):

@@ -40,6 +40,20 @@ def test_naive_bucketed_and_overlapped_average_the_same(bucket_bytes):
     assert max(max(pair) for pair in run_ranks(three_ways, 3, bucket_bytes)) <= TOLERANCE
 
 
+def seeded_apart():
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    model[1].running_mean.fill_(dist.get_rank() + 5)
+    mine = [x.tolist() for x in model.state_dict().values()]
+    broadcast_state(model)
+    return mine, [x.tolist() for x in model.state_dict().values()]
+
+
+def test_a_state_is_that_of_rank_0_unless_another_is_named():
+    (first, _), (second, _), _ = found = run_ranks(seeded_apart, 3)
+    assert first != second and [after for _, after in found] == [first] * 3
+
+
 def wrapped_again():
     """Three steps: by a wrapper, by a second one around the same model, and by the bare model."""
     model = Perceptron()
