@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check bench notebooks exercises slides release grade grade-all
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos bench notebooks exercises slides release grade grade-all
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -32,6 +32,9 @@ test: setup-dev  ## run everything that Python alone can run (ONLY=04, CHANGED=1
 
 check: setup-dev  ## run the tests, the slide check and the browser test (ONLY=04, or CHANGED=1: what you edited)
 	@$(DEVELOPER) -m tools.check check --only=$(ONLY) --changed=$(CHANGED)
+
+chaos: setup-dev  ## break ranks, cells, training runs and submissions in every known way: a table, in minutes
+	@$(DEVELOPER) -m tests.chaos
 
 bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 	@$(DEVELOPER) tests/benchmarks/run.py

@@ -55,7 +55,7 @@ SLIDES = Step(name="slides", command=(PYTHON, "slides/build.py", "--check"), bes
 SLIDE_TESTS = Step(name="slide check's own tests", command=PYTEST, on=("tests/slides",), beside=True, outside=True)
 UNIT = Step(name="unit tests", command=(*PYTEST, "-n2", "--dist=worksteal"), on=("tests/unit", "tests/notebooks"))
 # Ranks wait for each other much of the time, so two files of them share the cores.
-RANKS = Step(name="rank tests", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/ranks",))
+RANKS = Step(name="rank tests", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
 STRICT = Step(name="notebooks and solutions, strict", command=NBVAL, on=("notebooks", "exercises/solutions"))
 GRADING = Step(name="stubs, mutants, grading", command=(*PYTEST, "-n2", "--dist=loadgroup"), on=("tests/grading",))
 BROWSER = Step(name="browser", command=PYTEST, on=("tests/browser",), outside=True)

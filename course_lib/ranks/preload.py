@@ -31,23 +31,28 @@ _ticks = itertools.count(1)
 
 
 def _tick(*_: object) -> None:
-    if os.getpid() == _SERVER and os.getppid() != _NOTEBOOK:
-        raise SystemExit
+    if os.getpid() != _SERVER:
+        return
+    if os.getppid() != _NOTEBOOK:
+        _leave()
     if next(_ticks) == _IDLE_AFTER_TICKS:
         torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # what a rank would do first, done once for all
 
 
-def _tidy_up() -> None:
-    """Remove what the notebook can no longer remove itself: the ranks' folder, and the server's address."""
+def _leave() -> None:
+    """Remove what the notebook can no longer remove itself, the ranks' folder and the server's address, and end.
+
+    At once, without the interpreter's own end: ranks that are stopped or in C code live until then.
+    """
     if os.getpid() == _SERVER:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
         address = getattr(forkserver._forkserver, "_forkserver_address", "")
         with suppress(OSError):
             os.unlink(address)
             os.rmdir(os.path.dirname(address))
+        os._exit(0)
 
 
-atexit.register(_tidy_up)
+atexit.register(_leave)
 signal.signal(signal.SIGALRM, _tick)
 signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
