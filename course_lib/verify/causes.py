@@ -80,6 +80,7 @@ def in_large_units(ratio: float) -> str:
 class Cause(NamedTuple):
     """What gives a ratio of gradients: as the exercises ask it, and as the ladder's way out."""
 
+    name: str
     ratio: Callable[[int, int], float]  # over p ranks and m micro-batches
     question: str
     way_out: str
@@ -87,23 +88,29 @@ class Cause(NamedTuple):
 
 OF_GRADIENTS = (
     Cause(
+        "sign",
         lambda p, m: -1,
         "a subtraction where an addition belongs?",
         "its sign is turned round: a subtraction where an addition belongs",
     ),
-    Cause(lambda p, m: 0, "nothing wrote into it", "nothing wrote into it"),
-    Cause(lambda p, m: p, "was the sum divided by world_size?", "divide the sum over the ranks by their number"),
+    Cause("nothing", lambda p, m: 0, "nothing wrote into it", "nothing wrote into it"),
     Cause(
+        "summed", lambda p, m: p, "was the sum divided by world_size?", "divide the sum over the ranks by their number"
+    ),
+    Cause(
+        "averaged twice",
         lambda p, m: 1 / p,
         "was it divided by world_size twice?",
         "the average was divided by the number of ranks once more",
     ),
     Cause(
+        "not divided by micro-batches",
         lambda p, m: m,
         "was each loss divided by the number of micro-batches?",
         "divide each micro-batch's loss by their number",
     ),
     Cause(
+        "divided by micro-batches twice",
         lambda p, m: 1 / m,
         "does only one micro-batch count, or was the loss divided twice?",
         "the loss was divided by the number of micro-batches once more, or only one of them counts",

@@ -57,8 +57,8 @@ def assert_same_order(batches: Batches, batch_of: Callable[[int], Batch], steps:
             "seed and epoch decide the order, on any number of ranks",
             "call set_epoch before each epoch" if again else "give all samplers the same seed, each its own rank",
         )
-        kind = "repeated" if again else "other"
-        raise NotEqual(message, rung=DATA_ORDER, name=f"step {step}", rank=0, ratio=None, kind=kind)
+        kind, cause = ("repeated", "set_epoch is forgotten") if again else ("other", "other samplers")
+        raise NotEqual(message, rung=DATA_ORDER, name=f"step {step}", rank=0, ratio=None, kind=kind, causes=[cause])
 
 
 def _fingerprint(batch: Batch) -> str:

@@ -13,6 +13,13 @@ from course_lib.verify.ratios import agrees, in_words
 # model and a few steps that stays below some hundred roundings in float32 (eps 1.2e-7), and below 5e4 of the far
 # smaller ones of float64 (eps 2.2e-16); a real bug is off by a thousandth or more.
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 1e-5}
+_FEW = 8  # differences are too few to say what they look like
+_SPREAD = 30  # of roundings: nine in ten are within so many times the median
+_ROUNDINGS = {  # the median of what rounding once, or a few terms of a sum, does to a number
+    torch.bfloat16: (5e-4, 1e-2),
+    torch.float16: (1e-5, 5e-4),
+    torch.float32: (5e-10, 5e-7),
+}
 _SAME = 1e-3  # deviation below which a guess of how the wrong tensor was made is taken
 
 
@@ -48,7 +55,7 @@ def largest(x: Tensor) -> float:
     return x.abs().max().item() if x.numel() else 0.0
 
 
-def _ratio_of(got: Tensor, want: Tensor, *, within: float = _SAME) -> float | None:
+def ratio_of(got: Tensor, want: Tensor, *, within: float = _SAME) -> float | None:
     """The number r with got = r want, None if there is none."""
     got, want = got.double().flatten(), want.double().flatten()
     if not want.any():
@@ -57,9 +64,29 @@ def _ratio_of(got: Tensor, want: Tensor, *, within: float = _SAME) -> float | No
     return ratio if deviation(got, ratio * want) < within * min(1.0, abs(ratio)) or not got.any() else None
 
 
+def noise(got: Tensor, want: Tensor) -> torch.dtype | None:
+    """The dtype whose rounding a difference looks like: of its size relative to each number, and of both signs.
+
+    Shapes: (N,) each.
+    """
+    error, size = got - want, want.abs()
+    off = (error != 0) & (size > _SAME * largest(want))  # what cancels in a small number is not its own
+    relative = (error[off] / size[off]).abs()
+    if relative.numel() < _FEW or not relative.isfinite().all():
+        return None
+    up = ((error * want)[off] > 0).double().mean().item()
+    middle, most = relative.median().item(), relative.sort().values[int(0.9 * relative.numel())].item()
+    if not 0.2 < up < 0.8 or most > _SPREAD * middle:
+        return None
+    for dtype, (low, high) in _ROUNDINGS.items():
+        if low < middle <= high:
+            return dtype
+    return None
+
+
 def scale_of(got: Tensor, want: Tensor) -> float | None:
     """The ratio of what may be called exact, but None also if it is 1: a scale is not what is wrong then."""
-    ratio = _ratio_of(got, want, within=TOLERANCES[torch.float32])
+    ratio = ratio_of(got, want, within=TOLERANCES[torch.float32])
     return None if ratio is None or agrees(ratio, 1.0) else ratio
 
 
@@ -78,7 +105,7 @@ def signature(got: Tensor, want: Tensor, world_size: int) -> Signature:
     for dtype in (torch.bfloat16, torch.float16):
         if got.dtype != dtype and deviation(got, want) < 2 * torch.finfo(dtype).eps and fits(got, dtype):
             return Signature(words=f"one device's rounded to {name_of(dtype)}", kind="rounded", ratio=1.0)
-    ratio = _ratio_of(got, want)
+    ratio = ratio_of(got, want)
     if ratio is not None and abs(ratio - 1) < _SAME:
         return Signature(words="near one device's, not equal", kind="other", ratio=ratio)
     if ratio is not None:

@@ -7,13 +7,12 @@ AdamW with weight decay and clipping, and a checkpoint, since plain SGD has no s
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import groupby
 
 import torch
-from torch import Tensor
 
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
@@ -21,7 +20,6 @@ from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch, Batches
 from course_lib.verify.climb import (
     ADAMW,
-    AdamWTrace,
     Make,
     Plan,
     SgdTrace,
@@ -29,13 +27,16 @@ from course_lib.verify.climb import (
     adamw,
     climb_alone,
     climb_rank,
+    norms_without_clipping,
 )
-from course_lib.verify.diagnosis import Pair, explain
-from course_lib.verify.equality import TOLERANCES, deviation, largest, name_of
+from course_lib.verify.diagnosis import BYTES, compare_bytes, explain
+from course_lib.verify.equality import TOLERANCES, name_of
+from course_lib.verify.evidence import Evidence
+from course_lib.verify.pairs import RUNGS, all_pairs
+from course_lib.verify.replay import Replay
 
-RUNGS = ("output", "gradients", "gradient norm", "parameters", "loss curve", "AdamW", "save and load")
-_ROUNDINGS = 10  # as many roundings of the model's largest gradient are nothing
-_CLIPPED = 0.5  # of the first gradient's norm is what clipping leaves, so that it does act
+_SAME = 1e-3  # norms this near are one
+_CLIPPED = 0.5  # of the norms is what clipping leaves where all steps have the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Report:
 
     world_size: int
     dtype: torch.dtype
+    narrow: torch.dtype | None  # a lower precision in which the model computes inside
     tolerance: float
     deviations: dict[str, float]  # by rung
     losses: tuple[float, ...]  # of SGD, over the whole batch
@@ -62,7 +64,10 @@ class Report:
         return max(self.deviations.values())
 
     def __str__(self) -> str:
-        head = f"{self.world_size} ranks against one device, {name_of(self.dtype)}, tolerance {self.tolerance:g}"
+        inside = f" ({name_of(self.narrow)} inside)" if self.narrow else ""
+        head = (
+            f"{self.world_size} ranks against one device, {name_of(self.dtype)}{inside}, tolerance {self.tolerance:g}"
+        )
         return "\n".join([head, *(f"  {rung:<14}{found:8.1e}" for rung, found in self.deviations.items())])
 
 
@@ -75,40 +80,60 @@ def assert_parallel_equals(
     steps: int = 3,
     dtype: torch.dtype = torch.float64,
     tolerance: float | None = None,
+    cost: Sequence[int] | None = None,
     rungs: Sequence[str] = RUNGS,
     timeout: float = 60.0,
 ) -> Report:
     """Train by `reference` on one device and by `parallel` on `world_size` ranks; return how far apart they are.
 
     Both make a trainer, model and all, from the configuration that the ladder gives them. They are called under
-    `dtype` as torch's default; rank r is seeded with r, the one device with 0.
+    `dtype` as torch's default; rank r is seeded with r, the one device with 0. Besides one device, ranks are compared
+    with each other: their copies of a parameter are equal bit by bit. `cost` are the bytes that each rank is to send
+    for wrapping and the SGD steps, by a formula of yours; the buffers of the first forward are sent when the ladder
+    looks at the output, which is not in it.
+
+    `steps` are the steps under SGD, under AdamW, and after its checkpoint. What goes wrong in a later one than that is
+    not seen: raise it for what begins late, such as a schedule's end. Without `tolerance` it is that of `dtype`, or of
+    a lower precision in which the model computes inside, as norms and softmax of `transformers` do in float32; then a
+    smaller error than that is not seen either.
 
     Raises: NotEqual on the first rung that fails, and whatever `run_ranks` raises.
     """
     check(dtype, tolerance, rungs)
-    within = TOLERANCES[dtype] if tolerance is None else tolerance
     batch_of = batches.batch if isinstance(batches, Batches) else batches
     plan = Plan(batch_of=batch_of, steps=steps, dtype=dtype)
     alone: Trace = (climb_alone(reference, plan), None)
+    within = _tolerance_of(alone[0].narrow or dtype) if tolerance is None else tolerance
     with tempfile.TemporaryDirectory() if RUNGS[6] in rungs else nullcontext() as folder:
         if RUNGS[5] in rungs or folder:
-            max_norm = _CLIPPED * alone[0].norm or None
-            plan = replace(plan, adamw=replace(ADAMW, max_norm=max_norm), folder=folder)
+            most = norm_that_clips(norms_without_clipping(reference, plan))
+            plan = replace(plan, adamw=replace(ADAMW, max_norm=most), folder=folder)
             alone = (alone[0], adamw(reference, plan, seed=0, stops=False))
         ranks: list[Trace] = run_ranks(climb_rank, world_size, parallel, plan, timeout=timeout)
-    deviations = compare(alone, ranks, rungs, within)
-    first = [trace for trace, _ in ranks]
+    deviations = compare(alone, ranks, rungs, within, Replay(reference, plan))
+    report = _report(alone[0], ranks, deviations, dtype, within)
+    if cost is not None:
+        compare_bytes(report.ledger, cost, ranks[0][0].n_microbatches)
+        deviations[BYTES] = 0.0
+    return report
+
+
+def _report(
+    alone: SgdTrace, ranks: Sequence[Trace], deviations: dict[str, float], dtype: torch.dtype, within: float
+) -> Report:
+    traces, adamw_trace = [trace for trace, _ in ranks], ranks[0][1]
     return Report(
-        world_size=world_size,
+        world_size=len(ranks),
         dtype=dtype,
+        narrow=alone.narrow,
         tolerance=within,
         deviations=deviations,
-        losses=first[0].losses,
-        adamw_losses=ranks[0][1].losses if ranks[0][1] else (),
-        peak_state_bytes=tuple(trace.peak_state_bytes for trace in first),
-        step_s=max(trace.step_s for trace in first),
-        alone_step_s=alone[0].step_s,
-        ledger=Ledger([event for trace in first for event in trace.events], world_size),
+        losses=traces[0].losses,
+        adamw_losses=adamw_trace.losses if adamw_trace else (),
+        peak_state_bytes=tuple(trace.peak_state_bytes for trace in traces),
+        step_s=max(trace.step_s for trace in traces),
+        alone_step_s=alone.step_s,
+        ledger=Ledger([event for trace in traces for event in trace.events], len(ranks)),
     )
 
 
@@ -118,102 +143,55 @@ def check(dtype: torch.dtype, tolerance: float | None, rungs: Sequence[str]) -> 
     if unknown or not rungs:
         values, way_out = f"rungs={tuple(rungs)}", f"choose from {', '.join(RUNGS)}"
         raise ValueError(four_parts("assert_parallel_equals", values, "rungs are known by name, at least one", way_out))
-    if dtype not in TOLERANCES and tolerance is None:
+    if tolerance is None:
+        _tolerance_of(dtype)
+
+
+def _tolerance_of(dtype: torch.dtype) -> float:
+    """How far apart runs in this dtype may be."""
+    if dtype not in TOLERANCES:
         values, rule = f"dtype={name_of(dtype)}", "only float64 and float32 have a tolerance that holds for every model"
         raise ValueError(four_parts("assert_parallel_equals", values, rule, "give tolerance="))
+    return TOLERANCES[dtype]
 
 
-def compare(alone: Trace, ranks: Sequence[Trace], rungs: Sequence[str], tolerance: float) -> dict[str, float]:
+def norm_that_clips(norms: Sequence[float]) -> float | None:
+    """A limit that clips some steps and not others; else one that clips all; None if there is no gradient.
+
+    >>> norm_that_clips([4.0, 1.0, 2.0]), norm_that_clips([3.0, 3.0]), norm_that_clips([0.0])
+    (2.0, 1.5, None)
+    """
+    low, high = min(norms), max(norms)
+    if high - low <= _SAME * high:
+        return _CLIPPED * high or None
+    return (low * high) ** 0.5 or _CLIPPED * high
+
+
+def compare(
+    alone: Trace, ranks: Sequence[Trace], rungs: Sequence[str], tolerance: float, replay: Replay
+) -> dict[str, float]:
     """The largest deviation on each rung.
 
-    Raises: NotEqual for the first pair that is further apart than `tolerance`.
+    Raises: NotEqual for the first rung that has a pair further apart than `tolerance`.
     """
-    deviations = {rung: 0.0 for rung in RUNGS if rung in rungs}
-    sgd_traces = [trace for trace, _ in ranks]
-    pairs = chain(_sgd_pairs(alone[0], sgd_traces), _adamw_pairs(alone, [trace for _, trace in ranks]))
-    for pair in pairs:
-        if pair.rung not in rungs:
+    deviations, below = {rung: 0.0 for rung in RUNGS if rung in rungs}, ""
+    for rung, group in groupby(all_pairs(alone, ranks), key=lambda pair: pair.rung):
+        pairs = list(group)
+        wrong = [pair for pair in pairs if not pair.holds(tolerance)]
+        if rung not in rungs:
+            below = below or (rung if wrong else "")
             continue
-        found = _distance(pair)
-        if not found <= (0.0 if pair.exact else tolerance):  # so that a NaN is refused too
-            raise explain(pair, alone[0], sgd_traces, tolerance)
-        deviations[pair.rung] = max(deviations[pair.rung], found)
+        if wrong:
+            evidence = Evidence(
+                wrong=[pair for pair in wrong if pair.replica == wrong[0].replica],
+                right=frozenset(pair.name for pair in pairs) - {pair.name for pair in wrong},
+                alone=alone[0],
+                ranks=[trace for trace, _ in ranks],
+                adamw=[trace for _, trace in ranks if trace],
+                replay=replay,
+                tolerance=tolerance,
+                below=below,
+            )
+            raise explain(evidence)
+        deviations[rung] = max(pair.distance() for pair in pairs)
     return deviations
-
-
-def _distance(pair: Pair) -> float:
-    """The deviation of a pair; infinite if one is missing where the other is, or the shapes differ."""
-    if pair.got is None or pair.want is None:
-        return 0.0 if pair.got is pair.want else float("inf")
-    return deviation(pair.got, pair.want, pair.scale) if pair.got.shape == pair.want.shape else float("inf")
-
-
-def _sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
-    """What SGD left behind, rung by rung. A trained parameter without a gradient counts as one whose gradient is 0."""
-    for rank, trace in enumerate(ranks):
-        yield Pair("output", "output", rank, trace.output, alone.output)
-    vanishing = _vanishing_gradients(alone)
-    for rank, trace in enumerate(ranks):
-        for name in _trainable(alone):
-            zero = torch.zeros_like(alone.start[name])
-            got, want = (one.gradients.get(name, zero) for one in (trace, alone))
-            yield Pair("gradients", name, rank, got, want, scale=vanishing.get(name, 0.0))
-        for name in sorted(trace.gradients.keys() - _trainable(alone)):
-            yield Pair("gradients", name, rank, trace.gradients[name], None)
-    for rank, trace in enumerate(ranks):
-        yield Pair("gradient norm", "norm", rank, numbers([trace.norm]), numbers([alone.norm]))
-    yield from _state_pairs("parameters", [trace.end for trace in ranks], alone.end, alone.frozen, vanishing)
-    for rank, trace in enumerate(ranks):
-        yield Pair("loss curve", "loss", rank, numbers(trace.losses), numbers(alone.losses))
-
-
-def _adamw_pairs(alone: Trace, ranks: Sequence[AdamWTrace | None]) -> Iterator[Pair]:
-    """What AdamW left behind: before the checkpoint, and after it."""
-    first, want = alone
-    traces = [trace for trace in ranks if trace]
-    if want is None:
-        return
-    k, vanishing = len(first.losses), _vanishing_gradients(first)
-    for rung, losses in ((RUNGS[5], slice(0, k)), (RUNGS[6], slice(k, None))):
-        half = rung == RUNGS[5]
-        ends = [trace.half if half else trace.end for trace in traces]
-        yield from _state_pairs(rung, ends, want.half if half else want.end, first.frozen, vanishing)
-        for rank, trace in enumerate(traces):
-            yield Pair(rung, "loss", rank, numbers(trace.losses[losses]), numbers(want.losses[losses]))
-
-
-def _state_pairs(
-    rung: str,
-    ranks: Sequence[dict[str, Tensor]],
-    want: dict[str, Tensor],
-    frozen: Sequence[str],
-    scales: Mapping[str, float],
-) -> Iterator[Pair]:
-    """Parameters and buffers of each rank against one device's; frozen ones must not have changed by a bit."""
-    for rank, state in enumerate(ranks):
-        for name in [*want, *sorted(state.keys() - want.keys())]:
-            got, scale = state.get(name), scales.get(name, 0.0)
-            yield Pair(rung, name, rank, got, want.get(name), exact=name in frozen, scale=scale)
-
-
-def _vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
-    """Parameters whose gradient is 0 by mathematics, with the model's largest gradient, whose rounding they hold.
-
-    A key's bias is one: it adds the same to all scores of a query, which the softmax does not see.
-    """
-    most = max(map(largest, alone.gradients.values()), default=0.0)
-    return {
-        name: most
-        for name, gradient in alone.gradients.items()
-        if 0 < largest(gradient) < _ROUNDINGS * torch.finfo(gradient.dtype).eps * most
-    }
-
-
-def _trainable(trace: SgdTrace) -> list[str]:
-    """The parameters that are not frozen: what has a gradient on one device, or could have."""
-    return [name for name in trace.parameter_names if name not in trace.frozen]
-
-
-def numbers(values: Sequence[float]) -> Tensor:
-    """A tensor that holds Python's floats without rounding."""
-    return torch.tensor(values, dtype=torch.float64)

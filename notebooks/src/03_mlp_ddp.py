@@ -329,7 +329,7 @@ for rungs in (["AdamW"], ["parameters"], RUNGS[:5]):
     print(*first_fall(mlp_alone, bug, mlp_on_ranks, task, rungs, world_size=3), sep="\n    ")
 
 # %% [markdown]
-# Under AdamW the weights are off by a few parts in ten thousand: it divides each gradient by its own typical size. Under SGD they are off hundreds of times more. Neither says why. The gradient does, before any optimizer: 3.0 times one device's, on three ranks. (The advice on an upper rung supposes that the lower ones passed; we skipped them.)
+# Under AdamW the weights are off by less than a thousandth: it divides each gradient by its own typical size. Under SGD they are off more than a hundred times as much. Neither says why; both send you down, to a rung that we skipped. There is the gradient, before any optimizer: 3.0 times one device's, on three ranks.
 #
 # ## 7 · Measure
 #

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from ladder_models import EVEN, TEXT, UNEVEN, Replicated, Toy, alone, data_parallel, in_parts, some_ignored
+from torch import nn
 
 from course_lib import ranks
 from course_lib.config import ModelConfig
@@ -19,7 +21,9 @@ from course_lib.models.mlp import MLP
 from course_lib.training.batches import Batches
 from course_lib.training.trainer import Trainer
 from course_lib.units import MiB
-from course_lib.verify import RUNGS, assert_parallel_equals
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+from course_lib.verify.diagnosis import BYTES, compare_bytes
+from course_lib.verify.ladder import norm_that_clips
 
 GPT = ModelConfig(
     name="small GPT",
@@ -135,6 +139,73 @@ def test_bytes_are_those_of_training_alone_and_memory_is_weights_and_gradients()
         assert report.ledger.messages(rank) == sum(call.messages[rank] for call in expected)
     assert report.ledger.events == ranks.ledger().events  # what the ladder sends for itself is not in it
     assert set(report.peak_state_bytes) == {2 * 8 * sum(lengths)}
+
+
+def sends(accumulation, no_sync=True):
+    """A sound trainer of the plain toy, which may forget no_sync."""
+
+    def parallel(config):
+        trainer = in_parts(config, accumulation)
+        if not no_sync:
+            trainer.model.no_sync = nullcontext
+        return trainer
+
+    return parallel
+
+
+def test_bytes_follow_the_formula_that_is_given():
+    lengths, world_size, steps = [p.numel() for p in Toy().parameters()], 2, 3
+    gather = partial(comm_time, "all_gather", "ring", world_size=world_size, itemsize=8)
+    calls = [
+        ddp_wrapping([([*lengths, 30], 8), ([16], 1)], world_size=world_size),
+        *[ddp_step(lengths, world_size=world_size, itemsize=8)] * steps,
+        *[ddp_wrapping([([30], 8), ([16], 1)], world_size=world_size)] * (steps - 1),  # the ladder's look took one
+        *[gather(length=count * world_size) for count in (2, 1)] * steps,
+    ]
+    cost = [sum(call.sent_bytes[rank] for call in calls) for rank in range(world_size)]
+    report = assert_parallel_equals(alone, sends(3), EVEN, world_size=2, cost=cost, rungs=RUNGS[:5])
+    assert report.deviations[BYTES] == 0.0 and str(report).endswith(" 0.0e+00")
+    message = r"bytes that rank 0 sends: [\d,]+, by the formula [\d,]+, 2.\d+ x it; .* all but the last under no_sync"
+    with pytest.raises(NotEqual, match=message) as caught:
+        assert_parallel_equals(alone, sends(3, no_sync=False), EVEN, world_size=2, cost=cost, rungs=RUNGS[:5])
+    assert (caught.value.rung, caught.value.causes) == (BYTES, ("sent in every micro-batch",))
+    with pytest.raises(NotEqual, match="by the formula .*; the formula counts something that is not sent"):
+        compare_bytes(report.ledger, [10**9] * 2, 1)
+
+
+class Norm32(nn.Module):
+    """A norm as `transformers` has it: in float32, whatever the model is in."""
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def normed(*, ratio=1.0):
+    model = Toy()
+    model.inner = nn.Sequential(model.inner, Norm32())
+    if ratio != 1.0:
+        model.head.weight.register_hook(lambda gradient: gradient * ratio)
+    return model
+
+
+def test_float32_inside_a_float64_run_is_recognised_and_said():
+    def reference(config):
+        return Trainer(normed(), config)
+
+    report = assert_parallel_equals(reference, lambda config: Replicated(normed(), config), UNEVEN, world_size=3)
+    assert (report.narrow, report.tolerance) == (torch.float32, 1e-5)
+    assert 1e-11 < report.max_deviation <= 1e-5
+    assert str(report).startswith("3 ranks against one device, float64 (float32 inside), tolerance 1e-05")
+    with pytest.raises(NotEqual, match="gradients, head.weight on rank 0: 2.0 x .* within 1e-05; "):
+        assert_parallel_equals(reference, lambda config: Replicated(normed(ratio=2.0), config), UNEVEN, world_size=3)
+
+
+@pytest.mark.parametrize(
+    ("norms", "limit"), [([4.0, 1.0, 2.0], 2.0), ([3.0, 3.0], 1.5), ([0.0, 2.0], 1.0), ([0.0, 0.0], None)]
+)
+def test_clipping_acts_in_one_step_and_not_in_another_where_it_can(norms, limit):
+    assert norm_that_clips(norms) == limit
 
 
 def test_fewer_rungs_train_less():

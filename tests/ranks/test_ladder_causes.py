@@ -48,7 +48,12 @@ def on_rank_2(change):
 
 GRADIENTS = "gradients, head.weight on rank 0: "
 SPOILS = {
-    "summed": (lambda g, _: g * 4, 4.0, "ratio", "4.0 x one device's.* divide the sum over the ranks by their number$"),
+    "summed": (
+        lambda g, _: g * 4,
+        4.0,
+        "ratio",
+        "4.0 x one device's.* head.weight alone: divide the sum over the ranks by their number$",
+    ),
     "twice": (lambda g, _: g / 4, 0.25, "ratio", "1/4 of one device's.* was divided by the number of ranks once more$"),
     "sign": (lambda g, _: -g, -1.0, "ratio", "-1.0 x one device's.* its sign is turned round"),
     "zero": (lambda g, _: g * 0, 0.0, "zero", "zero, deviation 1;.* nothing wrote into it$"),
@@ -70,7 +75,12 @@ SPOILS = {
         "rounded",
         "one device's rounded to bfloat16.* in the gradient's own dtype$",
     ),
-    "another": (lambda g, _: g.abs(), None, "other", "no multiple of one device's.* all ranks hold the same one"),
+    "another": (
+        lambda g, _: g.abs(),
+        None,
+        "other",
+        "no multiple of one device's.* wrong is only head.weight: what is",
+    ),
 }
 
 
@@ -105,7 +115,7 @@ def test_one_rank_alone_is_named():
 
 
 def test_ranks_that_do_not_agree_are_told_to_average():
-    with pytest.raises(NotEqual, match="on rank 2: no multiple .* the ranks hold different ones: average it"):
+    with pytest.raises(NotEqual, match="on rank 2: no multiple .* only rank 2 holds a wrong one: it was changed there"):
         climb(lambda config: Spoiled(config, on_rank_2(torch.abs), "inner.bias"))
 
 
@@ -119,10 +129,24 @@ def test_a_ratio_with_two_causes_names_both():
 
 def test_what_goes_wrong_later_is_found_on_a_later_rung():
     with pytest.raises(
-        NotEqual, match="parameters, embedding.weight on rank 0: near one .* the first step's gradients are right"
+        NotEqual,
+        match="parameters, embedding.weight .* inner.weight alone by exactly 2.0 x: it is scaled",
     ) as e:
         climb(lambda config: Spoiled(config, lambda g, calls: g * (2 if calls > 1 else 1), "inner.weight"))
     assert e.value.rung == "parameters"
+    with pytest.raises(NotEqual, match="parameters, .* the first step's gradients are right: look at the update") as e:
+        climb(lambda config: Spoiled(config, lambda g, calls: g * (2 if calls > 2 else 1), "inner.weight"))
+    assert e.value.rung == "parameters"
+
+
+def test_a_lower_rung_that_was_left_out_is_said_to_be_wrong_already():
+    def summed(config):
+        return Spoiled(config, lambda g, _: g * 4)
+
+    for rung in ("AdamW", "parameters"):
+        with pytest.raises(NotEqual, match=f"{rung}, .* the rung below, gradients, was left out and fails") as e:
+            assert_parallel_equals(alone, summed, EVEN, world_size=2, rungs=(rung,))
+        assert e.value.causes == ("a rung below",)
 
 
 class OtherNorm(Replicated):
@@ -167,11 +191,11 @@ class Backwards(Replicated):
             "gradient norm",
             "gradient norm, norm on rank 0: 2.0 x .* do not add their squares over the ranks$",
         ),
-        (OtherBuffer, "parameters", "parameters, embedding.weight on rank 0: near one .* look at the update"),
+        (OtherBuffer, "parameters", "parameters, embedding.weight on rank 0: near one .* right and positions wrong"),
         (LocalLoss, "loss curve", "loss curve, loss on rank 1: .* report the mean over the targets of all ranks"),
         (WrongDecay, "AdamW", "AdamW, embedding.weight on rank 0: .* weight decay"),
-        (Forgetful, "save and load", "save and load, .* on rank 0: .* save and load the optimizer's state"),
-        (Backwards, "output", "output on rank 0: .* give each rank its own share of the batch"),
+        (Forgetful, "save and load", "save and load, .* on rank 0: .* loses the optimizer's state half-way ends up"),
+        (Backwards, "output", "output on rank 0: .* in the order 6, 5, 4, 3, 2, 1, 0: put the shares together in rank"),
     ],
 )
 def test_each_rung_has_its_way_out(trainer, rung, message):
@@ -226,6 +250,26 @@ def test_frozen_parameters_have_no_gradient_and_do_not_change_by_a_bit():
     )
     with pytest.raises(NotEqual, match=message):
         climb(lambda config: Thaws(config, gradient=False), frozen)
+
+
+class Nudged(Replicated):
+    """One rank's copy drifts by the last bit."""
+
+    def update(self):
+        super().update()
+        if dist.get_rank() == 2:
+            bias = self.local.parameters["inner.bias"].data
+            bias[0] = torch.nextafter(bias[0], bias.new_tensor(9.0))
+
+
+def test_copies_are_compared_bit_by_bit():
+    message = (
+        r"parameters, inner.bias on rank 2: not the first rank's copy to the last bit, deviation \d.*e-1[567]; "
+        "all copies of a parameter are equal to the last bit; copies of one parameter .* else they drift apart"
+    )
+    with pytest.raises(NotEqual, match=message) as caught:
+        climb(lambda config: Nudged(Toy(), config))
+    assert caught.value.causes == ("replicas",) and caught.value.kind == "replica"
 
 
 class OtherNames(Replicated):

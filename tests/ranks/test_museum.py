@@ -48,24 +48,23 @@ def reference_curve(ragged):
     return curve_alone(alone, bug.batch_of(BATCHES, WORLD_SIZE), STEPS)
 
 
-OTHER = (None, "other")
-CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung
-    "summed": (4.0, "ratio"),
-    "parameters_averaged": OTHER,
-    "parameters_not_broadcast": OTHER,
-    "buffers_not_broadcast": OTHER,
-    "no_sync_for_good": OTHER,
-    "not_divided_by_accumulation": (2.0, "ratio"),
-    "mean_of_means": OTHER,
-    "averaged_twice": (0.25, "ratio"),
-    "bf16_reduction": (1.0, "rounded"),
-    "same_share": OTHER,
-    "norm_over_ranks": (2.0, "ratio"),
-    "views_lost": OTHER,
-    "own_loss": OTHER,
-    "clipped_before_averaging": OTHER,
-    "optimizer_not_loaded": OTHER,
-    "not_reshuffled": (None, "repeated"),
+CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, and the cause that it names first
+    "summed": (4.0, "ratio", "summed"),
+    "parameters_averaged": (None, "other", "not averaged"),
+    "parameters_not_broadcast": (None, "other", "not broadcast"),
+    "buffers_not_broadcast": (None, "other", "not broadcast"),
+    "no_sync_for_good": (None, "other", "not averaged"),
+    "not_divided_by_accumulation": (2.0, "ratio", "not divided by micro-batches"),
+    "mean_of_means": (None, "other", "mean of means"),
+    "averaged_twice": (0.25, "ratio", "averaged twice"),
+    "bf16_reduction": (1.0, "rounded", "rounded"),
+    "same_share": (None, "other", "one share"),
+    "norm_over_ranks": (2.0, "ratio", "norm over ranks"),
+    "views_lost": (None, "other", "not averaged"),
+    "own_loss": (None, "other", "own loss"),
+    "clipped_before_averaging": (None, "other", "clipped before averaging"),
+    "optimizer_not_loaded": (None, "other", "optimizer not loaded"),
+    "not_reshuffled": (None, "repeated", "set_epoch is forgotten"),
 }
 
 
@@ -87,11 +86,11 @@ def test_its_loss_curve_looks_right(name):
 @pytest.mark.parametrize("name", BUGS)
 def test_it_is_caught(name):
     bug = BUGS[name]
-    ratio, kind = CAUGHT[name]
+    ratio, kind, cause = CAUGHT[name]
     with pytest.raises(NotEqual) as caught:
         find(bug, bug.planted(on_ranks))
     error = caught.value
-    assert (error.rung, error.kind) == (bug.first_rung, kind)
+    assert (error.rung, error.kind, error.causes[0]) == (bug.first_rung, kind, cause)
     if ratio is not None:
         assert error.ratio == pytest.approx(ratio, abs=1e-3)
 

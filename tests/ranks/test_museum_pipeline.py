@@ -50,15 +50,25 @@ def reference_curve(ragged):
     return curve_alone(alone, replace(BATCHES, ragged=ragged).batch, STEPS)
 
 
-CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, and the way out that it gives
-    "not_divided_by_microbatches": (4.0, "ratio", "divide each micro-batch's loss by their number$"),
-    "mean_of_means": (None, "other", "does each share count by its number of targets"),
-    "tied_not_summed": (None, "other", "is the gradient of every use in it"),
-    "tied_not_equal": (None, "other", "embedding.weight on rank 1 was not rank 0's before the first step"),
-    "clipped_by_stage": (0.992749, "ratio", "count each of them once"),
-    "tied_counted_twice": (1.401359, "ratio", "count each of them once, whatever is replicated, tied"),
-    "last_weights_left_out": (None, "other", "is every micro-batch in it"),
-    "first_optimizer_saved": (1.0, "other", "save and load the optimizer's state"),
+CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, the cause it names first, and its way out
+    "not_divided_by_microbatches": (
+        4.0,
+        "ratio",
+        "not divided by micro-batches",
+        "divide each micro-batch's loss by their number$",
+    ),
+    "mean_of_means": (None, "other", "mean of micro-batch means", "weigh it by its number of targets$"),
+    "tied_not_summed": (None, "other", "terms", "is the gradient of every use in it"),
+    "tied_not_equal": (
+        None,
+        "other",
+        "not broadcast",
+        "embedding.weight on rank 1 was not rank 0's before the first step",
+    ),
+    "clipped_by_stage": (0.992749, "ratio", "norms apart", "count each of them once"),
+    "tied_counted_twice": (1.401359, "ratio", "tied twice", "count each of them once, whatever is replicated, tied"),
+    "last_weights_left_out": (None, "other", "micro-batches missing", "only micro-batch 0, 1, 2 of 4 counts: add"),
+    "first_optimizer_saved": (1.0, "other", "some states lost", "the optimizer's state of what is placed pp: rank 1"),
 }
 
 
@@ -80,11 +90,11 @@ def test_its_loss_curve_looks_right(name):
 @pytest.mark.parametrize("name", PIPELINE_BUGS)
 def test_it_is_caught(name):
     bug = PIPELINE_BUGS[name]
-    ratio, kind, way_out = CAUGHT[name]
+    ratio, kind, cause, way_out = CAUGHT[name]
     with pytest.raises(NotEqual, match=way_out) as caught:
         find(bug, bug.planted(on_ranks))
     error = caught.value
-    assert (error.rung, error.kind) == (bug.first_rung, kind)
+    assert (error.rung, error.kind, error.causes[0]) == (bug.first_rung, kind, cause)
     if ratio is not None:
         assert error.ratio == pytest.approx(ratio, abs=1e-3)
 

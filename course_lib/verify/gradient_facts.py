@@ -1,0 +1,292 @@
+"""Evidence in gradients and their norm: each function gives what it saw, or None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from course_lib.parallel.agreement import listing
+from course_lib.verify import counted
+from course_lib.verify.equality import deviation, name_of, same
+from course_lib.verify.evidence import Evidence
+from course_lib.verify.pairs import trainable
+from course_lib.verify.ratios import agrees, exactly
+
+Seen = Callable[[Evidence], str | None]
+_LEAST_LOSS_SCALE = 128
+
+
+def ranks_of(ranks: Sequence[int]) -> str:
+    """Ranks in words."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def is_frozen(e: Evidence) -> str | None:
+    """The first wrong one is frozen."""
+    return "" if e.first.name in e.alone.frozen else None
+
+
+def other_names(e: Evidence) -> str | None:
+    """The ranks' models have parameters that one device's has not, or the reverse."""
+    names = set(e.alone.parameter_names)
+    odd = sorted({name for trace in e.ranks for name in names.symmetric_difference(trace.parameter_names)})
+    return listing(odd) if odd else None
+
+
+def of_kind(*kinds: str) -> Seen:
+    """The first wrong tensor is the right one, rearranged in this way."""
+    return lambda e: "" if e.signature.kind in kinds else None
+
+
+def looks_rounded(e: Evidence) -> str | None:
+    """Errors have the size that rounding to a lower precision gives, and both signs."""
+    return f"about {name_of(e.rounded_to)}'s rounding" if e.rounded_to else None
+
+
+def some_ranks_right(e: Evidence) -> str | None:
+    """Everything is right on some ranks."""
+    return ranks_of(e.wrong_ranks) if len(e.wrong_ranks) < e.n_ranks else None
+
+
+def only_tied(e: Evidence) -> str | None:
+    """What is used in several places is wrong, and nothing else."""
+    others = [name for name in trainable(e.alone) if name in e.right]
+    return listing(e.names) if set(e.names) <= set(e.alone.tied) and others else None
+
+
+def in_terms(e: Evidence) -> str | None:
+    """The ranks hold terms of one sum."""
+    place = e.ranks[0].places.get(e.first.name, "")
+    shared = "Partial" in place or (e.first.name in e.alone.tied and "rank" in place)
+    return place if shared and not e.alike else None
+
+
+def some_apart(e: Evidence) -> str | None:
+    """A few are wrong, and ranks hold different ones."""
+    return listing(e.names) if e.right and not e.alike else None
+
+
+def some_scaled(e: Evidence) -> str | None:
+    """A few are wrong by one factor."""
+    return f"{listing(e.names)} alone by {exactly(e.ratio)}" if e.right and e.ratio is not None else None
+
+
+def some_wrong(e: Evidence) -> str | None:
+    """A few are wrong."""
+    return listing(e.names) if e.right else None
+
+
+def ratio_is(of: Callable[[Evidence], float]) -> Seen:
+    """Everything that is wrong is wrong by this factor."""
+    return lambda e: "" if e.ratio is not None and not agrees(of(e), 1.0) and agrees(e.ratio, of(e)) else None
+
+
+def node_ratio(e: Evidence) -> str | None:
+    """All are too large by p / n, n a part of the ranks."""
+    p = e.n_shares
+    nodes = [n for n in range(2, p) if p % n == 0 and e.ratio is not None and agrees(e.ratio, p / n)]
+    return f"{p} ranks was divided by {nodes[0]}" if nodes and not e.right else None
+
+
+def ignored_counted(e: Evidence) -> float:
+    """Targets that count over all positions."""
+    targets = torch.cat([targets for _, targets in e.replay.parts(1, e.step)])
+    return int(e.cut.targets.sum()) / targets.numel()
+
+
+def loss_scale(e: Evidence) -> str | None:
+    """A power of two that is large."""
+    r = e.ratio
+    return f"{r:.0f}" if r and r >= _LEAST_LOSS_SCALE and agrees(math.log2(r), round(math.log2(r))) else None
+
+
+def any_ratio(e: Evidence) -> str | None:
+    """Some factor."""
+    return exactly(e.ratio) if e.ratio is not None and not e.right else None
+
+
+def stale(e: Evidence) -> str | None:
+    """The second step's gradients hold the first's as well."""
+    if e.step == 0:
+        return None
+    before = e.alone.gradients
+    fits = (p.got is not None and p.want is not None and same(p.got, p.want + before[p.name]) for p in e.wrong)
+    return "" if all(fits) else None
+
+
+def largest_of_ranks(e: Evidence) -> str | None:
+    """Each number is the largest, or the smallest, of the ranks' own."""
+    rows = e.replay.row_gradients(e.step)
+    if rows is None or e.n_shares < 2:
+        return None
+    factor = e.n_shares / int(e.cut.targets.sum())
+    for name, choose in (("MAX", torch.amax), ("MIN", torch.amin)):
+        own = {n: torch.stack([share.sum(0) for share in each.tensor_split(e.n_shares)]) for n, each in rows.items()}
+        if all(p.got is not None and p.name in own and same(p.got, choose(own[p.name], 0) * factor) for p in e.wrong):
+            return name
+    return None
+
+
+# --- how often each row counts ---
+
+
+def own_share(e: Evidence) -> str | None:
+    """On every rank its own share counts, and no other."""
+    shares = e.cut.rows()
+    if e.counted is None or e.n_shares < 2 or len(e.counted) != len(shares):
+        return None
+    return "" if all(counted.only(c, rows) for c, rows in zip(e.counted, shares, strict=True)) else None
+
+
+def own_group(e: Evidence) -> str | None:
+    """On every rank the shares of some ranks count, its own among them."""
+    shares, p = e.cut.rows(), e.n_shares
+    if e.counted is None or len(e.counted) != p:
+        return None
+    for n in (n for n in range(2, p) if p % n == 0):
+        for groups in ([range(k, k + n) for k in range(0, p, n)], [range(k, p, p // n) for k in range(p // n)]):
+            of = {rank: group for group in groups for rank in group}
+            if all(counted.only(c, [row for g in of[rank] for row in shares[g]]) for rank, c in enumerate(e.counted)):
+                return str(n)
+    return None
+
+
+def _together(e: Evidence) -> Tensor | None:
+    """How often rows count, where all ranks have the same gradient."""
+    if not e.counted or any(not torch.allclose(c, e.counted[0], atol=1e-3, equal_nan=True) for c in e.counted):
+        return None
+    return e.counted[0]
+
+
+def one_share(e: Evidence) -> str | None:
+    """One share counts on all ranks."""
+    count = _together(e)
+    found = [k for k, rows in enumerate(e.cut.rows()) if count is not None and counted.only(count, rows)]
+    return str(found[0]) if found and e.n_shares > 1 else None
+
+
+def means_of_shares(e: Evidence) -> str | None:
+    """Each share weighs the same, however many targets it has."""
+    count = _together(e)
+    return "" if count is not None and counted.by_targets(count, e.cut.rows(), e.cut) else None
+
+
+def means_of_micro_batches(e: Evidence) -> str | None:
+    """Each micro-batch weighs the same within its share, or within the batch."""
+    count = _together(e)
+    if count is None or e.n_microbatches == 1:
+        return None
+    parts = e.cut.micro_batches()
+    whole = counted.by_targets(count, [rows for share in parts for rows in share], e.cut)
+    each = all(counted.by_targets(count, share, e.cut) for share in parts)
+    return "" if whole or each else None
+
+
+def shares_missing(e: Evidence) -> str | None:
+    """The rows of some shares do not count."""
+    return _odd(e, [(ranks_of([k]), rows) for k, rows in enumerate(e.cut.rows())], missing=True)
+
+
+def micro_batches_missing(e: Evidence) -> str | None:
+    """Of each share the same micro-batch does not count, or no other does."""
+    parts, m = e.cut.micro_batches(), e.n_microbatches
+    if m == 1 or e.counted is None:
+        return None
+    for chosen in (one for n in range(1, m) for one in combinations(range(m), n)):
+        rows = [row for share in parts for k in chosen for row in share[k]]
+        if all(counted.only(count, rows) for count in e.counted):
+            return f"only micro-batch {', '.join(map(str, chosen))} of {m} counts"
+    return None
+
+
+def shares_repeated(e: Evidence) -> str | None:
+    """The rows of some shares count more than once."""
+    return _odd(e, [(ranks_of([k]), rows) for k, rows in enumerate(e.cut.rows())], missing=False)
+
+
+def rows_missing(e: Evidence) -> str | None:
+    """A few rows do not count."""
+    return _odd(e, [(f"row {row}", [row]) for row in range(len(e.cut.targets))], missing=True)
+
+
+def rows_repeated(e: Evidence) -> str | None:
+    """A few rows count more than once."""
+    return _odd(e, [(f"row {row}", [row]) for row in range(len(e.cut.targets))], missing=False)
+
+
+def _odd(e: Evidence, groups: Sequence[tuple[str, Sequence[int]]], *, missing: bool) -> str | None:
+    count = _together(e)
+    if count is None:
+        return None
+    odd = counted.odd_rows(count)[0 if missing else 1]
+    found = [(name, rows) for name, rows in groups if rows and set(rows) <= set(odd)]
+    return listing([name for name, _ in found]) if odd and sum(len(rows) for _, rows in found) == len(odd) else None
+
+
+def means_of_rows(e: Evidence) -> str | None:
+    """Each row weighs the same."""
+    count = _together(e)
+    rows = [[row] for row, targets in enumerate(e.cut.targets.tolist()) if targets]
+    return "" if count is not None and counted.by_targets(count, rows, e.cut) else None
+
+
+def other_rows(e: Evidence) -> str | None:
+    """No weighing of the rows gives what the ranks hold."""
+    return "" if e.is_no_sum_of_rows and not e.right else None
+
+
+def are_alike(e: Evidence) -> str | None:
+    """All ranks hold the same."""
+    return "" if e.alike else None
+
+
+def always(e: Evidence) -> str | None:
+    """Whatever was seen."""
+    return ""
+
+
+# --- of the norm ---
+
+
+def norm_is(of: Callable[[Evidence], float]) -> Seen:
+    """The norm is this number on every rank."""
+    return lambda e: "" if all(_near(trace.norm, of(e)) for trace in e.ranks) else None
+
+
+def norms_apart(e: Evidence) -> str | None:
+    """Ranks have norms of their own."""
+    return "" if any(not _near(trace.norm, e.ranks[0].norm) for trace in e.ranks) else None
+
+
+def norm_of_own(e: Evidence) -> str | None:
+    """Each rank's norm is that of its own share's gradient."""
+    rows = e.replay.row_gradients()
+    if rows is None or e.n_shares != e.n_ranks:
+        return None
+    factor = e.n_shares / int(e.cut.targets.sum())
+    own = [
+        math.sqrt(
+            sum(each.tensor_split(e.n_shares)[k].sum(0).mul(factor).square().sum().item() for each in rows.values())
+        )
+        for k in range(e.n_shares)
+    ]
+    return "" if all(_near(trace.norm, norm) for trace, norm in zip(e.ranks, own, strict=True)) else None
+
+
+def norm_by(reduce: Callable[[Tensor], Tensor], join: Callable[[Tensor], Tensor]) -> Callable[[Evidence], float]:
+    """Another norm of the right gradients: of each tensor, then of all."""
+    return lambda e: join(torch.stack([reduce(g.double()) for g in e.alone.gradients.values()])).item()
+
+
+def tied_twice(e: Evidence) -> float:
+    """The norm with each tied gradient counted twice."""
+    extra = sum(e.alone.gradients[name].double().square().sum().item() for name in e.alone.tied)
+    return math.sqrt(e.alone.norm**2 + extra)
+
+
+def _near(got: float, want: float) -> bool:
+    return deviation(torch.tensor([got]).double(), torch.tensor([want]).double()) < 1e-6

@@ -1,0 +1,243 @@
+"""Evidence in outputs, updates, losses and checkpoints: each function gives what it saw, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from course_lib.parallel.agreement import listing
+from course_lib.training.step import count_targets
+from course_lib.verify.changes import lost_of
+from course_lib.verify.equality import close, deviation, ratio_of
+from course_lib.verify.evidence import Evidence
+from course_lib.verify.gradient_facts import Seen, looks_rounded, ranks_of
+from course_lib.verify.pairs import trainable
+from course_lib.verify.ratios import agrees, in_words
+from course_lib.verify.replay import Change
+
+# --- of the output ---
+
+
+def born_otherwise(e: Evidence) -> str | None:
+    """What the first rank begins with is not what one device begins with."""
+    names = [name for name, x in e.alone.start.items() if not _equal(e.ranks[0].start.get(name), x)]
+    return listing(names) if names else None
+
+
+def born_apart(e: Evidence) -> str | None:
+    """What some rank begins with is not what the first one begins with."""
+    first = e.ranks[0].start
+    for rank, trace in enumerate(e.ranks):
+        names = [name for name, x in first.items() if not _equal(trace.start.get(name), x)]
+        if names:
+            return f"{names[0]} on rank {rank} was not rank 0's before the first step"
+    return None
+
+
+def is_random(e: Evidence) -> str | None:
+    """One device itself gives two outputs for one batch."""
+    return "" if e.replay.is_random else None
+
+
+def mixes_rows(e: Evidence) -> str | None:
+    """A row's output depends on the rows beside it."""
+    return "" if e.replay.mixes_rows(max(e.n_shares, e.n_microbatches)) else None
+
+
+def rows_in_another_order(e: Evidence) -> str | None:
+    """Every row of the output is there, elsewhere."""
+    if e.first.got is None or e.first.want is None or e.first.got.shape != e.first.want.shape:
+        return None
+    got, want = e.first.got.flatten(1), e.first.want.flatten(1)
+    near = torch.cdist(got.double(), want.double()) <= 1e-6 * want.double().norm(dim=1).max()  # (B, B)
+    found = near.int().argmax(1).tolist()
+    in_place = found == list(range(len(found)))
+    return (
+        ", ".join(map(str, found))
+        if near.any(1).all() and sorted(found) == sorted(set(found)) and not in_place
+        else None
+    )
+
+
+def rows_of_some_ranks(e: Evidence) -> str | None:
+    """The rows of some shares are right, those of others wrong."""
+    if e.n_shares < 2 or e.first.got is None or e.first.want is None or e.first.got.shape != e.first.want.shape:
+        return None
+    pairs = zip(e.first.got.tensor_split(e.n_shares), e.first.want.tensor_split(e.n_shares), strict=True)
+    wrong = [k for k, (got, want) in enumerate(pairs) if deviation(got, want) > e.tolerance]
+    return ranks_of(wrong) if 0 < len(wrong) < e.n_shares else None
+
+
+# --- of the weights ---
+
+
+def replica_apart(e: Evidence) -> str | None:
+    """Equal to one device within rounding, but not to the first rank's copy."""
+    return "" if e.first.replica else None
+
+
+def _first_step_wrong(e: Evidence) -> list[tuple[int, str]]:
+    """(rank, parameter) of all that the first step left wrong."""
+    scale = {pair.name: pair.scale for pair in e.wrong}
+    return [
+        (rank, name)
+        for rank, trace in enumerate(e.ranks)
+        for name in trainable(e.alone)
+        if name not in trace.after_first
+        or deviation(trace.after_first[name], e.alone.after_first[name], scale.get(name, 0.0)) > e.tolerance
+    ]
+
+
+def _updates(e: Evidence) -> list[tuple[Tensor, Tensor]]:
+    """What the first step did and should have done to what it left wrong."""
+    pairs = [(e.ranks[rank], name) for rank, name in _first_step_wrong(e)]
+    return [
+        (trace.after_first[name] - trace.start[name], e.alone.after_first[name] - e.alone.start[name])
+        for trace, name in pairs
+        if name in trace.after_first
+    ]
+
+
+def never_updated(e: Evidence) -> str | None:
+    """Some parameters stay as they were, on some ranks or on all."""
+    wrong, updates = _first_step_wrong(e), _updates(e)
+    if not wrong or any(did.any() for did, _ in updates):
+        return None
+    ranks, names = sorted({rank for rank, _ in wrong}), sorted({name for _, name in wrong})
+    everywhere = len(ranks) == e.n_ranks
+    return listing(names) if everywhere else f"everything on {ranks_of(ranks)}"
+
+
+def _update_ratio(e: Evidence) -> float | None:
+    """The factor of the whole first update."""
+    found = [ratio_of(did, should) for did, should in _updates(e)]
+    if not found or found[0] is None or not all(one is not None and agrees(one, found[0]) for one in found):
+        return None
+    return found[0] if len({name for _, name in _first_step_wrong(e)}) == len(trainable(e.alone)) else None
+
+
+def update_is(of: Callable[[Evidence], float]) -> Seen:
+    """The first update is this many times what it should be."""
+
+    def seen(e: Evidence) -> str | None:
+        ratio = _update_ratio(e)
+        return "" if ratio is not None and not agrees(of(e), 1) and agrees(ratio, of(e)) else None
+
+    return seen
+
+
+def any_update_ratio(e: Evidence) -> str | None:
+    """Some factor."""
+    ratio = _update_ratio(e)
+    return None if ratio is None or agrees(ratio, 1) else in_words(ratio)
+
+
+def rounded_at_once(e: Evidence) -> str | None:
+    """The first step's weights are already wrong, and errors look like rounding; what begins later is none."""
+    return looks_rounded(e) if _first_step_wrong(e) else None
+
+
+def only_buffers(e: Evidence) -> str | None:
+    """The first step left parameters right and a buffer wrong."""
+    if _first_step_wrong(e):
+        return None
+    buffers = [name for name in e.alone.start if name not in e.alone.parameter_names]
+    wrong = [n for n in buffers for t in e.ranks if not close(t.after_first.get(n), e.alone.after_first[n])]
+    return listing(sorted(set(wrong))) if wrong else None
+
+
+def only_later(e: Evidence) -> str | None:
+    """The first two steps are right as far as they can be seen."""
+    return None if _first_step_wrong(e) else ""
+
+
+# --- of the loss ---
+
+
+def loss_is(of: Callable[[Evidence, int], float]) -> Seen:
+    """Each rank's first loss is this number."""
+    return lambda e: (
+        "" if all(agrees(trace.losses[0] / (of(e, rank) or 1.0), 1.0) for rank, trace in enumerate(e.ranks)) else None
+    )
+
+
+def share_loss(e: Evidence, rank: int) -> float:
+    """The mean of this rank's share."""
+    return e.replay.losses(e.n_shares)[rank % e.n_shares]
+
+
+def first_share_loss(e: Evidence, rank: int) -> float:
+    """The mean of the first share."""
+    return share_loss(e, 0)
+
+
+def mean_of_share_losses(e: Evidence, rank: int) -> float:
+    """The mean of the shares' means."""
+    return sum(e.replay.losses(e.n_shares)) / e.n_shares
+
+
+def summed_loss(e: Evidence, rank: int) -> float:
+    """Not divided at all."""
+    return e.alone.losses[0] * count_targets(e.replay.parts(1)[0])
+
+
+def one_step_late(e: Evidence) -> str | None:
+    """From the second on, each loss is one device's of the step before."""
+    late = [(trace.losses[1:], e.alone.losses[:-1]) for trace in e.ranks]
+    fits = all(agrees(got, want) for mine, other in late for got, want in zip(mine, other, strict=True))
+    return "" if fits and len(e.alone.losses) > 1 else None
+
+
+def times_loss(of: Callable[[Evidence], float]) -> Seen:
+    """One device's, times a number that is not 1."""
+    return lambda e: None if agrees(of(e), 1) else loss_is(lambda e, rank: e.alone.losses[0] * of(e))(e)
+
+
+# --- of AdamW and its checkpoint ---
+
+
+def replays(change: Change) -> Seen:
+    """One device with this one thing changed leaves the same weights."""
+    return lambda e: "" if e.replays(change) else None
+
+
+def replays_late(change: Change) -> Seen:
+    """One device on which this happens half-way leaves the same weights."""
+    return lambda e: "" if e.replays(change, late=True) else None
+
+
+def _loaded_otherwise(e: Evidence, names: Iterable[str]) -> str | None:
+    """What was loaded is not what was saved."""
+    wrong = [(rank, n) for n in names for rank, t in enumerate(e.adamw) if not _equal(t.loaded.get(n), t.half.get(n))]
+    if not wrong:
+        return None
+    ranks = sorted({rank for rank, _ in wrong})
+    where = "" if len(ranks) == e.n_ranks else f" on {ranks_of(ranks)}"
+    return listing(list(dict.fromkeys(name for _, name in wrong))) + where
+
+
+def weights_loaded_otherwise(e: Evidence) -> str | None:
+    """Parameters after loading are not those before."""
+    return _loaded_otherwise(e, e.alone.parameter_names)
+
+
+def buffers_loaded_otherwise(e: Evidence) -> str | None:
+    """Buffers after loading are not those before."""
+    return _loaded_otherwise(e, [name for name in e.alone.start if name not in e.alone.parameter_names])
+
+
+def some_states_lost(e: Evidence) -> str | None:
+    """One device that loses the states of all that is placed alike, or of all else, leaves the same weights."""
+    trained, places = trainable(e.alone), e.ranks[0].places
+    for place in dict.fromkeys(places[name] for name in trained):
+        there = frozenset(name for name in trained if places[name] == place)
+        for names, words in ((there, place), (frozenset(trained) - there, f"elsewhere than {place}")):
+            if names and e.replays(lost_of(names), late=True):
+                return words
+    return None
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and torch.equal(one, other)

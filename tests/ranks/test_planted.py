@@ -1,0 +1,67 @@
+"""How many of the planted bugs the ladder catches, and of how many its first-named cause is the right one.
+
+All bugs are climbed in one call of the ranks, those that plain SGD shows by SGD alone; then each is compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from ladder_models import TEXT, Toy
+from planted import RANKS, Planted
+from planted_bugs import EARLY, LATE
+from planted_models import frozen, tied
+from planted_unseen import UNSEEN_EARLY, UNSEEN_LATE
+
+from course_lib import comm
+from course_lib.ranks import run_ranks
+from course_lib.training.batches import Batches
+from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, NotEqual
+from course_lib.verify.climb import ADAMW, Plan, adamw, climb_alone, climb_rank, norms_without_clipping
+from course_lib.verify.equality import TOLERANCES
+from course_lib.verify.ladder import compare, norm_that_clips
+from course_lib.verify.replay import Replay
+
+BATCHES = Batches(text=TEXT, batch_size=13, sequence=5, ragged=True)
+PLAN = Plan(batch_of=BATCHES.batch, steps=3, dtype=torch.float64)
+BUGS = EARLY | UNSEEN_EARLY | LATE | UNSEEN_LATE
+SOUND = {f"nothing wrong with {sound.__name__}": Planted(cause="", sound=sound) for sound in (Toy, tied, frozen)}
+
+
+def one_device(sound, folder):
+    """What the ladder knows of one device: the plan, what it left behind, and what it can be asked."""
+
+    def reference(config):
+        return Trainer(sound(), config)
+
+    most = norm_that_clips(norms_without_clipping(reference, PLAN))
+    plan = replace(PLAN, adamw=replace(ADAMW, max_norm=most), folder=folder)
+    return plan, (climb_alone(reference, plan), adamw(reference, plan, 0, stops=False)), Replay(reference, plan)
+
+
+def climb_all(names, plans):
+    """Each bug's traces on this rank; the guard compares calls, which no bug here gets wrong."""
+    every = BUGS | SOUND
+    with comm.settings(guard=False, ledger=False):
+        return {name: climb_rank(every[name].make, plans[name]) for name in names}
+
+
+def test_planted_bugs_are_caught_and_their_causes_named(tmp_path):
+    """All of them; whoever adds one that is told a wrong cause adds a row to the table of suspects."""
+    every, late = BUGS | SOUND, LATE | UNSEEN_LATE
+    known = {bug.sound: one_device(bug.sound, str(tmp_path)) for bug in every.values()}
+    plans = {name: known[bug.sound][0] if name in late else PLAN for name, bug in every.items()}
+    traces = run_ranks(climb_all, RANKS, list(every), plans, timeout=120)
+    found = {}
+    for name, bug in every.items():
+        _, alone, replay = known[bug.sound]
+        ranks = [trace[name] for trace in traces]
+        try:
+            compare(alone, ranks, RUNGS if name in late else RUNGS[:5], TOLERANCES[torch.float64], replay)
+            found[name] = "", "not caught"
+        except NotEqual as error:
+            found[name] = error.causes[0], str(error)
+    assert len(BUGS) >= 100
+    assert {name: text for name, (cause, text) in found.items() if cause != every[name].cause} == {}
