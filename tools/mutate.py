@@ -27,22 +27,11 @@ from tools.paths import CACHE, DEVELOPER, LEARNER, ROOT
 
 PACKAGES = ("comm", "parallel", "training", "ranks", "verify", "checks")
 TESTS = ("tests/unit", "tests/ranks", "tests/grading")
-OTHER = {
-    **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "not in": "in"},
-    **{
-        "is": "is not",
-        "is not": "is",
-        "and": "or",
-        "or": "and",
-        "+": "-",
-        "-": "+",
-        "*": "+",
-        "//": "*",
-        "%": "//",
-        "**": "*",
-    },
-    **{"<<": ">>", ">>": "<<", "**": "*"},
-}
+BOTH_WAYS = (
+    *(("<", "<="), (">", ">="), ("==", "!="), ("+", "-"), ("<<", ">>")),
+    *(("in", "not in"), ("is", "is not"), ("and", "or")),
+)
+OTHER = {**dict(BOTH_WAYS), **{b: a for a, b in BOTH_WAYS}, "*": "+", "//": "*", "%": "//", "**": "*"}
 OPERATOR = re.compile(r"\*\*|<<|>>|<=|>=|==|!=|<|>|\bnot in\b|\bin\b|\bis not\b|\bis\b|\band\b|\bor\b|//|[+\-*%]")
 NEAREST = 6  # so many test files are collected first
 MESSAGES = ("four_parts", "refuse", "isinstance")  # isinstance: its arguments cannot be swapped unseen
