@@ -152,6 +152,8 @@ class Kept:
 def hold(schedule):
     """What the executor and autograd counted on this rank."""
     trainer = staged(wide(schedule.n_stages), TrainConfig(), schedule)
+    unused = trainer.engine.pipeline.held
+    assert (unused.in_flight, unused.stashed) == (0, 0)
     trainer.output(numbers(0)[0])
     counter = Counter(trainer.model)
     with torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda kept: getattr(kept, "tensor", kept)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,20 @@ from course_lib.training.batches import Batches
 from course_lib.training.sampler import DistributedSampler
 from course_lib.verify import NotEqual
 from course_lib.verify.data_order import assert_same_order, sampled
-from course_lib.verify.museum import BUGS, loss_curve_looks_right
+from course_lib.verify.museum import BUGS, PIPELINE_BUGS, loss_curve_looks_right
 from course_lib.verify.museum.curve import ending, off
 
 REFERENCE = [4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]
 BATCHES = Batches(text=bytes(range(256)), batch_size=6, sequence=7)
+
+
+EXHIBITS = {**BUGS, **PIPELINE_BUGS}
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_an_exhibit_names_where_it_was_found(name):
+    kinds = r"(issues|pull)/\d+|blob/[0-9a-f]{40}/\S+\.py"
+    assert re.fullmatch(rf"https://github\.com/[\w-]+/[\w.-]+/({kinds})", EXHIBITS[name].where.link)
 
 
 def test_the_last_quarter_counts():
