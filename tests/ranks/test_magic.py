@@ -81,6 +81,12 @@ def test_state_stays_between_cells(kernel):
     assert kernel.run("%%ranks 4\nmine + 1").text.splitlines()[3] == "rank 3 → 31"
 
 
+def test_a_function_of_a_cell_can_be_looked_at(kernel):
+    kernel.run("%%ranks 4\nimport inspect\ndef f(x):\n    return (\n        x\n    )")
+    reply = kernel.run("%%ranks 4 --only 1\ninspect.getsource(f)")
+    assert reply.text == r"rank 1 → 'def f(x):\n    return (\n        x\n    )\n'" + "\n"
+
+
 def test_a_semicolon_silences_the_value(kernel):
     assert kernel.run("%%ranks 4\nrank;").text == ""
 

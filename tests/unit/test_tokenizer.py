@@ -113,6 +113,14 @@ def test_the_second_time_it_is_read_from_the_cache(text, tmp_path, monkeypatch):
         load_tokens(text, 301, tmp_path / "corpus")
 
 
+@pytest.mark.parametrize("lost", [".json", ".uint16"])
+def test_half_a_cache_is_made_again(text, tmp_path, lost):
+    first, tokens = load_tokens(text, 300, tmp_path)
+    next(tmp_path.glob(f"*{lost}")).unlink()
+    again, same = load_tokens(text, 300, tmp_path)
+    assert again.to_json() == first.to_json() and np.array_equal(tokens, same)
+
+
 def test_its_tokens_make_batches(text, tokenizer):
     batches = Batches(text=tokenizer.encode(text), batch_size=3, sequence=16)
     inputs, targets = batches.batch(0)
