@@ -10,13 +10,14 @@ import faulthandler
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Container
 from types import FrameType
 
 import torch.distributed as dist
 
 from course_lib.ranks import groups
-from course_lib.ranks.stacks import Frame, Members, Thread, Whereabouts
+from course_lib.ranks.stacks import Frame, Members, Thread, Whereabouts, is_own_file
 
 _TOLD = ("call", "src", "dst")
 
@@ -32,6 +33,18 @@ def whereabouts(left: Container[threading.Thread]) -> Whereabouts:
         frames=_stack(frames.get(threading.main_thread().ident or 0)),
         threads=[thread for thread in threads if any(frame.is_own for frame in thread.frames)],
     )
+
+
+def left_running() -> list[threading.Thread]:
+    """The threads that are in the learner's code, or in none yet, as a timer; an executor's that wait are not."""
+    frames = sys._current_frames()
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return [thread for thread in others if _is_at_work(frames.get(thread.ident or 0))]
+
+
+def _is_at_work(frame: FrameType | None) -> bool:
+    files = {line.f_code.co_filename for line, _ in traceback.walk_stack(frame)} if frame is not None else set()
+    return any(map(is_own_file, files)) or files <= {threading.__file__}
 
 
 def from_frame(frame: FrameType) -> Frame:

@@ -7,11 +7,19 @@ import os
 import re
 import sysconfig
 from dataclasses import dataclass, field
+from functools import cache
 
 import course_lib
 
 _LIBRARIES = tuple(os.path.realpath(path) + os.sep for path in (*course_lib.__path__, sysconfig.get_path("stdlib")))
 _DUMP_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+
+
+@cache
+def is_own_file(file: str) -> bool:
+    """Whether the learner wrote it: it is of neither the standard library, nor an installed package, nor this one."""
+    installed = file.startswith("<frozen") or f"{os.sep}site-packages{os.sep}" in file
+    return not installed and not os.path.realpath(file).startswith(_LIBRARIES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +34,8 @@ class Frame:
 
     @property
     def is_own(self) -> bool:
-        """Whether the learner wrote it: neither the standard library, nor an installed package, nor this one."""
-        installed = self.file.startswith("<frozen") or f"{os.sep}site-packages{os.sep}" in self.file
-        return not installed and not os.path.realpath(self.file).startswith(_LIBRARIES)
+        """Whether the learner wrote it."""
+        return is_own_file(self.file)
 
     @property
     def source(self) -> str:

@@ -60,9 +60,8 @@ class _Voice(io.TextIOBase):
 
     def end_task(self) -> None:
         """What the threads that still run say from now on belongs to this task."""
-        for thread in threading.enumerate():
-            if thread is not threading.main_thread():
-                self.left.setdefault(thread, self.number)
+        for thread in introspection.left_running():
+            self.left.setdefault(thread, self.number)
 
 
 def main(seat: Seat) -> None:
@@ -85,7 +84,6 @@ def main(seat: Seat) -> None:
     if not guarded:
         notice += "no prctl on this system: a rank stuck in C code may outlive a killed notebook\n"
     namespace = _fresh_namespace(seat, device)
-    voice.end_task()
     work.answer(_packed(Outcome(value=notice if seat.rank == 0 else "")), voice.number)
     _attend(work, voice, namespace)
 

@@ -45,9 +45,10 @@ def lines() -> Iterator[Line]:
     }
     for fault, (done, do, said) in under_way.items():
         yield _line(fault, f"{done}, after step {EVERY}", partial(_under_way, do), said, AT_MOST)
-    yield _line("raise", "the loss is not finite (seconds of the whole command)", _with_nan, "^Trainer: loss nan on ranks 0, 1; ", NOTHING)
-    yield _line("disk full", "no room for the second checkpoint (likewise)", _with_full_disk, rf"No space left.*{AGAIN}", AT_MOST)
-    yield _line("folder that appears", "out= is another's folder (the whole command)", _with_folder, r"it is there already", NOTHING)
+    nan, full, taken = "^Trainer: loss nan on ranks 0, 1; ", rf"No space left.*{AGAIN}", "it is there already"
+    yield _line("raise", "the loss is not finite (seconds of the whole command)", _with_nan, nan, NOTHING)
+    yield _line("disk full", "no room for the second checkpoint (likewise)", _with_full_disk, full, AT_MOST)
+    yield _line("folder that appears", "out= is another's folder (likewise)", _with_folder, taken, NOTHING)
     yield _line(
         "truncated checkpoint",
         "half of the last checkpoint is missing (likewise)",

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -100,6 +101,19 @@ def test_a_thread_does_not_print_into_the_next_task(capsys):
     capsys.readouterr()
     run_ranks(lambda: (time.sleep(0.3), print("mine")), 1)
     expected = ["rank 0: what a thread or process of an earlier task printed is left out", "rank 0 │ mine"]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_timer_is_of_the_task_that_set_it_an_executor_of_those_that_use_it(capsys):
+    def set_both():
+        threading.Timer(0.2, print, ("late",)).start()
+        threading.workers = ThreadPoolExecutor(1)
+        threading.workers.submit(print, "first").result()
+
+    run_ranks(set_both, 1)
+    capsys.readouterr()
+    run_ranks(lambda: (threading.workers.submit(print, "second").result(), time.sleep(0.4)), 1)
+    expected = ["rank 0: what a thread or process of an earlier task printed is left out", "rank 0 │ second"]
     assert capsys.readouterr().out.splitlines() == expected
 
 
