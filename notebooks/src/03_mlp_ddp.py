@@ -365,7 +365,7 @@ def efficiency(link, p):
 links, emulated = (NVLINK, INFINIBAND, ETHERNET), {}
 for p in (4, 2):
     for link in links:
-        run_ranks(timed_step, p, link, MiB)
+        run_ranks(timed_step, p, link, 1)
         emulated.setdefault(link.name, {})[p] = 9e-3 / ledger().span_s
 predicted = {link.name: {p: efficiency(link, p) for p in (1, 2, 4, 8, 16, 32, 64)} for link in links}
 viz.plot_scaling(
