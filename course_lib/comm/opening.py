@@ -111,6 +111,9 @@ def _problem_of_tensor(operation: str, x: Tensor | None, length: int | None, gro
     if operation in _SPLITTING and not x.dim():
         values = f"a tensor without dimensions on rank {_me(group)}"
         return four_parts(operation, values, "dim 0 is what the ranks share", "pass x.view(1)")
+    if x.layout is not torch.strided:
+        values = f"a sparse tensor on rank {_me(group)}"
+        return four_parts(operation, values, "a message is contiguous memory", "pass x.to_dense()")
     if not x.is_contiguous():
         values = f"a tensor of shape {tuple(x.shape)} with strides {x.stride()} on rank {_me(group)}"
         return four_parts(operation, values, "a message is contiguous memory", "pass x.contiguous()")

@@ -129,6 +129,11 @@ def test_a_list_is_no_tensor(operation):
     assert failing(listed) == f"{operation}: a list on rank 1; {rule}"
 
 
+def test_a_sparse_tensor_is_no_message():
+    text = failing(lambda: comm.all_reduce(torch.ones(4).to_sparse() if dist.get_rank() else torch.ones(4)))
+    assert text == "all_reduce: a sparse tensor on rank 1; a message is contiguous memory; pass x.to_dense()"
+
+
 @pytest.mark.parametrize("operation", ["all_gather", "gather"])
 def test_uneven_shards_are_told_of_length(operation):
     text = failing(lambda: getattr(comm, operation)(torch.ones(2 - dist.get_rank())))
