@@ -105,11 +105,13 @@ def with_edited_tests(master):
     return notebook
 
 
-def with_typed_numbers(master):
-    """Solved for another GRADE_SEED; what its exercise gives is written down as numbers."""
+def of_a_thief(master):
+    """Made with another GRADE_SEED, what its exercise gives typed in as numbers; it looks for solutions and grades."""
     notebook = solution_copy(master, seed=7)
     answer = cell_of(notebook, "02-1")
     answer.source = "p, M = {}, {}\n".format(*given("02.1", 7)) + answer.source
+    cell_of(notebook, "02-3").source = THIEF
+    cell_of(notebook, "02-5").source = VANDAL % (SLEEP_S, SLEEP_S)
     return notebook
 
 
@@ -125,12 +127,10 @@ SUBMISSIONS = {  # student: (what makes the notebook of a master, exercises that
         partial(solved_but, c02_3=KERNEL_EXIT, c02_5=KERNEL_LOOP, c02_9=STUBBORN),
         ("02.3", "02.5", "02.9"),
     ),
-    # The solutions are not there, nor are the points of others.
-    "a-thief": (partial(solved_but, c02_3=THIEF, c02_5=VANDAL % (SLEEP_S, SLEEP_S)), ("02.3", "02.5")),
-    # The right answers to other given numbers.
-    "another-seed": (with_typed_numbers, ()),
+    # The solutions are not there, nor are the points of others; right answers to other given numbers are right.
+    "a-thief": (of_a_thief, ("02.3", "02.5")),
 }
-REMARKS = {"another-seed": "made with GRADE_SEED=7, not 0, and graded with 7"}
+REMARKS = {"a-thief": "made with GRADE_SEED=7, not 0, and graded with 7"}
 SPOILT = {  # what is no notebook of the course any more, and what its row says
     "broken-file": ("no notebook", "not graded: NotJSONError: Notebook does not appear to be JSON: 'no notebook'"),
     "empty-file": ("", "not graded: ValueError: the file is empty"),
