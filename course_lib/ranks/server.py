@@ -28,7 +28,7 @@ def start_fork_server() -> None:
 
     Raises: OSError in four parts if the system refuses.
     """
-    forkserver.set_forkserver_preload(["course_lib.ranks.preload"])
+    forkserver.set_forkserver_preload(["course_lib.ranks.tether", "course_lib.ranks.preload"])
     _stay_on_this_machine()
     level = os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")  # without gloo's lines about a lost rank, which ours names
     with refusals_told(), _environment({"TORCH_CPP_LOG_LEVEL": level, FOLDER: _shared_folder()}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -56,10 +57,14 @@ def test_nothing_outlives_a_killed_notebook(tmp_path, then, first):
     temporary.mkdir()
     script = SCRIPT.replace("{then}", then).replace("run_ranks(report", f"{first}run_ranks(report")
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    notebook = subprocess.Popen([sys.executable, "-c", script, pids], cwd=ROOT, env=environment)
+    command = [sys.executable, "-c", script, pids]
+    notebook = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     ranks = [pid for name, pid in wait_for_pids(pids, 4 + bool(first)).items() if name != "fork"]
     assert len(ranks) == 4 and all(map(is_running, ranks))
-    notebook.kill()
+    if first:
+        notebook.kill()
+    else:  # as Jupyter does
+        os.killpg(notebook.pid, signal.SIGKILL)
     notebook.wait()
     assert_gone(ranks)
     assert_soon(lambda: not list(temporary.iterdir()), "files are left behind")

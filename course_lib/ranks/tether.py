@@ -1,0 +1,58 @@
+"""The fork server ends with its notebook and leaves nothing behind. The server alone imports this module, first of all.
+
+A signal that ends the notebook's process group, as Jupyter sends one, does not reach it: it is in a group of its own.
+Once a second it looks whether the notebook still lives, for the pipe that should tell may be held open by a process
+that the notebook has forked. An alarm clock and no thread: a fork would find a thread's locks taken for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import forkserver
+
+from course_lib.ranks.server import FOLDER
+
+_TICK_S = 1.0
+_SERVER, _NOTEBOOK = os.getpid(), os.getppid()
+_later: list[Callable[[], object]] = []  # one for each tick
+
+
+def after_ticks(count: int, work: Callable[[], object]) -> None:
+    """Do `work` once, after so many seconds."""
+    _later.extend([*[_nothing] * (count - len(_later) - 1), work])
+
+
+def _nothing() -> None:
+    """One more second."""
+
+
+def _tick(*_: object) -> None:
+    if os.getpid() != _SERVER:
+        return
+    if os.getppid() != _NOTEBOOK:
+        leave()
+    if _later:
+        _later.pop(0)()
+
+
+def leave() -> None:
+    """Remove what the notebook can no longer remove itself, the ranks' folder and the server's address, and end.
+
+    At once, without the interpreter's own end: ranks that are stopped or in C code live until then.
+    """
+    if os.getpid() == _SERVER:
+        shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
+        address = getattr(forkserver._forkserver, "_forkserver_address", "")
+        with suppress(OSError):
+            os.unlink(address)
+            os.rmdir(os.path.dirname(address))
+        os._exit(0)
+
+
+os.setpgid(0, 0)
+signal.signal(signal.SIGALRM, _tick)
+signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
