@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
-from course_lib.verify.equality import close, deviation
+from course_lib.verify.equality import deviation
 from course_lib.verify.evidence import Evidence
-from course_lib.verify.pairs import Pair, gradient_pairs
+from course_lib.verify.pairs import Pair, gradient_pairs, names_right, wrong_after_first
 from course_lib.verify.ratios import in_words
 from course_lib.verify.suspects import convicted
 
@@ -79,13 +79,11 @@ def _second_step(evidence: Evidence) -> Evidence | None:
     alone, ranks, tolerance = evidence.alone, evidence.ranks, evidence.tolerance
     if evidence.rung != "parameters" or evidence.below or evidence.first.replica or not alone.second_gradients:
         return None
-    if not all(
-        close(trace.after_first.get(n), x, tolerance=tolerance) for trace in ranks for n, x in alone.after_first.items()
-    ):
+    if wrong_after_first(alone, ranks, tolerance):
         return None
     pairs = list(gradient_pairs(alone, alone.second_gradients, [trace.second_gradients for trace in ranks]))
     wrong = [pair for pair in pairs if not pair.holds(tolerance)]
-    right = frozenset(pair.name for pair in pairs) - {pair.name for pair in wrong}
+    right = names_right(pairs, wrong, alone)
     return replace(evidence, wrong=wrong, right=right, step=1) if wrong else None
 
 

@@ -18,6 +18,8 @@ from course_lib.verify.ratios import agrees, exactly
 
 Seen = Callable[[Evidence], str | None]
 _LEAST_LOSS_SCALE = 128
+_OFTEN = 1.5  # times as often as the others
+_ROUNDINGS = 4  # as many may add up in the worst number
 
 
 def ranks_of(ranks: Sequence[int]) -> str:
@@ -44,7 +46,9 @@ def of_kind(*kinds: str) -> Seen:
 
 def looks_rounded(e: Evidence) -> str | None:
     """Errors have the size that rounding to a lower precision gives, and both signs."""
-    return f"about {name_of(e.rounded_to)}'s rounding" if e.rounded_to else None
+    if e.rounded_to is None or max(pair.distance() for pair in e.wrong) > _ROUNDINGS * torch.finfo(e.rounded_to).eps:
+        return None
+    return f"about {name_of(e.rounded_to)}'s rounding"
 
 
 def some_ranks_right(e: Evidence) -> str | None:
@@ -206,6 +210,32 @@ def micro_batches_missing(e: Evidence) -> str | None:
 def shares_repeated(e: Evidence) -> str | None:
     """The rows of some shares count more than once."""
     return _odd(e, [(ranks_of([k]), rows) for k, rows in enumerate(e.cut.rows())], missing=False)
+
+
+def micro_batches_repeated(e: Evidence) -> str | None:
+    """The same micro-batches of each share count more often than the others."""
+    count, parts, m = _together(e), e.cut.micro_batches(), e.n_microbatches
+    if count is None or m == 1:
+        return None
+    levels = [counted.level(count, [row for share in parts for row in share[k]]) for k in range(m)]
+    known = [level for level in levels if level is not None and level > 0]
+    if len(known) < m:
+        return None
+    chosen = [str(k) for k, level in enumerate(known) if level > _OFTEN * min(known)]
+    return f"{', '.join(chosen)} of {m}" if chosen else None
+
+
+def averaged_early(e: Evidence) -> str | None:
+    """On each rank a micro-batch of all shares counts, and of the others its own share's alone."""
+    parts, m = e.cut.micro_batches(), e.n_microbatches
+    if m == 1 or e.counted is None or len(e.counted) != len(parts):
+        return None
+    for k in range(m):
+        early = [row for share in parts for row in share[k]]
+        own = [[row for part in share for row in part] for share in parts]
+        if all(counted.only(c, [*early, *rows]) for c, rows in zip(e.counted, own, strict=True)):
+            return f"{k} of {m}"
+    return None
 
 
 def rows_missing(e: Evidence) -> str | None:

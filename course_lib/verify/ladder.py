@@ -32,7 +32,7 @@ from course_lib.verify.climb import (
 from course_lib.verify.diagnosis import BYTES, compare_bytes, explain
 from course_lib.verify.equality import TOLERANCES, name_of
 from course_lib.verify.evidence import Evidence
-from course_lib.verify.pairs import RUNGS, all_pairs
+from course_lib.verify.pairs import RUNGS, all_pairs, names_right
 from course_lib.verify.replay import Replay
 
 _SAME = 1e-3  # norms this near are one
@@ -184,7 +184,7 @@ def compare(
         if wrong:
             evidence = Evidence(
                 wrong=[pair for pair in wrong if pair.replica == wrong[0].replica],
-                right=frozenset(pair.name for pair in pairs) - {pair.name for pair in wrong},
+                right=names_right(pairs, wrong, alone[0]),
                 alone=alone[0],
                 ranks=[trace for trace, _ in ranks],
                 adamw=[trace for _, trace in ranks if trace],

@@ -50,7 +50,7 @@ def _sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
     """What SGD left behind, rung by rung."""
     for rank, trace in enumerate(ranks):
         yield Pair(RUNGS[0], "output", rank, trace.output, alone.output)
-    vanishing = _vanishing_gradients(alone)
+    vanishing = vanishing_gradients(alone)
     yield from gradient_pairs(alone, alone.gradients, [trace.gradients for trace in ranks])
     for rank, trace in enumerate(ranks):
         yield Pair(RUNGS[2], "norm", rank, _numbers([trace.norm]), _numbers([alone.norm]))
@@ -63,7 +63,7 @@ def gradient_pairs(
     alone: SgdTrace, want: Mapping[str, Tensor], ranks: Sequence[Mapping[str, Tensor]]
 ) -> Iterator[Pair]:
     """The gradients of one step. A trained parameter without a gradient counts as one whose gradient is 0."""
-    vanishing = _vanishing_gradients(alone)
+    vanishing = vanishing_gradients(alone)
     for rank, found in enumerate(ranks):
         for name in trainable(alone):
             zero = torch.zeros_like(alone.start[name])
@@ -79,7 +79,7 @@ def _adamw_pairs(alone: Trace, traces: Sequence[AdamWTrace]) -> Iterator[Pair]:
     first, want = alone
     if want is None:
         return
-    k, vanishing = len(first.losses), _vanishing_gradients(first)
+    k, vanishing = len(first.losses), vanishing_gradients(first)
     for rung, losses in ((RUNGS[5], slice(0, k)), (RUNGS[6], slice(k, None))):
         half = rung == RUNGS[5]
         ends = [trace.half if half else trace.end for trace in traces]
@@ -108,7 +108,7 @@ def _state_pairs(
             yield Pair(rung, name, rank, state.get(name), ranks[0].get(name), exact=True, replica=True)
 
 
-def _vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
+def vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
     """Parameters whose gradient is 0 by mathematics, with the model's largest gradient, whose rounding they hold.
 
     A key's bias is one: it adds the same to all scores of a query, which the softmax does not see.
@@ -119,6 +119,22 @@ def _vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
         for name, gradient in alone.gradients.items()
         if 0 < largest(gradient) < _ROUNDINGS * torch.finfo(alone.narrow or gradient.dtype).eps * most
     }
+
+
+def names_right(pairs: Sequence[Pair], wrong: Sequence[Pair], alone: SgdTrace) -> frozenset[str]:
+    """What is equal on every rank, and tells something by it: rounding alone is equal whatever was done."""
+    return frozenset(pair.name for pair in pairs) - {pair.name for pair in wrong} - vanishing_gradients(alone).keys()
+
+
+def wrong_after_first(alone: SgdTrace, ranks: Sequence[SgdTrace], tolerance: float) -> list[tuple[int, str]]:
+    """(rank, name) of every parameter and buffer that the first step left otherwise than on one device."""
+    vanishing = vanishing_gradients(alone)
+    pairs = [
+        (rank, Pair(RUNGS[3], name, rank, trace.after_first.get(name), want, scale=vanishing.get(name, 0.0)))
+        for rank, trace in enumerate(ranks)
+        for name, want in alone.after_first.items()
+    ]
+    return [(rank, pair.name) for rank, pair in pairs if not pair.holds(tolerance)]
 
 
 def trainable(trace: SgdTrace) -> list[str]:

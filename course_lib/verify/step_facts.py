@@ -13,9 +13,11 @@ from course_lib.verify.changes import lost_of
 from course_lib.verify.equality import close, deviation, ratio_of
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.gradient_facts import Seen, looks_rounded, ranks_of
-from course_lib.verify.pairs import trainable
+from course_lib.verify.pairs import trainable, vanishing_gradients, wrong_after_first
 from course_lib.verify.ratios import agrees, in_words
 from course_lib.verify.replay import Change
+
+_STRAYS = 3  # times as far as any other: what it does is averaged into the others' steps
 
 # --- of the output ---
 
@@ -80,14 +82,8 @@ def replica_apart(e: Evidence) -> str | None:
 
 def _first_step_wrong(e: Evidence) -> list[tuple[int, str]]:
     """(rank, parameter) of all that the first step left wrong."""
-    scale = {pair.name: pair.scale for pair in e.wrong}
-    return [
-        (rank, name)
-        for rank, trace in enumerate(e.ranks)
-        for name in trainable(e.alone)
-        if name not in trace.after_first
-        or deviation(trace.after_first[name], e.alone.after_first[name], scale.get(name, 0.0)) > e.tolerance
-    ]
+    names = set(trainable(e.alone))
+    return [(rank, name) for rank, name in wrong_after_first(e.alone, e.ranks, e.tolerance) if name in names]
 
 
 def _updates(e: Evidence) -> list[tuple[Tensor, Tensor]]:
@@ -115,7 +111,8 @@ def _update_ratio(e: Evidence) -> float | None:
     found = [ratio_of(did, should) for did, should in _updates(e)]
     if not found or found[0] is None or not all(one is not None and agrees(one, found[0]) for one in found):
         return None
-    return found[0] if len({name for _, name in _first_step_wrong(e)}) == len(trainable(e.alone)) else None
+    moved = set(trainable(e.alone)) - vanishing_gradients(e.alone).keys()
+    return found[0] if moved <= {name for _, name in _first_step_wrong(e)} else None
 
 
 def update_is(of: Callable[[Evidence], float]) -> Seen:
@@ -129,9 +126,20 @@ def update_is(of: Callable[[Evidence], float]) -> Seen:
 
 
 def any_update_ratio(e: Evidence) -> str | None:
-    """Some factor."""
+    """Some factor, on some ranks."""
     ratio = _update_ratio(e)
-    return None if ratio is None or agrees(ratio, 1) else in_words(ratio)
+    if ratio is None or agrees(ratio, 1):
+        return None
+    ranks = sorted({rank for rank, _ in _first_step_wrong(e)})
+    return f"{'' if len(ranks) == e.n_ranks else f'on {ranks_of(ranks)} alone '}{in_words(ratio)}"
+
+
+def strays_alone(e: Evidence) -> str | None:
+    """Copies differ, and one rank's are much further from one device's than the others'."""
+    far = [max((pair.distance() for pair in e.wrong if pair.rank == rank), default=0.0) for rank in range(e.n_ranks)]
+    odd = max(range(e.n_ranks), key=far.__getitem__)
+    others = max((one for rank, one in enumerate(far) if rank != odd), default=0.0)
+    return ranks_of([odd]) if e.n_ranks > 1 and far[odd] > _STRAYS * others else None
 
 
 def rounded_at_once(e: Evidence) -> str | None:

@@ -117,12 +117,16 @@ _OF_GRADIENTS_OF_RANKS = (
             "on each rank the shares of {} ranks count: average over all ranks, not over a node's"),
     Suspect("one share", g.one_share,
             "rank {}'s share alone counts, on all ranks: give each rank its own share of the batch"),
+    Suspect("averaged early", g.averaged_early,
+            "micro-batch {} was averaged over the ranks, the others were not: average after the last one"),
     Suspect("micro-batches missing", g.micro_batches_missing,
             "{}: add the gradients of all up before averaging, and clear them only after the update"),
     Suspect("shares missing", g.shares_missing,
             "the share of {} does not count: does that rank take part in averaging with its own gradient?"),
     Suspect("shares repeated", g.shares_repeated, "the share of {} counts more than once: give each rank its own"),
     Suspect("rows missing", g.rows_missing, "{} of the batch does not count: was the batch cut to equal shares?"),
+    Suspect("micro-batches repeated", g.micro_batches_repeated,
+            "micro-batch {} counts more than once: reduce what all of them added up to, once, after the last one"),
     Suspect("rows repeated", g.rows_repeated,
             "{} of the batch counts more than once: was the batch filled up to equal shares?"),
     Suspect("mean of means", g.means_of_shares,
@@ -187,6 +191,9 @@ _OF_PARAMETERS = (
             "the first step leaves the weights right and {} wrong: are buffers the first rank's before each "
             "forward?"),
     _ROUNDED[1]._replace(seen=s.rounded_at_once),
+    Suspect("one rank strays", s.strays_alone,
+            "{} ends much further away than the others, which follow it: what does that rank's optimizer, or its step, "
+            "do otherwise?"),
     Suspect("later", s.only_later,
             "the first step's gradients are right: look at the update, and at what a later step does differently;"
             " the first update is right too"),

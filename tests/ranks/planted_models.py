@@ -5,6 +5,9 @@ from __future__ import annotations
 from ladder_models import Toy
 from torch import nn
 
+from course_lib.config import ModelConfig
+from course_lib.models.decoder import Decoder
+
 
 def tied():
     return Toy(tied=True)
@@ -69,6 +72,28 @@ def squashing():
 
 def rounding():
     return Between(Rounding())
+
+
+GPT = ModelConfig(
+    name="small GPT",
+    hidden_size=12,
+    n_layers=2,
+    n_heads=2,
+    n_kv_heads=2,
+    ffn_size=20,
+    vocab_size=16,
+    tied=True,
+    max_sequence=5,
+    positions="learned",
+    gated_ffn=False,
+    norm="layer",
+    biases=("qkv", "attention_output", "ffn"),
+)
+
+
+def gpt():
+    """A key's bias has a gradient that is zero by mathematics."""
+    return Decoder(GPT)
 
 
 def frozen():

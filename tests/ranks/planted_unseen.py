@@ -141,7 +141,7 @@ UNSEEN_EARLY = {
         cause="within groups", plant=from_all(lambda rows: rows[dist.get_rank() % 2 :: 2].mean(0))
     ),
     "divided by all but one": Planted(cause="one factor", plant=added(1 / (RANKS - 1))),
-    "the last micro-batch under no_sync": Planted(cause="apart", plant=last_under_no_sync, accumulation=2),
+    "the last micro-batch under no_sync": Planted(cause="averaged early", plant=last_under_no_sync, accumulation=2),
     "half of a bucket": Planted(cause="left out", plant=hooked(half_a_bucket)),
     "an update for two batches": Planted(cause="never updated", plant=every_second),
     "the loss of the step before": Planted(cause="late loss", plant=loss_before),

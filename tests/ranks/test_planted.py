@@ -11,7 +11,8 @@ import torch
 from ladder_models import TEXT, Toy
 from planted import RANKS, Planted
 from planted_bugs import EARLY, LATE
-from planted_models import frozen, tied
+from planted_heldout import HELD_OUT
+from planted_models import frozen, gpt, tied
 from planted_unseen import UNSEEN_EARLY, UNSEEN_LATE
 
 from course_lib import comm
@@ -26,8 +27,8 @@ from course_lib.verify.replay import Replay
 
 BATCHES = Batches(text=TEXT, batch_size=13, sequence=5, ragged=True)
 PLAN = Plan(batch_of=BATCHES.batch, steps=3, dtype=torch.float64)
-BUGS = EARLY | UNSEEN_EARLY | LATE | UNSEEN_LATE
-SOUND = {f"nothing wrong with {sound.__name__}": Planted(cause="", sound=sound) for sound in (Toy, tied, frozen)}
+BUGS = EARLY | UNSEEN_EARLY | HELD_OUT | LATE | UNSEEN_LATE
+SOUND = {f"nothing wrong with {sound.__name__}": Planted(cause="", sound=sound) for sound in (Toy, tied, frozen, gpt)}
 
 
 def one_device(sound, folder):

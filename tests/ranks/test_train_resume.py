@@ -205,7 +205,9 @@ def full_at_the_end(descriptor):
     Full().write(b"")
 
 
-@pytest.mark.parametrize("full", [("torch.save", full_while_written), ("os.fsync", full_at_the_end)], ids=str)
+@pytest.mark.parametrize(
+    "full", [("torch.save", full_while_written), ("os.fsync", full_at_the_end)], ids=["while written", "at the end"]
+)
 def test_what_stopped_a_save_is_said_with_the_file_s_name(tmp_path, monkeypatch, full):
     monkeypatch.setattr(*full)
     (tmp_path / FILE).write_bytes(b"before")
