@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,13 @@ def _no_ranks_left():
     ranks = sys.modules.get("course_lib.ranks")
     if ranks is not None:
         ranks.shutdown()
+
+
+@pytest.fixture
+def short_folder():
+    """A folder whose path leaves room for a socket's, which has 108 characters; pytest's own are too long."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)
 
 
 def pytest_addoption(parser):

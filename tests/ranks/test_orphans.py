@@ -51,8 +51,8 @@ if os.fork() == 0:
     [("pass", ""), (BUSY, ""), (BUSY, NOTEBOOK_FORKED)],
     ids=["between two runs", "waiting, computing, in C code, stopped", "a process that the notebook forked lives on"],
 )
-def test_nothing_outlives_a_killed_notebook(tmp_path, then, first):
-    pids, temporary = tmp_path / "pids", tmp_path / "tmp"
+def test_nothing_outlives_a_killed_notebook(short_folder, then, first):
+    pids, temporary = short_folder / "pids", short_folder / "tmp"
     pids.mkdir()
     temporary.mkdir()
     script = SCRIPT.replace("{then}", then).replace("run_ranks(report", f"{first}run_ranks(report")
