@@ -57,7 +57,7 @@ UNIT = Step(name="unit tests", command=(*PYTEST, "-n2", "--dist=worksteal"), on=
 # Ranks wait for each other much of the time, so two files of them share the cores.
 RANKS = Step(name="rank tests", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
 STRICT = Step(name="notebooks and solutions, strict", command=NBVAL, on=("notebooks", "exercises/solutions"))
-GRADING = Step(name="stubs, mutants, grading", command=(*PYTEST, "-n2", "--dist=loadgroup"), on=("tests/grading",))
+GRADING = Step(name="stubs, mutants, grading", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/grading",))
 BROWSER = Step(name="browser", command=PYTEST, on=("tests/browser",), outside=True)
 
 ALWAYS = (LINT, FORMAT, TYPES, SOURCES, MASTERS)

@@ -17,7 +17,6 @@ from tools.grading import isolation
 from tools.grading.isolation import IsolationError, Runs
 from tools.paths import ROOT
 
-pytestmark = pytest.mark.xdist_group("sleepers")  # which are known by how long they sleep, so one at a time
 FENCES = ["warden"] if isolation.trouble() else ["warden", "bubblewrap"]
 LEAVES = """
 import os, signal, subprocess, sys

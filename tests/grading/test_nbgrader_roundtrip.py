@@ -18,7 +18,7 @@ from tools.grading import __main__ as grading
 from tools.grading import isolation, marking
 from tools.paths import ROOT
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("one class")]  # graded once, on one worker
+pytestmark = pytest.mark.timeout(300)
 MODULE = "02_collectives"
 MASTER = ROOT / "exercises" / "src" / f"{MODULE}.py"
 ALL = {"02.1": 8, "02.3": 5, "02.5": 5, "02.8": 4, "02.9": 4}  # of a module that holds these alone
