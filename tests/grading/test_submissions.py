@@ -22,7 +22,7 @@ def hand_in(folder, *names):
     ("name", "student"),
     [
         ("ann/02_collectives.ipynb", "ann"),
-        ("ann/work/02_collectives.ipynb", "ann"),
+        ("ann/week 2/02_collectives.ipynb", "ann"),
         ("ann/02_collectives (1).ipynb", "ann"),
         ("ann/02_collectives-Copy1.ipynb", "ann"),
         ("ann/Copy of 02_Collectives.ipynb", "ann"),

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.config import ModelConfig
 from course_lib.parallel.mesh import make_mesh
 from course_lib.training.batches import IGNORED, Batches
 from course_lib.training.techniques import replicate
@@ -17,6 +18,22 @@ VOCABULARY = 16
 TEXT = bytes(torch.randint(VOCABULARY, (2048,), generator=torch.Generator().manual_seed(0)).tolist())
 EVEN = Batches(text=TEXT, batch_size=12, sequence=5)
 UNEVEN = Batches(text=TEXT, batch_size=7, sequence=5, ragged=True)  # 7 rows for 2, 3, 4 ranks, of different lengths
+
+GPT = ModelConfig(  # a key's bias has a gradient that is zero by mathematics
+    name="small GPT",
+    hidden_size=12,
+    n_layers=1,
+    n_heads=2,
+    n_kv_heads=2,
+    ffn_size=20,
+    vocab_size=VOCABULARY,
+    tied=True,
+    max_sequence=5,
+    positions="learned",
+    gated_ffn=False,
+    norm="layer",
+    biases=("qkv", "attention_output", "ffn"),
+)
 
 
 class Toy(nn.Module):

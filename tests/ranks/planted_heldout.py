@@ -57,7 +57,7 @@ def times_ranks(trainer):
         group["lr"] *= RANKS
 
 
-def skipping(number, *ranks):
+def leaving_out(number, *ranks):
     """An update that does not happen, on some ranks."""
 
     def plant(trainer):
@@ -83,14 +83,14 @@ HELD_OUT = {
     ),
     "the first micro-batch averaged": Planted(cause="averaged early", plant=synchronised_first, accumulation=2),
     "one rank's rate falls": Planted(cause="one rank strays", plant=own_rate, only="sgd"),
-    "one rank leaves out the second update": Planted(cause="one rank strays", plant=skipping(2, 1), only="sgd"),
+    "one rank leaves out the second update": Planted(cause="one rank strays", plant=leaving_out(2, 1), only="sgd"),
     "GPT: one rank's rate falls": Planted(cause="one rank strays", plant=own_rate, only="sgd", sound=gpt),
     "GPT: the rate times the ranks": Planted(cause="rate by ranks", plant=times_ranks, only="sgd", sound=gpt),
     "GPT: not cleared": Planted(cause="not cleared", plant=not_zeroed, only="sgd", sound=gpt),
     "GPT: one rank leaves out the first update": Planted(
-        cause="never updated", plant=skipping(1, 1), only="sgd", sound=gpt
+        cause="never updated", plant=leaving_out(1, 1), only="sgd", sound=gpt
     ),
     "GPT: nobody updates a second time": Planted(
-        cause="later", plant=skipping(2, *range(RANKS)), only="sgd", sound=gpt
+        cause="later", plant=leaving_out(2, *range(RANKS)), only="sgd", sound=gpt
     ),
 }

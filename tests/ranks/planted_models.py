@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ladder_models import Toy
+from ladder_models import GPT, Toy
 from torch import nn
 
-from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 
 
@@ -72,23 +71,6 @@ def squashing():
 
 def rounding():
     return Between(Rounding())
-
-
-GPT = ModelConfig(
-    name="small GPT",
-    hidden_size=12,
-    n_layers=2,
-    n_heads=2,
-    n_kv_heads=2,
-    ffn_size=20,
-    vocab_size=16,
-    tied=True,
-    max_sequence=5,
-    positions="learned",
-    gated_ffn=False,
-    norm="layer",
-    biases=("qkv", "attention_output", "ffn"),
-)
 
 
 def gpt():

@@ -9,11 +9,10 @@ from functools import partial
 
 import pytest
 import torch
-from ladder_models import EVEN, TEXT, UNEVEN, Replicated, Toy, alone, data_parallel, in_parts, some_ignored
+from ladder_models import EVEN, GPT, TEXT, UNEVEN, Replicated, Toy, alone, data_parallel, in_parts, some_ignored
 from torch import nn
 
 from course_lib import ranks
-from course_lib.config import ModelConfig
 from course_lib.costs import comm_time
 from course_lib.costs.comm.ddp import ddp_step, ddp_wrapping
 from course_lib.models.decoder import Decoder
@@ -24,22 +23,6 @@ from course_lib.units import MiB
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
 from course_lib.verify.diagnosis import BYTES, compare_bytes
 from course_lib.verify.ladder import norm_that_clips
-
-GPT = ModelConfig(
-    name="small GPT",
-    hidden_size=12,
-    n_layers=1,
-    n_heads=2,
-    n_kv_heads=2,
-    ffn_size=20,
-    vocab_size=16,
-    tied=True,
-    max_sequence=5,
-    positions="learned",
-    gated_ffn=False,
-    norm="layer",
-    biases=("qkv", "attention_output", "ffn"),
-)
 
 BOTH = {"tied": True, "frozen": True}
 
