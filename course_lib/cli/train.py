@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import cloudpickle
 import torch.distributed as dist
 
 from course_lib.cli import train_folder, train_run
+from course_lib.cli.interrupts import heard_once
 from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_torchrun import train_under_torchrun
 from course_lib.ranks import devices, shutdown
@@ -26,18 +25,8 @@ def train_command(overrides: Sequence[str]) -> int:
 
     Raises: ValueError for an illegal value, before anything runs.
     """
-    with _ended_by_signal():
-        return train_under_torchrun(overrides) if "RANK" in os.environ else _train_here(overrides)
-
-
-@contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Let SIGTERM, by which torchrun and Slurm end a process, clean up as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with heard_once() as interrupt:
+        return train_under_torchrun(overrides, interrupt) if "RANK" in os.environ else _train_here(overrides)
 
 
 def _train_here(overrides: Sequence[str]) -> int:

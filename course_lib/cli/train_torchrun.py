@@ -15,26 +15,29 @@ from typing import NoReturn, TypeVar
 import torch.distributed as dist
 
 from course_lib.cli import train_folder, train_run
+from course_lib.cli.interrupts import Interrupt
 from course_lib.cli.train_config import TrainRun, read_train
 from course_lib.cli.train_watch import watch
 from course_lib.ranks import devices
 from course_lib.ranks.devices import Choice
 from course_lib.training.batches import Batches
 
+_INTERRUPTED = 130  # a shell's status of a command that Ctrl-C ended
 _MEET_S = 5.0  # how long a rank that failed waits for the others
 T = TypeVar("T")
 
 
-def train_under_torchrun(overrides: Sequence[str]) -> int:
+def train_under_torchrun(overrides: Sequence[str], interrupt: Interrupt) -> int:
     """Train as one of torchrun's ranks; return 0, or end the process with 1 or 2 after a line of the first rank."""
     choice = devices.join_torchrun()
     watch(train_run.FIRST_STEP_S)
     try:
         status, line = _attempt(overrides, choice)
-    except KeyboardInterrupt as interrupt:
+        interrupt.repeat()
+    except KeyboardInterrupt as stop:
         if dist.get_rank() == 0:
-            print(f"interrupted{interrupt}", file=sys.stderr, flush=True)
-        os._exit(130)
+            print(f"interrupted{stop}", file=sys.stderr, flush=True)
+        os._exit(_INTERRUPTED)
     if status:
         _leave(status, line)
     dist.barrier()  # a rank that leaves early would abort the others' teardown

@@ -316,5 +316,5 @@ def test_the_degrees_are_those_that_torchrun_started(monkeypatch):
     with pytest.raises(ValueError, match=message):
         read_train(["dp=2"], started=3)
     monkeypatch.setitem(os.environ, "RANK", "0")
-    monkeypatch.setattr(command, "train_under_torchrun", lambda overrides: 5)
+    monkeypatch.setattr(command, "train_under_torchrun", lambda overrides, interrupt: 5)
     assert run("dp=3") == 5
