@@ -166,6 +166,13 @@ def test_korthikanti_s_table_2():
     assert in_sbh(tp=8, sequence_parallel=True, recompute="full") == in_sbh(recompute="full") == 2
 
 
+def test_what_was_gathered_stays_whole_or_is_gathered_again():
+    kept = in_sbh(tp=8, sequence_parallel=True, keep_gathered=True, recompute="selective")
+    assert kept == 4 + 30 / 8
+    assert kept - in_sbh(tp=8, sequence_parallel=True, recompute="selective") == 2 * 2 * 7 / 8  # two inputs in 16 bits
+    assert in_sbh(tp=8, keep_gathered=True) == in_sbh(tp=8)  # without sequence parallelism nothing is gathered
+
+
 @pytest.mark.parametrize(("name", "share"), [("gpt3_175b", 0.70), ("megatron_529_6b", 0.65)])
 def test_selective_recompute_saves_what_korthikanti_prints(name, share):
     config = load_model(name)

@@ -62,6 +62,15 @@ class CommTime:
             path=self.path + later.path,
         )
 
+    def __mul__(self, times: int) -> CommTime:
+        """This, so many times."""
+        return CommTime(
+            sent_bytes=tuple(times * nbytes for nbytes in self.sent_bytes),
+            received_bytes=tuple(times * nbytes for nbytes in self.received_bytes),
+            messages=tuple(times * count for count in self.messages),
+            path=self.path * times,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

@@ -32,14 +32,17 @@ def korthikanti_layer_bytes(
     sequence: int,
     tp: int = 1,
     sequence_parallel: bool = False,
+    keep_gathered: bool = False,
     recompute: KorthikantiRecompute = "none",
 ) -> float:
     """Bytes of one layer: sbh(34 + 5as/h) alone, sbh(10 + 24/t + 5as/(ht)) on t tensor-parallel ranks,
     sbh/t (34 + 5as/h) with sequence parallelism; selective recompute removes 5as/h, full leaves 2sbh.
 
+    The last is without the inputs of the two blocks, 2sbh each, which backward gathers again: with `keep_gathered`
+    they stay whole, and sbh(4 + 30/t + 5as/(ht)) are kept.
     Assumes a GPT in 16 bits: feed-forward of 4h with GELU, as many kv heads as heads, dropout masks of one byte, and
     scores kept (an attention that keeps none is 'selective').
-    Source: Korthikanti et al. 2022, Table 2.
+    Source: Korthikanti et al. 2022, Table 2; section 4.2.2 (what is gathered again).
     Raises: ValueError for an unknown way to recompute.
     """
     if recompute not in get_args(KorthikantiRecompute):
@@ -49,9 +52,9 @@ def korthikanti_layer_bytes(
     sbh = sequence * batch * config.hidden_size
     if recompute == "full":
         return float(2 * sbh)
-    outside_matrices = 10 * sbh / (tp if sequence_parallel else 1)
+    whole = 10 if not sequence_parallel else 4 if keep_gathered else 0
     scores = 5 * config.n_heads * sequence**2 * batch / tp
-    return outside_matrices + 24 * sbh / tp + (scores if recompute == "none" else 0)
+    return whole * sbh + (34 - whole) * sbh / tp + (scores if recompute == "none" else 0)
 
 
 def korthikanti_first_stage_bytes(
