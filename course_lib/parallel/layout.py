@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate, chain, product
+from itertools import chain, product
 from math import prod
 from typing import Any
 
 from torch import Tensor, nn
 
 from course_lib.parallel.placement import At, Place
-from course_lib.split import split_sizes
 
 
 class Layout:
@@ -81,7 +80,10 @@ class Layout:
             assert place.owners is not None
             at = {**at, "pp": place.owners[0]}
         cut = [axis for axis in self.sizes if axis in place.cut_along - {"pp"}]
-        ranks = [{**at, **dict(zip(cut, numbers, strict=True))} for numbers in product(*map(self._range, cut))]
+        ranks = [
+            {**at, **dict(zip(cut, numbers, strict=True))}
+            for numbers in product(*(self._range(place, axis, at) for axis in cut))
+        ]
         parts = [(rank, part_at(rank)) for rank in ranks]
         some = next((part for _, part in parts if part is not None), None)
         if some is None or not cut or self._is_counter(name, some):
@@ -107,9 +109,9 @@ class Layout:
             return None
         spans = [(0.0, 1.0), (0.0, 1.0)]
         for axis, shard in place.shard.items():
-            ends = [0, *accumulate(split_sizes(place.shape[shard.dim], self.sizes[axis]))]
-            first, last = ends[at[axis]], ends[at[axis] + 1]
-            spans[min(shard.dim, 1)] = first / ends[-1], last / ends[-1]
+            length = place.shape[shard.dim]
+            first, last = shard.span(length, at[axis], self.sizes[axis])
+            spans[min(shard.dim, 1)] = first / length, last / length
         piece, numbers = self._piece(place, at), self._piece(replace(place, flat=None), at).stop
         (above, below), columns = spans
         rows = [above + (below - above) * number / numbers for number in (piece.start, piece.stop)]
@@ -119,7 +121,8 @@ class Layout:
         """Which of the numbers that its shards leave it a rank has of a tensor."""
         shape = list(place.shape)
         for axis, shard in place.shard.items():
-            shape[shard.dim] = split_sizes(shape[shard.dim], self.sizes[axis])[at[axis]]
+            first, last = shard.span(shape[shard.dim], at[axis], self.sizes[axis])
+            shape[shard.dim] = last - first
         if place.flat is None:
             return slice(0, prod(shape))
         return place.flat.piece(prod(shape), at[place.flat.axis], self.sizes[place.flat.axis])
@@ -135,15 +138,18 @@ class Layout:
             for name, place in self.places.items()
         )
 
-    def _range(self, axis: str) -> Iterable[int]:
-        return range(self.sizes[axis])
+    def _range(self, place: Place, axis: str, at: At) -> Iterable[int]:
+        """Of each part along an axis one rank, of copies the one that lies as this rank does."""
+        copies = place.shard[axis].copies if axis in place.shard else 1
+        return range(at[axis] % copies, self.sizes[axis], copies)
 
     def _is_counter(self, name: str, x: Tensor) -> bool:
         return not x.dim() and bool(self.places[name].shape)
 
     def _sharded(self, name: str, whole: Tensor, at: At) -> Tensor:
         for axis, shard in self.places[name].shard.items():
-            whole = whole.tensor_split(self.sizes[axis], shard.dim)[at[axis]]
+            first, last = shard.span(whole.shape[shard.dim], at[axis], self.sizes[axis])
+            whole = whole.narrow(shard.dim, first, last - first)
         return whole
 
     def _fill(self, name: str, whole: Tensor, part: Tensor | None, at: At) -> None:

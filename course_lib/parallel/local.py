@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,7 +149,8 @@ class Local:
     def partial_sums(self) -> Iterator[None]:
         """Within the block gradients come about; at its end the terms that the ranks hold of one are added up.
 
-        Cost: along each of its partial axes every holder sends every other one the gradient's bytes, once.
+        Cost: along each partial axis one all-reduce of all such gradients as one row; where only some ranks have terms
+        of one sum, as along "pp", each of them sends every other one its row.
         """
         places = self.layout.places
         held = {name: p for name, p in self.parameters.items() if places[name].partial and p.requires_grad}
@@ -157,13 +158,31 @@ class Local:
         for parameter in held.values():
             parameter.grad = None  # else what an earlier pass summed would be summed again
         yield
-        for name, parameter in sorted(held.items()):
-            total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            for axis in sorted(places[name].partial):
-                holders = places[name].owners if axis == "pp" else None
-                total = _sum(total, holders or range(self.size(axis)), self.group(axis))
+        sums = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in sorted(held.items())}
+        for axis in sorted({axis for name in held for axis in places[name].partial}):
+            for holders, names in self._sharing(axis, sums):
+                flat = torch.cat([sums[name].flatten() for name in names])
+                parts = self._summed(flat, axis, holders).split([sums[name].numel() for name in names])
+                sums |= {name: part.view_as(sums[name]) for name, part in zip(names, parts, strict=True)}
+        for name, total in sums.items():
+            parameter = held[name]
             total = before[name] + total if name in before else total
             parameter.grad = total if parameter.grad is None else parameter.grad.copy_(total)  # it may lie in a bucket
+
+    def _sharing(self, axis: str, names: Iterable[str]) -> list[tuple[tuple[int, ...], list[str]]]:
+        """The tensors with terms along an axis, by which ranks of it have the terms of one sum."""
+        places, rows = self.layout.places, dict[tuple[int, ...], list[str]]()
+        for name in names:
+            if axis in places[name].partial:
+                rows.setdefault(places[name].holders(axis, self.at, self.size(axis)), []).append(name)
+        return sorted(rows.items())
+
+    def _summed(self, mine: Tensor, axis: str, holders: Sequence[int]) -> Tensor:
+        """The sum of the holders' rows of numbers, the same bit by bit on all of them."""
+        group = self.group(axis)
+        if len(holders) < group.size() or axis == "pp":
+            return _exchanged_sum(mine, holders, group)
+        return comm.all_reduce_(mine, group=group)
 
     # --- what must be the same on all ranks ---
 
@@ -182,7 +201,7 @@ class Local:
                     raise ValueError(four_parts("Trainer", values, rule, "let every rank apply the same techniques"))
 
 
-def _sum(mine: Tensor, holders: Sequence[int], group: ProcessGroup) -> Tensor:
+def _exchanged_sum(mine: Tensor, holders: Sequence[int], group: ProcessGroup) -> Tensor:
     """The holders' tensors, added in the same order by all, so that copies stay equal bit by bit."""
     here, names = group.rank(), dist.get_process_group_ranks(group)
     parts = {rank: mine.contiguous() if rank == here else torch.empty_like(mine) for rank in holders}

@@ -15,10 +15,21 @@ At = Mapping[str, int]  # a rank's coordinate on each axis of the mesh
 class Shard:
     """The ranks of an axis share dim `dim` as `torch.tensor_split` cuts it: 7 rows over 3 ranks are 3, 2, 2.
 
-    PyTorch's own class of this name cuts as `torch.chunk` does: 3, 3, 1.
+    With `copies` there are fewer parts than ranks: so many neighbours have the same one.
+    PyTorch's own class of this name cuts as `torch.chunk` does, 3, 3, 1, and has no copies.
     """
 
     dim: int
+    copies: int = 1
+
+    def span(self, length: int, rank: int, size: int) -> tuple[int, int]:
+        """From where to where, of a dim's `length`, one of an axis' `size` ranks has it."""
+        ends = [0, *accumulate(split_sizes(length, size // self.copies))]
+        part = rank // self.copies
+        return ends[part], ends[part + 1]
+
+    def __str__(self) -> str:
+        return f"Shard(dim={self.dim}{f', copies={self.copies}' * (self.copies > 1)})"
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,16 @@ class Place:
         """
         first = {"pp": self.owners[0]} if self.owners else {}
         copied = (axes or at.keys()) - (self.cut_along - {"pp"})
-        return self.is_held(at) and all(at[axis] == first.get(axis, 0) for axis in copied)
+        of_copies = all(at[axis] % shard.copies == 0 for axis, shard in self.shard.items())
+        return self.is_held(at) and of_copies and all(at[axis] == first.get(axis, 0) for axis in copied)
+
+    def holders(self, axis: str, at: At, size: int) -> tuple[int, ...]:
+        """The coordinates on an axis of those that have the same part of it as the rank at `at`."""
+        if axis == "pp" and self.owners is not None:
+            return self.owners
+        copies = self.shard[axis].copies if axis in self.shard else size
+        first = at[axis] // copies * copies
+        return tuple(range(first, first + copies))
 
     def describe(self, sizes: Mapping[str, int]) -> str:
         """One phrase for each axis that has more than one rank."""

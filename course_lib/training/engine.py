@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -13,11 +14,26 @@ from course_lib.training.batches import Batch
 Loss = Callable[[Tensor, int], Tensor]  # of a micro-batch's output and number: what is to be differentiated
 
 
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass
+class Ends:
+    """What ranks that share the layers' work have at a model's two ends, and between its stages."""
+
+    loss: Callable[[Tensor, Tensor], Tensor] = steps.loss_of  # of what the model gave on this rank, and targets
+    whole: Callable[[Tensor], Tensor] = _unchanged  # the output, of what the model gave on this rank
+    boundary: Callable[[Tensor], Tensor] = _unchanged  # this rank's part of what one stage hands to the next
+    told: Callable[[Tensor], None] = lambda inputs: None  # hears of the inputs before each forward
+
+
 class Engine:
     """Forward, then backward, one micro-batch after the other. A pipeline is another engine."""
 
     def __init__(self, model: nn.Module, n_microbatches: int) -> None:
         self.model, self.n_microbatches = model, n_microbatches
+        self.ends = Ends()
 
     @property
     def last(self) -> dict[str, int]:
@@ -33,12 +49,14 @@ class Engine:
 
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for a share, on every rank that works on it."""
-        return self.model(inputs)
+        self.ends.told(inputs)
+        return self.ends.whole(self.model(inputs))
 
     def run(self, inputs: Sequence[Tensor], loss: Loss) -> None:
         """Add the gradients of the losses' sum to `.grad`; whoever averages does it in the last backward."""
         for number, x in enumerate(inputs):
             last = number == len(inputs) - 1
+            self.ends.told(x)
             with nullcontext() if last else getattr(self.model, "no_sync", nullcontext)():
                 loss(self.model(x), number).backward()
 

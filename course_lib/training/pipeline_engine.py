@@ -50,17 +50,18 @@ class PipelineEngine(Engine):
 
     def output(self, inputs: Tensor) -> Tensor:
         """The output for a share, which passes the stages in one piece, on every rank of the pipeline."""
+        self.ends.told(inputs)
         shapes = self.passed_on(inputs)
         mine = self.pipeline.forward(inputs, shapes)
         last = self.pipeline.peer(self.schedule.n_stages - 1)
-        if dist.get_rank() != last:
-            mine = self.pipeline.room(shapes[-1])
+        mine = self.ends.whole(mine) if dist.get_rank() == last else self.pipeline.room(shapes[-1])
         return comm.broadcast(mine.contiguous(), src=last, group=self.group)
 
     def run(self, inputs: Sequence[Tensor], loss: Loss) -> None:
         """Add the gradients of this rank's stages to `.grad`, averaged if there is a reducer."""
         if self.reducer is not None:
             self.reducer.prepare_for_backward()
+        self.ends.told(inputs[0])  # micro-batches differ in their rows alone
         self.pipeline.run(inputs, [self.passed_on(x) for x in inputs], loss)
         if self.reducer is not None:
             self.reducer.finalize_backward()
@@ -75,5 +76,6 @@ class PipelineEngine(Engine):
         """What each stage takes for such inputs; every rank finds it out for itself, once."""
         kind = (inputs.shape, inputs.dtype)
         if kind not in self._shapes:
-            self._shapes[kind] = stages.passed_on(self.skeletons, inputs)
+            first, *between, last = stages.passed_on(self.skeletons, inputs)
+            self._shapes[kind] = [first, *map(self.ends.boundary, between), last]
         return self._shapes[kind]

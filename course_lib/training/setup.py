@@ -12,7 +12,7 @@ from course_lib.errors import four_parts
 from course_lib.parallel.local import Local
 from course_lib.training.engine import Engine
 
-ORDER = ("stages", "replicate")
+ORDER = ("tensor", "stages", "replicate")
 
 
 @dataclass

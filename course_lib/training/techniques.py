@@ -84,7 +84,8 @@ def stages(
             durations_by_rank(durations, schedule.n_ranks, operation="stages")[local.rank("pp")] if durations else None
         )
         pipeline = Pipeline(mine, schedule, local.group("pp"), durations=times)
-        setup.engine = PipelineEngine(pipeline, skeletons, local.group("pp"))
+        ends, setup.engine = setup.engine.ends, PipelineEngine(pipeline, skeletons, local.group("pp"))
+        setup.engine.ends = ends
         setup.model = setup.engine.model
 
     return apply

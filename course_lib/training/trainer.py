@@ -91,7 +91,7 @@ class Trainer:
 
         def loss(output: Tensor, number: int) -> Tensor:
             nonlocal summed
-            one = steps.loss_of(output, parts[number][1])
+            one = self.engine.ends.loss(output, parts[number][1])
             summed += one.item()
             return one * weight
 

@@ -1,0 +1,150 @@
+"""Tensor parallelism from outside: a plan's modules are replaced by parts of them, and the layout says which.
+
+The model itself knows nothing of ranks: how many heads a layer works on follows from the widths of its maps.
+Source: Shoeybi et al. 2019, Megatron-LM, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from torch import nn
+
+from course_lib.errors import four_parts
+from course_lib.parallel.layout import Layout
+from course_lib.parallel.placement import At, Shard
+from course_lib.parallel.region import Region
+from course_lib.parallel.tensor_layers import (
+    ColumnParallelLinear,
+    Entrance,
+    ParallelRMSNorm,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+)
+from course_lib.parallel.tensor_plan import Style
+
+AXIS = "tp"
+M = TypeVar("M", bound=nn.Module)
+
+
+class TensorParallel:
+    """Cuts a model's modules for the rank at `at`, and writes into the layout what lies where."""
+
+    def __init__(self, model: nn.Module, layout: Layout, at: At, region: Region) -> None:
+        self.model, self.layout, self.at, self.region = model, layout, at, region
+        self.size, self.rank = layout.sizes[AXIS], at[AXIS]
+        self.words: range | None = None  # those whose logits this rank has, if they are cut
+        self.vocab_size = 0  # of all ranks then
+        self._entrances: dict[tuple[str, int, bool], Entrance] = {}
+
+    def cut(self, styles: dict[str, Style]) -> None:
+        """Replace the modules.
+
+        Raises: ValueError for a module that the style does not fit, heads that do not divide, and a tied weight that
+            would be cut in two ways.
+        """
+        for name, style in styles.items():
+            module = self.model.get_submodule(name)
+            part = self._part(name, module, style)
+            if part is not module:
+                parent, _, own = name.rpartition(".")
+                setattr(self.model.get_submodule(parent), own, part)
+        self._check_ties(styles)
+        for module in self.model.modules():
+            self._count_heads(module)
+
+    def _part(self, name: str, module: nn.Module, style: Style) -> nn.Module:
+        if style == "shared":
+            for kind, _ in module.named_parameters():
+                self._write_partial(f"{name}.{kind}")
+            return module
+        if style == "full norm":
+            source = self.layout.places[f"{name.removesuffix('norm')}proj.weight"].shard[AXIS]
+            width = module.get_parameter("weight").numel()
+            self._keep(name, module, {"weight": Shard(0, source.copies)})
+            return ParallelRMSNorm(module, self.region, width=width, copies=source.copies)
+        if style == "vocabulary":
+            module = _expect(name, module, nn.Embedding, style)
+            rows = Shard(0).span(module.num_embeddings, self.rank, self.size)
+            self._keep(name, module, {"weight": Shard(0)})
+            return VocabParallelEmbedding(module, self.region, rows)
+        linear = _expect(name, module, nn.Linear, style)
+        if style == "row":
+            self._keep(name, linear, {"weight": Shard(1)})
+            return RowParallelLinear(linear, self.region)
+        return self._column(name, linear, style)
+
+    def _column(self, name: str, linear: nn.Linear, style: Style) -> ColumnParallelLinear:
+        shard = Shard(0, self._copies(name, linear))
+        if style == "logits":
+            self.words = range(*shard.span(linear.out_features, self.rank, self.size))
+            self.vocab_size = linear.out_features
+        self._keep(name, linear, {"weight": shard, "bias": shard})
+        key = name.rpartition(".")[0], linear.in_features, linear.bias is not None
+        entrance = self._entrances.setdefault(key, Entrance(self.region))
+        gathered = linear.out_features if style == "column, gathered" else 0
+        return ColumnParallelLinear(linear, entrance, gathered=gathered)
+
+    def _keep(self, name: str, module: nn.Module, shards: dict[str, Shard]) -> None:
+        """Cut a module's parameters and write it down; each stays the same object, which a tied module has too."""
+        for kind, parameter in module.named_parameters():
+            if kind not in shards:
+                continue
+            full, shard = self.layout.first_name[f"{name}.{kind}"], shards[kind]
+            cut = self.layout.places[full].shard
+            if AXIS in cut:
+                if cut[AXIS] != shard:
+                    values = f"{name}.{kind} is {full}, cut by {cut[AXIS]} and by {shard}"
+                    rule, way_out = "a tied weight lies in one way", "give both modules styles that cut the same dim"
+                    raise ValueError(four_parts("tensor", values, rule, way_out))
+                continue
+            self.layout.write(full, shard={**cut, AXIS: shard})
+            if shard.copies > 1:
+                self._write_partial(full)
+            first, last = shard.span(parameter.shape[shard.dim], self.rank, self.size)
+            parameter.data = parameter.data.narrow(shard.dim, first, last - first).clone()
+
+    def _write_partial(self, name: str) -> None:
+        full = self.layout.first_name[name]
+        self.layout.write(full, partial=self.layout.places[full].partial | {AXIS})
+
+    def _copies(self, name: str, linear: nn.Linear) -> int:
+        """On how many neighbouring ranks a head of keys or values lies, if there are fewer heads than ranks.
+
+        Raises: ValueError if heads would be cut, or queries copied.
+        """
+        parent = self.model.get_submodule(name.rpartition(".")[0])
+        head_size = getattr(parent, "head_size", getattr(parent, "head_dim", None))
+        if head_size is None:
+            return 1
+        heads = linear.out_features // head_size
+        if heads % self.size == 0:
+            return 1
+        if self.size % heads == 0 and not name.rpartition(".")[2].startswith("q"):
+            return self.size // heads
+        values = f"tp={self.size}, {heads} heads in {name}"
+        rule = "a head stays whole; keys and values of fewer heads than ranks are copied to equally many ranks"
+        way_out = f"choose tp in {[tp for tp in range(1, heads + 1) if heads % tp == 0]}"
+        raise ValueError(four_parts("tensor", values, rule, way_out))
+
+    def _count_heads(self, module: nn.Module) -> None:
+        """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""
+        if hasattr(module, "num_key_value_groups"):
+            module.num_key_value_groups = len(module.q_proj.weight) // len(module.k_proj.weight)  # type: ignore
+
+    def _check_ties(self, styles: dict[str, Style]) -> None:
+        for name, full in self.layout.first_name.items():
+            owner = name.rpartition(".")[0]
+            if AXIS in self.layout.places[full].shard and owner not in styles:
+                values, rule = (
+                    f"{name} is {full}, which the plan cuts",
+                    "whoever uses a tied weight knows how it is cut",
+                )
+                raise ValueError(four_parts("tensor", values, rule, f"give {owner!r} a style too"))
+
+
+def _expect(name: str, module: nn.Module, kind: type[M], style: Style) -> M:
+    if isinstance(module, kind):
+        return module
+    values, rule = f"{name} is a {type(module).__name__}", f"the style {style!r} cuts a {kind.__name__}"
+    raise ValueError(four_parts("tensor", values, rule, "leave it out of the plan, or write a layer for it"))
