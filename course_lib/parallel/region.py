@@ -12,25 +12,25 @@ from course_lib import comm
 from course_lib.parallel.conjugate import Operators
 
 SEQUENCE = 1  # the dim of (B, S, H) of which each rank has a part under sequence parallelism
-Kept = Literal["input", "shard"]  # what a column-parallel map keeps of a gathered input for its weights' gradient
+SequenceParallel = Literal["keep", "regather"]  # a gathered input until backward, or only this rank's piece of it
 
 
 @dataclass(kw_only=True)
 class Region:
     """Where the features are cut over the ranks of `operators.group`.
 
-    Outside, every rank has the same (B, S, H); under sequence parallelism, that is if `kept` is given, it has
-    (B, S/tp, H), of a sequence of `length` positions. Then the input of a region is gathered: "input" keeps it whole
-    until backward, "shard" gathers it a second time there.
+    Outside, every rank has the same (B, S, H); under sequence parallelism it has (B, S/tp, H), of a sequence of
+    `length` positions. Then the input of a region is gathered: "keep" keeps all of it until backward, "regather"
+    gathers it a second time there.
     """
 
     operators: Operators
-    kept: Kept | None = None
+    sequence_parallel: SequenceParallel | None = None
     length: int = 0
 
     def leave(self, terms: Tensor) -> Tensor:
         """Add up the ranks' terms of the block's output. Shapes: (B, S, H) -> (B, S, H), or (B, S/tp, H)."""
-        if self.kept:
+        if self.sequence_parallel:
             return self.operators.reduce_scatter_sequence(terms, SEQUENCE)
         return self.operators.reduce_from_region(terms)
 
@@ -38,14 +38,14 @@ class Region:
 
     def entered(self, x: Tensor) -> Tensor:
         """What the region works on."""
-        return self.operators.gathered(x, SEQUENCE, self.length) if self.kept else x
+        return self.operators.gathered(x, SEQUENCE, self.length) if self.sequence_parallel else x
 
     def start_entering_backward(self, gradient: Tensor) -> Callable[[], Tensor]:
         """Begin to add up the ranks' terms of an input's gradient; the result is what comes when it is called.
 
         The all-reduce runs while the caller goes on, in `gradient`'s own memory.
         """
-        if self.kept:
+        if self.sequence_parallel:
             mine = self.operators.summed_and_cut(gradient, SEQUENCE)
             return lambda: mine
         under_way = comm.all_reduce_(

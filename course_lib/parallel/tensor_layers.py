@@ -94,7 +94,7 @@ class _EnteringLinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, entrance: Entrance, *parameters: Tensor
     ) -> Tensor:
         whole = entrance.region.entered(x)
-        ctx.save_for_backward(x if entrance.region.kept == "shard" else whole, weight)
+        ctx.save_for_backward(x if entrance.region.sequence_parallel == "regather" else whole, weight)
         ctx.entrance, ctx.biased = entrance, bias is not None
         rows = whole.flatten(0, -2)
         y = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
@@ -110,7 +110,7 @@ class _EnteringLinear(torch.autograd.Function):
             finish = region.start_entering_backward((rows @ weight).unflatten(0, gradient.shape[:-1]))
         found: list[Tensor | None] = [None] * len(ctx.needs_input_grad[4:])
         if any(ctx.needs_input_grad[4:]):
-            whole = region.entered(kept) if region.kept == "shard" else kept
+            whole = region.entered(kept) if region.sequence_parallel == "regather" else kept
             found = [*(rows.t() @ whole.flatten(0, -2)).split(sizes)]
             found += rows.sum(0).split(sizes) if ctx.biased else ()
         wanted = [g if needed else None for g, needed in zip(found, ctx.needs_input_grad[4:], strict=True)]

@@ -11,7 +11,7 @@ from course_lib.models.decoder import Decoder, rotary_angles
 from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.layout import Layout
-from course_lib.parallel.region import SEQUENCE, Kept, Region
+from course_lib.parallel.region import SEQUENCE, Region, SequenceParallel
 from course_lib.parallel.tensor import AXIS, TensorParallel
 from course_lib.parallel.tensor_plan import Plan, plan_for, styles_of
 from course_lib.parallel.vocabulary import vocab_parallel_cross_entropy
@@ -19,11 +19,13 @@ from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
 
 
-def tensor(plan: Plan | None = None, *, sequence_parallel: Kept | None = None, algorithm: str = "ring") -> Technique:
+def tensor(
+    plan: Plan | None = None, *, sequence_parallel: SequenceParallel | None = None, algorithm: str = "ring"
+) -> Technique:
     """The ranks along "tp" share the modules that `plan` names, by default that of `plan_for`.
 
     With `sequence_parallel` they also share what lies between the blocks, each with some positions of the sequence;
-    "input" keeps a block's gathered input for backward, "shard" gathers it again there.
+    "keep" keeps a block's gathered input for backward, "regather" gathers it again there.
 
     Cost: `course_lib.costs.comm.tensor`.
     Raises: ValueError, the same on all ranks, for a plan that does not fit the model, and for sequence parallelism of
@@ -35,7 +37,7 @@ def tensor(plan: Plan | None = None, *, sequence_parallel: Kept | None = None, a
         local, model = setup.local, setup.model
         styles = styles_of(model, plan_for(model) if plan is None else plan)
         operators = Operators(group=local.group(AXIS), algorithm=algorithm)
-        region = Region(operators=operators, kept=sequence_parallel)
+        region = Region(operators=operators, sequence_parallel=sequence_parallel)
         broadcast.broadcast_state(model, operators.group, local.name_of(**{**local.at, AXIS: 0}))
         cutting = TensorParallel(model, local.layout, local.at, region)
         cutting.cut(styles)

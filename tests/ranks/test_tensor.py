@@ -103,7 +103,7 @@ def test_a_decoder(shape, ranks):
 
 @pytest.mark.parametrize(
     ("shape", "ranks", "kept"),
-    [("llama", 2, "input"), ("llama, 2 kv heads", 4, "shard"), ("gpt", 3, "shard"), ("gpt", 2, "input")],
+    [("llama", 2, "keep"), ("llama, 2 kv heads", 4, "regather"), ("gpt", 3, "regather"), ("gpt", 2, "keep")],
 )
 def test_sequence_parallel(shape, ranks, kept):
     parallel = partial(tensor_parallel, shape=shape, sequence_parallel=kept)
@@ -115,7 +115,7 @@ def with_replicas(train, shape, **options):
     return Trainer(Decoder(SHAPES[shape]), train, mesh=mesh, apply=(tensor(**options), replicate()))
 
 
-@pytest.mark.parametrize("kept", [None, "shard"])
+@pytest.mark.parametrize("kept", [None, "regather"])
 def test_over_data_parallelism(kept):
     parallel = partial(with_replicas, shape="llama, 1 kv head", sequence_parallel=kept)
     assert_parallel_equals(partial(alone, shape="llama, 1 kv head"), parallel, TOKENS, world_size=4)
@@ -130,7 +130,7 @@ def staged(train, shape, schedule, **options):
 
 @pytest.mark.parametrize(
     ("shape", "schedule", "kept", "ranks"),
-    [("gpt", "1f1b", None, 4), ("llama", "zb-h1", "shard", 4), ("olmo", "gpipe", "input", 8)],
+    [("gpt", "1f1b", None, 4), ("llama", "zb-h1", "regather", 4), ("olmo", "gpipe", "keep", 8)],
 )
 def test_in_the_stages_of_a_pipeline(shape, schedule, kept, ranks):
     parallel = partial(staged, shape=shape, schedule=schedule, sequence_parallel=kept)

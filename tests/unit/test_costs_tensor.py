@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, load_model
-from course_lib.costs import block_rows, kv_cache_bytes, rows_traffic, tensor_rows, tensor_step
+from course_lib.costs import TensorRow, block_rows, kv_cache_bytes, rows_traffic, tensor_rows, tensor_step
 from course_lib.units import MiB
 
 LLAMA = ModelConfig(
@@ -145,28 +145,26 @@ def test_norms_of_queries_and_keys():
 
 
 @pytest.mark.parametrize(
-    ("config", "expected"),
+    ("config", "numbers"),
     [
-        (LLAMA, {"copies of kv weight": (2 * L, (2, H))}),
-        (replace(LLAMA, biases=("qkv",)), {"copies of kv weight": (2 * L, (2, H)), "copies of kv bias": (2 * L, (2,))}),
-        (replace(LLAMA, qk_norm="full"), {"copies of kv weight": (2 * L, (2, H)), "copies of kv norm": (L, (2,))}),
+        (LLAMA, L * 2 * 2 * H),
+        (replace(LLAMA, biases=("qkv",)), L * 2 * (2 * H + 2)),
+        (replace(LLAMA, qk_norm="full"), L * 2 * (2 * H + 1)),
     ],
     ids=["weights", "biases", "norm of all heads"],
 )
-def test_copies_of_a_kv_head_exchange_their_gradients(config, expected):
+def test_copies_of_a_kv_head_exchange_their_gradients(config, numbers):
     exchanges = [row for row in rows(config, tp=4) if row.operation == "exchange"]
-    assert {row.where: (row.times, row.shape) for row in exchanges} == expected
-    assert {(row.when, row.copies) for row in exchanges} == {("step", 2)}
+    assert [(row.when, row.copies, row.times, row.shape) for row in exchanges] == [("step", 2, 1, (numbers,))]
 
 
 def test_each_copy_sends_to_all_others():
-    one_head = replace(LLAMA, n_kv_heads=1)
-    (row,) = [row for row in rows(one_head, tp=4) if row.operation == "exchange"]
-    cost = rows_traffic([row], tp=4)
-    assert cost.sent_bytes == cost.received_bytes == (2 * L * 3 * (2 * H * 4),) * 4
-    assert cost.messages == (2 * L * 3,) * 4
-    two_heads = [row for row in rows(tp=4) if row.operation == "exchange"]
-    assert rows_traffic(two_heads, tp=4).sent_bytes == (2 * L * 1 * (2 * H * 4),) * 4
+    one_head = replace(LLAMA, n_kv_heads=1, n_heads=4)
+    numbers = L * one_head.head_size * 2 * H
+    (shared,) = [row for row in rows(one_head, tp=4) if row.when == "step"]
+    assert (shared.operation, shared.shape) == ("all_reduce", (numbers,))  # all ranks have copies of it
+    cost = TensorRow(where="", when="step", operation="exchange", shape=(5,), copies=3).traffic(tp=6, itemsize=4)
+    assert cost.sent_bytes == cost.received_bytes == (2 * 5 * 4,) * 6 and cost.messages == (2,) * 6
 
 
 def test_llama_8b_in_bf16():

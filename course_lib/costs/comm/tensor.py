@@ -150,11 +150,7 @@ def tensor_rows(
         *_enter("head", hidden, 1, sequence_parallel),
         TensorRow(where="loss", when="forward", operation="all_reduce", shape=hidden[:2], times=3),
     )
-    once = (
-        *(_shared_heads(config, copies) if copies > 1 else ()),
-        *_left_in_parts(config, sequence_parallel is not None),
-    )
-    return (*_there_and_back(passes), *once)
+    return (*_there_and_back(passes), *_gradients_in_parts(config, tp, copies, sequence_parallel is not None))
 
 
 def block_rows(
@@ -221,33 +217,31 @@ def _norms_of_heads(config: ModelConfig, tokens: Shape) -> Iterator[TensorRow]:
             yield TensorRow(where="norms of q and k", when=when, operation="all_reduce", shape=tokens, times=times)
 
 
-def _shared_heads(config: ModelConfig, copies: int) -> Iterator[TensorRow]:
-    """Each copy of a kv head serves its rank's queries, and finds their part of the gradient of what it is made by."""
-    made_by: dict[str, tuple[Shape, int]] = {"weight": ((config.head_size, config.hidden_size), 2)}  # of k and of v
-    if "qkv" in config.biases:
-        made_by["bias"] = (config.head_size,), 2
-    if config.qk_norm == "full":
-        made_by["norm"] = (config.head_size,), 1  # of k
-    for name, (shape, tensors) in made_by.items():
-        yield TensorRow(
-            where=f"copies of kv {name}",
-            when="step",
-            operation="exchange",
-            shape=shape,
-            times=tensors * config.n_layers,
-            copies=copies,
-        )
+def _gradients_in_parts(config: ModelConfig, tp: int, copies: int, sequence_parallel: bool) -> Iterator[TensorRow]:
+    """Once a step: the gradients of which several ranks have terms, as one row for all that the same ranks share.
 
-
-def _left_in_parts(config: ModelConfig, sequence_parallel: bool) -> Iterator[TensorRow]:
-    """Gradients of weights that every rank has whole and that met a part of the work: all of them as one row."""
+    Each copy of a kv head serves its rank's queries; where some ranks alone have one, they send each other the terms.
+    """
 
     def parts(weights: Sequence[Weight]) -> int:
         return sum(weight.parameters for weight in weights if _is_left_in_parts(weight, config, sequence_parallel))
 
     numbers = config.n_layers * parts(layer_weights(config)) + parts(outer_weights(config))
+    if copies == tp > 1:
+        numbers += _of_kv_head(config)
+    elif copies > 1:
+        shape = (_of_kv_head(config),)
+        yield TensorRow(where="copies of kv heads", when="step", operation="exchange", shape=shape, copies=copies)
     if numbers:
         yield TensorRow(where="replicated weights", when="step", operation="all_reduce", shape=(numbers,))
+
+
+def _of_kv_head(config: ModelConfig) -> int:
+    """Numbers that make one head's keys and values, in all layers."""
+    weights = 2 * config.hidden_size  # of k and of v, for each of the head's numbers
+    biases = 2 * ("qkv" in config.biases)
+    norm = int(config.qk_norm == "full")  # of k
+    return config.n_layers * config.head_size * (weights + biases + norm)
 
 
 def _is_left_in_parts(weight: Weight, config: ModelConfig, sequence_parallel: bool) -> bool:
