@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
+from typing import Literal
 
 from course_lib.errors import four_parts
+
+# How ranks share y = W x: each has all of W, rows of it and so of y ("out"), or columns of it and so of x ("in").
+MatrixCut = Literal["replicated", "out", "in"]
 
 
 def split_sizes(length: int, parts: int) -> tuple[int, ...]:

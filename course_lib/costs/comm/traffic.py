@@ -53,6 +53,12 @@ class CommTime:
         """Seconds over `inside` links; steps that leave a node use `between`, if given."""
         return sum(((between or inside) if step.between else inside).time_s(step.nbytes) for step in self.path)
 
+    @classmethod
+    def nothing(cls, world_size: int) -> CommTime:
+        """No message of any rank."""
+        none = (0,) * world_size
+        return cls(sent_bytes=none, received_bytes=none, messages=none, path=())
+
     def __add__(self, later: CommTime) -> CommTime:
         """This, then `later`, on the same ranks."""
         return CommTime(
