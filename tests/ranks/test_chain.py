@@ -8,13 +8,17 @@ from typing import get_args
 import pytest
 import torch
 
+from course_lib import comm
+from course_lib.comm import EmulatedClock
 from course_lib.comm.ledger import current
 from course_lib.costs import chain_partition
+from course_lib.hardware import Link
 from course_lib.parallel.chain import Chain
-from course_lib.ranks import run_ranks
+from course_lib.ranks import ledger, run_ranks
 from course_lib.split import MatrixCut
 
 WIDTHS, SAMPLES = (7, 5, 6, 3), 2  # odd and even
+LINK = Link(name="toy", alpha_s=20e-6, bandwidth_bytes_per_s=1e9, source="a test", date="2026-11")
 EVERY = list(product(get_args(MatrixCut), repeat=3))
 FOUR_OPERATIONS = [("out", "in", "in"), ("in", "out", "out"), ("out", "out", "in")]
 
@@ -61,6 +65,23 @@ def run(partitions):
         held = sum(weight.numel() for weight in chain.weights)
         found.append((deviation, held, [forward, short, backward]))
     return found
+
+
+def timed(widths, cuts, clock):
+    chain = Chain([torch.ones(outputs, inputs) for inputs, outputs in pairwise(widths)], cuts)
+    with comm.emulated(clock):
+        chain.forward(torch.ones(widths[0], 64))
+        chain.backward(torch.ones(widths[-1], 64))
+
+
+def test_of_two_partitions_the_one_that_sends_the_narrow_product_is_faster():
+    widths, seconds = (64, 256, 64, 64), []
+    for cuts in (("out", "in", "in"), ("out", "out", "in")):
+        run_ranks(timed, 2, widths, cuts, EmulatedClock(inside=LINK, slowdown=200))
+        partition = chain_partition(widths, cuts, tp=2, samples=64)
+        seconds.append(ledger().span_s)
+        assert seconds[-1] == pytest.approx((partition.forward + partition.backward).time_s(LINK), rel=0.01)
+    assert seconds == pytest.approx([4 * 20e-6 + 512 * 64e-9, 4 * 20e-6 + 1280 * 64e-9], rel=0.01)
 
 
 @pytest.mark.parametrize(("ranks", "partitions"), [(2, EVERY), (3, FOUR_OPERATIONS)], ids=["all 27", "three ranks"])

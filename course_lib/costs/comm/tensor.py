@@ -83,8 +83,7 @@ class TensorRow:
 
 def rows_traffic(rows: Iterable[TensorRow], *, tp: int, itemsize: int = 4, algorithm: str = "ring") -> CommTime:
     """What these rows send together, one after the other."""
-    nothing = (0,) * tp
-    total = CommTime(sent_bytes=nothing, received_bytes=nothing, messages=nothing, path=())
+    total = CommTime.nothing(tp)
     for row in rows:
         total += row.traffic(tp=tp, itemsize=itemsize, algorithm=algorithm) * row.times
     return total
