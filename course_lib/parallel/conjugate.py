@@ -42,6 +42,17 @@ class _Conjugate(torch.autograd.Function):
         return ctx.back(gradient), None, None
 
 
+class _ReduceInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, operators: Operators) -> Tensor:
+        ctx.mark_dirty(x)
+        return comm.all_reduce_(x, algorithm=operators.algorithm, group=operators.group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operators:
     """The operators of one group; `algorithm` is that of its all-reduces.
@@ -62,6 +73,11 @@ class Operators:
     def reduce_from_region(self, x: Tensor) -> Tensor:
         """Add up the terms that the ranks made. Shapes: (...) -> (...). Megatron's g."""
         return _applied(x, self.summed, _same)
+
+    def reduce_from_region_(self, x: Tensor) -> Tensor:
+        """The same in place, for terms that nothing else needs: no memory is taken."""
+        result: Tensor = _ReduceInPlace.apply(x, self)
+        return result
 
     def scatter_to_region(self, x: Tensor, dim: int = -1) -> Tensor:
         """Keep this rank's part of what all have. Shapes: (..., N, ...) -> (..., N/p, ...)."""

@@ -29,10 +29,10 @@ class Region:
     length: int = 0
 
     def leave(self, terms: Tensor) -> Tensor:
-        """Add up the ranks' terms of the block's output. Shapes: (B, S, H) -> (B, S, H), or (B, S/tp, H)."""
+        """Add up the ranks' terms of the block's output, in place. Shapes: (B, S, H) -> (B, S, H) or (B, S/tp, H)."""
         if self.sequence_parallel:
             return self.operators.reduce_scatter_sequence(terms, SEQUENCE)
-        return self.operators.reduce_from_region(terms)
+        return self.operators.reduce_from_region_(terms)
 
     # --- entering, without autograd: a column-parallel map has the pair in its own backward ---
 
