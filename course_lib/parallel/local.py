@@ -36,6 +36,10 @@ class Local:
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.buffers: dict[str, Tensor] = dict(model.named_buffers())
 
+    def renew(self, model: nn.Module) -> None:
+        """Take the parameters anew: PyTorch's wrappers put others into their places."""
+        self.parameters = {name: model.get_parameter(name) for name in self.parameters}
+
     def keep(self, names: set[str]) -> None:
         """Let go of everything else."""
         self.parameters = {name: p for name, p in self.parameters.items() if name in names}
@@ -122,7 +126,7 @@ class Local:
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients that there are, of this rank's parts."""
-        return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        return {name: own_part(p.grad) for name, p in self.parameters.items() if p.grad is not None}
 
     @torch.no_grad()
     def global_norm(self) -> Tensor:
@@ -199,6 +203,21 @@ class Local:
                     values += f" and {' '.join(row.split())!r} on rank {rank}"
                     rule = "what is gathered is put together from one table"
                     raise ValueError(four_parts("Trainer", values, rule, "let every rank apply the same techniques"))
+
+
+def own_part(x: Tensor) -> Tensor:
+    """This rank's part of a tensor that PyTorch distributed, a DTensor, in the same memory; any other as it is."""
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
+    return part
+
+
+def laid_as(parameter: Tensor, part: Tensor) -> Tensor:
+    """A copy of this rank's part of an optimizer's state, as a DTensor where the parameter is one."""
+    if not hasattr(parameter, "to_local") or part.shape != own_part(parameter).shape:  # a counter has no parts
+        return part.clone()
+    state = torch.zeros_like(parameter)
+    own_part(state).copy_(part)
+    return state
 
 
 def _exchanged_sum(mine: Tensor, holders: Sequence[int], group: ProcessGroup) -> Tensor:

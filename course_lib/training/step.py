@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.parallel.local import own_part
 from course_lib.training.batches import IGNORED, Batch
 
 
@@ -65,5 +66,5 @@ def state_bytes(model: nn.Module) -> int:
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the memory behind the tensors; what two of them share counts once, a part counts as its whole."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
+    storages = [own_part(tensor).untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

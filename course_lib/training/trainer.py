@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
-from course_lib.parallel.local import Local
+from course_lib.parallel.local import Local, laid_as, own_part
 from course_lib.parallel.stages import skeleton
 from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
@@ -125,7 +125,7 @@ class Trainer:
 
     def parameters(self) -> dict[str, Tensor]:
         """The weights, whole, by the model's own names; tied ones once."""
-        return self.local.whole({name: p.detach() for name, p in self.local.parameters.items()})
+        return self.local.whole({name: own_part(p.detach()) for name, p in self.local.parameters.items()})
 
     def buffers(self) -> dict[str, Tensor]:
         """The buffers by the model's own names."""
@@ -159,8 +159,12 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds, on every rank: what one device would save, so that any layout can go on from it."""
         layout, own = self.local.layout, self.optimizer.state_dict()
-        states = {name: own["state"][place] for place, name in enumerate(self.trained) if place in own["state"]}
-        here = {name: p.detach() for name, p in self.local.parameters.items()} | self.local.buffers
+        states = {
+            name: {kind: own_part(x) for kind, x in own["state"][place].items()}
+            for place, name in enumerate(self.trained)
+            if place in own["state"]
+        }
+        here = {name: own_part(p.detach()) for name, p in self.local.parameters.items()} | self.local.buffers
         found = self.local.whole_once({name: {"": x, **states.get(name, {})} for name, x in here.items()})
         weights = {name: kinds[""] for name, kinds in found.items()}
         weights |= {name: weights[first] for name, first in layout.first_name.items()}
@@ -181,10 +185,12 @@ class Trainer:
         check_names(weights, {name: shapes[name] for name in self.persistent})
         for name, x in (*local.parameters.items(), *local.buffers.items()):
             if name in self.persistent:
-                x.copy_(local.part(name, weights[name]))
+                own_part(x).copy_(local.part(name, weights[name]))
         numbers = {name: number for number, name in enumerate(local.layout.trained)}
         mine = {
-            place: {kind: local.part(name, x).clone() for kind, x in states[numbers[name]].items()}
+            place: {
+                kind: laid_as(local.parameters[name], local.part(name, x)) for kind, x in states[numbers[name]].items()
+            }
             for place, name in enumerate(self.trained)
             if numbers[name] in states
         }

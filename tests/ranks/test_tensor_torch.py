@@ -1,0 +1,127 @@
+"""PyTorch's own tensor parallelism in our trainer: equal to one device and to ours; what it cannot do is refused."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.comm import ledger
+from course_lib.config import ModelConfig, TrainConfig
+from course_lib.costs import tensor_rows
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.parallel.mesh import make_mesh
+from course_lib.ranks import run_ranks
+from course_lib.training.batches import Batches
+from course_lib.training.techniques import replicate
+from course_lib.training.tensor_technique import tensor
+from course_lib.training.torch_techniques import torch_replicate, torch_tensor
+from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, assert_parallel_equals
+
+TEXT = bytes(torch.randint(16, (2048,), generator=torch.Generator().manual_seed(0)).tolist())
+TOKENS = Batches(text=TEXT, batch_size=7, sequence=5, ragged=True)
+LLAMA = ModelConfig(
+    name="small", hidden_size=24, n_layers=2, n_heads=12, n_kv_heads=4, ffn_size=20, vocab_size=16, tied=False
+)
+GPT = replace(
+    LLAMA,
+    n_kv_heads=12,
+    norm="layer",
+    positions="learned",
+    max_sequence=5,
+    gated_ffn=False,
+    tied=True,
+    biases=("qkv", "attention_output", "ffn"),
+)
+
+
+def decoder(shape):
+    """The GPT has a frozen weight that is cut."""
+    model = Decoder(shape)
+    if shape.tied:
+        model.layers[0].ffn.up_proj.weight.requires_grad_(False)
+    return model
+
+
+def alone(train, shape):
+    return Trainer(decoder(shape), train)
+
+
+def by_torch(train, shape, tp):
+    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
+    apply = torch_tensor(), *([torch_replicate()] if dist.get_world_size() > tp else [])
+    return Trainer(decoder(shape), train, mesh=mesh, apply=apply)
+
+
+@pytest.mark.parametrize(("shape", "tp", "ranks"), [(LLAMA, 2, 2), (LLAMA, 4, 4), (GPT, 4, 4), (GPT, 2, 4)])
+def test_it_climbs_the_ladder(shape, tp, ranks):
+    parallel = partial(by_torch, shape=shape, tp=tp)
+    report = assert_parallel_equals(partial(alone, shape=shape), parallel, TOKENS, world_size=ranks)
+    assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
+
+
+def gradients_of(technique, shape, counting):
+    """After one batch, and how many all-reduces it took."""
+    torch.manual_seed(0)
+    trainer = Trainer(decoder(shape).double(), TrainConfig(), mesh=make_mesh(tp=2), apply=(technique(),))
+    comm.ledger.clear()
+    with counting as counts:
+        trainer.compute_gradients(TOKENS.batch(0))
+    ours = len({event.call for event in ledger.current() if event.operation == "all_reduce"})
+    return trainer.gradients(), sum(counts.get_comm_counts().values()) if counts else ours
+
+
+def gradients_of_both(shape):
+    """Of PyTorch's and of ours."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it listens to every module, also to the first, whose input has no gradient
+        theirs = gradients_of(torch_tensor, shape, CommDebugMode())
+    return theirs, gradients_of(tensor, shape, nullcontext())
+
+
+def both_shapes():
+    return [gradients_of_both(shape) for shape in (LLAMA, GPT)]
+
+
+def test_ours_and_pytorch_s_find_the_same_gradients_with_as_many_all_reduces():
+    for shape, (theirs, ours) in zip((LLAMA, GPT), run_ranks(both_shapes, 2)[0], strict=True):
+        assert theirs[0].keys() == ours[0].keys() and len(ours[0]) > 10
+        for name, gradient in ours[0].items():
+            torch.testing.assert_close(theirs[0][name], gradient, rtol=1e-10, atol=1e-12)
+        rows = tensor_rows(shape, tp=2, batch=7, sequence=5)
+        assert theirs[1] == ours[1] == sum(row.times for row in rows)
+
+
+def refusals(cases):
+    """What each case says; all of them in one start of the ranks."""
+    found = []
+    for model, degrees, apply in cases:
+        with pytest.raises(ValueError) as error:
+            Trainer(model, TrainConfig(), mesh=make_mesh(**degrees), apply=[make() for make in apply])
+        found.append(str(error.value))
+    return found
+
+
+REFUSED = [
+    (Decoder(replace(LLAMA, vocab_size=18)), {"tp": 4}, [torch_tensor], "tp=4, dim 0 of embedding.weight is 18; "),
+    (Decoder(replace(LLAMA, n_kv_heads=2)), {"tp": 4}, [torch_tensor], "tp=4, 2 heads in layers.0.attention.k_proj"),
+    (MLP(), {"tp": 4}, [torch_tensor], "a MLP; its plan names a decoder's modules; give a Decoder, or apply "),
+    (Decoder(LLAMA), {"tp": 2, "pp": 2}, [torch_tensor], "pp=2; the stages here pass tensors of their own, not "),
+    (Decoder(LLAMA), {"tp": 2, "dp": 2}, [torch_tensor, replicate], "parameters that PyTorch distributed; its "),
+]
+
+
+def test_what_it_cannot_do_is_refused_on_all_ranks():
+    for texts in run_ranks(refusals, 4, [case[:3] for case in REFUSED]):
+        for text, case in zip(texts, REFUSED, strict=True):
+            assert text.split(": ", 1)[1].startswith(case[3]) and text.count("; ") >= 2
