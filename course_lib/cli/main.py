@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "overrides",
         nargs="*",
         metavar="name=value",
-        help="model=NAME, dp and pp (their product is the number of ranks, its own or torchrun's), engine=own or "
+        help="model=NAME, dp, pp and tp (their product is the number of ranks, its own or torchrun's), engine=own or "
         "torch, for a pipeline schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches and stages_per_rank, steps, "
         "batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, weight_decay, max_norm, "
         "accumulation, dtype=float32 or float64, seed, out=FOLDER, checkpoint_every=100 (steps) or 10min, a field of "

@@ -20,13 +20,14 @@ from course_lib.schedules import Schedule, make_schedule
 from course_lib.training.cadence import Every
 
 COMMAND = "train"
-_ENGINES = ("own", "torch")  # who averages gradients: the course's code, or PyTorch's
+_ENGINES = ("own", "torch")  # who makes ranks of it: the course's code, or PyTorch's
 _DTYPES = ("float32", "float64")
 MODELS = (*presets.names("tiny"), *presets.names("model"))
 _PIPELINE = ("schedule", "microbatches", "stages_per_rank")  # only with pp > 1; None: what `_pipeline` chooses
 OPTIONS: dict[str, Any] = {
     "dp": 1,  # the degrees' product is the number of ranks
     "pp": 1,
+    "tp": 1,
     "engine": "own",
     "steps": 20,
     "batch": 16,  # sequences in a step, over all ranks
@@ -44,7 +45,7 @@ OPTIONS: dict[str, Any] = {
 }
 _KEYS = ("model", *OPTIONS)
 _POSITIVE = ("steps", "batch", "sequence")
-_DEGREES = ("dp", "pp")
+_DEGREES = ("dp", "pp", "tp")
 
 _DEFAULTS = ["_self_", {"model": "tiny_llama"}]
 ConfigStore.instance().store(name=COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
@@ -92,7 +93,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
             refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
     values = compose_values(COMMAND, overrides, typed=overrides)
     _check_kinds(values)
-    parallel = ParallelConfig(dp=values["dp"], pp=values["pp"])
+    parallel = ParallelConfig(**{name: values[name] for name in _DEGREES})
     _check_ranks(parallel.world_size, started)
     _check_batch(values)
     schedule = _pipeline(values)
@@ -138,7 +139,7 @@ def _check_ranks(ranks: int, started: int | None) -> None:
     elif ranks != started:
         rule = f"torchrun started {started}"
         way_out = f"give degrees whose product is {started}, as dp={started}, or torchrun --nproc-per-node {ranks}"
-        refuse(COMMAND, f"dp x pp = {ranks}", rule, way_out)
+        refuse(COMMAND, f"{' x '.join(_DEGREES)} = {ranks}", rule, way_out)
 
 
 def _check_batch(values: Mapping[str, Any]) -> None:
@@ -158,7 +159,7 @@ def _pipeline(values: dict[str, Any]) -> Schedule | None:
             refuse(COMMAND, f"{name}={value} with pp=1", "it belongs to a pipeline", way_out)
         return None
     if values["engine"] == "torch":
-        rule, way_out = "PyTorch's engine trains along dp alone here", "choose engine=own, or pp=1"
+        rule, way_out = "PyTorch's engine trains along dp and tp here", "choose engine=own, or pp=1"
         refuse(COMMAND, f"engine=torch with pp={pp}", rule, way_out)
     values |= {"schedule": name, "microbatches": pp, "stages_per_rank": 1 + (name == "interleaved"), **given}
     schedule = make_schedule(name, pp, values["microbatches"], stages_per_rank=values["stages_per_rank"])

@@ -15,8 +15,11 @@ from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.layout import Layout
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import layers_of
+from course_lib.parallel.tensor import AXIS, write_table
+from course_lib.parallel.tensor_plan import plan_for, styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time
@@ -25,12 +28,14 @@ from course_lib.training.batches import Batches
 from course_lib.training.cadence import Cadence
 from course_lib.training.loop import Step, tokens_of, train
 from course_lib.training.techniques import replicate, stages
+from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import describe_text, load_text
-from course_lib.training.torch_techniques import torch_replicate
+from course_lib.training.torch_techniques import check_parts, torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
 
 _REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
+_TENSOR = {"own": tensor, "torch": torch_tensor}
 FIRST_STEP_S = 3600.0  # with what comes before it
 STEP_S, _LONGEST_STEPS = 600.0, 10  # for a step and a checkpoint: as long as so many of the longest, at least so long
 LINES = 20  # of progress at least, where they cannot overwrite each other
@@ -50,12 +55,14 @@ def make_batches(run: TrainRun) -> Batches:
 def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
     """Refuse a model that our decoder cannot be, or whose states alone would take the machine down.
 
-    Raises: ValueError naming the field, the stages, or the memory.
+    Raises: ValueError naming the field, the stages, what tp ranks cannot share, or the memory.
     """
     with torch.device("meta"):
         model = Decoder(run.model)
     if run.schedule is not None:
         _check_stages(run, len(layers_of(model)))
+    if run.parallel.tp > 1:
+        _check_parts(run, model)
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize
@@ -76,20 +83,30 @@ def _check_stages(run: TrainRun, layers: int) -> None:
         refuse(COMMAND, values, "every stage has a layer", f"choose fewer ranks, or give model.n_layers={more}")
 
 
+def _check_parts(run: TrainRun, model: Decoder) -> None:
+    """Refuse what the ranks along tp cannot share; `model`, which is cut to see it, has no numbers."""
+    layout = Layout(model, {AXIS: run.parallel.tp})
+    write_table(model, layout, styles_of(model, plan_for(model)))
+    if run.engine == "torch":
+        check_parts(layout)
+
+
 def numbers_needed(run: TrainRun, ranks_here: int) -> int:
     """For each parameter, how many numbers this machine holds at once, at least.
 
-    The ranks of a pipeline together keep the states of one model, but first each of them builds all of it.
+    The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, but first
+    each of them builds all of it.
     """
-    return max(ranks_here, ranks_here * _NUMBERS_KEPT[run.config.optimizer] // run.parallel.pp)
+    return max(ranks_here, ranks_here * _NUMBERS_KEPT[run.config.optimizer] // (run.parallel.pp * run.parallel.tp))
 
 
 def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1."""
     if run.ranks == 1:
         return Trainer(model, run.config)
-    mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp)
-    apply = [stages(run.schedule)] if run.schedule is not None else []
+    mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp, tp=run.parallel.tp)
+    apply = [_TENSOR[run.engine]()] if run.parallel.tp > 1 else []
+    apply += [stages(run.schedule)] if run.schedule is not None else []
     apply += [_REPLICATE[run.engine]()] if run.parallel.dp > 1 else []
     return Trainer(model, run.config, mesh=mesh, apply=apply)
 
@@ -146,7 +163,7 @@ def _line_kept_open(live: bool) -> Iterator[None]:
 
 def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     """What is trained, how, and on what."""
-    degrees = " x ".join(f"{axis}={size}" for axis in ("pp", "dp") if (size := getattr(run.parallel, axis)) > 1)
+    degrees = " x ".join(f"{axis}={size}" for axis in ("pp", "dp", "tp") if (size := getattr(run.parallel, axis)) > 1)
     where = f"{degrees} on {run.ranks} ranks" if degrees else "one device"
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches

@@ -6,11 +6,13 @@ Source: Shoeybi et al. 2019, Megatron-LM, section 3.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from torch import nn
+from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
+from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.placement import At, Shard
 from course_lib.parallel.region import Region
@@ -141,6 +143,15 @@ class TensorParallel:
                     "whoever uses a tied weight knows how it is cut",
                 )
                 raise ValueError(four_parts("tensor", values, rule, f"give {owner!r} a style too"))
+
+
+def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -> None:
+    """Say in the layout what `TensorParallel.cut` would; no ranks are needed. What is left of `skeleton` has no use.
+
+    Raises: ValueError as `cut` does.
+    """
+    nobody = Operators(group=cast(ProcessGroup, None))  # no layer of the skeleton is called
+    TensorParallel(skeleton, layout, dict.fromkeys(layout.sizes, 0), Region(operators=nobody)).cut(styles)
 
 
 def _expect(name: str, module: nn.Module, kind: type[M], style: Style) -> M:

@@ -11,11 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder
 from course_lib.parallel import replicate as broadcast
-from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.local import own_part
-from course_lib.parallel.region import Region
-from course_lib.parallel.tensor import AXIS, TensorParallel
+from course_lib.parallel.tensor import AXIS, write_table
 from course_lib.parallel.tensor_plan import Style, plan_for, styles_of
 from course_lib.training import step as steps
 from course_lib.training.setup import Setup, Technique
@@ -67,9 +65,8 @@ def torch_tensor() -> Technique:
         _check_model(setup)
         local, model = setup.local, setup.model
         styles = styles_of(model, plan_for(model))
-        region = Region(operators=Operators(group=local.group(AXIS)))
-        TensorParallel(setup.skeleton, local.layout, local.at, region).cut(styles)  # for the table alone
-        _check_parts(local.layout)
+        write_table(setup.skeleton, local.layout, styles)
+        check_parts(local.layout)
         broadcast.broadcast_state(model, local.group(AXIS), local.name_of(**{**local.at, AXIS: 0}))
         _parallelize(setup, styles)
         _compute_loss_of_parts(setup)
@@ -87,8 +84,8 @@ def _check_model(setup: Setup) -> None:
         raise ValueError(four_parts("torch_tensor", f"pp={pp}", rule, way_out))
 
 
-def _check_parts(layout: Layout) -> None:
-    """Refuse what PyTorch would cut otherwise than the table says, as `torch.chunk` does, or copy."""
+def check_parts(layout: Layout) -> None:
+    """Raise the four-part error for what PyTorch would cut otherwise than the table says, as `torch.chunk`, or copy."""
     tp = layout.sizes[AXIS]
     for name, place in layout.places.items():
         if (shard := place.shard.get(AXIS)) is None:

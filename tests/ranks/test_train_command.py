@@ -76,6 +76,25 @@ def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+SHARED = {  # matrices, by engine and degrees
+    "own, replicas": ("dp=2", "tp=2"),
+    "own, stages": ("pp=2", "tp=2", "batch=4", "model=tiny_gpt"),
+    "torch, replicas": ("dp=2", "tp=2", "engine=torch", "model=tiny_gpt", "batch=4"),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_ranks_that_share_matrices_give_the_losses_of_one_device(one_device, four_sequences, tmp_path, capsys, name):
+    assert run(*SMALL, *SHARED[name], f"out={tmp_path}/run") == 0
+    want = losses(four_sequences) if "model=tiny_gpt" in SHARED[name] else one_device
+    assert losses(tmp_path / "run") == pytest.approx(want, rel=1e-9)
+    out, err = capsys.readouterr()
+    degrees = sorted(word for word in SHARED[name] if word[:2] in ("dp", "pp"))
+    tp = next(word for word in SHARED[name] if word.startswith("tp"))
+    assert f", {' x '.join([*degrees, tp])} on " in out.splitlines()[0] and err == ""
+    assert f"\n{tp.replace('=', ': ')}\n" in (tmp_path / "run" / "config.yaml").read_text()
+
+
 PIPELINES = {  # how they are asked for, by ranks
     "1f1b": ("pp=2", "dp=2"),
     "gpipe": ("pp=2", "schedule=gpipe", "microbatches=4"),

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
+from math import prod
 
 import pytest
 import torch
-import torch.distributed as dist
-from pipeline_models import MODELS, alone, staged, tokens
+from pipeline_models import LLAMA, MODELS, alone, staged, tokens
 from torch import nn
 
 from course_lib import comm
 from course_lib.config import TrainConfig
+from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh
 from course_lib.ranks import ledger, run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import replicate, stages
+from course_lib.training.tensor_technique import tensor
+from course_lib.training.torch_techniques import torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
 
@@ -105,27 +109,39 @@ def test_gradients_of_two_passes_add_up():
             torch.testing.assert_close(gradients[name], gradient)
 
 
-CHAIN = [("1f1b", 2, 2, 3), ("gpipe", 4, 1, 2), (None, 1, 4, 1), (None, 1, 1, 1), ("zb-h1", 2, 3, 2), ("1f1b", 2, 2, 3)]
+FOUR_HEADS = replace(LLAMA, n_heads=4, n_kv_heads=2)  # over 4 ranks each head of keys and values has copies
+OURS, THEIRS = (tensor, replicate), (torch_tensor, torch_replicate)
+CHAIN = [  # degrees; a pipeline's schedule and micro-batches; whose techniques
+    ({"pp": 2, "dp": 2}, ("1f1b", 3), OURS),
+    ({"pp": 4}, ("gpipe", 2), OURS),
+    ({"dp": 2, "tp": 2}, None, OURS),
+    ({"pp": 2, "tp": 2}, ("1f1b", 3), OURS),
+    ({"dp": 2, "tp": 2}, None, THEIRS),
+    ({"tp": 4}, None, OURS),
+    ({}, None, OURS),
+    ({"dp": 3}, None, OURS),
+    ({"pp": 2, "dp": 3}, ("zb-h1", 2), OURS),
+    ({"pp": 2, "dp": 2}, ("1f1b", 3), OURS),
+]
 
 
-def at(layout):
+def at(degrees, schedule, techniques):
     """A trainer at one of the layouts; born with other weights than what it loads."""
-    name, pp, dp, m = layout
-    torch.manual_seed(pp + 10 * dp)
-    if name:
-        return both(ADAMW, name, pp, dp, m)
-    if not dist.is_initialized():
-        return Trainer(MODELS["tied"](), ADAMW)
-    return Trainer(MODELS["tied"](), ADAMW, mesh=make_mesh(dp=dp), apply=(replicate(),))
+    torch.manual_seed(sum(degrees.values()))
+    share_matrices, replicated = techniques
+    apply = [share_matrices()] if "tp" in degrees else []
+    apply += [stages(make_schedule(schedule[0], degrees["pp"], schedule[1]))] if schedule else []
+    apply += [replicated()] if "dp" in degrees else []
+    return Trainer(Decoder(FOUR_HEADS), ADAMW, mesh=make_mesh(**degrees) if degrees else None, apply=apply)
 
 
 def pass_on(layout, load, save):
     """Load, keep what was loaded, train a step, save."""
-    trainer = at(layout)
+    trainer = at(*layout)
     if load:
         trainer.load(load)
     loaded = copy.deepcopy(trainer.state())
-    trainer.step(tokens(layout[1]))
+    trainer.step(tokens(0))
     trainer.save(save)
     return loaded, trainer.state()
 
@@ -133,7 +149,7 @@ def pass_on(layout, load, save):
 def test_a_checkpoint_is_taken_over_bit_by_bit_from_layout_to_layout(tmp_path):
     before = None
     for number, layout in enumerate(CHAIN):
-        ranks = layout[1] * layout[2]
+        ranks = prod(layout[0].values())
         args = layout, before and tmp_path / str(number - 1), tmp_path / str(number)
         results = run_ranks(pass_on, ranks, *args) if ranks > 1 else [pass_on(*args)]
         assert len(results) == ranks

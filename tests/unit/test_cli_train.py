@@ -76,7 +76,12 @@ def test_the_results_hold_the_exact_configuration_and_nothing_else_stays(tmp_pat
     text = (tmp_path / "run" / "config.yaml").read_text()
     assert text.splitlines()[0] == f"# python -m course_lib train {shlex.join(overrides)}"
     values = yaml.safe_load(text)
-    assert set(values) == {*OPTIONS, "model"} and (values["seed"], values["dp"], values["pp"]) == (7, 1, 1)
+    assert set(values) == {*OPTIONS, "model"} and (values["seed"], values["dp"], values["pp"], values["tp"]) == (
+        7,
+        1,
+        1,
+        1,
+    )
     assert parse_model(values["model"]).config == replace(parse_model(read("tiny", "tiny_gpt")).config, n_layers=1)
     rows = list(csv.DictReader((tmp_path / "run" / "losses.csv").read_text().splitlines()))
     assert list(rows[0]) == ["step", "loss", "tokens_per_s", "memory_bytes", "memory"]
@@ -140,7 +145,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["model.size=3"], "train: model.size=3; Could not override 'model.size'; "),
         (["model.n_heads=3"], "ModelConfig 'tiny Llama': n_heads=3; n_heads divides hidden_size=64; choose n_heads"),
         (["model=mixtral_8x7b"], "Decoder: n_experts=8; this decoder has one feed-forward block in a layer; give n_ex"),
-        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, dp, pp, engine, steps"),
+        (["stepps=3"], "train: stepps=3; a training run has no 'stepps'; choose from model, dp, pp, tp, engine"),
         (["steps=1,2"], "train: steps=1,2; several values stand in brackets; write steps=[value,value]"),
         (["~lr"], "train: ~lr; a training run needs all its values; give lr another value"),
         (["lr"], "train: lr; Error parsing override 'lr'; write name=value"),
@@ -153,7 +158,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["optimizer=lion"], "TrainConfig: optimizer='lion'; not a known optimizer; choose from sgd, adamw"),
         (["accumulation=0"], "TrainConfig: accumulation=0; a step takes whole micro-batches, at least one; give "),
         (["engine=jax"], "train: engine='jax'; not a known kind; choose from own, torch"),
-        (["parallel=ddp"], "train: parallel=ddp; a training run has no 'parallel'; choose from model, dp, pp, engine"),
+        (["parallel=ddp"], "train: parallel=ddp; a training run has no 'parallel'; choose from model, dp, pp, tp"),
         (["dtype=float8"], "train: dtype='float8'; not a known kind; choose from float32, float64"),
         (["dp=0"], "train: dp=0; dp is positive; give dp >= 1"),
         (["pp=1.5"], "train: pp=1.5; pp is of whole numbers; write them without quotes and units"),
@@ -174,7 +179,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
             "train: microbatches=2 with pp=1; it belongs to a pipeline; leave",
         ),
         (["engine=torch", "stages_per_rank=1"], "train: stages_per_rank=1 with pp=1; it belongs to a pipeline; leave "),
-        ([*PP, "engine=torch"], "train: engine=torch with pp=2; PyTorch's engine trains along dp alone here; choose "),
+        ([*PP, "engine=torch"], "train: engine=torch with pp=2; PyTorch's engine trains along dp and tp here; ch"),
         (
             [*PP, "dp=3", "batch=16"],
             "train: batch=16 in 2 micro-batches on 3 pipelines; all micro-batches have equally many sequences; give "
@@ -194,6 +199,15 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         ([*PP, "schedule=interleaved", "microbatches=1"], "make_schedule: interleaved, n_microbatches=1, n_ranks=2; "),
         ([*PP, "accumulation=2"], "train: accumulation=2 with pp=2; a pipeline accumulates over its micro-batches; "),
         (["pp=5", "batch=5"], "train: 5 stages, tiny Llama has 4 layers with its embedding and head; every st"),
+        (["tp=0"], "train: tp=0; tp is positive; give tp >= 1"),
+        (["tp=3"], "tensor: tp=3, 4 heads in layers.0.attention.q_proj; a head stays whole; keys and values of fewer "),
+        (["tp=8", "engine=torch"], "tensor: tp=8, 4 heads in layers.0.attention.q_proj; a head stays whole; keys and "),
+        (["tp=4", "engine=torch"], "torch_tensor: tp=4, 2 heads in layers.0.attention.k_proj.weight; PyTorch copies n"),
+        (
+            ["tp=2", "engine=torch", "model.vocab_size=257"],
+            "torch_tensor: tp=2, dim 0 of embedding.weight is 257; PyTorch's styles take parts of one size; choose a",
+        ),
+        ([*PP, "tp=2", "engine=torch"], "train: engine=torch with pp=2; PyTorch's engine trains along dp and tp here"),
         ([*PP, "model=llama3_1_405b"], "train: Llama 3.1 405B on 2 ranks needs 5.906 TiB; this machine has "),
         (["out=no/such"], "train: out='no/such'; there is no folder 'no'; make it, or name another"),
     ],
@@ -225,6 +239,8 @@ def test_a_pipeline_has_defaults_that_the_results_name():
         (["pp=2"], 4),  # together they keep one model's states
         (["pp=2", "dp=3", "batch=18"], 3 * 4),
         (["pp=2", "optimizer=sgd"], 2),
+        (["tp=2"], 4),
+        (["dp=2", "pp=2", "tp=2", "optimizer=sgd"], 8),
     ],
 )
 def test_a_pipeline_needs_one_model_s_states_or_each_rank_s_model(overrides, numbers):
@@ -312,7 +328,7 @@ def test_the_second_of_two_ranks_has_the_second_gpu(monkeypatch):
 def test_the_degrees_are_those_that_torchrun_started(monkeypatch):
     assert read_train(["dp=3"], started=3).ranks == 3
     assert read_train(["dp=2", "pp=2"], started=4).parallel == ParallelConfig(dp=2, pp=2)
-    message = "^train: dp x pp = 2; torchrun started 3; give degrees whose product is 3, as dp=3, or torchrun --nproc"
+    message = "^train: dp x pp x tp = 2; torchrun started 3; give degrees whose product is 3, as dp=3, or torchrun --"
     with pytest.raises(ValueError, match=message):
         read_train(["dp=2"], started=3)
     monkeypatch.setitem(os.environ, "RANK", "0")
