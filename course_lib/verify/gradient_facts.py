@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.parallel.agreement import listing
 from course_lib.verify import counted
-from course_lib.verify.equality import deviation, name_of, same
+from course_lib.verify.equality import deviation, name_of, ratio_of, same
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.pairs import trainable
 from course_lib.verify.ratios import agrees, exactly
@@ -67,6 +67,30 @@ def in_terms(e: Evidence) -> str | None:
     place = e.ranks[0].places.get(e.first.name, "")
     shared = "Partial" in place or (e.first.name in e.alone.tied and "rank" in place)
     return place if shared and not e.alike else None
+
+
+def terms_of_one_batch(e: Evidence) -> str | None:
+    """The ranks worked on one batch, and what they hold adds up to the right gradient, once or a few times."""
+    if e.n_shares > 1 or e.alike:
+        return None
+    held = [trace.second_gradients if e.step else trace.gradients for trace in e.ranks]
+    want = e.alone.second_gradients if e.step else e.alone.gradients
+    for name in e.names:
+        if any(name not in one or one[name].shape != want[name].shape for one in held):
+            return None
+        ratio = ratio_of(torch.stack([one[name] for one in held]).sum(0), want[name])
+        if ratio is None or not any(agrees(ratio, float(times)) for times in range(1, e.n_ranks + 1)):
+            return None
+    return listing(e.names)
+
+
+def born_zero(e: Evidence) -> str | None:
+    """A later step is wrong on all ranks alike, and something that each of them has whole began as 0."""
+    if not e.step or not e.alike or e.n_ranks == e.n_shares:
+        return None
+    whole = [name for name in trainable(e.alone) if "Shard" not in e.ranks[0].places.get(name, "")]
+    names = [name for name in whole if not e.alone.start[name].any() and e.alone.after_first[name].any()]
+    return listing(names) if names else None
 
 
 def some_apart(e: Evidence) -> str | None:

@@ -90,6 +90,8 @@ _OF_GRADIENTS_OF_RANKS = (
     *_ROUNDED[:1],
     Suspect("terms", g.in_terms,
             "its copies ({}) have different ones: each needs the sum; is the gradient of every use in it?"),
+    Suspect("terms of one batch", g.terms_of_one_batch,
+            "the ranks work on one batch, and each holds a term of {}: add the terms up over the ranks"),
     Suspect("some ranks", g.some_ranks_right,
             "only {} holds a wrong one: it was changed there after averaging, or that rank's calls are not the "
             "others'"),
@@ -138,6 +140,9 @@ _OF_GRADIENTS_OF_RANKS = (
     Suspect("maximum", g.largest_of_ranks, "each number is the {} of the ranks' own: reduce with AVG"),
     *_ROUNDED[1:],
     Suspect("some wrong", g.some_wrong, "wrong is only {}: what is special about it?"),
+    Suspect("born zero", g.born_zero,
+            "the first step does not show how the ranks use what began as 0 ({}): does each count once, as a bias that "
+            "is added to the sum?"),
     Suspect("other rows", g.other_rows,
             "it is no sum of the rows' gradients, however often each counts: do the ranks see the same inputs and "
             "targets, and does their model compute the same in training?"),

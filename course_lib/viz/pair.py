@@ -1,0 +1,181 @@
+"""Two matrices with a GELU between them on two ranks: what each rank holds, and where the ranks have to talk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+from matplotlib.axes import Axes
+
+from course_lib.errors import four_parts
+from course_lib.models.mlp import SIZES
+from course_lib.viz import marks, style
+from course_lib.viz.picture import Picture
+
+Cut = Literal["column", "row"]  # as in Megatron's Y = X A: by outputs, or by inputs
+RANKS = 2
+_MEANINGS = {"column": "by outputs", "row": "by inputs"}
+_CELL, _GAP, _PITCH = 0.235, 0.03, 1.92  # inches: a number, between numbers, from one rank to the next
+_TALL = SIZES[0] * _CELL
+_WHOLE = {"column": "all_gather", "row": "all_reduce"}  # what makes a matrix's output whole
+_SUBTITLE = "y = W₂ GELU(W₁ x + b₁) + b₂;  coloured: what a rank has;  two colours: a sum over both"
+_X, _W1, _H, _AFTER, _W2, _Y, _END = 1.5, 2.05, 4.13, 5.35, 6.4, 8.1, 9.25  # inches: left edges of x, W₁, …
+_TALKS_AT = (_H + 0.72, _Y + 0.7)
+_OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one
+_Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
+
+
+class _Table(NamedTuple):
+    """A matrix with its bias: what a rank has of it."""
+
+    rows: range
+    columns: range
+    bias: range
+    shape: tuple[int, int]
+
+    @property
+    def parameters(self) -> int:
+        return len(self.rows) * len(self.columns) + len(self.bias)
+
+
+@style.course_style()
+def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
+    """The 38 parameters of `course_lib.models.mlp.MLP` on two ranks, the first matrix cut in one way and the second in
+    one, and the collectives that this takes in forward.
+
+    Raises: ValueError for a cut that there is not.
+    """
+    for cut in (first, second):
+        if cut not in get_args(Cut):
+            rule, way_out = "a matrix is cut by outputs or by inputs", "choose 'column' or 'row'"
+            raise ValueError(four_parts("plot_pair", f"{cut!r}", rule, way_out))
+    inputs, hidden, outputs = SIZES
+    title = title or f"First {_MEANINGS[first]}, then {_MEANINGS[second]}"
+    talks = _talks(first, second)
+    figure, page = style.new_page(style.HEADER + 0.3 + RANKS * _PITCH, title, _SUBTITLE)
+    lines = []
+    for rank in range(RANKS):
+        top = style.HEADER + 0.45 + rank * _PITCH
+        tables = _table(first, rank, (hidden, inputs)), _table(second, rank, (outputs, hidden))
+        count = sum(table.parameters for table in tables)
+        marks.rank_badge(page, style.MARGIN + 0.37, top + _TALL / 2 - 0.2, rank)
+        words = f"{count} of 38"
+        marks.label(page, style.MARGIN, top + _TALL / 2 + 0.16, words, size=style.SMALL_SIZE, align="left")
+        _draw_rank(page, rank, top, (first, second), tables)
+        lines.append(f"  rank {rank}: {count} of the 38 parameters; {_in_words(tables)}")
+    for x, operation in zip(_TALKS_AT, talks, strict=True):
+        _draw_talk(page, x, operation)
+    lines.append(f"  before the GELU: {talks[0] or 'nothing is sent'}; at the end: {talks[1]}")
+    return Picture(figure, title=title, description="\n".join([_SUBTITLE, *lines]))
+
+
+def _talks(first: Cut, second: Cut) -> tuple[str, str]:
+    """The collective before the GELU, if one is needed, and the one at the end."""
+    return "" if (first, second) == ("column", "row") else _WHOLE[first], _WHOLE[second]
+
+
+def _part(length: int, rank: int) -> range:
+    return range(rank * length // RANKS, (rank + 1) * length // RANKS)
+
+
+def _table(cut: Cut, rank: int, shape: tuple[int, int]) -> _Table:
+    out, into = shape
+    if cut == "column":
+        return _Table(_part(out, rank), range(into), _part(out, rank), shape)
+    return _Table(range(out), _part(into, rank), range(out), shape)
+
+
+def _draw_rank(page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables: tuple[_Table, _Table]) -> None:
+    """One rank's row, from x to y."""
+    inputs, hidden, outputs = SIZES
+    own, both, everyone = (rank,), tuple(range(RANKS)), [(one,) for one in range(RANKS)]
+
+    def made(cut: Cut, length: int) -> _Holders:
+        """What this rank's product gives: finished numbers, or terms of all."""
+        return [own if cut == "row" or place in _part(length, rank) else () for place in range(length)]
+
+    def whole(cut: Cut, length: int) -> _Holders:
+        """The same after the collective."""
+        per_rank = length // RANKS
+        return [both if cut == "row" else everyone[place // per_rank] for place in range(length)]
+
+    read = range(inputs) if cuts[0] == "column" else _part(inputs, rank)
+    _draw_vector(page, _X, top, [_OUTSIDE if place in read else () for place in range(inputs)], "x")
+    _draw_table(page, _W1, top, tables[0], rank, "W₁", "b₁")
+    before = made(cuts[0], hidden)
+    _draw_vector(page, _H, top, before, "terms" if cuts[0] == "row" else "")
+    after = whole(cuts[0], hidden) if _talks(*cuts)[0] else before
+    if cuts[1] == "row":
+        after = [held if place in _part(hidden, rank) else () for place, held in enumerate(after)]
+    middle = top + _TALL / 2
+    marks.label(page, _AFTER + 0.18, middle - SIZES[1] * _CELL / 2 - 0.2, "GELU", size=style.SMALL_SIZE)
+    _draw_vector(page, _AFTER, top, after, "")
+    _draw_table(page, _W2, top, tables[1], rank, "W₂", "b₂")
+    _draw_vector(page, _Y, top, made(cuts[1], outputs), "terms" if cuts[1] == "row" else "")
+    _draw_vector(page, _END, top, whole(cuts[1], outputs), "y")
+
+
+def _draw_vector(page: Axes, left: float, top: float, holders: _Holders, name: str) -> None:
+    """A column of numbers, centred in the row."""
+    y = top + (_TALL - len(holders) * _CELL) / 2
+    if name:
+        marks.label(page, left + _CELL / 2, y - 0.2, name, size=style.SMALL_SIZE, bold=name in "xy")
+    size = _CELL - _GAP
+    for place, ranks in enumerate(holders):
+        at = (left, y + place * _CELL)
+        if ranks == _OUTSIDE:
+            marks.box(page, *at, size, size, fill=style.SOFT, corner=0.03)
+        elif len(ranks) > 1:
+            marks.chunk(page, *at, size, size, sources=ranks, slots=len(ranks))
+        else:
+            _draw_cell(page, *at, style.rank_hue(ranks[0]) if ranks else "")
+
+
+def _draw_table(page: Axes, left: float, top: float, table: _Table, rank: int, name: str, bias: str) -> None:
+    """A matrix, and a little apart its bias."""
+    rows, columns = table.shape
+    y, hue = top + (_TALL - rows * _CELL) / 2, style.rank_hue(rank)
+    for row in range(rows):
+        for column in range(columns):
+            mine = row in table.rows and column in table.columns
+            _draw_cell(page, left + column * _CELL, y + row * _CELL, hue if mine else "")
+        _draw_cell(page, left + columns * _CELL + 0.12, y + row * _CELL, hue if row in table.bias else "")
+    marks.label(page, left + columns * _CELL / 2, y - 0.2, name, bold=True)
+    marks.label(page, left + columns * _CELL + 0.12 + _CELL / 2, y - 0.2, bias, bold=True)
+
+
+def _draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
+    size = _CELL - _GAP
+    marks.box(page, x, y, size, size, fill=hue or style.PANEL, edge="none" if hue else style.FAINT, corner=0.03)
+
+
+def _draw_talk(page: Axes, x: float, operation: str) -> None:
+    """A bar over all ranks where they talk; an arrow in each row where they need not."""
+    top = style.HEADER + 0.45
+    for rank in range(RANKS):
+        y = top + rank * _PITCH + _TALL / 2
+        marks.arrow(page, (x - 0.34, y), (x + 0.34, y), line=1.6)
+    if operation:
+        middle, tall = top + (_PITCH + _TALL) / 2, _PITCH + 0.5
+        marks.box(page, x - 0.15, middle - tall / 2, 0.3, tall, fill=style.COMMUNICATION, zorder=4)
+        page.text(
+            x,
+            middle,
+            operation,
+            rotation=90,
+            size=style.SMALL_SIZE,
+            weight=600,
+            color=style.PAPER,
+            ha="center",
+            va="center",
+            zorder=6,
+        )
+
+
+def _in_words(tables: tuple[_Table, _Table]) -> str:
+    """Which rows and columns of the two weights."""
+    return "; ".join(
+        f"{name} rows {table.rows.start} to {table.rows.stop - 1}, columns {table.columns.start} to "
+        f"{table.columns.stop - 1}, {len(table.bias)} of its biases"
+        for name, table in zip(("W₁", "W₂"), tables, strict=True)
+    )
