@@ -50,7 +50,7 @@ def on_ranks(config, *bugs, **options):
 
 
 def in_sequence(config, *bugs):
-    return on_ranks(config, *bugs, sequence_parallel="shard")
+    return on_ranks(config, *bugs, sequence_parallel="regather")
 
 
 @cache
