@@ -37,7 +37,7 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
 
     page.plot([left, left], [top - 0.1, top + tall], color=style.FAINT, linewidth=3)
     page.plot([place(tolerance)] * 2, [top - 0.1, top + tall], color=style.INK, linewidth=1.6, linestyle=(0, (3, 2)))
-    for number, (name, off) in enumerate(reversed(deviations.items())):
+    for number, (name, off) in enumerate(reversed([*deviations.items()])):
         y, hue = top + (number + 0.5) * _ROW, _EQUAL if off <= tolerance else _APART
         marks.label(page, style.MARGIN, y, f"{len(deviations) - number}  {name}", align="left")
         page.plot([left, place(off)], [y, y], color=style.tint(hue, 0.35), linewidth=5, solid_capstyle="butt")
@@ -47,6 +47,6 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
     below = top + tall + 0.24
     marks.label(page, place(tolerance), below, f"tolerance {tolerance:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
     marks.label(page, left, below, "0", size=style.SMALL_SIZE, colour=style.SOFT)
-    words = [f"  {name}: {off:.1e}, {'equal' if off <= tolerance else 'apart'}" for name, off in deviations.items()]
-    description = "\n".join([f"{subtitle}; tolerance {tolerance:.0e}", *words])
+    lines = [f"  {name}: {off:.1e}, {'equal' if off <= tolerance else 'apart'}" for name, off in deviations.items()]
+    description = "\n".join([f"{subtitle}; tolerance {tolerance:.0e}", *lines])
     return Picture(figure, title=title, description=description, kinds=["measured"])

@@ -13,7 +13,7 @@ from course_lib.viz import marks, style
 from course_lib.viz.picture import Picture
 
 Cut = Literal["column", "row"]  # as in Megatron's Y = X A: by outputs, or by inputs
-RANKS = 2
+_RANKS = 2
 _MEANINGS = {"column": "by outputs", "row": "by inputs"}
 _CELL, _GAP, _PITCH = 0.235, 0.03, 1.92  # inches: a number, between numbers, from one rank to the next
 _TALL = SIZES[0] * _CELL
@@ -52,9 +52,9 @@ def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
     inputs, hidden, outputs = SIZES
     title = title or f"First {_MEANINGS[first]}, then {_MEANINGS[second]}"
     talks = _talks(first, second)
-    figure, page = style.new_page(style.HEADER + 0.3 + RANKS * _PITCH, title, _SUBTITLE)
+    figure, page = style.new_page(style.HEADER + 0.3 + _RANKS * _PITCH, title, _SUBTITLE)
     lines = []
-    for rank in range(RANKS):
+    for rank in range(_RANKS):
         top = style.HEADER + 0.45 + rank * _PITCH
         tables = _table(first, rank, (hidden, inputs)), _table(second, rank, (outputs, hidden))
         count = sum(table.parameters for table in tables)
@@ -75,7 +75,7 @@ def _talks(first: Cut, second: Cut) -> tuple[str, str]:
 
 
 def _part(length: int, rank: int) -> range:
-    return range(rank * length // RANKS, (rank + 1) * length // RANKS)
+    return range(rank * length // _RANKS, (rank + 1) * length // _RANKS)
 
 
 def _table(cut: Cut, rank: int, shape: tuple[int, int]) -> _Table:
@@ -88,7 +88,7 @@ def _table(cut: Cut, rank: int, shape: tuple[int, int]) -> _Table:
 def _draw_rank(page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables: tuple[_Table, _Table]) -> None:
     """One rank's row, from x to y."""
     inputs, hidden, outputs = SIZES
-    own, both, everyone = (rank,), tuple(range(RANKS)), [(one,) for one in range(RANKS)]
+    own, both, everyone = (rank,), tuple(range(_RANKS)), [(one,) for one in range(_RANKS)]
 
     def made(cut: Cut, length: int) -> _Holders:
         """What this rank's product gives: finished numbers, or terms of all."""
@@ -96,7 +96,7 @@ def _draw_rank(page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables:
 
     def whole(cut: Cut, length: int) -> _Holders:
         """The same after the collective."""
-        per_rank = length // RANKS
+        per_rank = length // _RANKS
         return [both if cut == "row" else everyone[place // per_rank] for place in range(length)]
 
     read = range(inputs) if cuts[0] == "column" else _part(inputs, rank)
@@ -152,7 +152,7 @@ def _draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
 def _draw_talk(page: Axes, x: float, operation: str) -> None:
     """A bar over all ranks where they talk; an arrow in each row where they need not."""
     top = style.HEADER + 0.45
-    for rank in range(RANKS):
+    for rank in range(_RANKS):
         y = top + rank * _PITCH + _TALL / 2
         marks.arrow(page, (x - 0.34, y), (x + 0.34, y), line=1.6)
     if operation:

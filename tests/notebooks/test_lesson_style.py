@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from itertools import takewhile
 from statistics import median
 
 import jupytext
@@ -12,6 +13,7 @@ import pytest
 
 from tools.paths import ROOT
 
+DEEPER, WORDS_A_MINUTE = "# Going deeper", 150
 SOURCES = sorted((ROOT / "notebooks/src").glob("*.py"))
 MAGIC_OR_COMMENT = re.compile(r"^\s*(%|!|#)")
 
@@ -72,6 +74,21 @@ def test_code_cells_are_short(source):
 def test_text_cells_are_short(source):
     long = {text.splitlines()[0]: len(words(text)) for text in of_kind(source, "markdown") if len(words(text)) > 120}
     assert long == {}
+
+
+def core_minutes(source):
+    """What the parts that may not be skipped take: to read, to run each code cell, to think of a number."""
+    core = list(takewhile(lambda cell: not cell.source.startswith(DEEPER), cells(source)))
+    prose = sum(len(words(cell.source)) for cell in core if cell.cell_type == "markdown")
+    code = [cell.source for cell in core if cell.cell_type == "code"]
+    questions = sum(len(re.findall(r"^ *predict\(", text, re.MULTILINE)) for text in code)
+    return prose / WORDS_A_MINUTE + len(code) + 2 * questions
+
+
+def test_the_core_path_takes_an_hour_at_most(source):
+    """Of lessons that say where it ends."""
+    if any(cell.source.startswith(DEEPER) for cell in cells(source)):
+        assert core_minutes(source) <= 60
 
 
 def test_text_and_code_are_balanced(source):

@@ -1,0 +1,592 @@
+# %% [markdown]
+# # 05 · Tensor parallelism: two ranks, one matrix
+#
+# In lesson 04 we cut a model between its layers. Take the largest Llama and cut it as finely as that goes: Llama 3.1 405B has 126 layers, so give 126 GPUs one layer each. Then ask a simple question. Does one layer fit into one GPU?
+#
+# Weights, gradients and Adam's states of one layer take 51 GB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GB -->, and an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows three lengths of text, in GiB; the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> are the dashed line.
+
+# %% folded=true
+# %load_ext course_lib
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib import comm, costs, viz
+from course_lib.checks import predict, score
+from course_lib.comm import EmulatedClock
+from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig, load_model
+from course_lib.costs import tensor_rows, tensor_step
+from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.model.states import rank_parameters
+from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.hardware import INFINIBAND, NVLINK, load_device
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.parallel.conjugate import Operators
+from course_lib.parallel.layout import coordinates
+from course_lib.parallel.mesh import make_mesh
+from course_lib.ranks import ledger, run_ranks
+from course_lib.training.batches import Batches
+from course_lib.training.tensor_technique import tensor
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
+from course_lib.training.trainer import Trainer
+from course_lib.units import GB, KiB
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
+
+# %%
+LLAMA_405B, H100 = load_model("llama3_1_405b"), load_device("h100_sxm_80")
+
+
+def one_layer(tokens, tp=1):
+    spread = ParallelConfig(tp=tp, pp=126)  # 126 stages: one layer each
+    work = Work(sequence=tokens, microbatch=1)
+    return gpu_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63)
+
+
+whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens in (8192, 32768, 131072)}
+viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
+
+# %% [markdown]
+# Look at the lowest bar. That is the longest text that this Llama reads, and with it one layer is far too much for the GPU. A pipeline cannot help, because a layer is the smallest piece that it cuts.
+#
+# A second thing hurts, and no picture of memory shows it. A text visits the 126 GPUs one after the other. While one works on it, the others wait, or work on other texts. So for **this** text all 126 together need as long as one GPU would.
+#
+# Both pains have one cure: let several GPUs work on the same layer, on the same text, at the same time. They have to share a matrix.
+
+# %% [markdown]
+# In an hour you will be able to
+# - cut a matrix in two ways, and say which collective each of them asks for,
+# - cut a whole decoder layer so that it sends four messages, and prove that nothing else has changed,
+# - say why these GPUs have to sit in one node,
+# - find two mistakes that no loss curve shows.
+#
+# *60 minutes; the exercises come on top.*
+#
+# <details><summary>Before you start</summary>You need the collectives of lesson 02, the ladder of lesson 03, and the perceptron with its 38 parameters. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+
+# %% [markdown]
+# ## What is right
+#
+# Our object is the perceptron of 38 parameters that you know, with a GELU in the middle, as real models have it. The picture writes $f$ for the GELU.
+#
+# $$y = W_2\,\text{GELU}(W_1 x + b_1) + b_2$$
+#
+# One device computes this for eight rows of inputs. Whatever two ranks do, they have to come to the same outputs.
+
+# %%
+torch.manual_seed(0)
+model = MLP(gelu=True)
+inputs = torch.randn(8, 6)
+w1, b1, w2, b2 = (parameter.detach() for parameter in model.parameters())
+right = model(inputs).detach()
+
+viz.plot_mlp(dict(model.named_parameters()), title="The perceptron, whole")
+
+# %% [markdown]
+# ### Two ways to cut a matrix
+#
+# Give a rank some **rows** of $W$. Each row makes one output, so the rank gets some outputs, and they are finished. It needs all of $x$.
+#
+# Or give it some **columns**. Each belongs to one input, so the rank needs only those inputs. But it finishes no output: it has a term of each, and the ranks' terms must be added up.
+#
+# The usual names sound the wrong way round, because the Megatron paper writes $Y = XA$, with the transposed matrix:
+#
+# | cut | of $y = Wx$, as torch stores it | of $Y = XA$ | usual name |
+# | --- | --- | --- | --- |
+# | by outputs | rows: `weight[:2]` | columns | **column-parallel** |
+# | by inputs | columns: `weight[:, :2]` | rows | **row-parallel** |
+
+# %% [markdown]
+# ## First attempt: by outputs, twice
+#
+# The finished numbers are tempting, so cut both matrices by outputs. Each rank computes two of the four hidden numbers. For its output it needs all four, so the ranks have to show each other theirs. Here the two ranks are still two entries of a list.
+
+# %%
+halves = [slice(0, 2), slice(2, 4)]  # of the four hidden numbers
+
+hidden = [F.gelu(F.linear(inputs, w1[half], b1[half])) for half in halves]  # (8, 2) on each rank
+everywhere = torch.cat(hidden, dim=1)  # an all-gather: (8, 4) on both
+outputs = [F.linear(everywhere, w2[rank : rank + 1], b2[rank : rank + 1]) for rank in range(2)]  # (8, 1) on each
+
+print("equal to one device:", torch.allclose(torch.cat(outputs, dim=1), right))
+viz.plot_pair("column", "column", title="First attempt: both by outputs")
+
+# %% [markdown]
+# Read a row from left to right: it is what one rank does. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones. The second bar brings the outputs together.
+#
+# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Between its two matrices a model is at its widest: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
+
+# %% [markdown]
+# ## Second attempt: by inputs first
+#
+# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added at once? A matrix times a sum is the sum of the products, so let each rank go on with its own term, and add only the outputs. They are few.
+#
+# Try it twice, with the GELU and without.
+
+
+# %%
+def put_off(bend):
+    """Each rank goes on with its terms; one sum at the very end."""
+    terms = [F.linear(inputs[:, half], w1[:, half], b1 / 2) for half in (slice(0, 3), slice(3, 6))]
+    return sum(F.linear(bend(term), w2, b2 / 2) for term in terms)
+
+
+for name, bend in (("nothing", lambda numbers: numbers), ("a GELU", F.gelu)):
+    wanted = F.linear(bend(F.linear(inputs, w1, b1)), w2, b2)
+    print(f"{name:8} in the middle: off by {(put_off(bend) - wanted).abs().max():.0e}")
+
+# %% [markdown]
+# Without the GELU this idea is right. With it, the outputs are off, and nothing complained! What went wrong is small enough to do by hand.
+#
+# **Predict.** For one hidden number rank 0 has the term 2, and rank 1 has the term −2. One device adds them, gets 0, and GELU(0) is 0. Our two ranks take the GELU first and add afterwards. What do they get? A GELU leaves large positive numbers nearly as they are, and turns negative ones into nearly nothing.
+
+# %%
+terms = torch.tensor([2.0, -2.0])
+predict("GELU(2) + GELU(−2)", guess=None, answer=F.gelu(terms).sum().item(), tolerance=0.06)
+print("each:", [round(number, 3) for number in F.gelu(terms).tolist()])
+viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs")
+
+# %% [markdown]
+# 1.91 where 0 is right. A GELU bends, and what bends the terms does not give the bent sum. So the terms have to be added **before** the GELU, which is what the picture shows: the numbers that go into it have two colours, they are sums.
+#
+# Now the bar is back in the wide middle, and an all-reduce sends twice as much as an all-gather. We have lost something. But keep one thing from this attempt: a sum may be put off as long as nothing bends.
+
+# %% [markdown]
+# ## Third attempt: what can a rank do with what it has?
+#
+# Stop the first attempt before its first bar. Rank 0 holds two finished hidden numbers. Do not ask what it lacks, ask what it can do with those two. For $W_2$ a hidden number is an input, and belongs to one **column**. So give rank 0 those two columns!
+#
+# Now each rank gets a term of each output. Nothing bends after $W_2$, so one sum at the end is enough. And $b_2$? If both ranks added it, it would be in the sum twice. So we add it once, after the sum.
+#
+# **Predict.** How many of the 38 parameters does each rank store?
+
+# %%
+terms = [F.linear(part, w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
+
+predict("parameters on each rank", guess=None, answer=12 + 2 + 4 + 2)
+print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
+viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
+
+# %% [markdown]
+# Twenty, and not nineteen: 12 of $W_1$, 2 of $b_1$, 4 of $W_2$, and both of $b_2$, which every rank needs after the sum.
+#
+# Follow rank 0 once more. Its two blue numbers go through the GELU and on to the two blue columns of $W_2$, and nobody is asked. There is a single bar, at the narrow end, and the two colours of $y$ say that it is a sum. This pair, **column-parallel then row-parallel**, is all of tensor parallelism.
+#
+# ## On real ranks
+#
+# Two processes now, each with its own part. Find the one line in which they talk.
+
+# %%
+# %%ranks 2 --push model,inputs --pull outputs
+import torch.nn.functional as F
+from course_lib.comm import all_reduce
+
+w1, b1, w2, b2 = (parameter.detach() for parameter in model.parameters())
+mine = slice(2 * rank, 2 * rank + 2)
+
+hidden = F.gelu(F.linear(inputs, w1[mine], b1[mine]))  # (8, 2): column-parallel
+terms = F.linear(hidden, w2[:, mine])  # (8, 2): row-parallel
+outputs = all_reduce(terms) + b2
+
+# %%
+print("equal to one device:", [torch.allclose(mine, right) for mine in outputs])
+print("bytes sent by each rank:", [ledger().bytes_sent(rank) for rank in range(2)])
+
+# %% [markdown]
+# Each rank sent 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] -->: eight rows of two numbers, once. That is the cost of forward.
+#
+# ## And backward?
+#
+# Nobody has told the ranks how to go back. So take the gradients one after the other, from the end, and ask each time: can a rank compute this one alone?
+#
+# The gradient of $y$ is known to both, since both have $y$. Next, the terms. A sum passes its gradient on unchanged to everything that was added, so each rank takes the gradient of $y$ for its own term. From there it has all it needs for its part of $W_2$ and of $W_1$. What is left is the gradient of $x$, which the layer before us waits for.
+
+# %%
+copies = [inputs.clone().requires_grad_() for _ in range(2)]  # the x of each rank
+terms = [F.linear(F.gelu(F.linear(x, w1[half], b1[half])), w2[:, half]) for x, half in zip(copies, halves, strict=True)]
+(100 * (terms[0] + terms[1] + b2)[:, 0].sum()).backward()  # 100, so that the numbers are easy to read
+
+x = inputs.clone().requires_grad_()
+(100 * model(x)[:, 0].sum()).backward()  # one device
+for name, gradient in (("rank 0", copies[0].grad), ("rank 1", copies[1].grad), ("one device", x.grad)):
+    print(f"{name:10}", *(f"{number:6.1f}" for number in gradient[3].tolist()))
+print("their sum is one device's:", torch.allclose(copies[0].grad + copies[1].grad, x.grad))
+
+# %% [markdown]
+# These are the gradients of the six inputs of one row. The two ranks disagree, and neither has what one device has. Add up the first two lines, number by number, and you get the third.
+#
+# It had to be so. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**. But $x$ went into all four. So the two answers are terms of one sum, and backward needs an all-reduce, at the place where forward sent nothing.
+#
+# Put both findings side by side. Where forward adds, backward only hands on. Where forward hands on, backward adds.
+
+# %% [markdown]
+# ### Two operators
+#
+# The Megatron paper calls this pair $f$ and $g$, and says that each is the other's conjugate. In the library they have speaking names:
+#
+# | | forward | backward |
+# | --- | --- | --- |
+# | $f$, `copy_to_region` | nothing | all-reduce |
+# | $g$, `reduce_from_region` | all-reduce | nothing |
+#
+# You write $f$ where the ranks begin to work on different parts, and $g$ where they end. Below is the code of both. The first argument of `_applied` is the input, the second says what to do forward, the third what to do backward.
+
+# %%
+display(viz.show_source(Operators.copy_to_region), viz.show_source(Operators.reduce_from_region))
+
+# %% [markdown]
+# ## A whole layer
+#
+# A decoder layer has two blocks. The feed-forward block is our pair already: matrices into the wide middle, something that bends, a matrix back.
+#
+# Attention looks different, until you remember its heads. Each head has queries, keys and values of its own, and no head looks at another. So give every rank some heads: $W_Q$, $W_K$ and $W_V$ by outputs, in whole heads. The softmax bends, but it stays within a head. At the end $W_O$ mixes the heads, and mixing is adding: cut it by inputs. It is the same pair again.
+#
+# Here is the library's cut of a small Llama on four ranks.
+
+# %%
+SMALL = ModelConfig(
+    name="small", hidden_size=64, n_layers=2, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+)
+tokenizer, tokens = load_tokens(load_text(), 512)
+text = Batches(text=tokens, batch_size=4, sequence=32, ragged=True)
+
+
+def llama_alone(train, config=SMALL):
+    return Trainer(Decoder(config), train)
+
+
+def llama_on_ranks(train, *bugs, config=SMALL, **options):
+    mesh = make_mesh(tp=dist.get_world_size())
+    return Trainer(Decoder(config), train, mesh=mesh, apply=(tensor(**options), *bugs))
+
+
+layout = run_ranks(lambda: llama_on_ranks(TrainConfig()).local.layout, 4)[0]
+first_layer = {name: parts for name, parts in layout.regions().items() if name.startswith("layers.0")}
+viz.plot_layout(first_layer, list(coordinates(layout.sizes)), title="One layer on four ranks")
+
+# %% [markdown]
+# A box is the whole tensor, and the coloured part is what a rank holds. Where a rank has a band across, the matrix is cut by outputs: queries, keys, values, gate and up. Where it has a band from top to bottom, it is cut by inputs: `o_proj` and `down_proj`. The two norms are small and stand between the pairs, so every rank keeps them whole.
+#
+# **Predict.** How many all-reduces does one layer make in a training step, forward and backward together? Count the pairs.
+
+
+# %%
+def one_step(config):
+    trainer = llama_on_ranks(TrainConfig(), config=config)
+    comm.ledger.clear()
+    trainer.compute_gradients(text.batch(0))
+
+
+def all_reduces(n_layers):
+    run_ranks(one_step, 4, replace(SMALL, n_layers=n_layers))
+    return len(ledger().of("all_reduce").calls())
+
+
+predict("all-reduces of one layer", guess=None, answer=all_reduces(3) - all_reduces(2))
+
+# %% [markdown]
+# Four. Each of the two pairs has one $g$ that adds in forward, and one $f$ that adds in backward. Queries, keys and values share a single $f$, because they read the same input.
+#
+# Now the bytes. Each of these all-reduces carries the activations: $B$ texts of $S$ tokens with $H$ numbers. You know from lesson 02 what a ring sends of that, so for a layer
+#
+# $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
+#
+# **Predict** the KiB for our small Llama: 4 texts of 32 tokens, 64 numbers of 4 bytes<!-- =4 --> each, on 4 ranks.
+
+# %%
+run_ranks(one_step, 4, SMALL)
+sizes = {"tp": 4, "batch": 4, "sequence": 32}
+one_layer_more = (
+    tensor_step(replace(SMALL, n_layers=3), **sizes).sent_bytes[0] - tensor_step(SMALL, **sizes).sent_bytes[0]
+)
+predict("KiB that a rank sends for one layer", guess=None, answer=one_layer_more / KiB, unit="KiB")
+print(*tensor_rows(SMALL, **sizes), sep="\n")
+sent, formula = ledger().of("all_reduce").bytes_sent(0), tensor_step(SMALL, **sizes).sent_bytes[0]
+print(f"rank 0 sent {sent:,} bytes, by the formula {formula:,}")
+assert sent == formula
+
+# %% [markdown]
+# The list has every all-reduce of the step. Two lines for each block and direction are our pairs. The others belong to the two ends of the model: the embedding, the head and the loss are cut along the vocabulary, and *Going deeper* shows how.
+#
+# Now read the formula again and look for the weights. They are not in it! Data parallelism sends as much as there are parameters, once in a step. Tensor parallelism sends activations, in every layer, for every token. It does not matter how many parameters you have. It matters how much text.
+
+# %% [markdown]
+# ## Prove it
+#
+# We cut every large matrix of a model, and wrote a backward by hand. The ladder says whether it is still the same training. One device and four ranks read the same text, and on each rung the largest difference is compared with what rounding in float64 allows.
+
+# %% varies="the last digits of rounding differ between processors"
+report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
+viz.plot_ladder(report.deviations, tolerance=report.tolerance)
+
+# %% [markdown]
+# Read it from the foot up: the same output, the same gradient of every parameter, the same norm, the same weights after three steps, and so on, up to a run that was saved and loaded. Every dot is far to the left of the dashed line. What is left is the last bit of a number, because four ranks add in another order than one.
+#
+# ## Measure: memory
+#
+# What did it bring? Each rank should hold a quarter, but not quite, because the norms are whole everywhere. The formula of `rank_parameters` knows nothing of the code that cuts.
+
+# %%
+for p in (1, 2, 4):
+    held = run_ranks(
+        lambda: sum(parameter.numel() for parameter in llama_on_ranks(TrainConfig()).model.parameters()), p
+    )
+    formula = rank_parameters(SMALL, ParallelConfig(tp=p)).total
+    assert held == [formula] * p
+    print(f"{p} ranks: {formula:,} parameters on each, by the formula and as counted: {formula / held[0]:.0%}")
+
+# %% [markdown]
+# ## Measure: time
+#
+# Is it faster? That depends on the wire, so we ask the emulated clock of lesson 02: computing and messages are slept through, slowed down, and what you read is divided again.
+#
+# One layer of Llama 3.1 8B goes forward over 2048 tokens. On one H100 that takes 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if it computes at 40 %<!-- =40 --> of its peak. On four GPUs each computes a quarter, and after each of the two blocks all of them add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
+#
+# **Predict** how many times as fast four GPUs are with NVLink, in one node. Then the same with each GPU in another node, over InfiniBand.
+
+# %%
+attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
+per_second = 0.4 * H100.peak_flops_per_s()
+blocks_s = [2 * size * 2048 / per_second for size in (attention, costs.layer_parameters(LLAMA_3_1_8B) - attention)]
+
+
+def one_layer_forward(link):
+    p, activations = dist.get_world_size(), torch.ones(2048 * 4096 // 2)  # as many bytes as in bfloat16
+    with comm.emulated(EmulatedClock(inside=link, slowdown=500)):
+        for seconds in blocks_s:
+            comm.compute(seconds / p)
+            comm.all_reduce_(activations, async_op=True).wait()
+
+
+runs = {}
+for name, p, link in (("one GPU", 1, NVLINK), ("four, NVLink", 4, NVLINK), ("four, InfiniBand", 4, INFINIBAND)):
+    run_ranks(one_layer_forward, p, link)
+    runs[name] = ledger()
+faster = {name: runs["one GPU"].span_s / run.span_s for name, run in runs.items()}
+predict("times as fast, with NVLink", guess=None, answer=faster["four, NVLink"], tolerance=0.1)
+predict("times as fast, over InfiniBand", guess=None, answer=faster["four, InfiniBand"], tolerance=0.1)
+viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no real GPU; rank 0; the line is the end")
+
+# %% [markdown]
+# Compare the dark bars. In both runs of four the computing has shrunk to a quarter. Over NVLink the two sums cost less than the computing. Over InfiniBand they cost twice the computing, and most of what the three further GPUs won is gone.
+#
+# Could we hide the sums, as lesson 03 did with its buckets? Look at what comes next: the following block reads exactly this sum. There is nothing to compute meanwhile. That is why tensor parallelism lives **inside a node**, where the wires are fast, and hardly ever leaves it.
+
+# %% [markdown]
+# ## In PyTorch alone
+#
+# PyTorch has the same pair: a plan says which module is cut how, and `parallelize_module` does it. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) trains a small decoder so, with nothing of this course; start it with `torchrun --nproc-per-node 4 05_tensor_parallel.py`, and then change its plan.
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `"column"` in a plan | `ColwiseParallel()` | the result may also be gathered |
+# | `"row"` | `RowwiseParallel()` | the same one all-reduce |
+# | `tensor()` | `parallelize_module(model, mesh, plan)` | weights become DTensors, which know their cut |
+# | `tensor(sequence_parallel=…)` | `SequenceParallel()`, `PrepareModuleInput` | you say where the text is cut |
+# | the cut loss | `with loss_parallel():` | around loss and backward |
+
+# %% [markdown]
+# ## Bug museum
+#
+# A small decoder of GPT's shape, with a bias on every matrix, reads Shakespeare on two ranks with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public.
+#
+# Look at the curves first, and decide how many of the three are sound.
+
+# %% varies="forty steps of rounding differ between processors"
+GPT = replace(
+    SMALL,
+    n_kv_heads=8,
+    positions="learned",
+    max_sequence=32,
+    norm="layer",
+    gated_ffn=False,
+    biases=("qkv", "attention_output", "ffn"),
+)
+names = [*museum.TENSOR_BUGS, "sound"]
+exhibits = {"A": names[0], "B": names[-1], "C": names[1]}  # print them after you have decided
+
+
+def gpt_alone(train):
+    return llama_alone(train, GPT)
+
+
+def gpt_on_ranks(train, *bugs):
+    return llama_on_ranks(train, *bugs, config=GPT)
+
+
+makers = {
+    run: museum.TENSOR_BUGS[name].planted(gpt_on_ranks) if name != "sound" else gpt_on_ranks
+    for run, name in exhibits.items()
+}
+curves = {"one device": museum.curve_alone(gpt_alone, text.batch, 40).losses}
+for run, make in makers.items():
+    curves[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=2, steps=40).losses
+viz.plot_loss_curves(curves, title="Which of these runs are sound?")
+
+# %% [markdown]
+# **Predict** the number of sound runs. Below your guess you see what the ladder says of each: the rung on which it falls, the parameters that it names, and by how much they are off. Take your time with A. Its output was right, its gradients were right, and the first update was right!
+
+# %%
+predict("sound runs among A, B and C", guess=None, answer=list(exhibits.values()).count("sound"))
+for run, make in makers.items():
+    try:
+        assert_parallel_equals(gpt_alone, make, text, world_size=2, rungs=RUNGS[:5])
+        print(f"run {run}: equal on every rung")
+    except NotEqual as error:
+        what, _, way_out = str(error).split("; ", 2)
+        print(f"run {run} falls on: {error.rung}\n    {what.partition(': ')[2]}\n    {way_out}")
+
+# %% [markdown]
+# What is different in A's second step? Ask what was zero in its first. Biases are born as zeros, and zero twice is still zero. After one update they are zero no more. **Run A adds the bias on each rank, before the sum.** You met it in the third attempt.
+#
+# C's author knew that, and divided: each rank adds half of the bias, and the sum is right. But autograd divides as well. Each rank finds half of the gradient, and nobody adds up the halves. Adam does not care how large a gradient is, so the curve looks perfect.
+#
+# A was met [here](https://github.com/awslabs/slapo/issues/10), C [here](https://github.com/pytorch/torchtitan/pull/4332). Four more wait in `museum.TENSOR_BUGS`.
+
+# %% [markdown]
+# ## When to use it
+#
+# | what hurts | take | over which wire |
+# | --- | --- | --- |
+# | one layer, or its activations, do not fit | tensor parallelism | inside a node |
+# | one text has to be through sooner | tensor parallelism | inside a node |
+# | the layers fit, the model does not | a pipeline (lesson 04) | between nodes: a cut carries little |
+# | all fits, there is too much text | data parallelism (lesson 03) | between nodes: it hides behind backward |
+#
+# How many ranks? At most as many as a node has GPUs, and as the model has heads. Each further rank makes the matrices thinner and the messages no smaller.
+#
+# And the layer from the first page? Eight GPUs of a node share it now.
+
+# %%
+shared = {f"tp = {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
+viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
+
+# %% [markdown]
+# With two GPUs it just fits, and with eight there is room. All eight work on the same text at once, which no pipeline did. Both pains of the first page are gone.
+#
+# ## What still hurts
+#
+# Put the lessons together for the 405B. Eight GPUs share each layer, sixteen such nodes are the stages of a pipeline, so 128 GPUs hold the model once. Meta trained it on 16,384, which makes 128 copies.
+#
+# Each GPU keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of Adam's states. All 128 copies keep the same ones, and each reads its own once in a step. Why should 128 GPUs remember the same number? Module 06 begins there.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Questions
+#
+# <details><summary>1. How could C add half of the bias on each rank and still have the right gradient?</summary>
+# Divide only what goes forward: <code>bias + (bias / p - bias).detach()</code>. Backward it counts whole.
+# </details>
+#
+# <details><summary>2. You double the batch. What happens to the bytes of tensor parallelism, and of data parallelism?</summary>
+# The first double, since they are activations. The second stay, since they are gradients.
+# </details>
+#
+# <details><summary>3. Somebody forgets every f. Which gradients are still right?</summary>
+# That of the head's matrix. But the gradient of the head's input is a sum already, so everything before it gets one rank's term.
+# </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## The loss, without ever seeing the logits
+#
+# Llama's head makes 128,256 numbers for each token. The head is cut by outputs, so each rank has the logits of its own words. For 8192 tokens, gathering them would bring 2.1 GB<!-- =128256 * 8192 * 2 / GB --> to every GPU. Is that needed?
+#
+# The loss of a token is $\log \sum_v e^{z_v} - z_{target}$. That is one sum over all words, and one logit, which some rank has. So the ranks exchange one number for each, and a third that comes first: the largest logit, without which $e^z$ may overflow.
+
+# %%
+logits = 3 * torch.randn(5, 12, generator=torch.Generator().manual_seed(1))  # 5 tokens, 12 words
+goals = torch.tensor([0, 11, 5, 6, 3])
+parts, first_words = logits.chunk(2, dim=1), (0, 6)  # six words on each rank
+
+largest = torch.stack([part.amax(1) for part in parts]).amax(0)  # all-reduce 1, of the maximum
+total = sum((part - largest[:, None]).exp().sum(1) for part in parts)  # all-reduce 2
+target = torch.zeros(5)  # all-reduce 3: the rank that has the word gives its logit, the other 0
+for part, first in zip(parts, first_words, strict=True):
+    mine = (goals >= first) & (goals < first + 6)
+    target += torch.where(mine, part.gather(1, (goals - first).clamp(0, 5)[:, None])[:, 0], 0)
+print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goals, reduction="none")))
+
+# %% [markdown]
+# Three numbers for each token instead of 128,256. Backward needs none, since each rank knows the probabilities of its own words. The embedding is the mirror image: a rank has the rows of its words and gives zeros for the others, and one all-reduce brings every token its row.
+#
+# ## Sequence parallelism
+#
+# Between the pairs all ranks still do the same: norms and additions, on the same activations, which all of them keep. But an all-reduce is a reduce-scatter and an all-gather. Stop in the middle, and each rank has some **positions** of the text. Do the norms and additions there, and gather where the next pair begins.
+
+# %%
+for form in (None, "keep", "regather"):
+    make = partial(llama_on_ranks, sequence_parallel=form)
+    assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
+    formula = tensor_step(SMALL, **sizes, sequence_parallel=form).sent_bytes[0]
+    spread = ParallelConfig(tp=8, pp=126, sequence_parallel=form is not None)
+    work = Work(sequence=131072, microbatch=1, keep_gathered=form == "keep")
+    kept = gpu_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63).activations
+    print(f"{form!s:9} equal; {formula:,} bytes a step; a layer of the 405B keeps {kept / GB:.1f} GB on each of 8 GPUs")
+
+# %% [markdown]
+# The first two send the same two halves. What the second sends more is the norms' gradients: each rank finds a term of them, from its own positions. Forget to add these up: another exhibit.
+#
+# `"keep"` holds on to the gathered text until backward. `"regather"` keeps its own positions and gathers once more for each block.
+#
+# ## Fewer key heads than ranks
+#
+# Llama 3.1 8B has 8 heads of keys. On 16 ranks each would get half a head, which is none. So two neighbours keep copies of one head. Each finds its own queries' term of the gradient, and the copies add these up. The small Llama, with two key heads on four ranks:
+
+# %%
+few = replace(SMALL, n_kv_heads=2)
+
+
+def few_alone(train):
+    return llama_alone(train, few)
+
+
+def few_on_ranks(train):
+    return llama_on_ranks(train, config=few)
+
+
+layout = run_ranks(lambda: few_on_ranks(TrainConfig()).local.layout, 4)[0]
+print(layout.describe("layers.0.attention.k_proj.weight"))
+report = assert_parallel_equals(few_alone, few_on_ranks, text, world_size=4, rungs=RUNGS[:4])
+print("equal to one device:", *report.deviations, sep="\n    ")
+
+# %% [markdown]
+# ## A chain of matrices
+#
+# A talk on distributed training (K. Yuan, 2024) shows $y = W_3 W_2 W_1 x$ with two partitions: by outputs, inputs, inputs, and by outputs, outputs, inputs. Its slide says that each has its own cost, and leaves the costs to the listener. You can compute them now. Below is the number of bytes that the busiest rank sends, and then the best of all partitions in which no rank holds more than half of the weights.
+
+# %%
+from course_lib.costs import chain_partition, search_chain
+
+widths = (8, 32, 8, 16)
+for cuts in (("out", "in", "in"), ("out", "out", "in")):
+    found = chain_partition(widths, cuts, tp=2, samples=4)
+    print(
+        f"{' '.join(cuts):12} forward {max(found.forward.sent_bytes)} bytes, backward {max(found.backward.sent_bytes)}"
+    )
+
+longer = (8, 32, 8, 32, 8)
+half = sum(a * b for a, b in zip(longer, longer[1:], strict=False)) // 2
+print(f"\nthe best of {3**4} for four matrices:\n{search_chain(longer, tp=2, samples=4, most_weights=half)[0]}")
+
+# %% [markdown]
+# The long chain is narrow where it has 8 numbers. The search puts its sums just there, and cuts out, in, out, in: Megatron's two pairs, found by counting.
+#
+# ## What DTensor does differently
+#
+# A DTensor carries its cut with it, and each operation works out which collective it needs. You write no $f$ and no $g$, but some collectives come as a surprise. Key heads are not copied.
+#
+# ## On a GPU node and on a cluster
+#
+# The cells stay as they are; let ranks that share a layer sit in one node. Neither was run here.
+#
+# References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Llama team 2024; K. Yuan 2024, a lecture.

@@ -1,0 +1,97 @@
+"""The pictures of module 05: they look like the others, and say what the cuts and the ladder say."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyBboxPatch
+
+from course_lib.costs import block_rows
+from course_lib.viz import plot_ladder, plot_pair
+from course_lib.viz.style import rank_hue
+from tests.unit.test_viz_pictures import drawn_texts, flaws
+
+RUNGS = {"output": 6e-16, "gradients": 0.0, "gradient norm": 2e-13, "AdamW": 1e-11}
+PAIRS = tuple(product(("column", "row"), repeat=2))
+FIGURES = {
+    **{f"pair-{first}-{second}": lambda cuts=(first, second): plot_pair(*cuts) for first, second in PAIRS},
+    "ladder": lambda: plot_ladder(RUNGS, tolerance=1e-11),
+    "ladder-one": lambda: plot_ladder({"output": 0.0}, tolerance=1e-5),
+    "ladder-fallen": lambda: plot_ladder(RUNGS | {"save and load": 0.3}, tolerance=1e-11),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
+    figure = FIGURES[name]().figure
+    assert len(drawn_texts(figure)) >= 3
+    assert list(flaws(figure)) == []
+
+
+@pytest.mark.parametrize("name", ["pair-column-row", "ladder"])
+def test_the_svg_speaks_and_is_the_same_in_every_call(name):
+    picture = FIGURES[name]()
+    assert picture.svg == FIGURES[name]().svg
+    root = ElementTree.fromstring(picture.svg)
+    assert (root[0].text, root[1].text) == (picture.title, picture.description)
+
+
+@pytest.mark.parametrize(("cuts", "each"), [*zip(PAIRS, (19, 20, 21, 22), strict=True)])
+def test_a_rank_s_parameters_are_counted_and_coloured(cuts, each):
+    """Beside them, in its colour: what its products give, and of what it sees afterwards what it made alone."""
+    picture = plot_pair(*cuts)
+    assert [text for text, _, _ in drawn_texts(picture.figure) if "of 38" in text] == [f"{each} of 38"] * 2
+    boxes = [patch for patch in picture.figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+    boxes += [artist for artist in picture.figure.axes[0].artists if isinstance(artist, FancyBboxPatch)]
+    cells = [box for box in boxes if box.get_width() < 0.3 and to_hex(box.get_facecolor()) == rank_hue(0).lower()]
+    made = {"column": 2, "row": 4}[cuts[0]] + {"column": 1, "row": 2}[cuts[1]]
+    seen = {
+        ("column", "column"): 2 + 2 + 1 + 1,  # gathered: on both ranks
+        ("column", "row"): 2,  # the hidden numbers behind the GELU
+        ("row", "column"): 1 + 1,
+        ("row", "row"): 0,  # sums only
+    }[cuts]
+    assert len(cells) == each + made + seen
+
+
+def test_the_pair_that_the_course_takes_talks_once_as_the_formula_says():
+    (row,) = block_rows("MLP", (8, 6), (8, 2), input_gradient=False)
+    spoken = plot_pair("column", "row").description
+    assert spoken.endswith(f"before the GELU: nothing is sent; at the end: {row.operation}")
+    assert plot_pair("row", "row").description.endswith("before the GELU: all_reduce; at the end: all_reduce")
+    assert plot_pair("column", "column").description.endswith("before the GELU: all_gather; at the end: all_gather")
+
+
+def test_a_ladder_says_which_rungs_hold():
+    sound, fallen = plot_ladder(RUNGS, tolerance=1e-11), plot_ladder(RUNGS, tolerance=1e-12)
+    assert sound.title == "On every rung equal to one device (measured)"
+    assert fallen.title == "The ranks are not one device (measured)"
+    texts = [text for text, _, _ in drawn_texts(fallen.figure)]
+    assert [text for text in texts if re.match("equal|apart", text)] == [
+        "apart, 1e-11",
+        "equal, 2e-13",
+        "equal, 0",
+        "equal, 6e-16",
+    ]
+    assert "4  AdamW" in texts and "1  output" in texts and "tolerance 1e-12" in texts
+
+
+def test_a_dot_is_left_of_the_tolerance_where_its_rung_holds():
+    axes = plot_ladder(RUNGS, tolerance=1e-12).figure.axes[0]
+    dots = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
+    (tolerance,) = {line.get_xdata()[0] for line in axes.lines if line.is_dashed()}
+    assert [dot < tolerance for dot in dots] == [False, True, True, True]
+    assert sorted(dots, reverse=True)[:2] == dots[:2] and min(dots) == dots[2]
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="^plot_pair: 'diagonal'; a matrix is cut by outputs or by inputs; choose"):
+        plot_pair("diagonal", "row")
+    with pytest.raises(ValueError, match="^plot_ladder: 0 rungs, tolerance=1e-11; there is a rung"):
+        plot_ladder({}, tolerance=1e-11)
+    with pytest.raises(ValueError, match="tolerance=0; "):
+        plot_ladder(RUNGS, tolerance=0)
