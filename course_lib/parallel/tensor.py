@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import ProcessGroup
 
+from course_lib.comm.call import resolve
 from course_lib.errors import four_parts
 from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.placement import At, Shard
 from course_lib.parallel.region import Region
+from course_lib.parallel.replicate import broadcast_state
+from course_lib.parallel.tensor_block import is_rms_norm
 from course_lib.parallel.tensor_layers import (
     ColumnParallelLinear,
     Entrance,
@@ -23,10 +27,30 @@ from course_lib.parallel.tensor_layers import (
     RowParallelLinear,
     VocabParallelEmbedding,
 )
-from course_lib.parallel.tensor_plan import Style
+from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_styles import Plan, Style, copies_of, head_size_of, styles_of
 
 AXIS = "tp"
 M = TypeVar("M", bound=nn.Module)
+
+
+def tensor_parallel(model: nn.Module, *, group: ProcessGroup | None = None, plan: Plan | None = None) -> Layout:
+    """Cut a model for this rank of a group, without a trainer, to evaluate it or to generate text; say what lies where.
+
+    The weights are those of the group's first rank. Logits are put together, so that all ranks choose the same token.
+
+    Cost: a broadcast of the weights; then in each forward an all-reduce for the embedding and each block, and an
+        all-gather of the logits.
+    Raises: ValueError, the same on all ranks, for a plan that does not fit the model.
+    """
+    group = resolve(group, "tensor_parallel")
+    styles = styles_of(model, plan_for(model) if plan is None else plan)
+    layout = Layout(model, {AXIS: group.size()})
+    broadcast_state(model, group, dist.get_process_group_ranks(group)[0])
+    region = Region(operators=Operators(group=group))
+    whole: dict[str, Style] = {name: "column, gathered" if s == "logits" else s for name, s in styles.items()}
+    TensorParallel(model, layout, {AXIS: group.rank()}, region).cut(whole)
+    return layout
 
 
 class TensorParallel:
@@ -61,6 +85,9 @@ class TensorParallel:
                 self._write_partial(f"{name}.{kind}")
             return module
         if style == "full norm":
+            if not is_rms_norm(module):
+                values, rule = f"{name} is a {type(module).__name__}", f"the style {style!r} cuts an RMSNorm"
+                raise ValueError(four_parts("tensor", values, rule, "leave its block out of the plan"))
             source = self.layout.places[f"{name.removesuffix('norm')}proj.weight"].shard[AXIS]
             width = module.get_parameter("weight").numel()
             self._keep(name, module, {"weight": Shard(0, source.copies)})
@@ -116,14 +143,12 @@ class TensorParallel:
         Raises: ValueError if heads would be cut, or queries copied.
         """
         parent = self.model.get_submodule(name.rpartition(".")[0])
-        head_size = getattr(parent, "head_size", getattr(parent, "head_dim", None))
+        head_size = head_size_of(parent)
         if head_size is None:
             return 1
         heads = linear.out_features // head_size
-        if heads % self.size == 0:
-            return 1
-        if self.size % heads == 0 and not name.rpartition(".")[2].startswith("q"):
-            return self.size // heads
+        if copies := copies_of(heads, self.size, name):
+            return copies
         values = f"tp={self.size}, {heads} heads in {name}"
         rule = "a head stays whole; keys and values of fewer heads than ranks are copied to equally many ranks"
         way_out = f"choose tp in {[tp for tp in range(1, heads + 1) if heads % tp == 0]}"
@@ -131,8 +156,9 @@ class TensorParallel:
 
     def _count_heads(self, module: nn.Module) -> None:
         """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""
-        if hasattr(module, "num_key_value_groups"):
-            module.num_key_value_groups = len(module.q_proj.weight) // len(module.k_proj.weight)  # type: ignore
+        q, k = getattr(module, "q_proj", None), getattr(module, "k_proj", None)
+        if hasattr(module, "num_key_value_groups") and isinstance(k, ColumnParallelLinear):
+            module.num_key_value_groups = len(q.weight) // len(k.weight)  # type: ignore[union-attr, assignment]
 
     def _check_ties(self, styles: dict[str, Style]) -> None:
         for name, full in self.layout.first_name.items():

@@ -13,7 +13,8 @@ from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.region import SEQUENCE, Region, SequenceParallel
 from course_lib.parallel.tensor import AXIS, TensorParallel
-from course_lib.parallel.tensor_plan import Plan, plan_for, styles_of
+from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_styles import Plan, styles_of
 from course_lib.parallel.vocabulary import vocab_parallel_cross_entropy
 from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
