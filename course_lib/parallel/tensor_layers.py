@@ -155,6 +155,7 @@ class VocabParallelEmbedding(nn.Module):
 class ParallelRMSNorm(nn.Module):
     """RMSNorm over all features, of which each rank has some: their squares are added up.
 
+    As theirs do, one of `transformers` computes in float32, whatever the model is in.
     Shapes: (B, S, W/tp) -> (B, S, W/tp), weight (W/tp). `copies` ranks have the same features.
     Cost: an all-reduce of (B, S, 1) in forward and one in backward.
     """
@@ -163,9 +164,10 @@ class ParallelRMSNorm(nn.Module):
         super().__init__()
         self.weight: Tensor = norm.get_parameter("weight")
         self.region, self.terms = region, width * copies
+        self.in_float32 = not isinstance(norm, nn.RMSNorm)
         self.eps = next(getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = x if x.dtype == torch.float64 and not self.in_float32 else x.float()
         squares = self.region.operators.sum_in_region(wide.square().sum(-1, keepdim=True))
         return (self.weight * (wide * torch.rsqrt(squares / self.terms + self.eps))).to(x.dtype)

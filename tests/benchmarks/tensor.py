@@ -34,7 +34,8 @@ from course_lib.parallel.layout import Layout
 from course_lib.parallel.mesh import mesh_of
 from course_lib.parallel.region import Region
 from course_lib.parallel.tensor import TensorParallel
-from course_lib.parallel.tensor_plan import plan_for, styles_of
+from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_styles import styles_of
 from course_lib.parallel.vocabulary import vocab_parallel_cross_entropy
 from course_lib.ranks import run_ranks
 from course_lib.training.step import loss_of
