@@ -19,7 +19,8 @@ from course_lib.parallel.layout import Layout
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import layers_of
 from course_lib.parallel.tensor import AXIS, write_table
-from course_lib.parallel.tensor_plan import plan_for, styles_of
+from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_styles import styles_of
 from course_lib.ranks import RankError
 from course_lib.ranks.devices import Choice
 from course_lib.ranks.patience import more_time

@@ -14,7 +14,8 @@ from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.local import own_part
 from course_lib.parallel.tensor import AXIS, write_table
-from course_lib.parallel.tensor_plan import Style, plan_for, styles_of
+from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_styles import Style, styles_of
 from course_lib.training import step as steps
 from course_lib.training.setup import Setup, Technique
 
