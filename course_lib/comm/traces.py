@@ -168,13 +168,13 @@ def call_times(events: Iterable[Event]) -> dict[int, tuple[float, float]]:
 
 def does_both_at_once(ledger: Ledger) -> bool:
     """Whether some rank computes while it communicates, by more than the rounding of their times."""
+    rounding_s = 1e-4 * ledger.span_s
     for rank in range(ledger.world_size):
         mine = [event for event in ledger.events if event.rank == rank]
         compute = [event for event in mine if event.kind == "compute"]
         for event in mine:
             if event.kind != "compute" and any(
-                min(event.end_s, other.end_s) - max(event.start_s, other.start_s) > 1e-4 * ledger.span_s
-                for other in compute
+                min(event.end_s, other.end_s) - max(event.start_s, other.start_s) > rounding_s for other in compute
             ):
                 return True
     return False
