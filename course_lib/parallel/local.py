@@ -32,6 +32,7 @@ class Local:
         names = mesh.mesh_dim_names or () if mesh is not None else ()
         coordinate = (mesh.get_coordinate() or ()) if mesh is not None else ()
         self.at: At = dict(zip(names, coordinate, strict=True))
+        self._grid = mesh.mesh if mesh is not None else None  # a mesh computes it each time that it is asked
         self.layout = Layout(model, dict(zip(names, mesh.shape, strict=True)) if mesh is not None else {})
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.buffers: dict[str, Tensor] = dict(model.named_buffers())
@@ -69,9 +70,9 @@ class Local:
 
     def name_of(self, **at: int) -> int:
         """The global rank at these coordinates; along other axes, the first."""
-        if self.mesh is None:
+        if self._grid is None:
             return 0
-        return int(self.mesh.mesh[tuple(at.get(axis, 0) for axis in self.layout.sizes)])
+        return int(self._grid[tuple(at.get(axis, 0) for axis in self.layout.sizes)])
 
     # --- whole tensors ---
 
