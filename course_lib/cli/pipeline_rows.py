@@ -24,7 +24,6 @@ from course_lib.training.techniques import replicate, stages
 from course_lib.training.trainer import Trainer
 from course_lib.verify import assert_parallel_equals
 
-_LAYERS_PER_RANK = 2
 _MICROBATCHES_PER_RANK = 2  # of one sequence each
 SEQUENCE = 32
 STEPS = 2
@@ -66,8 +65,8 @@ def pipeline_row(
 
 
 def _model_for(schedule: Schedule) -> ModelConfig:
-    """As many layers for every rank, so that the first and the last have embedding and head besides."""
-    return replace(training_rows.MODEL, n_layers=_LAYERS_PER_RANK * schedule.n_ranks, tied=True)
+    """A layer for every stage, so that the first and the last have embedding and head besides."""
+    return replace(training_rows.MODEL, n_layers=schedule.n_stages, tied=True)
 
 
 def _on_one_device(config: TrainConfig, model: ModelConfig) -> Trainer:
