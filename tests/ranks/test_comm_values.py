@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 
 import pytest
 import torch
@@ -106,9 +107,11 @@ def test_values_and_bytes(world_size):
 
 
 def assert_bytes(world_size, length, itemsize):
-    events = ledger()
+    by_call = defaultdict(list)
+    for event in ledger().events:
+        by_call[event.call].append(event)
     for number, (operation, algorithm, root, node_size) in enumerate(cases(world_size), start=1):
-        mine = [event for event in events.events if event.call == number]
+        mine = by_call[number]
         if algorithm == "native":
             assert {event.kind for event in mine} == {"native"} and len(mine) == world_size
             continue
