@@ -37,6 +37,21 @@ def same_values(operation: str, model: nn.Module, group: ProcessGroup) -> None:
         )
 
 
+def same_shares(operation: str, tensors: Mapping[str, Tensor], share: int, group: ProcessGroup) -> None:
+    """Raise the same ValueError on all ranks unless those that work on one share of a batch were given the same."""
+    mine = share, {name: _digest(tensor) for name, tensor in tensors.items()}
+    everyone = [mine] * group.size()
+    dist.all_gather_object(everyone, mine, group=group)
+    first: dict[int, tuple[int, dict[str, str]]] = {}
+    for rank, (number, hashes) in zip(dist.get_process_group_ranks(group), everyone, strict=True):
+        one, wanted = first.setdefault(number, (rank, hashes))
+        for name, found in hashes.items():
+            if found != wanted[name]:
+                values = f"the batch's {name} have the hash {wanted[name]} on rank {one} and {found} on rank {rank}"
+                rule = "ranks that share a model's matrices or layers compute one batch together"
+                raise ValueError(four_parts(operation, values, rule, "give all ranks the same batch"))
+
+
 def no_problem(operation: str, problem: str, rule: str, way_out: str, group: ProcessGroup, *, compare: bool) -> None:
     """Raise a ValueError if this rank has a problem, or, with `compare`, if any rank has one.
 

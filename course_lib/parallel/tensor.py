@@ -164,10 +164,9 @@ class TensorParallel:
         for name, full in self.layout.first_name.items():
             owner = name.rpartition(".")[0]
             if AXIS in self.layout.places[full].shard and owner not in styles:
-                values, rule = (
-                    f"{name} is {full}, which the plan cuts",
-                    "whoever uses a tied weight knows how it is cut",
-                )
+                others = [other for other, first in self.layout.first_name.items() if first == full and other != name]
+                values = f"{name} is tied to {', '.join(others)}, which the plan cuts"
+                rule = "whoever uses a tied weight knows how it is cut"
                 raise ValueError(four_parts("tensor", values, rule, f"give {owner!r} a style too"))
 
 

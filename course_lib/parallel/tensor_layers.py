@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.parallel.region import Region
+from course_lib.parallel.vocabulary import check_words
 
 
 class ColumnParallelLinear(nn.Module):
@@ -138,15 +139,18 @@ class VocabParallelEmbedding(nn.Module):
 
     Shapes: (B, S) int64 -> (B, S, H), weight (V/tp, H).
     Cost: an all-reduce of the output in forward, nothing in backward.
+    Raises: ValueError in teaching mode for a token outside the vocabulary.
     """
 
     def __init__(self, embedding: nn.Embedding, region: Region, rows: tuple[int, int]) -> None:
         super().__init__()
         self.weight, self.region, (self.first, self.last) = embedding.weight, region, rows
+        self.vocab_size = embedding.num_embeddings
         padding = -1 if embedding.padding_idx is None else embedding.padding_idx
         self.padding = padding - self.first if self.first <= padding < self.last else None  # a row without gradient
 
     def forward(self, tokens: Tensor) -> Tensor:
+        check_words("VocabParallelEmbedding", tokens, self.vocab_size)
         others = (tokens < self.first) | (tokens >= self.last)
         mine = F.embedding((tokens - self.first).masked_fill(others, 0), self.weight, self.padding)
         return self.region.leave(mine.masked_fill(others.unsqueeze(-1), 0.0))

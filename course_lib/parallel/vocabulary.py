@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.comm.switches import active
+from course_lib.errors import four_parts
 from course_lib.parallel.conjugate import Operators
 
 
@@ -20,6 +22,19 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, operators: Ope
     """
     losses: Tensor = _CrossEntropy.apply(logits, targets, operators, words)
     return losses
+
+
+def check_words(operation: str, words: Tensor, vocab_size: int) -> None:
+    """Raise the four-part error for a number that is no word: every rank would take it for another one's.
+
+    In teaching mode only, since it waits for the numbers.
+    """
+    if not active.guard or not words.numel():
+        return
+    least, most = (int(word) for word in words.aminmax())
+    if least < 0 or most >= vocab_size:
+        values, rule = f"word {least if least < 0 else most}", f"the words are 0 to {vocab_size - 1}"
+        raise ValueError(four_parts(operation, values, rule, "make the tokens by the model's own vocabulary"))
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -15,7 +15,8 @@ from course_lib.parallel.region import SEQUENCE, Region, SequenceParallel
 from course_lib.parallel.tensor import AXIS, TensorParallel
 from course_lib.parallel.tensor_plan import plan_for
 from course_lib.parallel.tensor_styles import Plan, styles_of
-from course_lib.parallel.vocabulary import vocab_parallel_cross_entropy
+from course_lib.parallel.vocabulary import check_words, vocab_parallel_cross_entropy
+from course_lib.training.batches import IGNORED
 from course_lib.training.engine import Ends
 from course_lib.training.setup import Setup, Technique
 
@@ -54,6 +55,7 @@ def _cut_logits(ends: Ends, operators: Operators, words: range, vocab_size: int)
     """Compute the loss of this rank's logits; put them together only where somebody asks for the output."""
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        check_words("vocab_parallel_cross_entropy", targets[targets != IGNORED], vocab_size)
         return vocab_parallel_cross_entropy(logits, targets, operators, words).sum()
 
     def whole(logits: Tensor) -> Tensor:

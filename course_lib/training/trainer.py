@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import comm
+from course_lib.comm.switches import active
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
+from course_lib.parallel import agreement
 from course_lib.parallel.local import Local, laid_as, own_part
 from course_lib.parallel.stages import skeleton
 from course_lib.training import step as steps
@@ -66,7 +68,9 @@ class Trainer:
     def output(self, inputs: Tensor) -> Tensor:
         """The model's output for the whole batch, on every rank."""
         rank, size = self.local.rank("dp"), self.local.size("dp")
-        mine = self.engine.output(inputs.tensor_split(size)[rank])
+        share_of_inputs = inputs.tensor_split(size)[rank]
+        self._check_shares(inputs=share_of_inputs)
+        mine = self.engine.output(share_of_inputs)
         if size == 1:
             return mine
         return comm.all_gather(mine.contiguous(), length=len(inputs), group=self.local.group("dp"))
@@ -82,6 +86,7 @@ class Trainer:
             loss that is not finite, which leaves no gradients behind.
         """
         mine = share(batch, self.local.rank("dp"), self.local.size("dp"))
+        self._check_shares(inputs=mine[0], targets=mine[1])
         rows, targets = self.over_shares([len(mine[0]), steps.count_targets(mine)])
         self.check_counts(rows, targets)
         self.engine.check_rows(rows)
@@ -229,6 +234,12 @@ class Trainer:
             raise ValueError(
                 four_parts("Trainer", values, "the mean loss is taken over the targets that count", way_out)
             )
+
+    def _check_shares(self, **tensors: Tensor) -> None:
+        """In teaching mode let ranks with parts of one matrix compare what they were given: sums hide a difference."""
+        everyone = self.local.everyone
+        if active.guard and everyone is not None and self.local.size("tp") > 1:
+            agreement.same_shares("Trainer", tensors, self.local.rank("dp"), everyone)
 
     def in_words(self, shares: Sequence[int], **at: int) -> str:
         """The ranks that have these shares: rank 2, or ranks 1, 2."""

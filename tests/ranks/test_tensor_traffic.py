@@ -19,7 +19,7 @@ from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 
 ROWS, SEQUENCE = 7, 5
-EVEN = replace(LLAMA, n_kv_heads=4, vocab_size=16)
+EVEN = replace(LLAMA, n_kv_heads=4, vocab_size=20)
 EVEN_TOKENS = replace(TOKENS, batch_size=4, sequence=8, ragged=False)
 
 
