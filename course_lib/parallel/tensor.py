@@ -15,6 +15,7 @@ from torch.distributed import ProcessGroup
 from course_lib.comm.call import resolve
 from course_lib.errors import four_parts
 from course_lib.parallel.conjugate import Operators
+from course_lib.parallel.dropout import spread_dropout
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.placement import At, Shard
 from course_lib.parallel.region import Region
@@ -64,7 +65,7 @@ class TensorParallel:
         self._entrances: dict[tuple[str, int, bool], Entrance] = {}
 
     def cut(self, styles: dict[str, Style]) -> None:
-        """Replace the modules.
+        """Replace the modules, and let what they drop at random be different where their features are.
 
         Raises: ValueError for a module that the style does not fit, heads that do not divide, and a tied weight that
             would be cut in two ways.
@@ -78,6 +79,7 @@ class TensorParallel:
         self._check_ties(styles)
         for module in self.model.modules():
             self._count_heads(module)
+        spread_dropout(self.model, styles, self.region)
 
     def _part(self, name: str, module: nn.Module, style: Style) -> nn.Module:
         if style == "shared":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.config import TrainConfig
 from course_lib.costs import kv_cache_bytes
 from course_lib.models.families import config_of
 from course_lib.models.logits import Logits
@@ -108,6 +110,34 @@ def test_text_generated_with_a_cache(tp):
 
 
 HEADS = [f"model.layers.*.self_attn.{kind}_proj" for kind in "qkv"]
+
+
+def attention_masks():
+    """Which probabilities each layer's attention drops in a step, and the weights that all ranks have after it."""
+    torch.manual_seed(0)
+    model = theirs("Llama", num_key_value_heads=2, attention_dropout=0.5, attn_implementation="eager")
+    trainer = Trainer(
+        Logits(model), TrainConfig(learning_rate=0.1), mesh=make_mesh(tp=dist.get_world_size()), apply=(tensor(),)
+    )
+    masks, drop = [], torch.nn.functional.dropout
+
+    def noted(*args, **options):
+        masks.append(drop(*args, **options))
+        return masks[-1]
+
+    with patch("torch.nn.functional.dropout", noted):
+        trainer.step(TOKENS.batch(0))
+    places = trainer.local.layout.places
+    copies = {name: p.detach() for name, p in trainer.local.parameters.items() if not places[name].shard}
+    return [mask.detach() != 0 for mask in masks], copies
+
+
+def test_attention_drops_other_probabilities_on_each_rank():
+    (masks, copies), *others = run_ranks(attention_masks, 4)
+    assert len(masks) == 2 and masks[0].shape[1] == 3  # heads of a rank
+    for theirs_, copies_too in others:
+        assert not any(torch.equal(mask, other) for mask, other in zip(masks, theirs_, strict=True))
+        assert copies and all(torch.equal(copies[name], copies_too[name]) for name in copies)
 
 
 def with_a_layer_norm():

@@ -1,0 +1,115 @@
+"""Random numbers under tensor parallelism: the same where ranks compute the same, others where each has its features.
+
+A residual that is dropped on one rank and not on another would let the ranks' copies of the weights drift apart; a mask
+that is the same for the features of all ranks would be one mask, used several times.
+Source: Shoeybi et al. 2019, Megatron-LM, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.nn.modules.dropout import _DropoutNd
+
+from course_lib.parallel.region import Region
+from course_lib.parallel.replicate import broadcast_tensors
+from course_lib.parallel.tensor_styles import Style
+
+
+def spread_dropout(model: nn.Module, styles: Mapping[str, Style], region: Region) -> None:
+    """From now on let the ranks of a region draw the same random numbers, and others between columns and row.
+
+    They go on from where the first rank is, so that what is dropped outside blocks is what one device drops. Under
+    sequence parallelism each rank has positions of its own there, and draws its own numbers everywhere.
+    A model without dropout is left alone.
+
+    Cost: a broadcast of the state of the random numbers, 5 kB.
+    """
+    if not _rates(model):
+        return
+    group = region.operators.group
+    _share(model, group)
+    if region.sequence_parallel:
+        _draw_own(model, group.rank())
+        return
+    for name in dict.fromkeys(name.rpartition(".")[0] for name, style in styles.items() if style == "column"):
+        block = model.get_submodule(name)
+        if _rates(block):
+            own = _OwnNumbers(block, group.rank())
+            for child, module in block.named_children():
+                own.watch(module, styles.get(f"{name}.{child}".removeprefix(".")))
+
+
+class _OwnNumbers:
+    """Lets a rank draw numbers of its own inside a block.
+
+    They follow from one that is drawn of the common numbers, and the rank: what activation checkpointing computes a
+    second time in backward, from the same common numbers, drops the same again.
+    """
+
+    def __init__(self, block: nn.Module, rank: int) -> None:
+        self.block, self.rank = block, rank
+        self.common: list[Tensor] = []  # states to come back to
+        block.register_forward_hook(self.end, always_call=True)  # if the row is not reached
+
+    def watch(self, module: nn.Module, style: Style | None) -> None:
+        """Begin behind a column, end before the row."""
+        if style == "column":
+            module.register_forward_hook(self.begin)
+        elif style == "row":
+            module.register_forward_pre_hook(self.end)
+
+    def begin(self, *_: Any) -> None:
+        """The first of several columns begins; if nothing is dropped, no number is drawn."""
+        if self.block.training and not self.common and any(_rates(self.block)):
+            self.common = _draw_own(self.block, self.rank)
+
+    def end(self, *_: Any) -> None:
+        """Go on with the common numbers."""
+        if self.common:
+            _set(self.block, self.common)
+        self.common = []
+
+
+def _share(model: nn.Module, group: ProcessGroup) -> None:
+    """Take over the first rank's states."""
+    device = next(model.parameters()).device
+    states = [generator.get_state().to(device) for generator in _generators(model)]
+    broadcast_tensors(states, group, dist.get_process_group_ranks(group)[0])
+    _set(model, [state.cpu() for state in states])
+
+
+def _draw_own(module: nn.Module, rank: int) -> list[Tensor]:
+    """Seed by a common random number and the rank; the states of the common numbers after that."""
+    seed, generators = int(torch.randint(2**62, (), device="cpu")), _generators(module)
+    states = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed + rank)
+    return states
+
+
+def _set(module: nn.Module, states: Sequence[Tensor]) -> None:
+    for generator, state in zip(_generators(module), states, strict=True):
+        generator.set_state(state)
+
+
+def _generators(module: nn.Module) -> list[torch.Generator]:
+    """The CPU's numbers, which a seed is drawn of; on a GPU dropout has its own."""
+    device = next(module.parameters()).device
+    own = [torch.cuda.default_generators[device.index]] if device.type == "cuda" else []
+    return [torch.default_generator, *own]
+
+
+def _rates(module: nn.Module) -> list[float]:
+    """The rates of all dropouts inside: those of layers, and those that a module of `transformers` uses itself."""
+    return [
+        value
+        for one in module.modules()
+        for name, value in vars(one).items()
+        if isinstance(value, int | float) and ("dropout" in name or (name == "p" and isinstance(one, _DropoutNd)))
+    ]
