@@ -126,7 +126,9 @@ def _draw_vector(page: Axes, left: float, top: float, holders: _Holders, name: s
         if ranks == _OUTSIDE:
             marks.box(page, *at, size, size, fill=style.SOFT, corner=0.03)
         elif len(ranks) > 1:
-            marks.chunk(page, *at, size, size, sources=ranks, slots=len(ranks))
+            for slot, rank in enumerate(ranks):
+                high = size / len(ranks)
+                marks.box(page, at[0], at[1] + slot * high, size, high, fill=style.rank_hue(rank), corner=0)
         else:
             _draw_cell(page, *at, style.rank_hue(ranks[0]) if ranks else "")
 

@@ -9,6 +9,7 @@
 # %load_ext course_lib
 from dataclasses import replace
 from functools import partial
+from textwrap import fill
 
 import torch
 import torch.distributed as dist
@@ -64,7 +65,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # - say why these GPUs have to sit in one node,
 # - find two mistakes that no loss curve shows.
 #
-# *60 minutes; the exercises come on top.*
+# *One hour; the exercises come on top.*
 #
 # <details><summary>Before you start</summary>You need the collectives of lesson 02, the ladder of lesson 03, and the perceptron with its 38 parameters. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 
@@ -123,7 +124,7 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 # %% [markdown]
 # ## Second attempt: by inputs first
 #
-# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added at once? A matrix times a sum is the sum of the products, so let each rank go on with its own term, and add only the outputs. They are few.
+# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added at once? A matrix times a sum is the sum of the products, so let each rank take its own term through all of $W_2$, and add only the outputs. They are few.
 #
 # Try it twice, with the GELU and without.
 
@@ -167,7 +168,8 @@ viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs")
 # %%
 terms = [F.linear(part, w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
 
-predict("parameters on each rank", guess=None, answer=12 + 2 + 4 + 2)
+stored = (w1[halves[0]], b1[halves[0]], w2[:, halves[0]], b2)
+predict("parameters on each rank", guess=None, answer=sum(part.numel() for part in stored))
 print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
@@ -233,7 +235,7 @@ print("their sum is one device's:", torch.allclose(copies[0].grad + copies[1].gr
 # | $f$, `copy_to_region` | nothing | all-reduce |
 # | $g$, `reduce_from_region` | all-reduce | nothing |
 #
-# You write $f$ where the ranks begin to work on different parts, and $g$ where they end. Below is the code of both. The first argument of `_applied` is the input, the second says what to do forward, the third what to do backward.
+# You write $f$ where the ranks begin to work on different parts, and $g$ where they end. In the code below, the second argument of `_applied` is what happens forward, the third what happens backward. `_same` hands on, and `self.summed` is an all-reduce.
 
 # %%
 display(viz.show_source(Operators.copy_to_region), viz.show_source(Operators.reduce_from_region))
@@ -310,9 +312,9 @@ print(f"rank 0 sent {sent:,} bytes, by the formula {formula:,}")
 assert sent == formula
 
 # %% [markdown]
-# The list has every all-reduce of the step. Two lines for each block and direction are our pairs. The others belong to the two ends of the model: the embedding, the head and the loss are cut along the vocabulary, and *Going deeper* shows how.
+# The list has every all-reduce of the step. Those of attention and feed-forward are our four, and the 2 before them counts the layers. The others belong to the two ends of the model: embedding, head and loss are cut along the vocabulary, and *Going deeper* shows how.
 #
-# Now read the formula again and look for the weights. They are not in it! Data parallelism sends as much as there are parameters, once in a step. Tensor parallelism sends activations, in every layer, for every token. It does not matter how many parameters you have. It matters how much text.
+# Now read the formula again and look for the number of weights. It is not there! Data parallelism sends gradients, as many as there are weights, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Here only the text and the width count.
 
 # %% [markdown]
 # ## Prove it
@@ -330,23 +332,26 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # What did it bring? Each rank should hold a quarter, but not quite, because the norms are whole everywhere. The formula of `rank_parameters` knows nothing of the code that cuts.
 
+
 # %%
-for p in (1, 2, 4):
-    held = run_ranks(
-        lambda: sum(parameter.numel() for parameter in llama_on_ranks(TrainConfig()).model.parameters()), p
-    )
-    formula = rank_parameters(SMALL, ParallelConfig(tp=p)).total
-    assert held == [formula] * p
-    print(f"{p} ranks: {formula:,} parameters on each, by the formula and as counted: {formula / held[0]:.0%}")
+def parameters_here():
+    return sum(parameter.numel() for parameter in llama_on_ranks(TrainConfig()).model.parameters())
+
+
+whole = costs.model_parameters(SMALL)
+for p in (2, 4):
+    held = run_ranks(parameters_here, p)
+    assert held == [rank_parameters(SMALL, ParallelConfig(tp=p)).total] * p
+    print(f"{p} ranks: {held[0]:,} of {whole:,} parameters on each, {held[0] / whole:.1%}; the formula agrees")
 
 # %% [markdown]
 # ## Measure: time
 #
-# Is it faster? That depends on the wire, so we ask the emulated clock of lesson 02: computing and messages are slept through, slowed down, and what you read is divided again.
+# Is it faster? That depends on the wire, so we ask the emulated clock: computing and messages are slept through, slowed down, and what you read is divided again.
 #
 # One layer of Llama 3.1 8B goes forward over 2048 tokens. On one H100 that takes 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if it computes at 40 %<!-- =40 --> of its peak. On four GPUs each computes a quarter, and after each of the two blocks all of them add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
 #
-# **Predict** how many times as fast four GPUs are with NVLink, in one node. Then the same with each GPU in another node, over InfiniBand.
+# NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from one GPU of a node of four to the next, InfiniBand 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between nodes. **Predict** for both how many times as fast as one GPU the four are.
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -372,9 +377,9 @@ predict("times as fast, over InfiniBand", guess=None, answer=faster["four, Infin
 viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no real GPU; rank 0; the line is the end")
 
 # %% [markdown]
-# Compare the dark bars. In both runs of four the computing has shrunk to a quarter. Over NVLink the two sums cost less than the computing. Over InfiniBand they cost twice the computing, and most of what the three further GPUs won is gone.
+# In both runs of four the blue bars, the computing, have shrunk to a quarter. Now compare the dark ones, the two sums. Over NVLink they cost less than the computing. Over InfiniBand they cost twice as much as it, and most of what three more GPUs could win is gone.
 #
-# Could we hide the sums, as lesson 03 did with its buckets? Look at what comes next: the following block reads exactly this sum. There is nothing to compute meanwhile. That is why tensor parallelism lives **inside a node**, where the wires are fast, and hardly ever leaves it.
+# Could we hide the sums, as lesson 03 did with its buckets? Backward has something to do meanwhile: it makes the weights' gradients while $f$ adds. Forward has nothing, because the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**, where the wires are fast.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -386,7 +391,7 @@ viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no r
 # | `"column"` in a plan | `ColwiseParallel()` | the result may also be gathered |
 # | `"row"` | `RowwiseParallel()` | the same one all-reduce |
 # | `tensor()` | `parallelize_module(model, mesh, plan)` | weights become DTensors, which know their cut |
-# | `tensor(sequence_parallel=…)` | `SequenceParallel()`, `PrepareModuleInput` | you say where the text is cut |
+# | `tensor(sequence_parallel=…)` | `SequenceParallel()`, layouts `Shard(1)` | the plan says where the text is cut |
 # | the cut loss | `with loss_parallel():` | around loss and backward |
 
 # %% [markdown]
@@ -406,8 +411,9 @@ GPT = replace(
     gated_ffn=False,
     biases=("qkv", "attention_output", "ffn"),
 )
-names = [*museum.TENSOR_BUGS, "sound"]
-exhibits = {"A": names[0], "B": names[-1], "C": names[1]}  # print them after you have decided
+names = sorted([*museum.TENSOR_BUGS, "sound"], key=lambda name: name[1:])  # an order that gives nothing away
+exhibits = {"A": names[3], "B": names[5], "C": names[2]}  # print them after you have decided
+reading = replace(text, batch_size=16)
 
 
 def gpt_alone(train):
@@ -422,13 +428,13 @@ makers = {
     run: museum.TENSOR_BUGS[name].planted(gpt_on_ranks) if name != "sound" else gpt_on_ranks
     for run, name in exhibits.items()
 }
-curves = {"one device": museum.curve_alone(gpt_alone, text.batch, 40).losses}
+curves = {"one device": museum.curve_alone(gpt_alone, reading.batch, 40).losses}
 for run, make in makers.items():
-    curves[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=2, steps=40).losses
+    curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
 viz.plot_loss_curves(curves, title="Which of these runs are sound?")
 
 # %% [markdown]
-# **Predict** the number of sound runs. Below your guess you see what the ladder says of each: the rung on which it falls, the parameters that it names, and by how much they are off. Take your time with A. Its output was right, its gradients were right, and the first update was right!
+# **Predict** the number of sound runs. After your guess you see what the ladder says of each: the rung on which it falls, what it names there, and by how much that is off. Then close the page for a moment and say what the run does wrong, and in which line you would look.
 
 # %%
 predict("sound runs among A, B and C", guess=None, answer=list(exhibits.values()).count("sound"))
@@ -438,14 +444,16 @@ for run, make in makers.items():
         print(f"run {run}: equal on every rung")
     except NotEqual as error:
         what, _, way_out = str(error).split("; ", 2)
-        print(f"run {run} falls on: {error.rung}\n    {what.partition(': ')[2]}\n    {way_out}")
+        print(f"run {run} falls on: {error.rung}")
+        for words in (what.partition(": ")[2], way_out):
+            print(fill(words, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# What is different in A's second step? Ask what was zero in its first. Biases are born as zeros, and zero twice is still zero. After one update they are zero no more. **Run A adds the bias on each rank, before the sum.** You met it in the third attempt.
+# The ladder says where and by how much; why is your part. Compare A's first step with its second; ask what C's named parameters share.
 #
-# C's author knew that, and divided: each rank adds half of the bias, and the sum is right. But autograd divides as well. Each rank finds half of the gradient, and nobody adds up the halves. Adam does not care how large a gradient is, so the curve looks perfect.
+# <details><summary>Run A</summary>Biases are born as zeros, and zero twice is still zero, so the first step was right. From then on A adds its biases <b>on each rank, before the sum</b>: the third attempt warned you. It was <a href="https://github.com/awslabs/slapo/issues/10">met in public</a>.</details>
 #
-# A was met [here](https://github.com/awslabs/slapo/issues/10), C [here](https://github.com/pytorch/torchtitan/pull/4332). Four more wait in `museum.TENSOR_BUGS`.
+# <details><summary>Run C</summary>Each rank adds half of the bias, so the sum is right. But autograd halves the gradient as well, and nobody adds up the halves. Adam does not care, so the curve looks right. It was <a href="https://github.com/pytorch/torchtitan/pull/4332">met, too</a>.</details>
 
 # %% [markdown]
 # ## When to use it
@@ -454,8 +462,8 @@ for run, make in makers.items():
 # | --- | --- | --- |
 # | one layer, or its activations, do not fit | tensor parallelism | inside a node |
 # | one text has to be through sooner | tensor parallelism | inside a node |
-# | the layers fit, the model does not | a pipeline (lesson 04) | between nodes: a cut carries little |
-# | all fits, there is too much text | data parallelism (lesson 03) | between nodes: it hides behind backward |
+# | the layers fit, the model does not | a pipeline, lesson 04 | between nodes: a cut carries little |
+# | all fits, there is too much text | data parallelism, lesson 03 | between nodes: it hides behind backward |
 #
 # How many ranks? At most as many as a node has GPUs, and as the model has heads. Each further rank makes the matrices thinner and the messages no smaller.
 #
@@ -466,19 +474,21 @@ shared = {f"tp = {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# With two GPUs it just fits, and with eight there is room. All eight work on the same text at once, which no pipeline did. Both pains of the first page are gone.
+# Two GPUs just hold it, and with eight there is room. All eight work on the same text at once, which no pipeline did. Both pains are gone.
 #
 # ## What still hurts
 #
-# Put the lessons together for the 405B. Eight GPUs share each layer, sixteen such nodes are the stages of a pipeline, so 128 GPUs hold the model once. Meta trained it on 16,384, which makes 128 copies.
+# Put the lessons together for the 405B. Eight GPUs share each layer, sixteen such nodes are the stages of a pipeline, so 128 GPUs hold the model once. Meta trained it on 16,384. That makes 128 copies.
 #
-# Each GPU keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of Adam's states. All 128 copies keep the same ones, and each reads its own once in a step. Why should 128 GPUs remember the same number? Module 06 begins there.
+# By what you know so far, each GPU keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of Adam's states, and 128 GPUs keep the same ones, to the last bit. Each reads its own once in a step. Why should 128 GPUs remember the same number? Meta's did not, and module 06 begins with that question.
 
 # %%
 score()
 
 # %% [markdown]
 # ## Questions
+#
+# **Next:** the exercises `05_tensor_parallelism`.
 #
 # <details><summary>1. How could C add half of the bias on each rank and still have the right gradient?</summary>
 # Divide only what goes forward: <code>bias + (bias / p - bias).detach()</code>. Backward it counts whole.
@@ -534,13 +544,13 @@ for form in (None, "keep", "regather"):
     print(f"{form!s:9} equal; {formula:,} bytes a step; a layer of the 405B keeps {kept / GB:.1f} GB on each of 8 GPUs")
 
 # %% [markdown]
-# The first two send the same two halves. What the second sends more is the norms' gradients: each rank finds a term of them, from its own positions. Forget to add these up: another exhibit.
+# The first two send the same two halves. What the second sends more is the norms' gradients: each rank finds a term of them, from its own positions. Forget to add these up, and you have one more exhibit.
 #
 # `"keep"` holds on to the gathered text until backward. `"regather"` keeps its own positions and gathers once more for each block.
 #
 # ## Fewer key heads than ranks
 #
-# Llama 3.1 8B has 8 heads of keys. On 16 ranks each would get half a head, which is none. So two neighbours keep copies of one head. Each finds its own queries' term of the gradient, and the copies add these up. The small Llama, with two key heads on four ranks:
+# Llama 3.1 8B has 8 heads of keys. On 16 ranks each would get half a head, which is none. So two neighbours keep copies of one head. Each finds its own queries' term of the gradient, and the copies add these up. The small Llama with two key heads on four ranks:
 
 # %%
 few = replace(SMALL, n_kv_heads=2)

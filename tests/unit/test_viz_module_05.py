@@ -47,7 +47,11 @@ def test_a_rank_s_parameters_are_counted_and_coloured(cuts, each):
     assert [text for text, _, _ in drawn_texts(picture.figure) if "of 38" in text] == [f"{each} of 38"] * 2
     boxes = [patch for patch in picture.figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
     boxes += [artist for artist in picture.figure.axes[0].artists if isinstance(artist, FancyBboxPatch)]
-    cells = [box for box in boxes if box.get_width() < 0.3 and to_hex(box.get_facecolor()) == rank_hue(0).lower()]
+    cells = [
+        box
+        for box in boxes
+        if box.get_height() == pytest.approx(box.get_width()) and to_hex(box.get_facecolor()) == rank_hue(0).lower()
+    ]
     made = {"column": 2, "row": 4}[cuts[0]] + {"column": 1, "row": 2}[cuts[1]]
     seen = {
         ("column", "column"): 2 + 2 + 1 + 1,  # gathered: on both ranks
