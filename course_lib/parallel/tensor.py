@@ -51,6 +51,7 @@ def tensor_parallel(model: nn.Module, *, group: ProcessGroup | None = None, plan
     region = Region(operators=Operators(group=group))
     whole: dict[str, Style] = {name: "column, gathered" if s == "logits" else s for name, s in styles.items()}
     TensorParallel(model, layout, {AXIS: group.rank()}, region).cut(whole)
+    spread_dropout(model, styles, region)
     return layout
 
 
@@ -65,7 +66,7 @@ class TensorParallel:
         self._entrances: dict[tuple[str, int, bool], Entrance] = {}
 
     def cut(self, styles: dict[str, Style]) -> None:
-        """Replace the modules, and let what they drop at random be different where their features are.
+        """Replace the modules.
 
         Raises: ValueError for a module that the style does not fit, heads that do not divide, and a tied weight that
             would be cut in two ways.
@@ -79,7 +80,6 @@ class TensorParallel:
         self._check_ties(styles)
         for module in self.model.modules():
             self._count_heads(module)
-        spread_dropout(self.model, styles, self.region)
 
     def _part(self, name: str, module: nn.Module, style: Style) -> nn.Module:
         if style == "shared":
@@ -182,7 +182,7 @@ def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -
 
 
 def _expect(name: str, module: nn.Module, kind: type[M], style: Style) -> M:
-    if isinstance(module, kind):
+    if type(module) is kind:  # one that inherits from it may compute something else
         return module
     values, rule = f"{name} is a {type(module).__name__}", f"the style {style!r} cuts a {kind.__name__}"
     raise ValueError(four_parts("tensor", values, rule, "leave it out of the plan, or write a layer for it"))

@@ -63,7 +63,7 @@ def _kinds(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
     for name, style in styles.items():
         module = model.get_submodule(name)
         kind = nn.Embedding if style == "vocabulary" else nn.Linear
-        if style in _CUT_DIM and not isinstance(module, kind):
+        if style in _CUT_DIM and type(module) is not kind:
             says = f"{style!r} cuts a {kind.__name__}, not a {type(module).__name__}"
             yield Finding(where=pattern_of(name), says=says)
 

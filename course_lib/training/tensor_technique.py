@@ -10,6 +10,7 @@ from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder, rotary_angles
 from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.conjugate import Operators
+from course_lib.parallel.dropout import spread_dropout
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.region import SEQUENCE, Region, SequenceParallel
 from course_lib.parallel.tensor import AXIS, TensorParallel
@@ -43,6 +44,7 @@ def tensor(
         broadcast.broadcast_state(model, operators.group, local.name_of(**{**local.at, AXIS: 0}))
         cutting = TensorParallel(model, local.layout, local.at, region)
         cutting.cut(styles)
+        spread_dropout(model, styles, region)
         if cutting.words is not None:
             _cut_logits(setup.engine.ends, operators, cutting.words, cutting.vocab_size)
         if sequence_parallel:

@@ -10,8 +10,11 @@ from torch import nn
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
 from course_lib.models.logits import Logits
+from course_lib.parallel.layout import Layout
+from course_lib.parallel.tensor import write_table
 from course_lib.parallel.tensor_lint import lint
 from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_styles import styles_of
 
 NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 SIZES = {
@@ -75,6 +78,7 @@ def test_a_plan_from_names_and_what_stays_whole_is_said():
     }
     (message,) = (str(warning.message) for warning in said)
     assert "self_attn.q_proj" in message and "(it counts heads by its own num_heads)" in message
+    assert not [finding for finding in lint(opt, plan, 2) if finding.fault]
 
 
 @pytest.mark.parametrize(
@@ -162,3 +166,27 @@ def test_faults_are_found(model, changes, says):
     plan = {name: style for name, style in {**plan_for(model), **changes}.items() if style}
     faults = [str(finding) for finding in lint(model, plan, 2) if finding.fault]
     assert any(says in fault for fault in faults)
+
+
+class Scaled(nn.Embedding):
+    """One that computes something else than what it inherits."""
+
+    def forward(self, tokens):
+        return super().forward(tokens) * 24**0.5
+
+
+def test_a_layer_that_inherits_is_no_layer_that_a_style_cuts():
+    model = decoder(tied=False)
+    model.embedding = Scaled(17, 24)
+    fault, *_ = lint(model, plan_for(model), 2)
+    assert str(fault) == "fault: embedding: 'vocabulary' cuts a Embedding, not a Scaled"
+    with pytest.raises(ValueError, match="^tensor: embedding is a Scaled; the style 'vocabulary' cuts a Embedding; "):
+        write_table(model, Layout(model, {"tp": 2}), styles_of(model, plan_for(model)))
+
+
+def test_a_table_is_written_without_ranks_for_a_model_with_dropout_too():
+    model = decoder()
+    model.dropout = nn.Dropout(0.1)
+    layout = Layout(model, {"tp": 2})
+    write_table(model, layout, styles_of(model, plan_for(model)))
+    assert layout.size_at("embedding.weight", {"tp": 0}) == 9 * 24
