@@ -48,9 +48,10 @@ class ParallelConfig:
         """
         if sequence is not None:
             model.check_sequence(sequence)
-        for field in ("n_heads", "n_kv_heads", "ffn_size", "shared_ffn_size", "dense_ffn_size"):
+        for field in ("n_heads", "ffn_size", "shared_ffn_size", "dense_ffn_size"):
             if (getattr(model, field) or 0) % self.tp:
                 _refuse_divisor("tp", self.tp, field, getattr(model, field))
+        _check_kv_heads(self.tp, model)
         if model.n_layers % self.pp:
             _refuse_divisor("pp", self.pp, "n_layers", model.n_layers)
         if model.n_experts % self.ep:
@@ -59,6 +60,14 @@ class ParallelConfig:
             _refuse_divisor("cp", self.cp, "sequence", sequence)
         if sequence is not None and self.sequence_parallel and sequence // self.cp % self.tp:
             _refuse_divisor("tp", self.tp, "sequence/cp", sequence // self.cp)
+
+
+def _check_kv_heads(tp: int, model: ModelConfig) -> None:
+    """Each rank has as many heads of keys and values as the others, or one that equally many have in common."""
+    kv, heads = model.n_kv_heads, model.n_heads
+    if kv % tp and tp % kv:
+        choices = [n for n in range(1, heads + 1) if heads % n == 0 and (kv % n == 0 or n % kv == 0)]
+        _refuse(f"tp={tp}", f"of tp and n_kv_heads={kv} one divides the other", f"choose tp in {choices}")
 
 
 def _refuse_divisor(degree: str, parts: int, whole: str, size: int) -> None:

@@ -42,7 +42,6 @@ def test_what_divides_passes():
     ("degrees", "message"),
     [
         ({"tp": 12}, r"tp=12; tp divides n_heads=32; choose tp in \[1, 2, 4, 8, 16\]$"),
-        ({"tp": 16}, r"tp=16; tp divides n_kv_heads=8; choose tp in \[1, 2, 4, 8\]$"),
         ({"pp": 5}, r"pp=5; pp divides n_layers=32; choose pp in \[1, 2, 4, 8\]$"),
         ({"dp": 3, "ep": 3}, r"ep=3; ep divides n_experts=8; choose ep in \[1, 2, 4\]$"),
         ({"cp": 3}, r"cp=3; cp divides sequence=100; choose cp in \[1, 2, 4, 5\]$"),
@@ -55,6 +54,14 @@ def test_what_divides_passes():
 def test_what_does_not_divide_is_refused_with_the_choices(degrees, message):
     with pytest.raises(ValueError, match="^ParallelConfig: " + message):
         ParallelConfig(**degrees).check(load_model("mixtral_8x7b"), sequence=100)
+
+
+def test_fewer_kv_heads_than_ranks_lie_on_equally_many_each():
+    grok = replace(load_model("grok_1"), ffn_size=24576)  # 48 heads, 8 of keys and values
+    ParallelConfig(tp=16).check(grok)
+    message = r"^ParallelConfig: tp=12; of tp and n_kv_heads=8 one divides the other; choose tp in "
+    with pytest.raises(ValueError, match=message + r"\[1, 2, 4, 8, 16, 24, 48\]$"):
+        ParallelConfig(tp=12).check(grok)
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused():

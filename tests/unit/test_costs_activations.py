@@ -38,6 +38,17 @@ sizes = pytest.mark.parametrize(("batch", "sequence"), [(1, 48), (3, 17)])
 formats = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
+def test_of_fewer_kv_heads_than_ranks_each_rank_keeps_one():
+    """4 heads of keys and values: 3 of 12 queries' heads at tp 4, 1 at tp 12, and one of keys at both."""
+    normed = replace(GQA, qk_norm="head")
+    kept = {saved.name: saved for saved in layer_activations(normed, batch=1, sequence=48, itemsize=2)}
+    names = [name for name in kept if name.startswith(("key", "value", "query"))]
+    for name in names:
+        at_4, at_12 = (kept[name].on_rank(ParallelConfig(tp=tp)) for tp in (4, 12))
+        assert at_4 == (3 * at_12 if name.startswith("query") else at_12) == kept[name].nbytes // 4
+    assert len(names) > 4
+
+
 def kept_bytes(model, forward):
     """Bytes of the distinct memory that autograd keeps, without the model's own weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}

@@ -163,7 +163,7 @@ def test_nothing_legal_says_which_rule_excluded_how_many():
     [
         (Grid(gpus=(8,), pp=(4,)), "layers divide by pp"),
         (Grid(gpus=(8,), ep=(2,), pp=(1,)), "experts divide by ep"),
-        (Grid(gpus=(7,), tp=(7,), pp=(1,), cp=(1,)), "heads, kv heads and the feed-forward size divide by tp"),
+        (Grid(gpus=(7,), tp=(7,), pp=(1,), cp=(1,)), "heads and the feed-forward size divide by tp"),
         (Grid(gpus=(3,), cp=(3,), tp=(1,), pp=(1,)), "the sequence divides by cp"),
     ],
 )

@@ -10,17 +10,31 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.config import ParallelConfig, load_model, model_names
+from course_lib.config import ModelConfig, ParallelConfig, load_model, model_names
 from course_lib.costs.model.states import rank_parameters
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.layout import Layout, coordinates, parameters_at
 from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard
 from course_lib.parallel.stages import cut, layers_of
+from course_lib.parallel.tensor import write_table
+from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_styles import styles_of
 from course_lib.schedules import make_schedule
 from course_lib.training.techniques import write_owners
 from course_lib.viz import plot_layout
 
 SIZES = {"pp": 2, "dp": 3, "tp": 2}
+FEW_KV_HEADS = ModelConfig(
+    name="few kv heads",
+    hidden_size=64,
+    n_layers=2,
+    n_heads=16,
+    n_kv_heads=2,
+    ffn_size=48,
+    vocab_size=50,
+    tied=True,
+    biases=("qkv", "attention_output", "ffn"),
+)
 
 
 class Toy(nn.Module):
@@ -146,17 +160,44 @@ def test_a_place_is_a_value():
     assert Place(shape=(2,)) == Place(shape=(2,)) and replace(Place(shape=(2,)), owners=(0,)).cut_along == {"pp"}
 
 
+def is_ours(name):
+    """Whether the course's decoder has such layers: one block, two norms, queries and keys as they come."""
+    config = load_model(name)
+    return (config.n_experts, config.norms_per_layer, config.qk_norm) == (1, 2, "none")
+
+
+@pytest.mark.parametrize(
+    "config", [*(load_model(name) for name in model_names() if is_ours(name)), FEW_KV_HEADS], ids=lambda c: c.name
+)
+def test_tensor_parallelism_leaves_the_fullest_rank_what_the_formulas_table_says(config):
+    """Where kv heads are fewer than ranks each lies on several: in the last case, and of most others at tp 16."""
+    config = replace(config, n_layers=1)  # all layers are alike
+    for tp in (1, 2, 4, 8, 16):
+        with torch.device("meta"):
+            model = Decoder(config)
+        table = Layout(model, {"tp": tp})
+        if legal(config, tp):
+            write_table(model, table, styles_of(model, plan_for(model)))
+            want = rank_parameters(config, ParallelConfig(tp=tp)).total
+            assert max(parameters_at(table, at) for at in coordinates(table.sizes)) == want
+        else:
+            with pytest.raises(ValueError, match="^tensor: tp="):
+                write_table(model, table, styles_of(model, plan_for(model)))
+
+
+def legal(config, tp):
+    try:
+        ParallelConfig(tp=tp).check(config)
+    except ValueError:
+        return False
+    return True
+
+
 def decoder(name):
     """A published shape without memory, with few enough layers to build quickly."""
     config = load_model(name)
     with torch.device("meta"):
         return config, Decoder(config)
-
-
-def is_ours(name):
-    """Whether the course's decoder has such layers: one block, two norms, queries and keys as they come."""
-    config = load_model(name)
-    return (config.n_experts, config.norms_per_layer, config.qk_norm) == (1, 2, "none")
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if is_ours(name)])

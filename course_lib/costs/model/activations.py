@@ -7,7 +7,7 @@ kernels do. e is the bytes of one number of the model, D the size of one head, u
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from course_lib.config import ModelConfig, ParallelConfig
@@ -30,6 +30,7 @@ class Saved:
     elements: int
     itemsize: int
     shared_by: Sharing
+    heads: int | None = None  # that are not cut: of fewer than ranks, several ranks keep the same
 
     @property
     def nbytes(self) -> int:
@@ -42,7 +43,7 @@ class Saved:
         needs_sequence = self.shared_by in ("sequence", "gathered")
         if whole or (needs_sequence and not parallel.sequence_parallel):
             return self.nbytes
-        return -(-self.nbytes // parallel.tp)
+        return -(-self.nbytes // min(parallel.tp, self.heads or parallel.tp))
 
 
 def bytes_on_rank(kept: Iterable[Saved], parallel: ParallelConfig, *, keep_gathered: bool = False) -> int:
@@ -114,11 +115,16 @@ def _heads(config: ModelConfig, tokens: int, itemsize: int, fused: bool) -> Iter
     """Queries, keys and values as the scores read them, and what the norms of the first two read."""
     yield Saved(name="query", elements=tokens * config.query_size, itemsize=itemsize, shared_by="tp")
     for name in ("key", "value"):
-        yield Saved(name=name, elements=tokens * config.kv_size, itemsize=itemsize, shared_by="tp")
-    for name, width in (("query", config.query_size), ("key", config.kv_size)):
+        numbers, kv_heads = tokens * config.kv_size, config.n_kv_heads
+        yield Saved(name=name, elements=numbers, itemsize=itemsize, shared_by="tp", heads=kv_heads)
+    for name, width, count in (
+        ("query", config.query_size, config.n_heads),
+        ("key", config.kv_size, config.n_kv_heads),
+    ):
         if config.qk_norm != "none":
             each = config.head_size if config.qk_norm == "head" else width
-            yield from _rms(f"{name} norm", tokens * width // each, each, itemsize, fused, "tp")
+            for saved in _rms(f"{name} norm", tokens * width // each, each, itemsize, fused, "tp"):
+                yield replace(saved, heads=count)
 
 
 def _latent_heads(config: ModelConfig, tokens: int, itemsize: int, fused: bool) -> Iterator[Saved]:

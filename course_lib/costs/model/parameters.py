@@ -27,6 +27,7 @@ class Weight:
     part: Part
     shape: tuple[int, ...]
     split: int | None = None  # the dim that tensor parallelism shards; None: every tp rank holds all of it
+    heads: int | None = None  # along that dim, if a head stays whole: of fewer heads than ranks several have the same
     copies: int = 1  # in one layer, or outside the layers
 
     @property
@@ -105,7 +106,7 @@ def _projections(config: ModelConfig) -> Iterator[Weight]:
     H, D = config.hidden_size, config.head_size
     widths = {"query": config.query_size, "key": config.kv_size, "value": config.kv_size}
     for name, width in widths.items():
-        yield from _linear(f"attention.{name}", (width, H), _COLUMN, "qkv", config)
+        yield from _linear(f"attention.{name}", (width, H), _COLUMN, "qkv", config, heads=width // D)
     for name in ("query", "key"):
         if config.qk_norm != "none":
             size = D if config.qk_norm == "head" else widths[name]
@@ -136,17 +137,25 @@ def _block(name: str, inner: int, config: ModelConfig, copies: int = 1) -> Itera
 
 
 def _linear(
-    name: str, shape: tuple[int, int], split: int, bias: Bias, config: ModelConfig, copies: int = 1
+    name: str,
+    shape: tuple[int, int],
+    split: int,
+    bias: Bias,
+    config: ModelConfig,
+    copies: int = 1,
+    heads: int | None = None,
 ) -> Iterator[Weight]:
     """A linear map of attention or of feed-forward blocks; only a column-parallel one shards its bias."""
     part: Part = "attention" if name.startswith("attention") else "ffn"
-    yield Weight(name=name, part=part, shape=shape, split=split, copies=copies)
+    yield Weight(name=name, part=part, shape=shape, split=split, copies=copies, heads=heads)
     if bias in config.biases:
-        yield from _bias(name, part, shape[0], split=0 if split == _COLUMN else None, copies=copies)
+        yield from _bias(name, part, shape[0], split=0 if split == _COLUMN else None, copies=copies, heads=heads)
 
 
-def _bias(name: str, part: Part, size: int, *, split: int | None = None, copies: int = 1) -> Iterator[Weight]:
-    yield Weight(name=f"{name}.bias", part=part, shape=(size,), split=split, copies=copies)
+def _bias(
+    name: str, part: Part, size: int, *, split: int | None = None, copies: int = 1, heads: int | None = None
+) -> Iterator[Weight]:
+    yield Weight(name=f"{name}.bias", part=part, shape=(size,), split=split, copies=copies, heads=heads)
 
 
 def _norm(name: str, config: ModelConfig, copies: int) -> Iterator[Weight]:

@@ -178,7 +178,7 @@ def _shard(weight: Weight, tp: int) -> int:
     if weight.split is None:
         return weight.parameters
     sizes = list(weight.shape)
-    sizes[weight.split] = ceil(sizes[weight.split] / tp)
+    sizes[weight.split] = ceil(sizes[weight.split] / min(tp, weight.heads or tp))
     return weight.copies * prod(sizes)
 
 

@@ -91,14 +91,15 @@ def _broken_rule(
         "experts divide by ep": model.n_experts % ep,
         "dp divides by ep": dp % ep,
         "the sequence divides by cp": sequence % cp,
-        "heads, kv heads and the feed-forward size divide by tp": _remainder(model, tp),
+        "heads and the feed-forward size divide by tp": _remainder(model, tp),
+        "kv heads divide by tp, or tp by them": model.n_kv_heads % tp and tp % model.n_kv_heads,
         "the global batch divides by dp x microbatch": global_batch % (dp * microbatch),
     }
     return next((rule for rule, remainder in broken.items() if remainder), None)
 
 
 def _remainder(model: ModelConfig, tp: int) -> int:
-    sizes = model.n_heads, model.n_kv_heads, model.ffn_size, model.shared_ffn_size, model.dense_ffn_size or 0
+    sizes = model.n_heads, model.ffn_size, model.shared_ffn_size, model.dense_ffn_size or 0
     return next((size % tp for size in sizes if size % tp), 0)
 
 
