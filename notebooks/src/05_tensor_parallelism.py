@@ -29,6 +29,7 @@ from course_lib.models.mlp import MLP
 from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.layout import coordinates
 from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.tensor_layers import RowParallelLinear
 from course_lib.ranks import ledger, run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.tensor_technique import tensor
@@ -235,10 +236,14 @@ print("their sum is one device's:", torch.allclose(copies[0].grad + copies[1].gr
 # | $f$, `copy_to_region` | nothing | all-reduce |
 # | $g$, `reduce_from_region` | all-reduce | nothing |
 #
-# You write $f$ where the ranks begin to work on different parts, and $g$ where they end. In the code below, the second argument of `_applied` is what happens forward, the third what happens backward. `_same` hands on, and `self.summed` is an all-reduce.
+# You write $f$ where the ranks begin to work on different parts, and $g$ where they end. In the code below, the second argument of `_applied` is what happens forward, the third what happens backward. `_same` hands on, and `self.summed` is an all-reduce. Last comes a whole row-parallel layer: it leaves its region by $g$, and adds its bias once.
 
 # %%
-display(viz.show_source(Operators.copy_to_region), viz.show_source(Operators.reduce_from_region))
+display(
+    viz.show_source(Operators.copy_to_region),
+    viz.show_source(Operators.reduce_from_region),
+    viz.show_source(RowParallelLinear),
+)
 
 # %% [markdown]
 # ## A whole layer
@@ -247,7 +252,7 @@ display(viz.show_source(Operators.copy_to_region), viz.show_source(Operators.red
 #
 # Attention looks different, until you remember its heads. Each head has queries, keys and values of its own, and no head looks at another. So give every rank some heads: $W_Q$, $W_K$ and $W_V$ by outputs, in whole heads. The softmax bends, but it stays within a head. At the end $W_O$ mixes the heads, and mixing is adding: cut it by inputs. It is the same pair again.
 #
-# Here is the library's cut of a small Llama on four ranks.
+# Below, the technique `tensor()` cuts a small Llama for four ranks. The model itself knows nothing of ranks.
 
 # %%
 SMALL = ModelConfig(
