@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_03.hunts import Answer, Hunt, MeanOfMeans, hunt
+from course_lib.checks.module_03.hunts import Hunt, MeanOfMeans, hunt
 
 _LOOKS_RIGHT = hunt(
     key="03.8",
     title="find the bug: a loss curve that looks right",
-    answer=Answer(
+    answer=Diagnosis(
         rung="gradients",
         number=4.0,
         name="the ratio on 4 ranks",
@@ -55,7 +56,7 @@ _LOOKS_RIGHT = hunt(
 _FIRST_STEP = hunt(
     key="03.9",
     title="find the bug: right in the first step",
-    answer=Answer(
+    answer=Diagnosis(
         rung="parameters",
         number=2,
         name="the step",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isclose
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 
 from course_lib import comm
 from course_lib.checks.kit import models
+from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.forwards import forwards_of
 from course_lib.checks.kit.gradients import agree, gradients_on
 from course_lib.checks.kit.models import Kind
@@ -30,8 +30,6 @@ from course_lib.parallel.replicate import broadcast_state
 from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.trainer import Trainer, share
-from course_lib.verify import RUNGS
-from course_lib.verify.numbers import number_of
 
 Look = Literal["diagnosis", "values", "calls"]
 _RATE = 0.1
@@ -73,15 +71,6 @@ class Trained(NamedTuple):
 
     diagnosis: Any
     steps: list[Report]
-
-
-class Answer(NamedTuple):
-    """The right diagnosis: a rung and a number, and what a wrong number means."""
-
-    rung: str
-    number: float
-    name: str  # of the number
-    way_out: str
 
 
 def _draw(case: Hunt, seed: int) -> Given:
@@ -132,13 +121,13 @@ def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
 
 
 def hunt(
-    *, key: str, title: str, answer: Answer, levels: dict[str, Level], hints: tuple[str, ...], slips: Slips
+    *, key: str, title: str, answer: Diagnosis, levels: dict[str, Level], hints: tuple[str, ...], slips: Slips
 ) -> ProbeExercise:
     """An exercise in which a trainer is mended."""
 
     def verdict(case: Hunt, given: Given, reports: tuple[Trained, ...], book: Ledger) -> str | None:
         if case.look == "diagnosis":
-            reason = _wrong_diagnosis(answer, reports[0].diagnosis)
+            reason = answer.why_wrong(reports[0].diagnosis)
         else:
             reason = _first_wrong(case, given, reports, levels) or _wrong_calls(case, reports[0].steps)
         return f"{case}: {reason}" if reason else None
@@ -196,21 +185,6 @@ def _left(case: Hunt, given: Given, trial: Trial) -> Any:
     got = together([report.steps[0] for report in trial.reports])
     model = models.build(case.model, given.seed, torch.float64)
     return None if agree(got, _scene(case, model, given.batches[0]).wanted[0]) else got
-
-
-def _wrong_diagnosis(answer: Answer, found: Any) -> str | None:
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        return f"returned {found!r}: give two things, the rung's name and {answer.name}"
-    rung, number = found
-    if rung not in RUNGS:
-        return f"{rung!r} is no rung: they are {', '.join(RUNGS)}"
-    if rung != answer.rung:
-        place = "an earlier one fails" if RUNGS.index(answer.rung) < RUNGS.index(rung) else "that one passes"
-        return f"rung {rung!r}: {place}; climb again, and read which rung the error names"
-    given = number_of(number)
-    if given is None or not isclose(given, answer.number):
-        return f"the rung is right, but {answer.name} is not {number!r}: {answer.way_out}"
-    return None
 
 
 def _wrong_calls(case: Hunt, mine: Sequence[Report]) -> str | None:

@@ -1,0 +1,1 @@
+"""Exercises of module 05, tensor parallelism."""

@@ -1,0 +1,191 @@
+"""How 05.9 and 05.10 are judged: a tensor-parallel trainer that the learner mended, step by step against one device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isclose
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checks.kit.diagnosis import Diagnosis
+from course_lib.checks.kit.gradients import Place, agree, differing, malformed
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind
+from course_lib.checks.kit.scene import in_dtype, number_or_type
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import Cause, possible
+from course_lib.comm.ledger import Ledger
+from course_lib.config import ModelConfig, TrainConfig
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.training.batches import Batch
+from course_lib.training.trainer import Trainer
+
+Kind = Literal["mlp", "zero biases", "llama", "one kv head"]
+_RATE = 0.1
+_WORDS: Mapping[Kind, str] = {
+    "mlp": "the 6-4-2 MLP with GELU",
+    "zero biases": "the 6-4-2 MLP with GELU, whose biases start at zero",
+    "llama": "a small Llama",
+    "one kv head": "a small Llama with one kv head",
+}
+_LLAMA = ModelConfig(
+    name="small", hidden_size=12, n_layers=2, n_heads=6, n_kv_heads=6, ffn_size=10, vocab_size=17, tied=False
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hunt:
+    """So many steps by SGD, with `rows` rows or sequences in each batch; or what the learner found."""
+
+    world_size: int
+    model: Kind
+    rows: int = 6
+    sequence: int = 6
+    steps: int = 2
+    diagnosis: bool = False
+
+    def __str__(self) -> str:
+        if self.diagnosis:
+            return "diagnosis"
+        tokens = f"{self.rows} x {self.sequence} tokens" if _is_text(self.model) else plural(self.rows, "row")
+        return f"{plural(self.world_size, 'rank')}, {_WORDS[self.model]}, {tokens}"
+
+
+class Given(NamedTuple):
+    """The case, the seed of the model and the batches."""
+
+    case: Hunt
+    seed: int
+    batches: list[Batch]
+
+
+class Step(NamedTuple):
+    """One rank's gradients and the parts of one device's that belong there, and both losses."""
+
+    got: dict[Place, Tensor | None]
+    want: dict[Place, Tensor | None]
+    loss: float | str
+    right_loss: float
+
+
+class Report(NamedTuple):
+    """One rank: the diagnosis, or its steps."""
+
+    diagnosis: Any
+    steps: list[Step]
+
+
+def hunt(
+    *,
+    key: str,
+    title: str,
+    answer: Diagnosis,
+    causes: Sequence[Cause],
+    levels: Mapping[str, Level],
+    hints: tuple[str, ...],
+) -> ProbeExercise:
+    """An exercise in which a trainer is mended."""
+
+    def verdict(case: Hunt, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
+        if case.diagnosis:
+            reason = answer.why_wrong(reports[0].diagnosis)
+        else:
+            reason = _first_wrong(reports, possible(causes, case, levels))
+        return f"{case}: {reason}" if reason else None
+
+    return ProbeExercise(
+        key=key,
+        title=title,
+        inputs=_draw,
+        probe=_attempt,
+        verdict=verdict,
+        warm_up=import_optimizers,
+        levels=levels,
+        hints=hints,
+    )
+
+
+def _is_text(model: Kind) -> bool:
+    return model in ("llama", "one kv head")
+
+
+def _draw(case: Hunt, seed: int) -> Given:
+    """The same batches on all ranks."""
+    source = torch.Generator().manual_seed(seed * 1009 + case.rows * 10 + case.world_size)
+    batches = []
+    for _ in range(case.steps):
+        if _is_text(case.model):
+            tokens = torch.randint(_LLAMA.vocab_size, (case.rows, case.sequence + 1), generator=source)
+            batches.append((tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
+        else:
+            inputs = torch.randn(case.rows, 6, generator=source, dtype=torch.float64)
+            batches.append((inputs, torch.randint(2, (case.rows,), generator=source)))
+    return Given(case, 1 + 10 * seed, batches)
+
+
+def _build(case: Hunt, seed: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if _is_text(case.model):
+            return Decoder(replace(_LLAMA, n_kv_heads=1 if case.model == "one kv head" else 6))
+        model = MLP(gelu=True)
+        for name, parameter in model.named_parameters():
+            if case.model == "zero biases" and name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        return model
+
+
+def _attempt(answer: Callable[..., Any], given: Given) -> Report:
+    """Runs on a rank: `answer` is the class of a trainer; beside it one device trains on the same batches."""
+    case, rank = given.case, dist.get_rank()
+    with in_dtype(torch.float64):
+        model, config = _build(case, given.seed), TrainConfig(learning_rate=_RATE)
+        alone, trainer = Trainer(copy.deepcopy(model), config), answer(model, config)
+        if case.diagnosis:
+            return Report(trainer.diagnosis(), [])
+        found = []
+        for batch in given.batches:
+            right = alone.compute_gradients(batch)
+            loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
+            got = {(rank, name): _copy(p.grad) for name, p in trainer.local.parameters.items()}
+            whole = alone.gradients()
+            want: dict[Place, Tensor | None] = {
+                (rank, name): trainer.local.part(name, whole[name]).clone() for name in trainer.local.parameters
+            }
+            found.append(Step(got, want, loss, right))
+            alone.update()
+            trainer.update()
+    return Report(None, found)
+
+
+def _copy(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.clone()
+
+
+def _first_wrong(reports: Sequence[Report], causes: Sequence[tuple[float, str]]) -> str | None:
+    for number, steps in enumerate(zip(*(report.steps for report in reports), strict=True), start=1):
+        got = {place: x for step in steps for place, x in step.got.items()}
+        want = {place: x for step in steps for place, x in step.want.items()}
+        reason = malformed(got, want, "a division by zero?")
+        if not reason and not agree(got, want):
+            reason = differing(got, want, causes, {})
+        if reason := reason or _wrong_loss(steps):
+            return f"step {number}: {reason}"
+    return None
+
+
+def _wrong_loss(steps: Sequence[Step]) -> str | None:
+    for rank, step in enumerate(steps):
+        if isinstance(step.loss, str):
+            return f"right gradients, but rank {rank} {wrong_kind(step.loss, 'the loss as a number')}"
+        if not isclose(step.loss, step.right_loss, rel_tol=1e-9):
+            return (
+                f"right gradients, but the loss on rank {rank} is {step.loss:.6g}, one device's {step.right_loss:.6g}"
+            )
+    return None

@@ -1,0 +1,157 @@
+"""05.4: a feed-forward block of two matrices, cut so that its ranks talk once in forward and once in backward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_lib import comm
+from course_lib.checks.kit.said import plural
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.module_05.linear import AVERAGE, Widths, too_often
+from course_lib.checks.module_05.parts import Advice, Asked, Parts, cut, generator, parts_exercise
+
+NAMES = (
+    "the output",
+    "w1's gradient",
+    "b1's gradient",
+    "w2's gradient",
+    "b2's gradient",
+    "x's gradient",
+)
+
+
+class Block(Widths):
+    """From `ins` features to `outs` hidden ones and back."""
+
+    def __str__(self) -> str:
+        return f"{plural(self.world_size, 'rank')}, {plural(self.rows, 'row')}, {self.outs} hidden features"
+
+
+def _drawn(case: Block, seed: int) -> Parts:
+    p, source = case.world_size, generator(seed, case.world_size, case.ins, case.outs, case.rows)
+    shapes = (case.rows, case.ins), (case.outs, case.ins), (case.outs,), (case.ins, case.outs), (case.ins,)
+    inputs = [torch.randn(shape, generator=source) for shape in shapes]
+    gradient = torch.randn(case.rows, case.ins, generator=source)
+    x, w1, b1, w2, b2 = (each.clone().requires_grad_() for each in inputs)
+    y = F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2)
+    gx, g1, gb1, g2, gb2 = torch.autograd.grad(y, (x, w1, b1, w2, b2), gradient)
+    parts = zip(cut(g1, p), cut(gb1, p), cut(g2, p, 1), strict=True)
+    return Parts(
+        arguments=[(*inputs, gradient)] * p,
+        wanted=[(y.detach(), *mine, gb2, gx) for mine in parts],
+        terms=_terms(inputs, gradient, p),
+        multiplications=6 * case.rows * case.ins * -(-case.outs // p),
+    )
+
+
+def _terms(inputs: list[Tensor], gradient: Tensor, p: int) -> list[dict[str, Tensor]]:
+    """Of the output and of x's gradient."""
+    x, w1, b1, w2, b2 = inputs
+    found = []
+    for rows, bias, columns in zip(cut(w1, p), cut(b1, p), cut(w2, p, 1), strict=True):
+        mine = x.clone().requires_grad_()
+        term = F.gelu(F.linear(mine, rows, bias)) @ columns.T
+        (back,) = torch.autograd.grad(term, mine, gradient)
+        found.append({NAMES[0]: term.detach() + b2, NAMES[5]: back})
+    return found
+
+
+def _cut_by_inputs(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, gradient: Tensor, *, every_bias: bool
+) -> tuple[Tensor, ...]:
+    """The first matrix cut by its inputs, and GELU of what that gives on each rank."""
+    rank, p = dist.get_rank(), dist.get_world_size()
+    term = x.tensor_split(p, 1)[rank] @ w1.tensor_split(p, 1)[rank].T
+    hidden = comm.all_reduce(F.gelu(term + b1 if every_bias or rank == 0 else term))
+    return (F.linear(hidden, w2, b2),)
+
+
+def _forward_alone(
+    leave: Callable[[Tensor, Tensor], Tensor], *given: Tensor, activation: Callable[[Tensor], Tensor] = F.gelu
+) -> tuple[Tensor, ...]:
+    """Right up to the ranks' terms of the output."""
+    x, w1, b1, w2, b2, _ = given
+    rank, p = dist.get_rank(), dist.get_world_size()
+    hidden = activation(F.linear(x, w1.tensor_split(p)[rank], b1.tensor_split(p)[rank]))
+    return (leave(hidden @ w2.tensor_split(p, 1)[rank].T, b2),)
+
+
+def _where_the_sums_are(case: Block, calls: Counter[str]) -> str:
+    if calls["all_gather"]:
+        return "the hidden features need not be put together, because GELU acts on each of them alone"
+    return "one sum of the outputs in forward and one of x's gradient in backward are enough for both matrices"
+
+
+OF_A_TERM = (
+    "w1 was cut by its inputs, so each rank had a term of every hidden number, and took GELU of that term. "
+    "GELU of a sum is not the sum of GELUs: cut w1 so that a rank has some hidden numbers whole"
+)
+
+_PAIR = parts_exercise(
+    key="05.4",
+    title="two matrices and a GELU",
+    names=NAMES,
+    draw=_drawn,
+    asked=lambda case: [Asked("all_reduce", case.rows * case.ins)] * 2,
+    known_by=0,
+    slips={
+        OF_A_TERM: lambda *given: _cut_by_inputs(*given, every_bias=True),
+        f"{OF_A_TERM}. (b1 was added on rank 0 alone)": lambda *given: _cut_by_inputs(*given, every_bias=False),
+        "the output has b2 once from every rank, because it was added before the sum": (
+            lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms + bias), *given)
+        ),
+        "the output has no b2": lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms), *given),
+        "the output is this rank's term, without b2: nothing was added up": (
+            lambda *given: _forward_alone(lambda terms, bias: terms, *given)
+        ),
+        "the output is that of a block without the GELU": (
+            lambda *given: _forward_alone(
+                lambda terms, bias: comm.all_reduce(terms) + bias, *given, activation=lambda hidden: hidden
+            )
+        ),
+    },
+    advice=Advice(
+        causes={
+            NAMES[4]: ((too_often, "every rank has the whole gradient of the output, so nothing is to be added up"),),
+            NAMES[5]: (AVERAGE,),
+        },
+        traffic=_where_the_sums_are,
+        work="cut both matrices, and multiply by this rank's part of each alone",
+    ),
+    levels={
+        "values": Level(
+            points=2,
+            again=True,
+            cases=(Block(world_size=4), Block(world_size=2)),
+            praise="the block of one device, and each rank has whole hidden numbers for its GELU",
+        ),
+        "calls": Level(
+            points=2,
+            cases=(Block(world_size=2, look=True), Block(world_size=4, ins=6, look=True)),
+            praise="one all-reduce forward, one backward, and a p-th of the multiplications",
+        ),
+        "edges": Level(
+            points=1,
+            cases=(
+                Block(world_size=3, outs=11, look=True),
+                Block(world_size=4, outs=6, rows=1, look=True),
+                Block(world_size=1, look=True),
+            ),
+            praise="right where the hidden width does not divide, for one row, and on one rank",
+        ),
+    },
+    hints=(
+        "GELU needs a hidden number whole. Which cut of w1 gives a rank some of them whole, without any message?",
+        "A rank has some hidden features now. Its columns of w2 make a term of every output from them: that is 05.3.",
+        "w1.tensor_split(p)[rank] are rows, w2.tensor_split(p, 1)[rank] are columns. b1 is cut as w1 is, "
+        "and b2 stays whole.",
+        "Let autograd go backward through what this rank did alone: make its term of the output from leaves with "
+        "requires_grad, then torch.autograd.grad(term, leaves, gradient). What comes out for x is a term of a sum.",
+    ),
+)

@@ -1,0 +1,311 @@
+"""Exercises in which each rank has its part of a layer: what it must return, part for part, and what that may cost.
+
+All is judged in float64, where no sum that cancels looks wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.checks.kit.gradients import differing
+from course_lib.checks.kit.probe import ProbeExercise, Slips
+from course_lib.checks.kit.runner import Trial
+from course_lib.checks.kit.said import plural, wrong_kind, wrong_means
+from course_lib.checks.kit.scene import in_dtype
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import Cause, possible
+from course_lib.comm import ledger
+from course_lib.comm.ledger import Ledger
+from course_lib.costs.comm.collectives import comm_time
+from course_lib.verify.equality import close, name_of
+from course_lib.verify.numbers import number_of
+
+_FP64 = 8
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"}
+
+
+class Asked(NamedTuple):
+    """One collective: the rows of its whole tensor, the numbers of a row, and on how many ranks, if not on all."""
+
+    operation: str
+    rows: int
+    row: int = 1
+    ranks: int = 0
+
+
+class _Case(Protocol):
+    """One run; where it `looks`, traffic and work count as well."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def look(self) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What each rank is given and what it must return, in the order of the exercise's names.
+
+    `terms` are what a rank has of a sum before anything was added up, by name.
+    """
+
+    arguments: Sequence[tuple[Any, ...]]  # by rank
+    wanted: Sequence[tuple[Tensor, ...]]  # by rank
+    terms: Sequence[Mapping[str, Tensor]] = ()  # by rank
+    made: Callable[[], tuple[Any, ...]] = lambda: ()  # more arguments, made on the rank
+    multiplications: int = 0  # that a rank needs in products of matrices; 0: any number
+
+
+class Report(NamedTuple):
+    """What one rank's call returned; of what is no tensor and no number, the type's name."""
+
+    results: tuple[Tensor | str, ...]
+    together: str  # the type's name if there are not several results
+    changed: bool  # an argument
+    multiplications: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What is said besides slips and causes: of each result's ratios, of bytes and calls, and of work."""
+
+    causes: Mapping[str, Sequence[Cause]] = field(default_factory=dict)  # by name
+    traffic: str | Callable[[Any, Counter[str]], str] = ""  # of the case, and how often each collective was called
+    work: str = ""
+
+
+def parts_exercise(
+    *,
+    key: str,
+    title: str,
+    names: tuple[str, ...],
+    draw: Callable[[Any, int], Parts],
+    asked: Callable[[Any], Sequence[Asked]],
+    levels: Mapping[str, Level],
+    hints: tuple[str, ...],
+    slips: Slips,
+    advice: Advice,
+    only: Callable[[Any], Sequence[int]] | None = None,
+    known_by: int | None = None,
+) -> ProbeExercise:
+    """An exercise whose answer returns `names` on each rank; `asked` are the collectives that are enough.
+
+    `only` are the places of the names that a case looks at, and `known_by` that of the result by which a slip is known,
+    if not all.
+    """
+
+    def looked_at(case: Any) -> Sequence[int]:
+        return range(len(names)) if only is None else only(case)
+
+    def verdict(case: Any, given: Parts, reports: tuple[Report, ...], book: Ledger) -> str | None:
+        places = looked_at(case)
+        found = (
+            _wrong_form(names, places, given, reports)
+            or _wrong_values(names, places, given, reports, partial(_causes, advice, case, levels))
+            or _changed(reports)
+            or (wrong_means(book, "comm's collectives, not torch.distributed's own") if asked(case) else None)
+            or (_too_much(case, given, reports, book, asked(case), advice) if case.look else None)
+        )
+        return f"{case}: {found}" if found else None
+
+    return ProbeExercise(
+        key=key,
+        title=title,
+        inputs=_drawn(draw),
+        probe=_attempt,
+        verdict=verdict,
+        levels=levels,
+        hints=hints,
+        slips=slips,
+        left=lambda case, given, trial: _left(case, given, trial, looked_at(case), known_by),
+    )
+
+
+def cut(x: Tensor, world_size: int, dim: int = 0) -> list[Tensor]:
+    """The ranks' parts, each with its own memory, as `torch.tensor_split` cuts."""
+    return [part.clone() for part in x.tensor_split(world_size, dim)]
+
+
+def generator(seed: int, *sizes: int) -> torch.Generator:
+    """Of a case's random numbers."""
+    mixed = seed
+    for size in sizes:
+        mixed = mixed * 1009 + size
+    return torch.Generator().manual_seed(mixed)
+
+
+def _drawn(draw: Callable[[Any, int], Parts]) -> Callable[[Any, int], Parts]:
+    def inputs(case: Any, seed: int) -> Parts:
+        with in_dtype(torch.float64):
+            return draw(case, seed)
+
+    return inputs
+
+
+class _Products(TorchDispatchMode):
+    """Counts multiplications in products of matrices, autograd's too; PyTorch's own counter imports its compiler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.multiplications = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nor does this, if it is not to be hidden from the compiler."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _PRODUCTS:
+            self.multiplications += result.numel() * args[-2].shape[-1]
+        return result
+
+
+def _attempt(function: Callable[..., Any], given: Parts) -> Report:
+    """Runs on a rank."""
+    mine = given.arguments[dist.get_rank()]
+    with in_dtype(torch.float64):
+        arguments = [x.clone() if isinstance(x, Tensor) else x for x in mine]
+        more = given.made()
+        ledger.clear()
+        with _Products() as work:
+            result = function(*arguments, *more)
+    kept = list(ledger.current())
+    changed = any(isinstance(x, Tensor) and not torch.equal(x, y) for x, y in zip(mine, arguments, strict=True))
+    ledger.clear()
+    ledger.current().extend(kept)
+    if not isinstance(result, tuple | list):
+        return Report((), type(result).__name__, changed, 0)
+    wanted = given.wanted[dist.get_rank()]
+    found = [_tensor(x, wanted[place] if place < len(wanted) else None) for place, x in enumerate(result)]
+    return Report(tuple(found), "", changed, work.multiplications)
+
+
+def _tensor(x: Any, like: Tensor | None) -> Tensor | str:
+    """A result as a tensor: a list of numbers or one number may be one; else its type's name."""
+    if not isinstance(x, Tensor):
+        numbers = list(x) if isinstance(x, list | tuple | range) else [x]
+        if any(number_of(one) is None for one in numbers):
+            return type(x).__name__
+        x = torch.tensor(numbers, dtype=like.dtype if like is not None else None)
+    one = like is not None and like.numel() == x.numel() == 1
+    return x.detach().clone().reshape(like.shape if one and like is not None else x.shape)
+
+
+def _wrong_form(names: tuple[str, ...], places: Sequence[int], given: Parts, reports: Sequence[Report]) -> str | None:
+    for rank, report in enumerate(reports):
+        several = f"{len(names)} things: {', '.join(names)}"
+        if report.together:
+            return f"rank {rank} {wrong_kind(report.together, several)}"
+        if len(report.results) != len(names):
+            return f"rank {rank} returned {plural(len(report.results), 'thing')}, not {several}"
+        for place in places:
+            got, want, where = report.results[place], given.wanted[rank][place], f"{names[place]} on rank {rank}"
+            if isinstance(got, str):
+                return f"{where} is of type {got}, not a tensor of shape {tuple(want.shape)}"
+            if got.shape != want.shape:
+                return f"{where} has shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+            if got.dtype != want.dtype:
+                return f"{where} is {name_of(got.dtype)}, expected {name_of(want.dtype)} as in what you were given"
+            if got.is_floating_point() and not bool(got.isfinite().all()):
+                strange = "nan" if bool(got.isnan().any()) else "inf"
+                return f"{where} holds {strange}: did an exp overflow, or was something divided by zero?"
+    return None
+
+
+def _wrong_values(
+    names: tuple[str, ...],
+    places: Sequence[int],
+    given: Parts,
+    reports: Sequence[Report],
+    causes: Callable[[str], Sequence[tuple[float, str]]],
+) -> str | None:
+    for place in places:
+        name = names[place]
+        results = [found for report in reports if isinstance(found := report.results[place], Tensor)]
+        got = {(rank, name): found for rank, found in enumerate(results)}
+        want = {(rank, name): wanted[place] for rank, wanted in enumerate(given.wanted)}
+        if _all_close(results, list(want.values())):
+            continue
+        own = {(rank, name): terms[name] for rank, terms in enumerate(given.terms) if name in terms}
+        if len(own) > 1 and _all_close(results, list(own.values())):
+            return f"{name} is on each rank its own term of a sum: the other ranks' terms are missing"
+        if not want[0, name].is_floating_point():
+            rank = next(key[0] for key in want if not close(got[key], want[key]))
+            lists = got[rank, name].tolist(), want[rank, name].tolist()
+            return f"{name} on rank {rank} are {lists[0]}, expected {lists[1]}"
+        return differing(got, want, causes(name), {}).replace("your gradient is", f"{name} is")
+    return None
+
+
+def _causes(advice: Advice, case: _Case, levels: Mapping[str, Level], name: str) -> list[tuple[float, str]]:
+    return list(possible(advice.causes.get(name, ()), case, levels))
+
+
+def _changed(reports: Sequence[Report]) -> str | None:
+    changed = [rank for rank, report in enumerate(reports) if report.changed]
+    return f"right values, but what rank {changed[0]} was given is overwritten: work on a copy" if changed else None
+
+
+def _too_much(
+    case: Any, given: Parts, reports: Sequence[Report], book: Ledger, asked: Sequence[Asked], advice: Advice
+) -> str | None:
+    """Bytes of the busiest rank, calls, then products."""
+    limits = [
+        max(
+            comm_time(
+                one.operation,
+                "ring",
+                world_size=one.ranks or case.world_size,
+                length=one.rows,
+                itemsize=_FP64 * one.row,
+            ).sent_bytes
+        )
+        for one in asked
+    ]
+    got, want, calls = max(map(book.bytes_sent, range(case.world_size))), sum(limits), _calls(book)
+    if got > want or calls.total() > len(asked):
+        found = f"a rank sends {got} bytes in {_in_words(calls)}"
+        target = f"target {want} bytes in {_in_words(Counter(one.operation for one in asked))}"
+        because = advice.traffic if isinstance(advice.traffic, str) else advice.traffic(case, calls)
+        return f"values right, but {found}, {target}: {because}"
+    for rank, report in enumerate(reports):
+        if given.multiplications and report.multiplications > given.multiplications:
+            more = f"rank {rank} makes {report.multiplications} multiplications in its products"
+            return f"values right, but {more}, target {given.multiplications}: {advice.work}"
+    return None
+
+
+def _calls(book: Ledger) -> Counter[str]:
+    return Counter(operation for _, operation, _ in book.calls())
+
+
+def _in_words(calls: Counter[str]) -> str:
+    return " and ".join(plural(n, name.replace("_", "-")) for name, n in sorted(calls.items())) or "no collective"
+
+
+def _left(case: _Case, given: Parts, trial: Trial, places: Sequence[int], known_by: int | None) -> Any:
+    """Results by rank; where all of them are right, what was sent for them."""
+    results = [r.results[place] for r in trial.reports for place in places if place < len(r.results)]
+    if _all_close(results, [mine[place] for mine in given.wanted for place in places]):
+        return sorted((e.rank, e.operation, e.nbytes) for e in trial.events) if case.look else None
+    if known_by is None:
+        return results
+    known = [report.results[known_by] if report.results else "" for report in trial.reports]
+    return None if _all_close(known, [mine[known_by] for mine in given.wanted]) else known
+
+
+def _all_close(got: Sequence[Tensor | str], want: Sequence[Tensor]) -> bool:
+    pairs = zip(got, want, strict=False)
+    return len(got) == len(want) and all(isinstance(mine, Tensor) and close(mine, right) for mine, right in pairs)

@@ -1,0 +1,171 @@
+"""05.5: cross-entropy of logits of which each rank has some words, without putting them together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from course_lib import comm
+from course_lib.checks.kit.said import plural
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.module_05.parts import Advice, Asked, Parts, cut, generator, parts_exercise
+from course_lib.split import split_sizes
+
+NAMES = ("the loss of each target", "the logits' gradient")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """Logits of `words` words for batch x sequence positions, and which of the words are targets."""
+
+    world_size: int
+    words: int = 16
+    batch: int = 2
+    sequence: int = 3
+    size: float = 1.0  # of the logits
+    targets: Literal["any", "first", "last"] = "any"
+    look: bool = False
+
+    @property
+    def positions(self) -> int:
+        """All of them."""
+        return self.batch * self.sequence
+
+    def __str__(self) -> str:
+        shape = f"{self.batch} x {self.sequence} positions, {self.words} words"
+        extras = [f"logits up to {self.size:g}"] * (self.size > 1)
+        extras += [f"targets on the {self.targets} rank alone"] * (self.targets != "any")
+        return ", ".join([plural(self.world_size, "rank"), shape, *extras])
+
+
+def _drawn(case: Words, seed: int) -> Parts:
+    p, source = case.world_size, generator(seed, case.world_size, case.words, case.positions)
+    sizes = split_sizes(case.words, p)
+    firsts = [sum(sizes[:rank]) for rank in range(p)]
+    logits = case.size * torch.randn(case.batch, case.sequence, case.words, generator=source)
+    low = firsts[-1] if case.targets == "last" else 0
+    high = sizes[0] if case.targets == "first" else case.words
+    targets = torch.randint(low, high, (case.batch, case.sequence), generator=source)
+    targets[-1, -1] = high - 1  # the last word that may be one, and the first
+    targets[0, 0] = low
+    whole = logits.clone().requires_grad_()
+    losses = F.cross_entropy(whole.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+    (gradient,) = torch.autograd.grad(losses.mean(), whole)
+    return Parts(
+        arguments=[(part, targets, firsts[rank]) for rank, part in enumerate(cut(logits, p, 2))],
+        wanted=[(losses.detach(), part) for part in cut(gradient, p, 2)],
+    )
+
+
+def _loss_of_parts(
+    logits: Tensor,
+    targets: Tensor,
+    first: int,
+    *,
+    largest: Callable[[Tensor], Tensor] = lambda x: comm.all_reduce(x, op=ReduceOp.MAX),
+    total: Callable[[Tensor], Tensor] = comm.all_reduce,
+    found: Callable[[Tensor], Tensor] = comm.all_reduce,
+    here: Callable[[Tensor, int], Tensor] = lambda place, width: (place >= 0) & (place < width),
+) -> tuple[Tensor, Tensor]:
+    """Right, unless a part is chosen otherwise."""
+    width, place = logits.shape[-1], targets - first
+    mine, place = here(place, width), place.remainder(width).unsqueeze(-1)
+    shift = largest(logits.amax(-1))
+    powers = (logits - shift.unsqueeze(-1)).exp()
+    everything = total(powers.sum(-1))
+    losses = everything.log() - found((logits.gather(-1, place).squeeze(-1) - shift) * mine)
+    hot = torch.zeros_like(logits).scatter_(-1, place, mine.to(logits.dtype).unsqueeze(-1))
+    return losses, (powers / everything.unsqueeze(-1) - hot) / targets.numel()
+
+
+def _what_travels(case: Words, calls: Counter[str]) -> str:
+    if calls["all_gather"] or calls["broadcast"] or calls["gather"]:
+        return f"the logits are put together; of {case.words} logits a loss needs three numbers for each position"
+    return "a maximum, a sum and the target's logit for each position are all that has to travel"
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+_LOSS = parts_exercise(
+    key="05.5",
+    title="a loss without all logits",
+    names=NAMES,
+    draw=_drawn,
+    asked=lambda case: [Asked("all_reduce", case.positions)] * 3,
+    slips={
+        "each rank subtracted a maximum of its own, so the powers that were added up do not belong to one scale": (
+            lambda *given: _loss_of_parts(*given, largest=_same)
+        ),
+        "each rank divides by the sum over its own words: that is a softmax over a part of the vocabulary": (
+            lambda *given: _loss_of_parts(*given, total=_same)
+        ),
+        "only the rank that has the target knows its logit, and the others took 0 for it": (
+            lambda *given: _loss_of_parts(*given, found=_same)
+        ),
+        "every rank looked the target up among its own words, also those that do not have it": (
+            lambda *given: _loss_of_parts(*given, here=lambda place, width: torch.ones_like(place, dtype=torch.bool))
+        ),
+        "the last word of each rank was not taken for one of its own": (
+            lambda *given: _loss_of_parts(*given, here=lambda place, width: (place >= 0) & (place < width - 1))
+        ),
+        "the first word of each rank was not taken for one of its own": (
+            lambda *given: _loss_of_parts(*given, here=lambda place, width: (place > 0) & (place < width))
+        ),
+    },
+    advice=Advice(
+        causes={
+            NAMES[1]: (
+                (lambda case: case.positions, "that is of the losses' sum; their mean is what is asked"),
+                (lambda case: case.positions / case.batch, "was it divided by the sequences, and not by all targets?"),
+            )
+        },
+        traffic=_what_travels,
+    ),
+    levels={
+        "values": Level(
+            points=2,
+            again=True,
+            cases=(Words(world_size=4), Words(world_size=2)),
+            praise="losses and gradients of one device that has all logits",
+        ),
+        "stable": Level(
+            points=1,
+            cases=(Words(world_size=2, size=1e4), Words(world_size=4, size=1e4)),
+            praise="no exp overflows, because the largest logit of all ranks is subtracted first",
+        ),
+        "calls": Level(
+            points=1,
+            cases=(Words(world_size=2, words=40, look=True), Words(world_size=4, words=64, look=True)),
+            praise="three numbers for each position travel, however many words there are",
+        ),
+        "edges": Level(
+            points=1,
+            cases=(
+                Words(world_size=3, words=17, look=True),
+                Words(world_size=4, words=18, targets="last", look=True),
+                Words(world_size=2, batch=1, sequence=1, targets="first", look=True),
+                Words(world_size=1, look=True),
+            ),
+            praise="right for a vocabulary that does not divide, for targets on one rank alone, and on one rank",
+        ),
+    },
+    hints=(
+        "On one device: losses = log(sum of exp(logits)) - logit of the target. The sum is over all words, so it is a "
+        "sum of the ranks' sums.",
+        "exp(1000) is inf. Subtract the largest logit of a position first, on all ranks the same one: "
+        "comm.all_reduce(..., op=dist.ReduceOp.MAX). It drops out of the loss if the target's logit loses it too.",
+        "mine = (targets >= first) & (targets < first + width). Where it is false, look up any word, place 0 say, "
+        "multiply by zero, and let the all-reduce bring the right one.",
+        "The gradient of the mean is (softmax - 1 at the target) / number of targets. A rank has its words of the "
+        "softmax already, and needs no message for it.",
+    ),
+)

@@ -1,0 +1,632 @@
+# %% [markdown]
+# # Exercises 05: tensor parallelism
+#
+# Do notebook `05_tensor_parallelism` first.
+
+# %% [markdown]
+# ## How to work
+#
+# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("05.2", ...)`, runs your function on
+# **real processes**, on 1 to 4 ranks, and compares each rank's part with what one device computes. It tells you what it sees, and a
+# hang, a crash or an endless loop costs nothing but that check.
+#
+# Stuck? `hint("05.1")` gives a small hint, and the next one when you run it again; a cell below has the line, behind a `#`. The
+# folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+#
+# Where something does not divide by the number of ranks, the parts are those of `torch.tensor_split`: the first ones have one more.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib import comm
+from course_lib.checks import check, given, hint
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %%
+# hint("05.1")
+
+# %% [markdown]
+# ## 05.1
+#
+# *Predict · easy · 15 minutes.* **You learn** to read "column" and "row" without being fooled by how torch stores a weight.
+#
+# Three people write one linear map in three ways, and each of them means something else by a column:
+#
+# ```text
+# mathematics        y = W x            W is (out, in)
+# Megatron           Y = X A            A is (in, out)     column-parallel cuts these columns
+# torch              x @ weight.T       weight is (out, in)
+# ```
+#
+# *Column-parallel* means that each rank computes some of the outputs. *Row-parallel* means that each rank takes some of the inputs.
+# A Llama's feed-forward block takes `H` features to `F` hidden ones, column-parallel, and back again, row-parallel.
+
+# %% nbgrader={"grade": false, "grade_id": "05-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+H, F_width, heads, kv_heads, head_size, p, rank, many = given("05.1", GRADE_SEED)
+print(f"H = {H}, F = {F_width}; {heads} query heads and {kv_heads} kv heads of {head_size} numbers")
+print(f"p = {p} ranks, of which you are rank {rank}; in the last two rows p = {many}")
+
+# %% [markdown]
+# The 6-4-2 MLP has four tensors: `layer1.weight` (4, 6), `layer1.bias` (4), `layer2.weight` (2, 4), `layer2.bias` (2). `layer1` is
+# column-parallel, `layer2` row-parallel. In attention the queries, keys and values are column-parallel by whole heads, and `o` after
+# them is row-parallel.
+#
+# | name | number to give |
+# | --- | --- |
+# | `column_rows`, `column_columns` | rows and columns of `weight` that a rank has of `nn.Linear(H, F)`, column-parallel |
+# | `column_first_row` | which row of the whole `weight` comes first on your rank, counted from 0 |
+# | `row_rows`, `row_columns` | rows and columns that a rank has of `nn.Linear(F, H)`, row-parallel |
+# | `mlp_per_rank` | parameters of the MLP's 38 on each of 2 ranks |
+# | `mlp_on_four` | the same on each of 4 ranks |
+# | `mlp_twice` | parameters that both of 2 ranks have |
+# | `q_rows`, `k_rows` | rows of the queries' and of the keys' `weight` on a rank |
+# | `o_columns` | columns of the `weight` of `o` on a rank |
+# | `k_rows_on_many` | rows of the keys' `weight` on a rank if there are more ranks than kv heads |
+# | `ranks_with_the_first_kv_head` | ranks that have kv head 0 then |
+
+# %% nbgrader={"grade": false, "grade_id": "05-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+column_rows = F_width // p
+column_columns = H
+column_first_row = rank * (F_width // p)
+row_rows = H
+row_columns = F_width // p
+mlp_per_rank = 2 * 6 + 2 + 2 * 2 + 2
+mlp_on_four = 6 + 1 + 2 + 2
+mlp_twice = 2
+q_rows = heads // p * head_size
+k_rows = kv_heads // p * head_size
+o_columns = q_rows
+k_rows_on_many = head_size
+ranks_with_the_first_kv_head = many // kv_heads
+### END SOLUTION
+parts = ...
+check("05.1", parts, seed=GRADE_SEED)
+
+# %% [markdown]
+# ## 05.2
+#
+# *Write · easy · 15 minutes.* **You learn** that cutting a matrix by its outputs costs nothing on the way forward, and who pays on the way back.
+#
+# Every rank has all of `x`, some rows of `weight`, and the same places of `bias`. So it computes some outputs, and nobody has to be asked.
+# Backward starts from the gradient of these outputs:
+#
+# ```text
+#             has                  computes            backward starts from
+# rank 0      x   W0   b0          y0 = x W0ᵀ + b0      gradient of y0
+# rank 1      x   W1   b1          y1 = x W1ᵀ + b1      gradient of y1
+# ```
+#
+# Now look at `x`. It went into both products, so the loss depends on it in two ways, and each rank knows only one of them.
+#
+# **Target:** this rank's outputs, the gradients of its weight and bias, and the gradient of `x`, which is whole on every rank. One
+# all-reduce, and three products with this rank's own rows. `comm.all_reduce(t)` returns the sum of all ranks' `t`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def column_parallel(x, weight, bias, gradient):
+    """Return four tensors: the output, and the gradients of weight, bias and x.
+
+    x: (rows, in). weight: (out/p, in), bias: (out/p), this rank's. gradient: (rows, out/p), that of this rank's outputs.
+    """
+    ### BEGIN SOLUTION
+    y = x @ weight.T + bias
+    x_gradient = comm.all_reduce(gradient @ weight)
+    return y, gradient.T @ x, gradient.sum(0), x_gradient
+    ### END SOLUTION
+
+
+check("05.2", column_parallel)
+
+# %% [markdown]
+# ## 05.3
+#
+# *Write · easy · 15 minutes.* **You learn** what a cut by inputs leaves on each rank, and where a bias belongs.
+#
+# Now every rank has some *features* of `x` and the columns of `weight` that go with them. A product sums over features, so each rank has
+# a term of every output:
+#
+# ```text
+#             has              computes
+# rank 0      x0   W0          x0 W0ᵀ  ──┐
+# rank 1      x1   W1          x1 W1ᵀ  ──┴─ sum ──► + b ──► y, on both ranks
+# ```
+#
+# **Target:** the whole output on every rank, and the gradients of this rank's columns, of the bias, and of this rank's features of `x`.
+# One all-reduce in all. What comes after is the same on every rank, so is the gradient that comes back.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def row_parallel(x, weight, bias, gradient):
+    """Return four tensors: the output, and the gradients of weight, bias and x.
+
+    x: (rows, in/p), this rank's features. weight: (out, in/p), this rank's. bias: (out). gradient: (rows, out), the output's.
+    """
+    ### BEGIN SOLUTION
+    y = comm.all_reduce(x @ weight.T) + bias
+    return y, gradient.T @ x, gradient.sum(0), gradient @ weight
+    ### END SOLUTION
+
+
+check("05.3", row_parallel)
+
+# %% [markdown]
+# ## 05.4
+#
+# *Write · medium · 25 minutes.* **You learn** why two matrices need one sum and not two, and what a GELU between them has to do with it.
+#
+# A feed-forward block is `y = gelu(x w1ᵀ + b1) w2ᵀ + b2`. Here every rank is given the *whole* weights, and you decide how to cut them.
+# There are two ways to cut `w1`, and only one of them lets a rank go on alone. Think of a single hidden number: what does GELU need?
+#
+# Nobody wants to differentiate a GELU by hand, and nobody has to. What a rank does alone, autograd can take back:
+#
+# ```text
+# leaves = ...requires_grad_()               this rank's parts
+# term   = ...                               this rank's term of the output
+# torch.autograd.grad(term, leaves, gradient)
+# ```
+#
+# Autograd does not see through `comm.all_reduce`, so the sums are yours.
+
+# %% [markdown]
+# **Target:** the output of one device on every rank. One all-reduce forward and one backward, and of the multiplications only a p-th on
+# each rank. The gradients of `w1`, `b1` and `w2` are those of this rank's part; those of `b2` and `x` are whole.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def feed_forward(x, w1, b1, w2, b2, gradient):
+    """Return six tensors: the output, and the gradients of w1, b1, w2 (this rank's parts), b2 and x.
+
+    x: (rows, in). w1: (hidden, in), b1: (hidden), w2: (in, hidden), b2: (in), all whole. gradient: (rows, in), the output's.
+    """
+    ### BEGIN SOLUTION
+    rank, p = dist.get_rank(), dist.get_world_size()
+    parts = x, w1.tensor_split(p)[rank], b1.tensor_split(p)[rank], w2.tensor_split(p, 1)[rank]
+    leaves = [part.clone().requires_grad_() for part in parts]
+    mine, rows, bias, columns = leaves
+    term = F.gelu(F.linear(mine, rows, bias)) @ columns.T
+    y = comm.all_reduce(term) + b2
+    x_term, w1_gradient, b1_gradient, w2_gradient = torch.autograd.grad(term, leaves, gradient)
+    return y, w1_gradient, b1_gradient, w2_gradient, gradient.sum(0), comm.all_reduce(x_term)
+    ### END SOLUTION
+
+
+check("05.4", feed_forward)
+
+# %% [markdown]
+# ## 05.5
+#
+# *Write · medium · 30 minutes.* **You learn** to compute a softmax of numbers that nobody has in one place.
+#
+# The head of a language model is cut by its outputs, so each rank has the logits of some words. Gathering them is the obvious thing to
+# do, and it is expensive: a row of the whole vocabulary for each token. But look at what a loss really needs of all these logits:
+#
+# ```text
+# loss of a position  =  log( sum over all words of exp(logit) )  −  logit of the target
+# ```
+#
+# That is a sum over words, and one number. For two words on two ranks, with logits 2 and 3 and the second one as target, rank 0 gives
+# exp(2) and 0, rank 1 gives exp(3) and 3. Two sums, and each rank knows the loss.
+
+# %% [markdown]
+# One thing is missing. Logits of 1000 are rare but they happen, and exp(1000) is `inf`. On one device you subtract the largest logit of a
+# position from all of them, and the loss stays the same. Here no rank knows which one is the largest.
+# `comm.all_reduce(t, op=dist.ReduceOp.MAX)` takes the maximum over the ranks, number by number.
+#
+# **Target:** the loss of each target, equal on all ranks, and the gradient of the *mean* loss for this rank's logits. Three all-reduces of
+# one number for each position, and nothing else.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def loss_of_parts(logits, targets, first):
+    """Return two tensors: the losses (B, S), and the gradient of their mean with respect to `logits` (B, S, V/p).
+
+    logits: (B, S, V/p), those of the words first, first + 1, ... targets: (B, S), words of the whole vocabulary.
+    """
+    ### BEGIN SOLUTION
+    width = logits.shape[-1]
+    largest = comm.all_reduce(logits.amax(-1), op=dist.ReduceOp.MAX)
+    shifted = logits - largest.unsqueeze(-1)
+    powers = shifted.exp()
+    total = comm.all_reduce(powers.sum(-1))
+    mine = (targets >= first) & (targets < first + width)
+    place = (targets - first).where(mine, 0).unsqueeze(-1)
+    target_logit = comm.all_reduce(shifted.gather(-1, place).squeeze(-1) * mine)
+    hot = torch.zeros_like(logits).scatter_(-1, place, mine.to(logits.dtype).unsqueeze(-1))
+    return total.log() - target_logit, (powers / total.unsqueeze(-1) - hot) / targets.numel()
+    ### END SOLUTION
+
+
+check("05.5", loss_of_parts)
+
+# %% [markdown]
+# ## 05.6
+#
+# *Write · medium · 25 minutes.* **You learn** what happens to a head of keys when there are more ranks than heads.
+#
+# Query heads are cut evenly: rank 0 has the first ones, and so on. Several neighbouring query heads ask the same head of keys and values,
+# so a rank needs the kv heads that its own queries ask. With 8 query heads and 2 kv heads on 4 ranks:
+#
+# ```text
+#               rank 0      rank 1      rank 2      rank 3
+# queries        0  1        2  3        4  5        6  7
+# kv head         0           0           1           1
+# ```
+#
+# Kv head 0 lies on two ranks now. It has to stay one head, or the ranks train two models. But each copy is asked by its own
+# queries alone, so backward leaves a *term* of its gradient on each of the two ranks.
+
+# %% [markdown]
+# There is one more place where a copy can go wrong. Clipping needs the norm of all gradients as one long vector, and a head that lies
+# on two ranks must not be counted twice there.
+#
+# **Target:** the heads of this rank, the gradient of its kv heads, and the norm of the gradients of all kv heads. `group` are the
+# ranks that have the same kv heads as this one: `comm.all_reduce(t, group=group)` adds up among them, `comm.all_reduce(t)` over all ranks.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def share_heads(n_heads, n_kv_heads, gradient, group):
+    """Return four things: this rank's query heads and its kv heads (lists), the gradient of these kv heads, and the norm.
+
+    gradient: (kv heads of this rank, numbers of a head), from this rank's queries. The number of ranks divides n_heads; it
+    divides n_kv_heads, or n_kv_heads divides it.
+    """
+    ### BEGIN SOLUTION
+    rank, p = dist.get_rank(), dist.get_world_size()
+    mine, each, copies = n_heads // p, max(1, n_kv_heads // p), max(1, p // n_kv_heads)
+    queries = list(range(rank * mine, (rank + 1) * mine))
+    first = rank // copies * each
+    keys = list(range(first, first + each))
+    whole = comm.all_reduce(gradient, group=group)
+    squares = comm.all_reduce(whole.square().sum() / copies)
+    return queries, keys, whole, squares.sqrt()
+    ### END SOLUTION
+
+
+check("05.6", share_heads)
+
+# %% [markdown]
+# ## 05.7
+#
+# *Write · hard · 30 minutes.* **You learn** to save memory between the matrices without sending a byte more.
+#
+# Between two blocks every rank has the same activations, and every rank normalises all of them. That is wasted memory and wasted work. Remember
+# that an all-reduce is a reduce-scatter and then an all-gather. What if we stop after the first half, let each rank have some *positions*, and
+# gather again only where a matrix needs all of them?
+#
+# ```text
+#                positions  │      features      │  positions
+# x ──► norm ──► all-gather │ w1 ── GELU ── w2   │ reduce-scatter ──► + x ──► y
+# ```
+
+# %% [markdown]
+# The block is `y = x + gelu(norm(x) w1ᵀ) w2ᵀ`, and the norm is `F.rms_norm(x, gain.shape, gain, 1e-5)`. For autograd there are two pieces
+# that a rank does alone: from `x` to the norm's output, and from the gathered input to this rank's term of the output. Between them, backward
+# goes the way that you came, with each collective turned into its partner. And look at `gain`: it is whole on every rank. Which positions has it seen?
+#
+# | call | does |
+# | --- | --- |
+# | `comm.all_gather(part, length=length)` | puts the ranks' rows together, `length` in all |
+# | `comm.reduce_scatter(term)` | adds up over the ranks, and returns this rank's rows of the sum |
+#
+# **Target:** this rank's positions of the output and of the gradient of `x`, the gradients of its parts of `w1` and `w2`, and the whole gradient
+# of `gain`. The bytes of two all-reduces of the activations, and one of the short vector `gain`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def spread_block(x, gain, w1, w2, gradient, length):
+    """Return five tensors: the output, and the gradients of gain, w1, w2 and x.
+
+    x, gradient: (S/p, H), this rank's positions of the input and of the output's gradient; length: S.
+    gain: (H). w1: (F/p, H), w2: (H, F/p), this rank's.
+    """
+    ### BEGIN SOLUTION
+    x, gain, w1, w2 = (each.clone().requires_grad_() for each in (x, gain, w1, w2))
+    normed = F.rms_norm(x, gain.shape, gain, 1e-5)
+    whole = comm.all_gather(normed, length=length).requires_grad_()
+    term = F.gelu(whole @ w1.T) @ w2.T
+    y = x.detach() + comm.reduce_scatter(term)
+    of_sum = comm.all_gather(gradient, length=length)
+    whole_term, w1_gradient, w2_gradient = torch.autograd.grad(term, (whole, w1, w2), of_sum)
+    x_gradient, gain_term = torch.autograd.grad(normed, (x, gain), comm.reduce_scatter(whole_term))
+    return y, comm.all_reduce(gain_term), w1_gradient, w2_gradient, x_gradient + gradient
+    ### END SOLUTION
+
+
+check("05.7", spread_block)
+
+# %% [markdown]
+# ## 05.8
+#
+# *Predict · medium · 20 minutes.* **You learn** what a step costs before you run one, and which of its collectives you may forget.
+#
+# A Llama of the 8B's shape trains on one sequence of `S` tokens with tensor parallelism on `p` ranks. Activations are bf16, two bytes
+# each, and the loss is computed of fp32 logits, four bytes each. All collectives are rings.
+
+# %% nbgrader={"grade": false, "grade_id": "05-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+p, L, S, H, V = given("05.8", GRADE_SEED)
+print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V} words")
+
+# %% [markdown]
+# With *sequence parallelism* each rank has some positions between the blocks, as in 05.7. It comes in two forms. One keeps a block's gathered input
+# until backward, because the weights' gradients need it. The other keeps only this rank's positions, and gathers them once more in backward.
+#
+# | name | number to give, for forward and backward of one step |
+# | --- | --- |
+# | `calls` | all-reduces of all layers together, without embedding, head and loss |
+# | `layer_sends` | bytes that each rank sends for one layer |
+# | `loss_numbers` | numbers in the all-reduces of the loss, all of them together |
+# | `gather_sends` | bytes that each rank would send if the logits were gathered on all ranks instead |
+# | `spread_calls` | sequence parallelism, input kept: collectives of all layers together, without the norms' gradients |
+# | `spread_sends` | the same: bytes that each rank sends for one layer |
+# | `regather_sends` | sequence parallelism, input gathered again: bytes that each rank sends for one layer |
+# | `norm_numbers` | numbers of the norms' gradients, which sequence parallelism adds up over the ranks |
+
+# %% nbgrader={"grade": false, "grade_id": "05-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+calls = 4 * L
+layer_sends = 4 * 2 * (p - 1) / p * 2 * S * H
+loss_numbers = 3 * S
+gather_sends = (p - 1) / p * 4 * S * V
+spread_calls = 2 * calls
+spread_sends = layer_sends
+regather_sends = spread_sends + 2 * (p - 1) / p * 2 * S * H
+norm_numbers = (2 * L + 1) * H
+### END SOLUTION
+step = ...
+check("05.8", step, seed=GRADE_SEED)
+
+# %% [markdown]
+# ## 05.9
+#
+# *Find the bug · medium · 20 minutes.* **You learn** that a bug can hide behind the numbers that a model starts with.
+#
+# `Suspect` is tensor parallelism on the 6-4-2 MLP as one writes it from memory. The course's `tensor()` has cut the weights, and `forward`
+# uses the parts. Two operators do the talking, and autograd knows both of them:
+#
+# | call | forward | backward |
+# | --- | --- | --- |
+# | `copy_to_region(x)` | nothing | all-reduce of the gradient |
+# | `reduce_from_region(x)` | all-reduce | nothing |
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from course_lib.config import ModelConfig, TrainConfig
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.parallel.conjugate import Operators
+from course_lib.parallel.mesh import make_mesh
+from course_lib.training.step import count_targets
+from course_lib.training.tensor_technique import tensor
+from course_lib.training.trainer import Trainer
+
+
+class Suspect(Trainer):
+    def __init__(self, model, config):
+        mesh = make_mesh(tp=dist.get_world_size())
+        super().__init__(model, config, mesh=mesh, apply=(tensor(),))
+        self.operators = Operators(group=mesh.get_group("tp"))
+        self.model.forward = self.forward
+
+    def forward(self, x):
+        layer1, layer2 = self.model.layer1, self.model.layer2
+        x = self.operators.copy_to_region(x)
+        hidden = F.gelu(F.linear(x, layer1.weight, layer1.bias))
+        return self.operators.reduce_from_region(F.linear(hidden, layer2.weight, layer2.bias))
+
+
+# %% [markdown]
+# Its biases start at zero, as those of many models do. Train with AdamW on 4 ranks and on one device:
+
+
+# %%
+from course_lib.ranks import run_ranks
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+
+
+def perceptron(biased=False):
+    model = MLP(gelu=True)
+    if not biased:
+        torch.nn.init.zeros_(model.layer1.bias)
+        torch.nn.init.zeros_(model.layer2.bias)
+    return model
+
+
+def task(number):
+    inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(number))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def adamw_losses(trainer_class):
+    torch.manual_seed(0)
+    trainer = trainer_class(perceptron(), TrainConfig(optimizer="adamw", learning_rate=0.02))
+    return [trainer.step(task(number)) for number in range(60)]
+
+
+one_device, on_ranks = adamw_losses(Trainer), run_ranks(adamw_losses, 4, Suspect)[0]
+for at in (1, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
+
+# %% [markdown]
+# The first losses agree to every digit, and afterwards the suspect learns as well as one device. Climb the ladder with `climb(Suspect)`, and with
+# fewer steps: `rungs=RUNGS[:4], steps=1`. Keep to what the ladder *saw*, which rung and which step. The cause that it asks about is a guess,
+# made for ranks that share out a batch.
+#
+# Then let the biases start from other numbers, with `climb(Suspect, biased=True)`, and look at the two outputs: `outputs(Suspect)` returns
+# the suspect's and one device's, both with biases.
+
+
+# %%
+def climb(trainer_class, biased=False, rungs=RUNGS, steps=3):
+    def make(kind):
+        return lambda config: kind(perceptron(biased), config)
+
+    try:
+        one, several = make(Trainer), make(trainer_class)
+        print(assert_parallel_equals(one, several, task, world_size=4, rungs=rungs, steps=steps))
+    except NotEqual as error:
+        print(error)
+
+
+def outputs(trainer_class):
+    def output(kind):
+        torch.manual_seed(0)
+        return kind(perceptron(biased=True), TrainConfig()).output(task(0)[0])
+
+    torch.manual_seed(0)
+    print("layer2.bias:", perceptron(biased=True).layer2.bias.tolist())
+    return run_ranks(output, 4, trainer_class)[0], output(Trainer)
+
+
+# %% [markdown]
+# Write down what you found, and write `forward` again without the bug.
+#
+# **Target:** the gradients and the loss of one device in every step, for any number of ranks.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Suspect):
+    def diagnosis(self):
+        """Return two things: the name of the first rung that fails with biases of zero, and the multiple of `layer2.bias` by
+        which the suspect's output is too large on 4 ranks, with biases.
+        """
+        ### BEGIN SOLUTION
+        return "parameters", 3.0
+        ### END SOLUTION
+
+    def forward(self, x):
+        """Return the whole output on every rank."""
+        ### BEGIN SOLUTION
+        layer1, layer2 = self.model.layer1, self.model.layer2
+        x = self.operators.copy_to_region(x)
+        hidden = F.gelu(F.linear(x, layer1.weight, layer1.bias))
+        return self.operators.reduce_from_region(F.linear(hidden, layer2.weight)) + layer2.bias
+        ### END SOLUTION
+
+
+check("05.9", Repaired)
+
+# %% [markdown]
+# ## 05.10
+#
+# *Find the bug · hard · 25 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
+#
+# `Spread` trains a small Llama with sequence parallelism, so between the blocks each rank has some positions. The course's
+# `tensor(sequence_parallel="input")` has cut the model; `ends` belong to the trainer and know how to start and how to compute a loss of logits that
+# are cut. The training step is written anew:
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-spread", "locked": true, "schema_version": 3, "solution": false, "task": false}
+class Spread(Trainer):
+    def __init__(self, model, config):
+        mesh = make_mesh(tp=dist.get_world_size())
+        super().__init__(model, config, mesh=mesh, apply=(tensor(sequence_parallel="input"),))
+
+    def compute_gradients(self, batch):
+        inputs, targets = batch
+        ends = self.engine.ends
+        ends.told(inputs)
+        loss = ends.loss(self.model(inputs), targets) / count_targets(batch)
+        loss.backward()
+        return loss.item()
+
+
+# %%
+small_llama = ModelConfig(
+    name="small", hidden_size=8, n_layers=2, n_heads=4, n_kv_heads=4, ffn_size=12, vocab_size=20, tied=False
+)
+
+
+def sequences(number):
+    tokens = torch.randint(20, (4, 1), generator=torch.Generator().manual_seed(number)) + 3 * torch.arange(9)
+    return tokens[:, :-1] % 20, tokens[:, 1:] % 20
+
+
+def train(trainer_class):
+    torch.manual_seed(0)
+    trainer = trainer_class(Decoder(small_llama), TrainConfig(optimizer="adamw", learning_rate=0.02))
+    losses = [trainer.step(sequences(number)) for number in range(60)]
+    return losses, trainer.local.parameters["norm.weight"].detach()
+
+
+def compare(trainer_class):
+    (alone, _), ranks = train(Trainer), run_ranks(train, 2, trainer_class)
+    for at in (1, 20, 40, 60):
+        print(f"step {at:2}   one device {alone[at - 1]:.3f}   two ranks {ranks[0][0][at - 1]:.3f}")
+    print(f"largest difference of the last norm on the two ranks: {(ranks[0][1] - ranks[1][1]).abs().max():.2f}")
+
+
+compare(Spread)
+
+# %% [markdown]
+# Two good loss curves. But the last line says that something which every rank should have alike is no longer alike: a checkpoint would save
+# rank 0's, and lose what rank 1 has learnt.
+#
+# `climb_llama(Spread)` says on which rung this begins, and names one gradient. It is not the only one: `gradients_of(Spread, 2)` returns all of
+# them by name, whole, as rank 0 sees them, and `gradients_of(Trainer, 1)` those of one device.
+
+
+# %%
+def climb_llama(trainer_class, world_size=2):
+    def make(kind):
+        return lambda config: kind(Decoder(small_llama), config)
+
+    try:
+        print(assert_parallel_equals(make(Trainer), make(trainer_class), sequences, world_size=world_size))
+    except NotEqual as error:
+        print(error)
+
+
+def gradients_of(trainer_class, world_size):
+    def gradients():
+        torch.manual_seed(0)
+        trainer = trainer_class(Decoder(small_llama), TrainConfig())
+        trainer.compute_gradients(sequences(0))
+        return trainer.gradients()
+
+    return run_ranks(gradients, world_size)[0] if trainer_class is not Trainer else gradients()
+
+
+# %% [markdown]
+# Write down what you found, and write `compute_gradients` again without the bug. These belong to a trainer:
+#
+# | name | what it is |
+# | --- | --- |
+# | `self.local.parameters` | this rank's parts of the parameters, by name |
+# | `self.shapes()` | the shapes of the whole parameters, by name |
+#
+# **Target:** the gradients and the loss of one device on every rank, for other Llamas too: one of those that the check trains has a single
+# head of keys and values.
+
+
+# %% nbgrader={"grade": false, "grade_id": "05-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Gathered(Spread):
+    def diagnosis(self):
+        """Return two things: the name of the first rung that fails, and how many of the parameters have a wrong gradient."""
+        ### BEGIN SOLUTION
+        return "gradients", 5
+        ### END SOLUTION
+
+    def compute_gradients(self, batch):
+        """Leave the gradients of this rank's parts in `.grad`, and return the loss, as a number."""
+        ### BEGIN SOLUTION
+        loss = super().compute_gradients(batch)
+        whole = self.shapes()
+        for name, p in self.local.parameters.items():
+            if p.shape == whole[name]:
+                comm.all_reduce_(p.grad)
+        return loss
+        ### END SOLUTION
+
+
+check("05.10", Gathered)
+
+# %% [markdown]
+# ## Where this leads
+#
+# You have written both linear maps, the block between them, the loss, and the care for what lies on several ranks: that is all of tensor
+# parallelism. Its sums stand in the middle of every layer, so it wants the fastest links that there are. Module 06 goes another way and
+# leaves the layers whole: it cuts what training remembers.
