@@ -53,6 +53,7 @@ def main() -> None:
         optimizer.zero_grad()
     if mesh.get_rank() == 0:
         print(f"{mesh.size()} ranks agree: the loss falls to {alone.item():.4f} nats, as on one device")
+    dist.barrier()  # who leaves first would cut the connections of those who still work
     dist.destroy_process_group()
 
 
