@@ -46,8 +46,7 @@ def main() -> None:
         with tp.loss_parallel():
             loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
             loss.backward()
-        alone = nn.functional.cross_entropy(whole(tokens).flatten(0, 1), targets.flatten())
-        alone.backward()
+        (alone := nn.functional.cross_entropy(whole(tokens).flatten(0, 1), targets.flatten())).backward()
         torch.testing.assert_close(loss.full_tensor(), alone, rtol=1e-4, atol=0)
         optimizer.step()
         optimizer.zero_grad()
