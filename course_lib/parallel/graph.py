@@ -10,21 +10,31 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 
-def accumulates(node: Node, parameters: Collection[Tensor]) -> bool:
-    """Within a backward that has come to `node`: whether it adds to the `.grad` of one of `parameters`.
+def first_leaves(node: Node, parameters: Collection[Tensor]) -> list[Node]:
+    """Of the nodes below `node` that write gradients, the first one of `parameters`; where none is in reach, all.
 
-    Where none is in reach, whether it adds to any `.grad` at all. `torch.autograd.grad` never does, and
-    `backward(inputs=...)` only to its inputs'.
+    None of them knows who is above: whoever keeps them keeps no activations.
 
     Cost: a walk to the first of the parameters; they lie near the output.
     """
     wanted = {id(parameter) for parameter in parameters}
-    anything = False
+    found = []
     for leaf in _leaves(node):
         if id(leaf.variable) in wanted:
-            return _runs(leaf)
-        anything = anything or _runs(leaf)
-    return anything
+            return [leaf]
+        found.append(leaf)
+    return found
+
+
+def accumulates(leaf: Node) -> bool:
+    """Whether the backward under way comes to `leaf` and lets it write.
+
+    `torch.autograd.grad` never does, and `backward(inputs=...)` only for its inputs.
+    """
+    try:
+        return bool(torch._C._will_engine_execute_node(leaf))
+    except RuntimeError:  # torch.autograd.grad takes its gradient away instead
+        return False
 
 
 def _leaves(node: Node) -> Iterator[Any]:
@@ -37,11 +47,3 @@ def _leaves(node: Node) -> Iterator[Any]:
         new = [following for following, _ in here.next_functions if following is not None and following not in seen]
         seen.update(new)
         waiting += new
-
-
-def _runs(leaf: Node) -> bool:
-    """Whether the backward under way comes to `leaf` and lets it write."""
-    try:
-        return bool(torch._C._will_engine_execute_node(leaf))
-    except RuntimeError:  # torch.autograd.grad takes its gradient away instead
-        return False

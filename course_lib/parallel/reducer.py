@@ -52,11 +52,12 @@ class Reducer:
     def watch(self, output: Tensor) -> None:
         """Begin when backward comes to an output, so that a rank whose batch reaches no parameter takes part."""
         if output.grad_fn is not None:
-            output.register_hook(partial(self.begin_if_accumulating, output.grad_fn))
+            leaves = graph.first_leaves(output.grad_fn, self.parameters)  # the node itself would keep the hook alive
+            output.register_hook(partial(self.begin_if_accumulating, leaves))
 
-    def begin_if_accumulating(self, node: Node, _: Tensor) -> None:
+    def begin_if_accumulating(self, leaves: Sequence[Node], _: Tensor) -> None:
         """Backward is at an output: unless it is `torch.autograd.grad`'s, there will be gradients to average."""
-        if not self.running and graph.accumulates(node, self.parameters):
+        if not self.running and any(map(graph.accumulates, leaves)):
             self.begin_backward()
 
     def begin_backward(self) -> None:

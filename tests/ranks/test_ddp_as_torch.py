@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -296,3 +298,36 @@ def test_a_parameter_that_was_frozen_after_wrapping():
 def test_a_bucket_of_no_size(cap):
     text = refused(lambda: DistributedDataParallel(Perceptron(), bucket_cap_mb=cap))
     assert text.startswith(f"DistributedDataParallel: bucket_cap_mb={cap}; a bucket has a size in MiB; 0 gives each")
+
+
+class Saved:
+    """Holds what a forward saves for its backward."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def left_of_a_forward(wrap):
+    """How much of what a forward saved is there without its output, before anybody tidies up."""
+    saved = []
+
+    def save(tensor):
+        found = Saved(tensor)
+        saved.append(weakref.ref(found))
+        return found
+
+    model = wrap(Smooth())
+    gc.disable()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda found: found.tensor):
+            output = model(torch.ones(2, 7))
+        held = sum(found() is not None for found in saved)
+        del output
+        return held, sum(found() is not None for found in saved)
+    finally:
+        gc.enable()
+
+
+def test_a_forward_without_backward_keeps_what_a_bare_model_s_does():
+    (held, left), bare = (run_ranks(left_of_a_forward, 1, wrap)[0] for wrap in (DistributedDataParallel, nn.Sequential))
+    assert (held, left) == bare and left < held
