@@ -85,18 +85,16 @@ class Bucket:
         if work is not None:
             work.give_up()
 
-    @torch.no_grad()
     def take(self, place: int) -> None:
         """Put one parameter's gradient into the bucket; where there is none, the bucket holds zeros."""
         gradient, view = self.parameters[place].grad, self.views[place]
         if gradient is None:
             view.zero_()
         elif gradient is not view:  # as a view it is one until zero_grad() forgets it
-            view.copy_(gradient)
+            view.copy_(gradient.detach())  # which has a graph of its own after create_graph
             if self.as_view:
                 self.parameters[place].grad = view
 
-    @torch.no_grad()
     def give(self, place: int) -> None:
         """Make the bucket's content the parameter's gradient, also where it had none."""
         parameter, view = self.parameters[place], self.views[place]
@@ -105,7 +103,7 @@ class Bucket:
         elif parameter.grad is None:
             parameter.grad = view.clone()
         else:
-            parameter.grad.copy_(view)
+            parameter.grad.detach().copy_(view)
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
