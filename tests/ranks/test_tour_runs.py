@@ -15,7 +15,9 @@ from course_lib.schedules import SCHEDULES
 from tools.paths import ROOT
 
 MEMORY = 4 + 2  # stages of ZeRO; activations kept and recomputed
-EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS) + MEMORY + 2 * len(SCHEDULES)  # on one axis and on two
+PIPELINES = 2 * len(SCHEDULES)  # on one axis and on two
+TENSOR = 3  # alone, with replicas, in stages
+EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS) + MEMORY + PIPELINES + TENSOR
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():
