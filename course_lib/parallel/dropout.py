@@ -20,6 +20,8 @@ from course_lib.parallel.region import Region
 from course_lib.parallel.replicate import broadcast_tensors
 from course_lib.parallel.tensor_styles import Style
 
+_WORDS = ("dropout", "jitter")  # in names of what modules of `transformers` have for themselves
+
 
 def spread_dropout(model: nn.Module, styles: Mapping[str, Style], region: Region) -> None:
     """From now on let the ranks of a region draw the same random numbers, and others between columns and row.
@@ -106,10 +108,11 @@ def _generators(module: nn.Module) -> list[torch.Generator]:
 
 
 def _rates(module: nn.Module) -> list[float]:
-    """The rates of all dropouts inside: those of layers, and those that a module of `transformers` uses itself."""
+    """The rates of all that is random inside: of dropout layers, and what a module of `transformers` uses itself."""
     return [
         value
         for one in module.modules()
         for name, value in vars(one).items()
-        if isinstance(value, int | float) and ("dropout" in name or (name == "p" and isinstance(one, _DropoutNd)))
+        if isinstance(value, int | float)
+        and (any(word in name for word in _WORDS) or (name == "p" and isinstance(one, _DropoutNd)))
     ]

@@ -67,11 +67,12 @@ class Block:
             yield f"{listed} features, {self.rows[0]} reads {inner}"
 
     def _of_others(self, cut: set[int]) -> Iterator[str]:
-        """What else the module has must be as wide as what goes in and comes out, and not as what is cut."""
+        """What else there is may need what is cut, or heads: beside maps of no heads it may be a layer's, as wide."""
         known = {*self.columns, *self.rows, *self.norms}
         outside = self._linear(self.rows[0]).out_features
         for name, parameter in self.module.named_parameters():
-            if name.partition(".")[0] not in known and (outside not in parameter.shape or cut & {*parameter.shape}):
+            of_the_layer = outside in parameter.shape and not cut & {*parameter.shape} and not self.is_attention
+            if name.partition(".")[0] not in known and not of_the_layer:
                 yield f"{name} may work on features that would be cut"
         for name, child in self.module.named_children():
             if name not in known and "norm" in type(child).__name__.lower() and not list(child.parameters()):

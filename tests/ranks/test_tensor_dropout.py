@@ -38,11 +38,22 @@ class Dropping(GatedFeedForward):
         return self.down_proj(self.inner(F.silu(self.gate_proj(x)) * self.up_proj(x)))
 
 
+class Jitter(nn.Module):
+    """Noise of a router of `transformers`: random too, and no dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.router_jitter_noise = 0.3
+
+    def forward(self, x):
+        return x * torch.empty_like(x).uniform_(1.0 - self.router_jitter_noise, 1.0 + self.router_jitter_noise)
+
+
 def decoder(*, inside):
-    """A decoder that drops behind each layer, and perhaps inside of each feed-forward."""
+    """A decoder that drops behind each layer and inside of each feed-forward, or has noise behind each layer alone."""
     model = Decoder(CONFIG)
     for layer in model.layers:
-        layer.dropout = nn.Dropout(0.3)
+        layer.dropout = nn.Dropout(0.3) if inside else Jitter()
         layer.register_forward_hook(lambda layer, _, y: layer.dropout(y))
         if inside:
             layer.ffn = Dropping()
@@ -56,7 +67,7 @@ def parallel(train, *, inside=False, checkpointed=False, **options):
     return Trainer(model, train, mesh=make_mesh(tp=dist.get_world_size()), apply=(tensor(**options),))
 
 
-def test_outside_blocks_the_ranks_drop_what_one_device_drops():
+def test_outside_blocks_the_ranks_draw_what_one_device_draws():
     def alone(train):
         return Trainer(decoder(inside=False), train)
 

@@ -138,6 +138,14 @@ def test_notes_on_a_plan_that_is_right():
     ]
 
 
+def gated():
+    """A number of each head decides how much of it passes, as in LFM3."""
+    model = decoder(head_dim=8)
+    for layer in model.layers:
+        layer.attention.gate = nn.Linear(24, 4)
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "changes", "says"),
     [
@@ -149,6 +157,7 @@ def test_notes_on_a_plan_that_is_right():
         (decoder(), {"layers.*.ffn.up_proj": "rows"}, "layers.*.ffn.up_proj: there is no style 'rows'"),
         (decoder(), {"head": None}, "embedding: one tied weight, cut along dim 0 in embedding and whole in head"),
         (decoder(), {"head": "row"}, "embedding: one tied weight, cut along dim 0 in embedding and cut along dim 1 in"),
+        (gated(), {}, "layers.*.attention: gate.weight may work on features that would be cut"),
         (
             theirs("Olmo2"),
             norms(None),
