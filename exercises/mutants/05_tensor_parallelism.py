@@ -40,6 +40,7 @@ WRONG["05.2", "values"] = {
     "but what rank 0 was given is overwritten": {
         "y = x @ weight.T + bias": "y = x @ weight.T\n    y += bias\n    bias += 1"
     },
+    "the output on rank 0 holds nan, not a number": {"x @ weight.T + bias": "x @ weight.T + bias * float('nan')"},
     "rank 0 returned NoneType, not 4 things: the output, ": {"return y, gradient": "y, gradient"},
     "rank 0 returned 3 things, not 4 things": {", x_gradient\n": "\n"},
     "x's gradient on rank 0 is float32, expected float64": {", x_gradient\n": ", x_gradient.float()\n"},
@@ -180,8 +181,8 @@ WRONG["05.5", "values"] = {
     },
 }
 WRONG["05.5", "stable"] = {
-    "holds inf: did an exp overflow": {LARGEST: "torch.zeros_like(logits[..., 0])"},
-    "the logits' gradient on rank 0 holds nan: did an exp overflow": {
+    "holds inf, not a number: did an exp overflow?": {LARGEST: "torch.zeros_like(logits[..., 0])"},
+    "the logits' gradient on rank 0 holds nan, not a number: did an exp overflow?": {
         "powers / total": "logits.exp() / (total * largest.exp())"
     },
 }

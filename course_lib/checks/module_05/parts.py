@@ -76,9 +76,10 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What is said besides slips and causes: of each result's ratios, of bytes and calls, and of work."""
+    """What is said besides slips: of each result's ratios, of what is no number, of bytes and calls, and of work."""
 
     causes: Mapping[str, Sequence[Cause]] = field(default_factory=dict)  # by name
+    nan: Callable[[Any], str] = lambda case: ""  # of the case
     traffic: str | Callable[[Any, Counter[str]], str] = ""  # of the case, and how often each collective was called
     work: str = ""
 
@@ -109,7 +110,7 @@ def parts_exercise(
     def verdict(case: Any, given: Parts, reports: tuple[Report, ...], book: Ledger) -> str | None:
         places = looked_at(case)
         found = (
-            _wrong_form(names, places, given, reports)
+            _wrong_form(names, places, given, reports, advice.nan(case))
             or _wrong_values(names, places, given, reports, partial(_causes, advice, case, levels))
             or _changed(reports)
             or (wrong_means(book, "comm's collectives, not torch.distributed's own") if asked(case) else None)
@@ -203,7 +204,9 @@ def _tensor(x: Any, like: Tensor | None) -> Tensor | str:
     return x.detach().clone().reshape(like.shape if one and like is not None else x.shape)
 
 
-def _wrong_form(names: tuple[str, ...], places: Sequence[int], given: Parts, reports: Sequence[Report]) -> str | None:
+def _wrong_form(
+    names: tuple[str, ...], places: Sequence[int], given: Parts, reports: Sequence[Report], nan: str
+) -> str | None:
     for rank, report in enumerate(reports):
         several = f"{len(names)} things: {', '.join(names)}"
         if report.together:
@@ -220,7 +223,7 @@ def _wrong_form(names: tuple[str, ...], places: Sequence[int], given: Parts, rep
                 return f"{where} is {name_of(got.dtype)}, expected {name_of(want.dtype)} as in what you were given"
             if got.is_floating_point() and not bool(got.isfinite().all()):
                 strange = "nan" if bool(got.isnan().any()) else "inf"
-                return f"{where} holds {strange}: did an exp overflow, or was something divided by zero?"
+                return f"{where} holds {strange}, not a number{f': {nan}' if nan else ''}"
     return None
 
 

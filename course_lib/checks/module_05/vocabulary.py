@@ -128,6 +128,7 @@ _LOSS = parts_exercise(
                 (lambda case: case.positions / case.batch, "was it divided by the sequences, and not by all targets?"),
             )
         },
+        nan=lambda case: "did an exp overflow?" if case.size > 1 else "",
         traffic=_what_travels,
     ),
     levels={
