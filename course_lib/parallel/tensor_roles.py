@@ -28,6 +28,7 @@ _THEIR_STYLES: Mapping[str, _Role] = {
     "rowwise_split_input": "row",
 }
 _LARGE = 0.01  # of all parameters
+_ODD_END = "it is no plain Embedding or Linear, or is tied to more than one of each"
 
 
 def causal_model(model: nn.Module) -> tuple[str, Any] | None:
@@ -39,7 +40,9 @@ def causal_model(model: nn.Module) -> tuple[str, Any] | None:
 def derived(model: nn.Module) -> tuple[dict[str, Style], dict[str, str]]:
     """A plan for a model that is or contains one of `transformers`, and why large matrices stay whole, by pattern."""
     roles = _roles(model)
-    styles, reasons = _ends(model), dict[str, str]()
+    styles, (_, theirs) = _ends(model), _found(model)
+    ends = (theirs.get_input_embeddings(), theirs.get_output_embeddings())
+    reasons = {pattern_of(name): _ODD_END for name, module in model.named_modules() if module in ends}
     for name, module in model.named_modules():
         own = {child: roles[full] for child, _ in module.named_children() if (full := _joined(name, child)) in roles}
         if not own:
@@ -50,7 +53,7 @@ def derived(model: nn.Module) -> tuple[dict[str, Style], dict[str, str]]:
         else:
             styles |= {_joined(name, child): style for child, style in {**own, **block.norms}.items()}
     whole = {
-        pattern: reasons.get(pattern.rpartition(".")[0], "nothing says how it could be cut")
+        pattern: reasons.get(pattern) or reasons.get(pattern.rpartition(".")[0], "nothing says how it could be cut")
         for pattern in large_and_whole(model, styles)
     }
     return _as_patterns(model, styles), whole

@@ -22,6 +22,7 @@ SIZES = {
     "intermediate_size": 20,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "head_dim": 6,
     "num_key_value_heads": 2,
     "vocab_size": 17,
     **NO_TOKENS,
@@ -86,6 +87,7 @@ def test_a_plan_from_names_and_what_stays_whole_is_said():
     [
         ("Phi3", r"qkv_proj \(qkv_proj are not one map each of .*gate_up_proj gives 40 features, down_proj reads 20"),
         ("Mixtral", r"mlp\.experts\.gate_up_proj, .*\(nothing says how it could be cut\)"),
+        ("Gemma", r"model\.embed_tokens \(it is no plain Embedding or Linear, or is tied to more"),
         ("BitNet", r"attn_sub_norm\.weight may work on features that would be cut"),
     ],
 )
