@@ -91,7 +91,7 @@ def check_parts(layout: Layout) -> None:
     for name, place in layout.places.items():
         if (shard := place.shard.get(AXIS)) is None:
             continue
-        length, way_out = place.shape[shard.dim], "choose another tp, or apply tensor()"
+        length, way_out = place.shape[shard.dim], "choose another tp, or apply tensor(), which is engine=own"
         if shard.copies > 1:
             values, rule = f"tp={tp}, {tp // shard.copies} heads in {name}", "PyTorch copies no heads"
             raise ValueError(four_parts("torch_tensor", values, rule, way_out))

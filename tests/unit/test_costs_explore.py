@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
+from dataclasses import replace
 from io import StringIO
 from math import inf, nan
 
@@ -170,6 +171,15 @@ def test_nothing_legal_says_which_rule_excluded_how_many():
 def test_each_rule_is_named(grid, rule):
     with pytest.raises(ValueError, match=f"by '{rule}'"):
         explore(LLAMA, Exploration(), grid)
+
+
+def test_kv_heads_lie_on_equally_many_ranks_each():
+    """128 heads, 8 of them of keys and values: 16 ranks have one of them each, two of which have the same."""
+    grid = Grid(gpus=(16,), tp=(16,), pp=(1,), cp=(1,), microbatches=(1,))
+    assert {row.TP for row in explore(LLAMA, Exploration(), grid)} == {16}
+    uneven = replace(LLAMA, n_kv_heads=64, n_heads=128 * 3, hidden_size=128 * 3 * 32, ffn_size=48 * 1024)
+    with pytest.raises(ValueError, match="by 'kv heads divide by tp, or tp by them'"):
+        explore(uneven, Exploration(), Grid(gpus=(48,), tp=(48,), pp=(1,), cp=(1,), microbatches=(1,)))
 
 
 def test_our_own_conventions_cut_no_head():
