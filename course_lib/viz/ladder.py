@@ -26,7 +26,7 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
         raise ValueError(four_parts("plot_ladder", values, rule, "give a report's deviations and its tolerance"))
     failed = [name for name, off in deviations.items() if not off <= tolerance]
     title = title or ("The ranks are not one device" if failed else "On every rung equal to one device")
-    subtitle = "the largest difference from one device, over its largest number; read from the foot up"
+    subtitle = "largest difference from one device over its largest number; log scale; read from the foot up"
     top, tall = style.HEADER + 0.3, len(deviations) * _ROW
     figure, page = style.new_page(top + tall + 0.72, title, subtitle)
     left, width = style.MARGIN + _NAMES, style.PAGE_WIDTH - 2 * style.MARGIN - _NAMES - _RIGHT
@@ -46,7 +46,7 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
         marks.label(page, style.PAGE_WIDTH - style.MARGIN, y, words, align="right", colour=hue, bold=True)
     below = top + tall + 0.24
     marks.label(page, place(tolerance), below, f"tolerance {tolerance:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
-    marks.label(page, left, below, "0", size=style.SMALL_SIZE, colour=style.SOFT)
+    marks.label(page, left, below, f"≤ {_LEAST:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
     lines = [f"  {name}: {off:.1e}, {'equal' if off <= tolerance else 'apart'}" for name, off in deviations.items()]
     description = "\n".join([f"{subtitle}; tolerance {tolerance:.0e}", *lines])
     return Picture(figure, title=title, description=description, kinds=["measured"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from matplotlib.axes import Axes
@@ -18,9 +18,12 @@ _MEANINGS = {"column": "by outputs", "row": "by inputs"}
 _CELL, _GAP, _PITCH = 0.235, 0.03, 1.92  # inches: a number, between numbers, from one rank to the next
 _TALL = SIZES[0] * _CELL
 _WHOLE = {"column": "all_gather", "row": "all_reduce"}  # what makes a matrix's output whole
+_MADE = {"column": "finished", "row": "terms"}
 _SUBTITLE = "y = W₂ GELU(W₁ x + b₁) + b₂;  coloured: what a rank has;  two colours: a sum over both"
-_X, _W1, _H, _AFTER, _W2, _Y, _END = 1.5, 2.05, 4.13, 5.35, 6.4, 8.1, 9.25  # inches: left edges of x, W₁, …
-_TALKS_AT = (_H + 0.72, _Y + 0.7)
+_X, _W1, _AFTER, _W2, _END = 1.5, 2.05, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what GELU reads, W₂ and y
+_PRODUCTS: Mapping[Cut, tuple[float, float]] = {"column": (4.13, 8.1), "row": (3.78, 7.68)}  # of W₁ x and W₂ h
+_BIASES = (4.82, 8.74)  # where it is added to a sum, behind the bar
+_TO_BAR = {"column": 0.72, "row": 0.64}  # from a product's left edge to the middle of the bar that follows it
 _OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one
 _Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
 
@@ -57,21 +60,25 @@ def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
     for rank in range(_RANKS):
         top = style.HEADER + 0.45 + rank * _PITCH
         tables = _table(first, rank, (hidden, inputs)), _table(second, rank, (outputs, hidden))
+        if second == "row":  # which reads some of the hidden numbers, and needs no other's bias
+            tables = tables[0]._replace(bias=_part(hidden, rank)), tables[1]
         count = sum(table.parameters for table in tables)
         marks.rank_badge(page, style.MARGIN + 0.37, top + _TALL / 2 - 0.2, rank)
         words = f"{count} of 38"
         marks.label(page, style.MARGIN, top + _TALL / 2 + 0.16, words, size=style.SMALL_SIZE, align="left")
         _draw_rank(page, rank, top, (first, second), tables)
         lines.append(f"  rank {rank}: {count} of the 38 parameters; {_in_words(tables)}")
-    for x, operation in zip(_TALKS_AT, talks, strict=True):
-        _draw_talk(page, x, operation)
+    for number, (cut, operation) in enumerate(zip((first, second), talks, strict=True)):
+        _draw_talk(page, _PRODUCTS[cut][number] + _TO_BAR[cut], operation)
     lines.append(f"  before the GELU: {talks[0] or 'nothing is sent'}; at the end: {talks[1]}")
     return Picture(figure, title=title, description="\n".join([_SUBTITLE, *lines]))
 
 
 def _talks(first: Cut, second: Cut) -> tuple[str, str]:
     """The collective before the GELU, if one is needed, and the one at the end."""
-    return "" if (first, second) == ("column", "row") else _WHOLE[first], _WHOLE[second]
+    if second == "row":  # it reads its rank's part alone
+        return {"column": "", "row": "reduce_scatter"}[first], _WHOLE[second]
+    return _WHOLE[first], _WHOLE[second]
 
 
 def _part(length: int, rank: int) -> range:
@@ -101,17 +108,17 @@ def _draw_rank(page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables:
 
     read = range(inputs) if cuts[0] == "column" else _part(inputs, rank)
     _draw_vector(page, _X, top, [_OUTSIDE if place in read else () for place in range(inputs)], "x")
-    _draw_table(page, _W1, top, tables[0], rank, "W₁", "b₁")
-    before = made(cuts[0], hidden)
-    _draw_vector(page, _H, top, before, "terms" if cuts[0] == "row" else "")
+    before, at_end = made(cuts[0], hidden), made(cuts[1], outputs)
     after = whole(cuts[0], hidden) if _talks(*cuts)[0] else before
     if cuts[1] == "row":
         after = [held if place in _part(hidden, rank) else () for place, held in enumerate(after)]
-    middle = top + _TALL / 2
-    marks.label(page, _AFTER + 0.18, middle - SIZES[1] * _CELL / 2 - 0.2, "GELU", size=style.SMALL_SIZE)
-    _draw_vector(page, _AFTER, top, after, "")
-    _draw_table(page, _W2, top, tables[1], rank, "W₂", "b₂")
-    _draw_vector(page, _Y, top, made(cuts[1], outputs), "terms" if cuts[1] == "row" else "")
+    _draw_table(page, _W1, top, tables[0], rank, "W₁")
+    _draw_bias(page, _W1, top, tables[0], rank, "b₁", _BIASES[0] if cuts[0] == "row" else None)
+    _draw_vector(page, _PRODUCTS[cuts[0]][0], top, before, _MADE[cuts[0]])
+    _draw_vector(page, _AFTER, top, after, "GELU")
+    _draw_table(page, _W2, top, tables[1], rank, "W₂")
+    _draw_bias(page, _W2, top, tables[1], rank, "b₂", _BIASES[1] if cuts[1] == "row" else None)
+    _draw_vector(page, _PRODUCTS[cuts[1]][1], top, at_end, _MADE[cuts[1]])
     _draw_vector(page, _END, top, whole(cuts[1], outputs), "y")
 
 
@@ -127,23 +134,31 @@ def _draw_vector(page: Axes, left: float, top: float, holders: _Holders, name: s
             marks.box(page, *at, size, size, fill=style.SOFT, corner=0.03)
         elif len(ranks) > 1:
             for slot, rank in enumerate(ranks):
-                high = size / len(ranks)
-                marks.box(page, at[0], at[1] + slot * high, size, high, fill=style.rank_hue(rank), corner=0)
+                wide = size / len(ranks)
+                marks.box(page, at[0] + slot * wide, at[1], wide, size, fill=style.rank_hue(rank), corner=0)
         else:
             _draw_cell(page, *at, style.rank_hue(ranks[0]) if ranks else "")
 
 
-def _draw_table(page: Axes, left: float, top: float, table: _Table, rank: int, name: str, bias: str) -> None:
-    """A matrix, and a little apart its bias."""
+def _draw_table(page: Axes, left: float, top: float, table: _Table, rank: int, name: str) -> None:
+    """A matrix, coloured where the rank has it."""
     rows, columns = table.shape
     y, hue = top + (_TALL - rows * _CELL) / 2, style.rank_hue(rank)
     for row in range(rows):
         for column in range(columns):
             mine = row in table.rows and column in table.columns
             _draw_cell(page, left + column * _CELL, y + row * _CELL, hue if mine else "")
-        _draw_cell(page, left + columns * _CELL + 0.12, y + row * _CELL, hue if row in table.bias else "")
     marks.label(page, left + columns * _CELL / 2, y - 0.2, name, bold=True)
-    marks.label(page, left + columns * _CELL + 0.12 + _CELL / 2, y - 0.2, bias, bold=True)
+
+
+def _draw_bias(page: Axes, left: float, top: float, table: _Table, rank: int, name: str, behind: float | None) -> None:
+    """A matrix's bias: beside it, or, where its product is a term, behind the bar, so that it counts once."""
+    rows, columns = table.shape
+    y, hue = top + (_TALL - rows * _CELL) / 2, style.rank_hue(rank)
+    x = left + columns * _CELL + 0.12 if behind is None else behind
+    for row in range(rows):
+        _draw_cell(page, x, y + row * _CELL, hue if row in table.bias else "")
+    marks.label(page, x + _CELL / 2, y - 0.2, name, bold=True)
 
 
 def _draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
@@ -156,7 +171,7 @@ def _draw_talk(page: Axes, x: float, operation: str) -> None:
     top = style.HEADER + 0.45
     for rank in range(_RANKS):
         y = top + rank * _PITCH + _TALL / 2
-        marks.arrow(page, (x - 0.34, y), (x + 0.34, y), line=1.6)
+        marks.arrow(page, (x - 0.3, y), (x + 0.32, y), line=1.6)
     if operation:
         middle, tall = top + (_PITCH + _TALL) / 2, _PITCH + 0.5
         marks.box(page, x - 0.15, middle - tall / 2, 0.3, tall, fill=style.COMMUNICATION, zorder=4)

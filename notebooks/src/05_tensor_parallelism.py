@@ -3,7 +3,7 @@
 #
 # In lesson 04 we cut a model between its layers. Take the largest Llama and cut it as finely as that goes: Llama 3.1 405B has 126 layers, so give 126 GPUs one layer each. Then ask a simple question. Does one layer fit into one GPU?
 #
-# Weights, gradients and Adam's states of one layer take 51 GB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GB -->, and an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows three lengths of text, in GiB; the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> are the dashed line.
+# Weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->, and an H100 has 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows it for three lengths, with a single text in the pipeline.
 
 # %% folded=true
 # %load_ext course_lib
@@ -19,7 +19,7 @@ from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.comm import EmulatedClock
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig, load_model
-from course_lib.costs import tensor_rows, tensor_step
+from course_lib.costs import chain_partition, search_chain, tensor_rows, tensor_step
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.states import rank_parameters
 from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
@@ -62,9 +62,9 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # %% [markdown]
 # In an hour you will be able to
 # - cut a matrix in two ways, and say which collective each of them asks for,
-# - cut a whole decoder layer so that it sends four messages, and prove that nothing else has changed,
+# - cut a whole decoder layer so that its ranks talk only a few times, and prove that nothing else has changed,
 # - say why these GPUs have to sit in one node,
-# - find two mistakes that no loss curve shows.
+# - find mistakes that you would hardly see in a loss curve.
 #
 # *One hour; the exercises come on top.*
 #
@@ -110,8 +110,8 @@ viz.plot_mlp(dict(model.named_parameters()), title="The perceptron, whole")
 # %%
 halves = [slice(0, 2), slice(2, 4)]  # of the four hidden numbers
 
-hidden = [F.gelu(F.linear(inputs, w1[half], b1[half])) for half in halves]  # (8, 2) on each rank
-everywhere = torch.cat(hidden, dim=1)  # an all-gather: (8, 4) on both
+hidden = [F.linear(inputs, w1[half], b1[half]) for half in halves]  # (8, 2) on each rank
+everywhere = F.gelu(torch.cat(hidden, dim=1))  # an all-gather: (8, 4) on both
 outputs = [F.linear(everywhere, w2[rank : rank + 1], b2[rank : rank + 1]) for rank in range(2)]  # (8, 1) on each
 
 print("equal to one device:", torch.allclose(torch.cat(outputs, dim=1), right))
@@ -132,7 +132,7 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 
 # %%
 def put_off(bend):
-    """Each rank goes on with its terms; one sum at the very end."""
+    """Each rank goes on with its terms, and half of each bias, so that the sum at the very end has it once."""
     terms = [F.linear(inputs[:, half], w1[:, half], b1 / 2) for half in (slice(0, 3), slice(3, 6))]
     return sum(F.linear(bend(term), w2, b2 / 2) for term in terms)
 
@@ -153,31 +153,31 @@ print("each:", [round(number, 3) for number in F.gelu(terms).tolist()])
 viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs")
 
 # %% [markdown]
-# 1.91 where 0 is right. A GELU bends, and what bends the terms does not give the bent sum. So the terms have to be added **before** the GELU, which is what the picture shows: the numbers that go into it have two colours, they are sums.
+# 1.91 where 0 is right. A GELU bends, and what bends the terms does not give the bent sum. So the terms have to be added **before** the GELU, and so has the bias. The picture shows it: the numbers that go into the GELU have two colours, they are sums. Each rank needs only two of them, so a reduce-scatter is enough.
 #
-# Now the bar is back in the wide middle, and an all-reduce sends twice as much as an all-gather. We have lost something. But keep one thing from this attempt: a sum may be put off as long as nothing bends.
+# It sends as much as the all-gather did. We have won nothing, and the bar is still in the wide middle. But keep one thing from this attempt: a sum may be put off as long as nothing bends.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# Stop the first attempt before its first bar. Rank 0 holds two finished hidden numbers. Do not ask what it lacks, ask what it can do with those two. For $W_2$ a hidden number is an input, and belongs to one **column**. So give rank 0 those two columns!
+# Stop the first attempt before its first bar. Rank 0 holds two finished hidden numbers. Do not ask what it lacks, ask what it can do with those two. For $W_2$ they are inputs, and each belongs to one **column**. So give rank 0 those two columns!
 #
-# Now each rank gets a term of each output. Nothing bends after $W_2$, so one sum at the end is enough. And $b_2$? If both ranks added it, it would be in the sum twice. So we add it once, after the sum.
+# Now each rank gets a term of each output. Nothing bends after $W_2$, so one sum is enough. And $b_2$? Added by both ranks, it would be in the sum twice. So we add it after the sum.
 #
-# **Predict.** How many of the 38 parameters does each rank store?
+# **Predict.** For one row, each rank sent 3 numbers in the first attempt, and 4 in the second. How many now?
 
 # %%
-terms = [F.linear(part, w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
+terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
 
-stored = (w1[halves[0]], b1[halves[0]], w2[:, halves[0]], b2)
-predict("parameters on each rank", guess=None, answer=sum(part.numel() for part in stored))
+sent = chain_partition((6, 4, 2), ("out", "in"), tp=2).forward.sent_bytes[0] / 4  # in numbers of 4 bytes
+predict("numbers that each rank sends for one row", guess=None, answer=sent)
 print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
-# Twenty, and not nineteen: 12 of $W_1$, 2 of $b_1$, 4 of $W_2$, and both of $b_2$, which every rank needs after the sum.
+# Two: there is a single bar, at the narrow end. Follow rank 0 once more. Its two blue numbers go through the GELU and on to the two blue columns of $W_2$, and nobody is asked. Behind the bar comes $b_2$, once.
 #
-# Follow rank 0 once more. Its two blue numbers go through the GELU and on to the two blue columns of $W_2$, and nobody is asked. There is a single bar, at the narrow end, and the two colours of $y$ say that it is a sum. This pair, **column-parallel then row-parallel**, is all of tensor parallelism.
+# Count what a rank stores: 12 of $W_1$, 2 of $b_1$, 4 of $W_2$, and both of $b_2$. That makes 20 of the 38, and not 19, because every rank has to add all of $b_2$. This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
 # ## On real ranks
 #
@@ -204,9 +204,7 @@ print("bytes sent by each rank:", [ledger().bytes_sent(rank) for rank in range(2
 #
 # ## And backward?
 #
-# Nobody has told the ranks how to go back. So take the gradients one after the other, from the end, and ask each time: can a rank compute this one alone?
-#
-# The gradient of $y$ is known to both, since both have $y$. Next, the terms. A sum passes its gradient on unchanged to everything that was added, so each rank takes the gradient of $y$ for its own term. From there it has all it needs for its part of $W_2$ and of $W_1$. What is left is the gradient of $x$, which the layer before us waits for.
+# Nobody has told the ranks how to go back. There are five gradients: of $W_2$, $b_2$, $W_1$, $b_1$, and of $x$, for which the layer before us waits. Take them one after the other, from the end, and ask each time: can a rank compute its part of this one alone? Which would you doubt?
 
 # %%
 copies = [inputs.clone().requires_grad_() for _ in range(2)]  # the x of each rank
@@ -220,16 +218,16 @@ for name, gradient in (("rank 0", copies[0].grad), ("rank 1", copies[1].grad), (
 print("their sum is one device's:", torch.allclose(copies[0].grad + copies[1].grad, x.grad))
 
 # %% [markdown]
-# These are the gradients of the six inputs of one row. The two ranks disagree, and neither has what one device has. Add up the first two lines, number by number, and you get the third.
+# The gradient of $y$ is known to both, since both have $y$. A sum passes it on unchanged to everything that was added, so each rank takes it for its own term. From there it finds its parts of $W_2$ and $W_1$ and their biases alone.
 #
-# It had to be so. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**. But $x$ went into all four. So the two answers are terms of one sum, and backward needs an all-reduce, at the place where forward sent nothing.
+# Only $x$ is different. Above are one row's six gradients. The ranks disagree, and the first two lines add up to the third. It had to be so. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. So backward needs an all-reduce, where forward sent nothing.
 #
-# Put both findings side by side. Where forward adds, backward only hands on. Where forward hands on, backward adds.
+# Where forward adds, backward only hands on. Where forward hands on, backward adds.
 
 # %% [markdown]
 # ### Two operators
 #
-# The Megatron paper calls this pair $f$ and $g$, and says that each is the other's conjugate. In the library they have speaking names:
+# The Megatron paper calls this pair $f$ and $g$, and says that each is the other's conjugate. Autograd does not see messages, so both bring their own backward:
 #
 # | | forward | backward |
 # | --- | --- | --- |
@@ -296,7 +294,7 @@ def all_reduces(n_layers):
 predict("all-reduces of one layer", guess=None, answer=all_reduces(3) - all_reduces(2))
 
 # %% [markdown]
-# Four. Each of the two pairs has one $g$ that adds in forward, and one $f$ that adds in backward. Queries, keys and values share a single $f$, because they read the same input.
+# Four. Each of the two pairs has one $g$ that adds in forward, and one $f$ that adds in backward. Queries, keys and values share a single $f$, because they read the same input, and so do gate and up.
 #
 # Now the bytes. Each of these all-reduces carries the activations: $B$ texts of $S$ tokens with $H$ numbers. You know from lesson 02 what a ring sends of that, so for a layer
 #
@@ -319,7 +317,7 @@ assert sent == formula
 # %% [markdown]
 # The list has every all-reduce of the step. Those of attention and feed-forward are our four, and the 2 before them counts the layers. The others belong to the two ends of the model: embedding, head and loss are cut along the vocabulary, and *Going deeper* shows how.
 #
-# Now read the formula again and look for the number of weights. It is not there! Data parallelism sends gradients, as many as there are weights, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Here only the text and the width count.
+# Now read the formula again and look for the number of weights. It is not there! Data parallelism sends gradients, nearly two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same.
 
 # %% [markdown]
 # ## Prove it
@@ -352,11 +350,11 @@ for p in (2, 4):
 # %% [markdown]
 # ## Measure: time
 #
-# Is it faster? That depends on the wire, so we ask the emulated clock: computing and messages are slept through, slowed down, and what you read is divided again.
+# Is it faster? That depends on the wire, so we ask the emulated clock, on which computing and messages are slept through.
 #
-# One layer of Llama 3.1 8B goes forward over 2048 tokens. On one H100 that takes 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if it computes at 40 %<!-- =40 --> of its peak. On four GPUs each computes a quarter, and after each of the two blocks all of them add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
+# A layer of Llama 3.1 8B over 2048 tokens, forward, takes one H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, at 40 %<!-- =40 --> of its peak and without the attention scores. On four GPUs each computes a quarter, and after both blocks all of them add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
 #
-# NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from one GPU of a node of four to the next, InfiniBand 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between nodes. **Predict** for both how many times as fast as one GPU the four are.
+# NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> between GPUs of a node of four, InfiniBand 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between nodes, and each of the ring's six steps also waits 3.4 µs<!-- =1e6 * NVLINK.alpha_s --> or 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. **Predict** for both how many times as fast as one GPU the four are.
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -389,14 +387,14 @@ viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no r
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch has the same pair: a plan says which module is cut how, and `parallelize_module` does it. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) trains a small decoder so, with nothing of this course; start it with `torchrun --nproc-per-node 4 05_tensor_parallel.py`, and then change its plan.
+# PyTorch has the same pair: a plan says which module is cut how, and `parallelize_module` does it. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) trains a small decoder so, with nothing of this course; start it with `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `"column"` in a plan | `ColwiseParallel()` | the result may also be gathered |
 # | `"row"` | `RowwiseParallel()` | the same one all-reduce |
 # | `tensor()` | `parallelize_module(model, mesh, plan)` | weights become DTensors, which know their cut |
-# | `tensor(sequence_parallel=…)` | `SequenceParallel()`, layouts `Shard(1)` | the plan says where the text is cut |
+# | `sequence_parallel=`, see *Going deeper* | `SequenceParallel()`, layouts `Shard(1)` | the plan says where the text is cut |
 # | the cut loss | `with loss_parallel():` | around loss and backward |
 
 # %% [markdown]
@@ -479,13 +477,13 @@ shared = {f"tp = {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# Two GPUs just hold it, and with eight there is room. All eight work on the same text at once, which no pipeline did. Both pains are gone.
+# Two GPUs just hold it, and with eight there is room. All eight work on the same text at once, which no pipeline did. The blue part shrinks least: what lies between the pairs is whole on every GPU. *Going deeper* cuts that too.
 #
 # ## What still hurts
 #
-# Put the lessons together for the 405B. Eight GPUs share each layer, sixteen such nodes are the stages of a pipeline, so 128 GPUs hold the model once. Meta trained it on 16,384. That makes 128 copies.
+# Put the lessons together for the 405B. Eight GPUs share each layer, and sixteen such nodes are a pipeline, so 128 GPUs hold the model once. On Meta's 16,384 GPUs that would make 128 copies.
 #
-# By what you know so far, each GPU keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of Adam's states, and 128 GPUs keep the same ones, to the last bit. Each reads its own once in a step. Why should 128 GPUs remember the same number? Meta's did not, and module 06 begins with that question.
+# If each GPU kept all Adam states of its part, it would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and 128 GPUs would keep the same ones. Why remember a number 128 times? Meta's GPUs did not. Module 06 begins there.
 
 # %%
 score()
@@ -504,7 +502,7 @@ score()
 # </details>
 #
 # <details><summary>3. Somebody forgets every f. Which gradients are still right?</summary>
-# That of the head's matrix. But the gradient of the head's input is a sum already, so everything before it gets one rank's term.
+# That of the head's matrix. The gradient of its input already needs a sum, since each rank's words give a term; so everything before it is wrong.
 # </details>
 
 # %% [markdown]
@@ -549,13 +547,13 @@ for form in (None, "keep", "regather"):
     print(f"{form!s:9} equal; {formula:,} bytes a step; a layer of the 405B keeps {kept / GB:.1f} GB on each of 8 GPUs")
 
 # %% [markdown]
-# The first two send the same two halves. What the second sends more is the norms' gradients: each rank finds a term of them, from its own positions. Forget to add these up, and you have one more exhibit.
+# The first two send the same two halves. The second also adds up the norms' gradients, of which each rank finds a term. Forget that, and you have one more exhibit.
 #
-# `"keep"` holds on to the gathered text until backward. `"regather"` keeps its own positions and gathers once more for each block.
+# `"keep"` holds on to the gathered text until backward. `"regather"` keeps its positions and gathers again for each block.
 #
 # ## Fewer key heads than ranks
 #
-# Llama 3.1 8B has 8 heads of keys. On 16 ranks each would get half a head, which is none. So two neighbours keep copies of one head. Each finds its own queries' term of the gradient, and the copies add these up. The small Llama with two key heads on four ranks:
+# In Llama 3.1 8B four query heads read one key head, and go to the same rank with it. There are 8 key heads. On 16 ranks each would get half a head, so two ranks keep copies of one head. Each finds its own queries' term of the gradient, and these are added up. The small Llama with two key heads on four ranks:
 
 # %%
 few = replace(SMALL, n_kv_heads=2)
@@ -577,11 +575,9 @@ print("equal to one device:", *report.deviations, sep="\n    ")
 # %% [markdown]
 # ## A chain of matrices
 #
-# A talk on distributed training (K. Yuan, 2024) shows $y = W_3 W_2 W_1 x$ with two partitions: by outputs, inputs, inputs, and by outputs, outputs, inputs. Its slide says that each has its own cost, and leaves the costs to the listener. You can compute them now. Below is the number of bytes that the busiest rank sends, and then the best of all partitions in which no rank holds more than half of the weights.
+# A talk on distributed training (K. Yuan, 2024) shows $y = W_3 W_2 W_1 x$ with two partitions: by outputs, inputs, inputs, and by outputs, outputs, inputs. Its slide says that each has its own cost, and leaves the costs to the listener. You can compute them now. Here $x$ is data and needs no gradient. Below is the number of bytes that the busiest rank sends, and then the best of all partitions in which no rank holds more than half of the weights.
 
 # %%
-from course_lib.costs import chain_partition, search_chain
-
 widths = (8, 32, 8, 16)
 for cuts in (("out", "in", "in"), ("out", "out", "in")):
     found = chain_partition(widths, cuts, tp=2, samples=4)
