@@ -45,8 +45,10 @@ def of_kind(*kinds: str) -> Seen:
 
 
 def looks_rounded(e: Evidence) -> str | None:
-    """Errors have the size that rounding to a lower precision gives, and both signs."""
-    if e.rounded_to is None or max(pair.distance() for pair in e.wrong) > _ROUNDINGS * torch.finfo(e.rounded_to).eps:
+    """Errors have the size that rounding to a lower precision gives, and both signs; in the first step already."""
+    if e.step or e.rounded_to is None:
+        return None
+    if max(pair.distance() for pair in e.wrong) > _ROUNDINGS * torch.finfo(e.rounded_to).eps:
         return None
     return f"about {name_of(e.rounded_to)}'s rounding"
 

@@ -139,6 +139,18 @@ def test_what_goes_wrong_later_is_found_on_a_later_rung():
     assert e.value.rung == "parameters"
 
 
+def test_what_is_right_in_the_first_step_was_not_rounded():
+    """Errors of rounding's size alone: whatever rounds, rounds from the first step on."""
+
+    def jitter(gradient, calls):
+        signs = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(0)).sign()
+        return gradient * (1 + 1e-3 * signs * (calls > 1))
+
+    with pytest.raises(NotEqual, match="the first step is right, but not the second's gradients") as e:
+        climb(lambda config: Spoiled(config, jitter))
+    assert "precision" not in e.value.causes
+
+
 def test_a_lower_rung_that_was_left_out_is_said_to_be_wrong_already():
     def summed(config):
         return Spoiled(config, lambda g, _: g * 4)
