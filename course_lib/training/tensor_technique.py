@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
@@ -31,9 +31,13 @@ def tensor(
     "keep" keeps a block's gathered input for backward, "regather" gathers it again there.
 
     Cost: `course_lib.costs.comm.tensor`.
-    Raises: ValueError, the same on all ranks, for a plan that does not fit the model, and for sequence parallelism of
+    Raises: ValueError for another form of sequence parallelism, and, the same on all ranks, for a plan that does not fit the model, and for sequence parallelism of
         another model than a decoder whose vocabulary is cut.
     """
+    if sequence_parallel not in (None, *get_args(SequenceParallel)):
+        rule = "a block's gathered input is kept until backward, or gathered again there"
+        values, way_out = f"sequence_parallel={sequence_parallel!r}", "choose 'keep' or 'regather', or leave it out"
+        raise ValueError(four_parts("tensor", values, rule, way_out))
 
     def apply(setup: Setup) -> None:
         setup.begin("tensor", AXIS)

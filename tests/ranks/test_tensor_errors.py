@@ -75,7 +75,11 @@ def given(part, change, degrees, *techniques, guard=True):
     """One step with a batch that `change` has changed, of which `part` 0 are the inputs."""
     torch.manual_seed(0)
     trainer = Trainer(Decoder(EVEN), TrainConfig(), mesh=make_mesh(**degrees), apply=[make() for make in techniques])
-    batch = [x.clone() for x in TOKENS.batch(0)]
+    batch = [x.clone() for x in TOKENS.batch(0)    (
+        lambda: made(Decoder(TIED), sequence_parallel="input"),
+        "tensor: sequence_parallel='input'; .*; choose 'keep' or 'regather', or leave it out",
+    ),
+]
     change(batch[part])
     with comm.settings(guard=guard):
         return trainer.compute_gradients((batch[0], batch[1]))
