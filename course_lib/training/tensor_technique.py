@@ -31,8 +31,8 @@ def tensor(
     "keep" keeps a block's gathered input for backward, "regather" gathers it again there.
 
     Cost: `course_lib.costs.comm.tensor`.
-    Raises: ValueError for another form of sequence parallelism, and, the same on all ranks, for a plan that does not fit the model, and for sequence parallelism of
-        another model than a decoder whose vocabulary is cut.
+    Raises: ValueError for another form of sequence parallelism, and, the same on all ranks, for a plan that does not
+        fit the model, and for sequence parallelism of another model than a decoder whose vocabulary is cut.
     """
     if sequence_parallel not in (None, *get_args(SequenceParallel)):
         rule = "a block's gathered input is kept until backward, or gathered again there"
