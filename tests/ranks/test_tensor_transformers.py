@@ -9,13 +9,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib import comm
+from course_lib.comm.traces import Traffic
 from course_lib.config import TrainConfig
-from course_lib.costs import kv_cache_bytes
+from course_lib.costs import kv_cache_bytes, tensor_step
 from course_lib.models.families import config_of
 from course_lib.models.logits import Logits
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.tensor import tensor_parallel
-from course_lib.ranks import RankError, run_ranks
+from course_lib.ranks import RankError, ledger, run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
@@ -72,6 +74,21 @@ def test_the_ladder(family, kv_heads, ranks):
         partial(alone, **models), partial(tensor_parallel_trainer, **models), TOKENS, world_size=ranks, tolerance=1e-6
     )
     assert tuple(report.deviations) == RUNGS and report.narrow == torch.float32
+
+
+def gradients_of_norms_over_all_heads():
+    trainer = tensor_parallel_trainer(TrainConfig(), "Olmo2", 2)
+    comm.ledger.clear()
+    trainer.compute_gradients(TOKENS.batch(0))
+
+
+def test_norms_over_all_heads_send_what_the_formula_says():
+    """The squares of queries and of keys, forward and backward; copies of a kv head share its norm's gradient too."""
+    run_ranks(gradients_of_norms_over_all_heads, 4)
+    config = config_of(theirs("Olmo2", num_key_value_heads=2).config)
+    assert config.qk_norm == "full"
+    step = tensor_step(config, tp=4, batch=TOKENS.batch_size, sequence=TOKENS.sequence)
+    assert Traffic.measured(ledger()) == Traffic.predicted([step])
 
 
 PROMPT = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
