@@ -26,10 +26,8 @@ BACK = "comm.all_reduce(gradient @ weight)"
 WRONG["05.2", "values"] = {
     f"x's gradient {NO_TERMS}": {BACK: "gradient @ weight"},
     "x's gradient is exactly 1/4 of the reference: an average": {BACK: BACK[:-1] + AVERAGE},
-    "the output on rank 0 has shape (5, 12), expected (5, 3)": {
-        "return y": "return comm.all_gather(y.T.contiguous()).T"
-    },
-    "the weight's gradient on rank 0 has shape (8, 3), expected (3, 8)": {"gradient.T @ x": "x.T @ gradient"},
+    "the output on rank 0: shape (5, 12), expected (5, 3)": {"return y": "return comm.all_gather(y.T.contiguous()).T"},
+    "the weight's gradient on rank 0: shape (8, 3), expected (3, 8)": {"gradient.T @ x": "x.T @ gradient"},
     "the bias's gradient is exactly 1/5 of the reference: a mean over the rows": {
         "gradient.sum(0)": "gradient.mean(0)"
     },
@@ -58,7 +56,7 @@ WRONG["05.2", "calls"] = {
     },
 }
 WRONG["05.2", "edges"] = {
-    "4 ranks, 1 row, from 8 to 6 features: x's gradient on rank 0 has shape (8,), expected (1, 8)": {
+    "4 ranks, 1 row, from 8 to 6 features: x's gradient on rank 0: shape (8,), expected (1, 8)": {
         BACK: f"{BACK}.squeeze()"
     },
 }
@@ -81,10 +79,10 @@ WRONG["05.3", "values"] = {
     "the weight's gradient is exactly 1/5 of the reference: a mean over the rows": {
         "gradient.T @ x": "gradient.T @ x / len(x)"
     },
-    "x's gradient on rank 0 has shape (5, 8), expected (5, 2)": {
+    "x's gradient on rank 0: shape (5, 8), expected (5, 2)": {
         "gradient @ weight": "comm.all_gather((gradient @ weight).T.contiguous()).T"
     },
-    "the output on rank 0 has shape (2, 12), expected (5, 12)": {SUM: "comm.reduce_scatter(x @ weight.T)"},
+    "the output on rank 0: shape (2, 12), expected (5, 12)": {SUM: "comm.reduce_scatter(x @ weight.T)"},
     "right values, but nothing is in the ledger": {
         f"y = {SUM} + bias": "y = x @ weight.T\n    dist.all_reduce(y)\n    y = y + bias"
     },
@@ -95,7 +93,7 @@ WRONG["05.3", "calls"] = {
     }
 }
 WRONG["05.3", "edges"] = {
-    "4 ranks, 1 row, from 6 to 12 features: the output on rank 0 has shape (12,), expected (1, 12)": {
+    "4 ranks, 1 row, from 6 to 12 features: the output on rank 0: shape (12,), expected (1, 12)": {
         SUM: "comm.all_reduce((x @ weight.T).squeeze())"
     }
 }
@@ -123,7 +121,7 @@ WRONG["05.4", "values"] = {
     "b2's gradient is exactly 4.0 x the reference: every rank has the whole gradient": {
         "gradient.sum(0)": "comm.all_reduce(gradient.sum(0))"
     },
-    "w1's gradient on rank 0 has shape (12, 8), expected (3, 8)": {
+    "w1's gradient on rank 0: shape (12, 8), expected (3, 8)": {
         "return y, w1_gradient": "return y, comm.all_gather(w1_gradient)"
     },
 }
@@ -170,7 +168,7 @@ WRONG["05.5", "values"] = {
     "the logits' gradient is exactly 3.0 x the reference: was it divided by the sequences": {
         "targets.numel()": "len(targets)"
     },
-    "the loss of each target on rank 0 has shape (), expected (2, 3)": {
+    "the loss of each target on rank 0: shape (), expected (2, 3)": {
         "return total.log() - target_logit": "return (total.log() - target_logit).mean()"
     },
     "the loss of each target is exactly -1.0 x the reference": {
@@ -211,11 +209,11 @@ WRONG["05.6", "heads"] = {
     "the query heads on rank 1 are [1, 2, 3, 4], expected [4, 5, 6, 7]": {
         "range(rank * mine, (rank + 1) * mine)": "range(rank, rank + mine)"
     },
-    "the query heads on rank 0 has shape (2,), expected (4,)": {"n_heads // p": "n_heads // 4"},
-    "4 ranks, 8 query heads, 2 kv heads: the kv heads on rank 0 has shape (0,)": {
+    "the query heads on rank 0: shape (2,), expected (4,)": {"n_heads // p": "n_heads // 4"},
+    "4 ranks, 8 query heads, 2 kv heads: the kv heads on rank 0: shape (0,)": {
         "each, copies = n_heads // p, max(1, n_kv_heads // p)": "each, copies = n_heads // p, n_kv_heads // p"
     },
-    "the query heads on rank 0 is of type function": {"return queries": "return share_heads"},
+    "the query heads on rank 0: function, not a tensor": {"return queries": "return share_heads"},
 }
 WRONG["05.6", "gradient"] = {
     f"the kv heads' gradient {NO_TERMS}": {"whole = comm.all_reduce(gradient, group=group)": "whole = gradient"},
@@ -250,10 +248,10 @@ WRONG["05.7", "values"] = {
     "the output on rank 0 is no multiple of the reference": {
         "comm.reduce_scatter(term)": "term.detach().tensor_split(dist.get_world_size())[dist.get_rank()]"
     },
-    "w1's gradient on rank 0 has shape (12, 6), expected (3, 6)": {
+    "w1's gradient on rank 0: shape (12, 6), expected (3, 6)": {
         "), w1_gradient, w2": "), comm.all_gather(w1_gradient), w2"
     },
-    "the output on rank 0 has shape (8, 6), expected (2, 6)": {
+    "the output on rank 0: shape (8, 6), expected (2, 6)": {
         "x.detach() + comm.reduce_scatter(term)": "comm.all_gather(x, length=length) + comm.all_reduce(term)"
     },
     "an error: ": {"comm.reduce_scatter(term)": "comm.reduce_scatter(term.T.contiguous()).T"},

@@ -452,8 +452,8 @@ for at in (1, 20, 40, 60):
 
 # %% [markdown]
 # The first losses agree to every digit, and afterwards the suspect learns as well as one device. Climb the ladder with `climb(Suspect)`, and with
-# fewer steps: `rungs=RUNGS[:4], steps=1`. Keep to what the ladder *saw*, which rung and which step. The cause that it asks about is a guess,
-# made for ranks that share out a batch.
+# fewer steps: `rungs=RUNGS[:4], steps=1`. What the ladder says first is what it *saw*, which rung and which step. What it asks at the end is
+# a guess: a place to look at, and sometimes the wrong one.
 #
 # Then let the biases start from other numbers, with `climb(Suspect, biased=True)`, and look at the two outputs: `outputs(Suspect)` returns
 # the suspect's and one device's, both with biases.

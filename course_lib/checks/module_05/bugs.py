@@ -1,4 +1,4 @@
-"""05.9 and 05.10: tensor-parallel trainers with a planted bug: the learner names what the ladder finds, mends it."""
+"""05.9 and 05.10: tensor-parallel trainers with a planted bug; the learner says what the ladder finds and mends it."""
 
 from __future__ import annotations
 

@@ -216,9 +216,9 @@ def _wrong_form(
         for place in places:
             got, want, where = report.results[place], given.wanted[rank][place], f"{names[place]} on rank {rank}"
             if isinstance(got, str):
-                return f"{where} is of type {got}, not a tensor of shape {tuple(want.shape)}"
+                return f"{where}: {got}, not a tensor of shape {tuple(want.shape)}"
             if got.shape != want.shape:
-                return f"{where} has shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+                return f"{where}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
             if got.dtype != want.dtype:
                 return f"{where} is {name_of(got.dtype)}, expected {name_of(want.dtype)} as in what you were given"
             if got.is_floating_point() and not bool(got.isfinite().all()):
