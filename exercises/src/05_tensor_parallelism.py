@@ -515,7 +515,7 @@ check("05.9", Repaired)
 # *Find the bug · hard · 25 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
 #
 # `Spread` trains a small Llama with sequence parallelism, so between the blocks each rank has some positions. The course's
-# `tensor(sequence_parallel="input")` has cut the model; `ends` belong to the trainer and know how to start and how to compute a loss of logits that
+# `tensor(sequence_parallel="keep")` has cut the model; `ends` belong to the trainer and know how to start and how to compute a loss of logits that
 # are cut. The training step is written anew:
 
 
@@ -523,7 +523,7 @@ check("05.9", Repaired)
 class Spread(Trainer):
     def __init__(self, model, config):
         mesh = make_mesh(tp=dist.get_world_size())
-        super().__init__(model, config, mesh=mesh, apply=(tensor(sequence_parallel="input"),))
+        super().__init__(model, config, mesh=mesh, apply=(tensor(sequence_parallel="keep"),))
 
     def compute_gradients(self, batch):
         inputs, targets = batch
