@@ -451,7 +451,7 @@ for at in (1, 20, 40, 60):
     print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
 
 # %% [markdown]
-# The first losses agree to every digit, and afterwards the suspect learns as well as one device. Climb the ladder with `climb(Suspect)`, and with
+# In the first step the losses agree to every digit, and afterwards the suspect learns as well as one device. Climb the ladder with `climb(Suspect)`, and with
 # fewer steps: `rungs=RUNGS[:4], steps=1`. What the ladder says first is what it *saw*, which rung and which step. What it asks at the end is
 # a guess: a place to look at, and sometimes the wrong one.
 #
@@ -477,7 +477,9 @@ def outputs(trainer_class):
         return kind(perceptron(biased=True), TrainConfig()).output(task(0)[0])
 
     torch.manual_seed(0)
-    print("layer2.bias:", perceptron(biased=True).layer2.bias.tolist())
+    model = perceptron(biased=True)
+    print("layer1.bias:", model.layer1.bias.tolist())
+    print("layer2.bias:", model.layer2.bias.tolist())
     return run_ranks(output, 4, trainer_class)[0], output(Trainer)
 
 
@@ -490,8 +492,8 @@ def outputs(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "05-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails with biases of zero, and the multiple of `layer2.bias` by
-        which the suspect's output is too large on 4 ranks, with biases.
+        """Return two things: the name of the first rung that fails with biases of zero, and how many times too often one of
+        the parameters is in the suspect's output on 4 ranks, with biases.
         """
         ### BEGIN SOLUTION
         return "parameters", 3.0
@@ -598,8 +600,8 @@ def gradients_of(trainer_class, world_size):
 # | `self.local.parameters` | this rank's parts of the parameters, by name |
 # | `self.shapes()` | the shapes of the whole parameters, by name |
 #
-# **Target:** the gradients and the loss of one device on every rank, for other Llamas too: one of those that the check trains has a single
-# head of keys and values.
+# **Target:** the gradients and the loss of one device on every rank. One of the Llamas that the check trains has a single head of keys and
+# values, which every rank has then.
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-10", "locked": false, "schema_version": 3, "solution": true, "task": false}

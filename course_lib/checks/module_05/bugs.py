@@ -12,8 +12,8 @@ _CURVES_MEET = hunt(
     answer=Diagnosis(
         rung="parameters",
         number=3.0,
-        name="the multiple of layer2.bias on 4 ranks",
-        way_out="subtract one device's output from the suspect's, and divide every row by layer2.bias",
+        name="the number of times on 4 ranks",
+        way_out="subtract one device's output from the suspect's, and compare every row with the biases",
     ),
     causes=(
         (lambda case: 1 / case.world_size, "does it enter the output divided by the number of ranks?"),
@@ -95,7 +95,7 @@ _LEFT_IN_PARTS = hunt(
         "gradients_of(Trainer, 1) and gradients_of(Spread, 2) return the gradients by name. Count the names whose "
         "gradients differ.",
         "A norm's weight is whole on every rank, and each rank has normalised its own positions with it.",
-        "self.local.parameters holds this rank's parts by name and self.shapes() the whole shapes. A parameter whose "
-        "shape is the whole one is on every rank: comm.all_reduce_(p.grad) adds its terms up.",
+        "self.local.parameters holds this rank's parts by name and self.shapes() the whole shapes. Here a "
+        "parameter whose shape is the whole one is on every rank: comm.all_reduce_(p.grad) adds its terms up.",
     ),
 )

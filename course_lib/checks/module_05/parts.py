@@ -113,7 +113,7 @@ def parts_exercise(
             _wrong_form(names, places, given, reports, advice.nan(case))
             or _wrong_values(names, places, given, reports, partial(_causes, advice, case, levels))
             or _changed(reports)
-            or (wrong_means(book, "comm's collectives, not torch.distributed's own") if asked(case) else None)
+            or (_wrong_means(given, reports, book) if asked(case) else None)
             or (_too_much(case, given, reports, book, asked(case), advice) if case.look else None)
         )
         return f"{case}: {found}" if found else None
@@ -259,6 +259,14 @@ def _causes(advice: Advice, case: _Case, levels: Mapping[str, Level], name: str)
 def _changed(reports: Sequence[Report]) -> str | None:
     changed = [rank for rank, report in enumerate(reports) if report.changed]
     return f"right values, but what rank {changed[0]} was given is overwritten: work on a copy" if changed else None
+
+
+def _wrong_means(given: Parts, reports: Sequence[Report], book: Ledger) -> str | None:
+    """What is said if nothing was sent: past the ledger, or because every rank did everything."""
+    too_many = given.multiplications and min(report.multiplications for report in reports) > given.multiplications
+    if book.world_size > 1 and not book.events and too_many:
+        return "right values, but every rank did the whole work: so nothing had to be sent, and nothing was saved"
+    return wrong_means(book, "comm's collectives, not torch.distributed's own")
 
 
 def _too_much(
