@@ -19,7 +19,7 @@ _CELL, _GAP, _PITCH = 0.235, 0.03, 1.92  # inches: a number, between numbers, fr
 _TALL = SIZES[0] * _CELL
 _WHOLE = {"column": "all_gather", "row": "all_reduce"}  # what makes a matrix's output whole
 _MADE = {"column": "finished", "row": "terms"}
-_SUBTITLE = "y = W₂ GELU(W₁ x + b₁) + b₂;  coloured: what a rank has;  two colours: a sum over both"
+_SUBTITLE = "y = W₂ GELU(W₁ x + b₁) + b₂;  colour: one rank's;  grey: the same on both;  two colours: a sum"
 _X, _W1, _AFTER, _W2, _END = 1.5, 2.05, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what GELU reads, W₂ and y
 _PRODUCTS: Mapping[Cut, tuple[float, float]] = {"column": (4.13, 8.1), "row": (3.78, 7.68)}  # of W₁ x and W₂ h
 _BIASES = (4.82, 8.74)  # where it is added to a sum, behind the bar
@@ -152,9 +152,12 @@ def _draw_table(page: Axes, left: float, top: float, table: _Table, rank: int, n
 
 
 def _draw_bias(page: Axes, left: float, top: float, table: _Table, rank: int, name: str, behind: float | None) -> None:
-    """A matrix's bias: beside it, or, where its product is a term, behind the bar, so that it counts once."""
+    """A matrix's bias: beside it, or, where its product is a term, behind the bar, so that it counts once.
+
+    Whole, it is the same on all ranks.
+    """
     rows, columns = table.shape
-    y, hue = top + (_TALL - rows * _CELL) / 2, style.rank_hue(rank)
+    y, hue = top + (_TALL - rows * _CELL) / 2, style.rank_hue(rank) if len(table.bias) < rows else style.SOFT
     x = left + columns * _CELL + 0.12 if behind is None else behind
     for row in range(rows):
         _draw_cell(page, x, y + row * _CELL, hue if row in table.bias else "")

@@ -3,7 +3,7 @@
 #
 # In lesson 04 we cut a model between its layers. Take the largest Llama and cut it as finely as that goes: Llama 3.1 405B has 126 layers, so give 126 GPUs one layer each. Then ask a simple question. Does one layer fit into one GPU?
 #
-# Weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->, and an H100 has 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows it for three lengths, with a single text in the pipeline.
+# At 16 bytes<!-- =16 --> a parameter, weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows it for three lengths, with a single text in the pipeline.
 
 # %% folded=true
 # %load_ext course_lib
@@ -36,7 +36,7 @@ from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import load_text
 from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
-from course_lib.units import GB, KiB
+from course_lib.units import GiB, KiB
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
 
 # %%
@@ -57,7 +57,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 #
 # A second thing hurts, and no picture of memory shows it. A text visits the 126 GPUs one after the other. While one works on it, the others wait, or work on other texts. So for **this** text all 126 together need as long as one GPU would.
 #
-# Both pains have one cure: let several GPUs work on the same layer, on the same text, at the same time. They have to share a matrix.
+# One cure helps against both: let several GPUs work on the same layer, on the same text, at the same time. They have to share a matrix.
 
 # %% [markdown]
 # In an hour you will be able to
@@ -73,7 +73,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # %% [markdown]
 # ## What is right
 #
-# Our object is the perceptron of 38 parameters that you know, with a GELU in the middle, as real models have it. The picture writes $f$ for the GELU.
+# Our object is the perceptron of 38 parameters that you know, with a GELU in the middle, as real models have it. The picture writes f where the GELU stands.
 #
 # $$y = W_2\,\text{GELU}(W_1 x + b_1) + b_2$$
 #
@@ -120,12 +120,12 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 # %% [markdown]
 # Read a row from left to right: it is what one rank does. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones. The second bar brings the outputs together.
 #
-# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Between its two matrices a model is at its widest: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
+# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Our toy is narrow there, but between these two matrices a real model is at its widest: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
 
 # %% [markdown]
 # ## Second attempt: by inputs first
 #
-# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added at once? A matrix times a sum is the sum of the products, so let each rank take its own term through all of $W_2$, and add only the outputs. They are few.
+# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? A matrix times a sum is the sum of the products, so let each rank take its own term through all of $W_2$, and add only the outputs. They are few.
 #
 # Try it twice, with the GELU and without.
 
@@ -155,7 +155,7 @@ viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs")
 # %% [markdown]
 # 1.91 where 0 is right. A GELU bends, and what bends the terms does not give the bent sum. So the terms have to be added **before** the GELU, and so has the bias. The picture shows it: the numbers that go into the GELU have two colours, they are sums. Each rank needs only two of them, so a reduce-scatter is enough.
 #
-# It sends as much as the all-gather did. We have won nothing, and the bar is still in the wide middle. But keep one thing from this attempt: a sum may be put off as long as nothing bends.
+# It sends as much as the all-gather did. The second bar now adds, which takes 2 numbers from each rank where it took 1. We have won nothing. But keep one thing from this attempt: a sum may be put off as long as nothing bends.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
@@ -205,6 +205,8 @@ print("bytes sent by each rank:", [ledger().bytes_sent(rank) for rank in range(2
 # ## And backward?
 #
 # Nobody has told the ranks how to go back. There are five gradients: of $W_2$, $b_2$, $W_1$, $b_1$, and of $x$, for which the layer before us waits. Take them one after the other, from the end, and ask each time: can a rank compute its part of this one alone? Which would you doubt?
+#
+# The cell takes the first output as the loss and prints, for one of the eight rows, the gradients of its six inputs.
 
 # %%
 copies = [inputs.clone().requires_grad_() for _ in range(2)]  # the x of each rank
@@ -218,9 +220,9 @@ for name, gradient in (("rank 0", copies[0].grad), ("rank 1", copies[1].grad), (
 print("their sum is one device's:", torch.allclose(copies[0].grad + copies[1].grad, x.grad))
 
 # %% [markdown]
-# The gradient of $y$ is known to both, since both have $y$. A sum passes it on unchanged to everything that was added, so each rank takes it for its own term. From there it finds its parts of $W_2$ and $W_1$ and their biases alone.
+# Both ranks have the same $y$, so both compute the same loss of it, and the same gradient of $y$. It is one loss, computed twice, so nothing is added up. A sum passes its gradient on unchanged, so each rank takes it for its own term. From there it finds its parts of $W_2$ and $W_1$ and their biases alone.
 #
-# Only $x$ is different. Above are one row's six gradients. The ranks disagree, and the first two lines add up to the third. It had to be so. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. So backward needs an all-reduce, where forward sent nothing.
+# Only $x$ is different: the first two lines add up to the third. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. So backward needs an all-reduce, where forward sent nothing.
 #
 # Where forward adds, backward only hands on. Where forward hands on, backward adds.
 
@@ -234,7 +236,7 @@ print("their sum is one device's:", torch.allclose(copies[0].grad + copies[1].gr
 # | $f$, `copy_to_region` | nothing | all-reduce |
 # | $g$, `reduce_from_region` | all-reduce | nothing |
 #
-# You write $f$ where the ranks begin to work on different parts, and $g$ where they end. In the code below, the second argument of `_applied` is what happens forward, the third what happens backward. `_same` hands on, and `self.summed` is an all-reduce. Last comes a whole row-parallel layer: it leaves its region by $g$, and adds its bias once.
+# A **region** is the stretch in which the ranks hold different things: $f$ is its door in, $g$ its door out. In the code below, the second argument of `_applied` is what happens forward, the third what happens backward. `_same` hands on, and `self.summed` is an all-reduce. Last comes a whole row-parallel layer: it leaves its region by $g$, and adds its bias once.
 
 # %%
 display(
@@ -246,11 +248,11 @@ display(
 # %% [markdown]
 # ## A whole layer
 #
-# A decoder layer has two blocks. The feed-forward block is our pair already: matrices into the wide middle, something that bends, a matrix back.
+# The feed-forward block of a decoder layer is our pair already. Llama has two matrices on the way in, gate and up. Both are cut by outputs, so that a rank can multiply its own numbers of the two.
 #
-# Attention looks different, until you remember its heads. Each head has queries, keys and values of its own, and no head looks at another. So give every rank some heads: $W_Q$, $W_K$ and $W_V$ by outputs, in whole heads. The softmax bends, but it stays within a head. At the end $W_O$ mixes the heads, and mixing is adding: cut it by inputs. It is the same pair again.
+# Attention has heads. No head looks at another, so give every rank some: $W_Q$, $W_K$ and $W_V$ by outputs, in whole heads. The softmax bends, but it stays within a head. At the end $W_O$ mixes the heads, and mixing is adding: cut it by inputs. In Llama a few query heads read one key head, and go to the same rank with it.
 #
-# Below, the technique `tensor()` cuts a small Llama for four ranks. The model itself knows nothing of ranks.
+# Below, `tensor()` cuts a small Llama for four ranks.
 
 # %%
 SMALL = ModelConfig(
@@ -313,27 +315,30 @@ print(*tensor_rows(SMALL, **sizes), sep="\n")
 sent, formula = ledger().of("all_reduce").bytes_sent(0), tensor_step(SMALL, **sizes).sent_bytes[0]
 print(f"rank 0 sent {sent:,} bytes, by the formula {formula:,}")
 assert sent == formula
+wider = [replace(SMALL, ffn_size=2 * SMALL.ffn_size, n_layers=n) for n in (2, 3)]
+two, three = (tensor_step(config, **sizes).sent_bytes[0] for config in wider)
+print(f"a layer with ffn_size twice as large: {(three - two) / KiB:.0f} KiB")
 
 # %% [markdown]
 # The list has every all-reduce of the step. Those of attention and feed-forward are our four, and the 2 before them counts the layers. The others belong to the two ends of the model: embedding, head and loss are cut along the vocabulary, and *Going deeper* shows how.
 #
-# Now read the formula again and look for the number of weights. It is not there! Data parallelism sends gradients, nearly two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same.
+# Now read the formula again and look for the number of weights. It is not there! Data parallelism sends gradients, nearly two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same: the last line says so.
 
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and wrote a backward by hand. The ladder says whether it is still the same training. One device and four ranks read the same text, and on each rung the largest difference is compared with what rounding in float64 allows.
+# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. The ladder says whether it is still the same training. One device and four ranks read the same text, and on each rung the largest difference is compared with what rounding in float64 allows.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# Read it from the foot up: the same output, the same gradient of every parameter, the same norm, the same weights after three steps, and so on, up to a run that was saved and loaded. Every dot is far to the left of the dashed line. What is left is the last bit of a number, because four ranks add in another order than one.
+# Read it from the foot up: the same output, the same gradient of every parameter, the same norm, the same weights after three steps, and so on, up to a run that was saved and loaded. Every dot is far to the left of the dashed line. What is left are the last few bits of a number, because four ranks add in another order than one.
 #
 # ## Measure: memory
 #
-# What did it bring? Each rank should hold a quarter, but not quite, because the norms are whole everywhere. The formula of `rank_parameters` knows nothing of the code that cuts.
+# What did it bring? Of four ranks each should hold a little more than a quarter, because the norms are whole everywhere. The formula of `rank_parameters` was written without the code that cuts, so the two can check each other.
 
 
 # %%
@@ -350,11 +355,13 @@ for p in (2, 4):
 # %% [markdown]
 # ## Measure: time
 #
-# Is it faster? That depends on the wire, so we ask the emulated clock, on which computing and messages are slept through.
+# Is it faster? We ask the emulated clock.
 #
-# A layer of Llama 3.1 8B over 2048 tokens, forward, takes one H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, at 40 %<!-- =40 --> of its peak and without the attention scores. On four GPUs each computes a quarter, and after both blocks all of them add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
+# A layer of Llama 3.1 8B over 2048 tokens, forward, takes one H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, at 40 %<!-- =40 --> of its peak, attention scores left out. On four GPUs each computes a quarter, and after both blocks all of them add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
 #
-# NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> between GPUs of a node of four, InfiniBand 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between nodes, and each of the ring's six steps also waits 3.4 µs<!-- =1e6 * NVLINK.alpha_s --> or 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. **Predict** for both how many times as fast as one GPU the four are.
+# NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour in a node of four, InfiniBand between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Each of the ring's six steps also waits 3.4 µs<!-- =1e6 * NVLINK.alpha_s --> or 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->.
+#
+# **Predict** for both how many times as fast the four are. A sum takes one and a half times its bytes over the wire, and six waits.
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -380,9 +387,9 @@ predict("times as fast, over InfiniBand", guess=None, answer=faster["four, Infin
 viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no real GPU; rank 0; the line is the end")
 
 # %% [markdown]
-# In both runs of four the blue bars, the computing, have shrunk to a quarter. Now compare the dark ones, the two sums. Over NVLink they cost less than the computing. Over InfiniBand they cost twice as much as it, and most of what three more GPUs could win is gone.
+# In both runs of four the blue bars, the computing, have shrunk to a quarter. Now compare the dark ones, the two sums. Over NVLink they cost less than the computing. Over InfiniBand they cost twice as much as the computing, and most of what three more GPUs could win is gone.
 #
-# Could we hide the sums, as lesson 03 did with its buckets? Backward has something to do meanwhile: it makes the weights' gradients while $f$ adds. Forward has nothing, because the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**, where the wires are fast.
+# Could we hide the sums, as lesson 03 did with its buckets? Backward has something to do meanwhile: it makes the weights' gradients while $f$ adds. Forward has next to nothing, because the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**, where the wires are fast.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -392,7 +399,7 @@ viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no r
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `"column"` in a plan | `ColwiseParallel()` | the result may also be gathered |
-# | `"row"` | `RowwiseParallel()` | the same one all-reduce |
+# | `"row"` | `RowwiseParallel()` | the same all-reduce; the script asks for `Shard(1)` and gets a reduce-scatter |
 # | `tensor()` | `parallelize_module(model, mesh, plan)` | weights become DTensors, which know their cut |
 # | `sequence_parallel=`, see *Going deeper* | `SequenceParallel()`, layouts `Shard(1)` | the plan says where the text is cut |
 # | the cut loss | `with loss_parallel():` | around loss and backward |
@@ -440,6 +447,7 @@ viz.plot_loss_curves(curves, title="Which of these runs are sound?")
 # **Predict** the number of sound runs. After your guess you see what the ladder says of each: the rung on which it falls, what it names there, and by how much that is off. Then close the page for a moment and say what the run does wrong, and in which line you would look.
 
 # %%
+hints = {}  # what the ladder would look at; print them if you are stuck
 predict("sound runs among A, B and C", guess=None, answer=list(exhibits.values()).count("sound"))
 for run, make in makers.items():
     try:
@@ -448,27 +456,27 @@ for run, make in makers.items():
     except NotEqual as error:
         what, _, way_out = str(error).split("; ", 2)
         print(f"run {run} falls on: {error.rung}")
-        for words in (what.partition(": ")[2], way_out):
-            print(fill(words, 110, initial_indent="    ", subsequent_indent="    "))
+        print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
+        hints[run] = way_out
 
 # %% [markdown]
-# The ladder says where and by how much; why is your part. Compare A's first step with its second; ask what C's named parameters share.
+# Why is your part. Compare A's first step with its second; ask what C's named parameters share.
 #
-# <details><summary>Run A</summary>Biases are born as zeros, and zero twice is still zero, so the first step was right. From then on A adds its biases <b>on each rank, before the sum</b>: the third attempt warned you. It was <a href="https://github.com/awslabs/slapo/issues/10">met in public</a>.</details>
+# <details><summary>Run A</summary>Biases are born as zeros, so the first step was right. From then on A adds its biases <b>on each rank, before the sum</b>: the third attempt warned you. It was <a href="https://github.com/awslabs/slapo/issues/10">met in public</a>.</details>
 #
-# <details><summary>Run C</summary>Each rank adds half of the bias, so the sum is right. But autograd halves the gradient as well, and nobody adds up the halves. Adam does not care, so the curve looks right. It was <a href="https://github.com/pytorch/torchtitan/pull/4332">met, too</a>.</details>
+# <details><summary>Run C</summary>Each rank adds half of the bias, so the sum is right. But autograd halves the gradient as well, and nobody adds up the halves. Adam hardly notices. Clipping does, since it sees a smaller norm, so after some steps the curve parts a little. It was <a href="https://github.com/pytorch/torchtitan/pull/4332">met, too</a>.</details>
 
 # %% [markdown]
 # ## When to use it
 #
-# | what hurts | take | over which wire |
+# | what hurts | take | where |
 # | --- | --- | --- |
 # | one layer, or its activations, do not fit | tensor parallelism | inside a node |
-# | one text has to be through sooner | tensor parallelism | inside a node |
+# | one text must be finished sooner | tensor parallelism | inside a node |
 # | the layers fit, the model does not | a pipeline, lesson 04 | between nodes: a cut carries little |
 # | all fits, there is too much text | data parallelism, lesson 03 | between nodes: it hides behind backward |
 #
-# How many ranks? At most as many as a node has GPUs, and as the model has heads. Each further rank makes the matrices thinner and the messages no smaller.
+# How many ranks? At most as many as a node has GPUs; and they must divide the key heads, 8 in every Llama 3.1. More ranks make thinner matrices, and no smaller messages.
 #
 # And the layer from the first page? Eight GPUs of a node share it now.
 
@@ -477,13 +485,13 @@ shared = {f"tp = {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# Two GPUs just hold it, and with eight there is room. All eight work on the same text at once, which no pipeline did. The blue part shrinks least: what lies between the pairs is whole on every GPU. *Going deeper* cuts that too.
+# Two GPUs just hold it, on paper. But the blue part is more than an eighth. What goes into the two norms and comes out is whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
 #
 # ## What still hurts
 #
-# Put the lessons together for the 405B. Eight GPUs share each layer, and sixteen such nodes are a pipeline, so 128 GPUs hold the model once. On Meta's 16,384 GPUs that would make 128 copies.
+# Eight GPUs share each layer of the 405B, and sixteen such nodes are a pipeline, so 128 GPUs hold it once. On Meta's 16,384 GPUs that makes 128 copies.
 #
-# If each GPU kept all Adam states of its part, it would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and 128 GPUs would keep the same ones. Why remember a number 128 times? Meta's GPUs did not. Module 06 begins there.
+# If each GPU kept all Adam states of its part, it would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, the same on 128 GPUs. Why remember it 128 times? Meta's GPUs did not; lesson 06 begins there. For texts as long as ours they also cut the text itself.
 
 # %%
 score()
@@ -494,15 +502,15 @@ score()
 # **Next:** the exercises `05_tensor_parallelism`.
 #
 # <details><summary>1. How could C add half of the bias on each rank and still have the right gradient?</summary>
-# Divide only what goes forward: <code>bias + (bias / p - bias).detach()</code>. Backward it counts whole.
+# <code>bias + (bias / p - bias).detach()</code>: backward it counts whole.
 # </details>
 #
 # <details><summary>2. You double the batch. What happens to the bytes of tensor parallelism, and of data parallelism?</summary>
-# The first double, since they are activations. The second stay, since they are gradients.
+# Activations double. Gradients stay.
 # </details>
 #
 # <details><summary>3. Somebody forgets every f. Which gradients are still right?</summary>
-# That of the head's matrix. The gradient of its input already needs a sum, since each rank's words give a term; so everything before it is wrong.
+# That of the head's matrix: each rank has the logits of its own words. But the gradient of its input already needs a sum, so everything before it is wrong.
 # </details>
 
 # %% [markdown]
@@ -514,7 +522,7 @@ score()
 #
 # Llama's head makes 128,256 numbers for each token. The head is cut by outputs, so each rank has the logits of its own words. For 8192 tokens, gathering them would bring 2.1 GB<!-- =128256 * 8192 * 2 / GB --> to every GPU. Is that needed?
 #
-# The loss of a token is $\log \sum_v e^{z_v} - z_{target}$. That is one sum over all words, and one logit, which some rank has. So the ranks exchange one number for each, and a third that comes first: the largest logit, without which $e^z$ may overflow.
+# The loss of a token is $\log \sum_v e^{z_v} - z_{target}$. That is one sum over all words, and one logit, which some rank has. So for each token the ranks exchange one number for the sum and one for the target's logit. A third comes first: the largest logit, without which $e^z$ may overflow.
 
 # %%
 logits = 3 * torch.randn(5, 12, generator=torch.Generator().manual_seed(1))  # 5 tokens, 12 words
@@ -530,11 +538,13 @@ for part, first in zip(parts, first_words, strict=True):
 print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goals, reduction="none")))
 
 # %% [markdown]
-# Three numbers for each token instead of 128,256. Backward needs none, since each rank knows the probabilities of its own words. The embedding is the mirror image: a rank has the rows of its words and gives zeros for the others, and one all-reduce brings every token its row.
+# Three numbers for each token instead of 128,256. Backward needs none. The embedding is the mirror image: a rank has the rows of its words and gives zeros for the others, and one all-reduce brings every token its row.
 #
 # ## Sequence parallelism
 #
 # Between the pairs all ranks still do the same: norms and additions, on the same activations, which all of them keep. But an all-reduce is a reduce-scatter and an all-gather. Stop in the middle, and each rank has some **positions** of the text. Do the norms and additions there, and gather where the next pair begins.
+#
+# Backward needs the gathered text again. `"keep"` holds on to it; `"regather"` gathers a second time.
 
 # %%
 for form in (None, "keep", "regather"):
@@ -544,12 +554,12 @@ for form in (None, "keep", "regather"):
     spread = ParallelConfig(tp=8, pp=126, sequence_parallel=form is not None)
     work = Work(sequence=131072, microbatch=1, keep_gathered=form == "keep")
     kept = gpu_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63).activations
-    print(f"{form!s:9} equal; {formula:,} bytes a step; a layer of the 405B keeps {kept / GB:.1f} GB on each of 8 GPUs")
+    print(
+        f"{form or 'without':9} equal; {formula:,} bytes a step; a layer of the 405B keeps {kept / GiB:.1f} GiB a GPU"
+    )
 
 # %% [markdown]
-# The first two send the same two halves. The second also adds up the norms' gradients, of which each rank finds a term. Forget that, and you have one more exhibit.
-#
-# `"keep"` holds on to the gathered text until backward. `"regather"` keeps its positions and gathers again for each block.
+# The first two send the same halves. The second has a few bytes more: of the norms' gradients each rank finds a term, from its own positions, and these are added up. Forget that, and you have one more exhibit.
 #
 # ## Fewer key heads than ranks
 #
@@ -573,9 +583,11 @@ report = assert_parallel_equals(few_alone, few_on_ranks, text, world_size=4, run
 print("equal to one device:", *report.deviations, sep="\n    ")
 
 # %% [markdown]
+# Read the first line so: cut into two halves, each kept on two ranks, and a rank finds a term of the gradient.
+#
 # ## A chain of matrices
 #
-# A talk on distributed training (K. Yuan, 2024) shows $y = W_3 W_2 W_1 x$ with two partitions: by outputs, inputs, inputs, and by outputs, outputs, inputs. Its slide says that each has its own cost, and leaves the costs to the listener. You can compute them now. Here $x$ is data and needs no gradient. Below is the number of bytes that the busiest rank sends, and then the best of all partitions in which no rank holds more than half of the weights.
+# A talk on distributed training (K. Yuan, 2024) shows $y = W_3 W_2 W_1 x$ with two partitions: by outputs, inputs, inputs, and by outputs, outputs, inputs. Its slide says that each has its own cost, and leaves the costs to the listener. You can compute them now; $x$ is data and needs no gradient. Below is what the busiest rank sends, and then the best partition in which no rank holds more than half of the weights. Each matrix may be cut by outputs, by inputs, or not at all.
 
 # %%
 widths = (8, 32, 8, 16)
@@ -594,10 +606,10 @@ print(f"\nthe best of {3**4} for four matrices:\n{search_chain(longer, tp=2, sam
 #
 # ## What DTensor does differently
 #
-# A DTensor carries its cut with it, and each operation works out which collective it needs. You write no $f$ and no $g$, but some collectives come as a surprise. Key heads are not copied.
+# A DTensor carries its cut with it, and each operation works out which collective it needs. You write no $f$ and no $g$. Key heads are not copied, so the number of ranks must divide theirs.
 #
 # ## On a GPU node and on a cluster
 #
-# The cells stay as they are; let ranks that share a layer sit in one node. Neither was run here.
+# Let ranks that share a layer sit in one node. Neither was run here.
 #
 # References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Llama team 2024; K. Yuan 2024, a lecture.

@@ -42,7 +42,10 @@ def test_the_svg_speaks_and_is_the_same_in_every_call(name):
 
 @pytest.mark.parametrize(("cuts", "each"), [*zip(PAIRS, (19, 20, 21, 20), strict=True)])
 def test_a_rank_s_parameters_are_counted_and_coloured(cuts, each):
-    """Beside them, in its colour: what its products give, and of what it sees afterwards what it made alone."""
+    """Beside them, in its colour: what its products give, and of what it sees afterwards what it made alone.
+
+    A bias that both ranks have whole has neither's colour.
+    """
     picture = plot_pair(*cuts)
     assert [text for text, _, _ in drawn_texts(picture.figure) if "of 38" in text] == [f"{each} of 38"] * 2
     boxes = [patch for patch in picture.figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
@@ -59,7 +62,8 @@ def test_a_rank_s_parameters_are_counted_and_coloured(cuts, each):
         ("row", "column"): 1 + 1,
         ("row", "row"): 0,  # sums only
     }[cuts]
-    assert len(cells) == each + made + seen
+    on_both = {("column", "row"): 2, ("row", "column"): 4, ("row", "row"): 2}.get(cuts, 0)
+    assert len(cells) == each + made + seen - on_both
 
 
 @pytest.mark.parametrize("cuts", PAIRS)
