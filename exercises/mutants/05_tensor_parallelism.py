@@ -210,6 +210,27 @@ WRONG["05.5", "edges"] = {
 
 # 05.6 ------------------------------------------------------------------------------------------------------------
 
+SHIFTED = "shifted.gather(-1, place).squeeze(-1) * mine"
+HOT = "mine.to(logits.dtype).unsqueeze(-1)"
+WRONG["05.5", "values"] |= {
+    "each rank subtracted a maximum of its own and put it back": {
+        LARGEST: "logits.amax(-1)",
+        SHIFTED: "logits.gather(-1, place).squeeze(-1) * mine",
+        "return total.log()": "return largest + total.log()",
+    },
+    "subtracted in the sum and not in the target's logit": {SHIFTED: "logits.gather(-1, place).squeeze(-1) * mine"},
+    "lost once from every rank": {SHIFTED: "logits.gather(-1, place).squeeze(-1) * mine - largest"},
+    "a softmax over this rank's words alone": {"powers / total.unsqueeze(-1)": "logits.softmax(-1)"},
+    "the gradient has no -1 at the target": {" - hot)": ")"},
+    "the gradient has a -1 on every rank": {HOT: "torch.ones_like(logits[..., :1])"},
+    "added the logit of a word of their own": {SHIFTED: "shifted.gather(-1, place).squeeze(-1)"},
+    "added the logit of their first word, and put a -1 there": {
+        SHIFTED: "shifted.gather(-1, place).squeeze(-1)",
+        HOT: "torch.ones_like(logits[..., :1])",
+    },
+    "words were counted from first + 1": {"width = logits.shape[-1]": "width, first = logits.shape[-1], first + 1"},
+}
+
 WRONG["05.6", "heads"] = {
     "kv heads were dealt out like cards": {
         "list(range(first, first + each))": "[rank % n_kv_heads] if copies > 1 else list(range(rank, n_kv_heads, p))"
@@ -236,6 +257,13 @@ WRONG["05.6", "norm"] = {
     "were the gradients added up first?": {"whole.square()": "gradient.square()"},
     "that is the square of the norm": {"squares.sqrt()": "squares"},
     "the others have other heads": {"squares.sqrt()": "whole.norm()"},
+    "the norms of the ranks' heads were added up": {
+        "whole.square().sum() / copies": "whole.norm() / copies",
+        "squares.sqrt()": "squares",
+    },
+    "in the group alone, which has copies": {
+        "comm.all_reduce(whole.square().sum() / copies)": "comm.all_reduce(gradient.square().sum(), group=group)"
+    },
     "each head was divided by its copies once too often": {".sum() / copies": ".sum() / copies**2"},
 }
 WRONG["05.6", "edges"] = {
@@ -245,6 +273,19 @@ WRONG["05.6", "edges"] = {
 }
 
 # 05.7 ------------------------------------------------------------------------------------------------------------
+
+
+def gathered_first(x, gain, w1, w2, gradient, length):
+    """Every rank normalises all positions; the same bytes travel."""
+    gain, w1, w2 = (each.clone().requires_grad_() for each in (gain, w1, w2))
+    whole = comm.all_gather(x, length=length).requires_grad_()
+    root = (whole.square().mean(-1, keepdim=True) + 1e-5) ** -0.5
+    term = F.gelu((whole * root * gain) @ w1.T) @ w2.T
+    y = x + comm.reduce_scatter(term)
+    of_sum = comm.all_gather(gradient, length=length)
+    back, gain_term, g1, g2 = torch.autograd.grad(term, (whole, gain, w1, w2), of_sum)
+    return y, comm.all_reduce(gain_term), g1, g2, comm.reduce_scatter(back) + gradient
+
 
 GAIN, OF_SUM = "comm.all_reduce(gain_term)", "comm.all_gather(gradient, length=length)"
 
@@ -273,6 +314,9 @@ WRONG["05.7", "calls"] = {
     "in forward one gather and one reduce-scatter, in backward the same again": {
         OF_SUM: f"comm.all_gather(x, length=length) * 0 + {OF_SUM}"
     },
+}
+WRONG["05.7", "calls"] |= {
+    "values right, but rank 0 normalises 8 positions, target 4: a norm looks at one position alone": gathered_first,
 }
 WRONG["05.7", "edges"] = {
     "3 ranks, 7 positions, 11 hidden features: ": {"(normed, length=length)": "(normed)"},
@@ -327,6 +371,13 @@ WRONG["05.10", "steps"] = {
     },
     "but rank 0 returned NoneType, not the loss as a number": {"return loss": "pass"},
     "right gradients, but the loss on rank 0 is": {"return loss": "return 2 * loss"},
+}
+SUMS = "            if p.shape == whole[name]:\n                comm.all_reduce_(p.grad)"
+WRONG["05.10", "steps"] |= {
+    "right gradients, but the course's trainer added them up, in local.partial_sums()": {
+        "super().compute_gradients(batch)": "Trainer.compute_gradients(self, batch)",
+        SUMS: "            pass",
+    },
 }
 WRONG["05.10", "edges"] = {
     "2 ranks, a small Llama with one kv head, 2 x 6 tokens: step 1: layers.0.attention.k_proj.weight on rank 0": {

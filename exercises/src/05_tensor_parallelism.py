@@ -359,7 +359,7 @@ print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V}
 # | `calls` | all-reduces of all layers together, without embedding, head and loss |
 # | `layer_sends` | bytes that each rank sends for one layer |
 # | `loss_numbers` | numbers in the all-reduces of the loss, all of them together |
-# | `gather_sends` | bytes that each rank would send if the logits were gathered on all ranks instead |
+# | `gather_sends` | bytes that each rank would send if the fp32 logits were gathered on all ranks instead |
 # | `spread_calls` | sequence parallelism, input kept: collectives of all layers together, without the norms' gradients |
 # | `spread_sends` | the same: bytes that each rank sends for one layer |
 # | `regather_sends` | sequence parallelism, input gathered again: bytes that each rank sends for one layer |
@@ -600,8 +600,9 @@ def gradients_of(trainer_class, world_size):
 # | `self.local.parameters` | this rank's parts of the parameters, by name |
 # | `self.shapes()` | the shapes of the whole parameters, by name |
 #
-# **Target:** the gradients and the loss of one device on every rank. One of the Llamas that the check trains has a single head of keys and
-# values, which every rank has then.
+# **Target:** the gradients and the loss of one device on every rank. The check trains two Llamas on 2 and 3 ranks. One has six heads of keys
+# and values, which are cut; the other has a single one, which every rank has then. The course's own `Trainer.compute_gradients` would do it, but
+# here you write the sum yourself, with `comm`, after `super().compute_gradients(batch)`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-10", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.checks import check
+from course_lib.checks.kit.gradients import differing
 
 
 def column_by_autograd(x, weight, bias, gradient):
@@ -56,12 +57,25 @@ def heads_by_division(n_heads, n_kv_heads, gradient, group):
     return queries, keys, whole, comm.all_reduce(squares).item() ** 0.5
 
 
+def spread_by_hand(x, gain, w1, w2, gradient, length):
+    """The norm written out."""
+    leaves = [each.clone().requires_grad_() for each in (x, gain, w1, w2)]
+    mine, gain, w1, w2 = leaves
+    normed = mine * (mine.square().mean(-1, keepdim=True) + 1e-5) ** -0.5 * gain
+    whole = comm.all_gather(normed.detach(), length=length).requires_grad_()
+    term = F.gelu(whole @ w1.T) @ w2.T
+    term.backward(comm.all_gather(gradient, length=length))
+    normed.backward(comm.reduce_scatter(whole.grad))
+    return x + comm.reduce_scatter(term), comm.all_reduce(gain.grad), w1.grad, w2.grad, mine.grad + gradient
+
+
 ANSWERS = {
     "05.2": column_by_autograd,
     "05.3": row_with_the_bias_on_one_rank,
     "05.4": feed_forward_by_hand,
     "05.5": loss_without_a_mask,
     "05.6": heads_by_division,
+    "05.7": spread_by_hand,
 }
 SOLUTIONS = {"05.2": "column_parallel", "05.3": "row_parallel", "05.4": "feed_forward"}
 
@@ -79,6 +93,13 @@ def test_the_first_levels_of_heads_ask_for_nothing_of_the_later_ones():
 
     assert [level.points for level in check("05.6", heads_alone).levels] == [1, 0, 0, 0]
     assert "the kv heads' gradient on rank 0: NoneType, not a tensor" in check("05.6", heads_alone).reason
+
+
+def test_only_what_ranks_must_have_alike_is_compared_among_them():
+    x, y, wrong = torch.eye(2), torch.ones(2, 2), torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    got = {(0, "w"): wrong, (1, "w"): wrong.T}
+    assert differing(got, {(0, "w"): x, (1, "w"): x}, (), {}).endswith(", and the ranks hold different ones")
+    assert differing(got, {(0, "w"): x, (1, "w"): y}, (), {}).endswith("reference")
 
 
 @pytest.mark.parametrize("exercise", SOLUTIONS)

@@ -60,13 +60,14 @@ def differing(got: Gradients, want: Gradients, causes: Causes, own: Gradients) -
         return f"{text} is still the gradient of its own share: it was not averaged"
     if (ratio := scale_of(found, right)) is not None:
         return f"{text} is {exactly(ratio)} the reference{because(ratio, causes)}"
-    return f"{text} {no_multiple(found, right)}{_on_the_others(got, place)}"
+    return f"{text} {no_multiple(found, right)}{_on_the_others(got, want, place)}"
 
 
-def _on_the_others(got: Gradients, place: Place) -> str:
-    """Of replicas, whether they hold the same."""
-    copies = [found for (_, name), found in got.items() if name == place[1]]
-    if len(copies) < 2:
+def _on_the_others(got: Gradients, want: Gradients, place: Place) -> str:
+    """Of what the ranks must have alike, whether they hold the same."""
+    ranks = [other for other in want if other[1] == place[1]]
+    if len(ranks) < 2 or not all(close(want[other], want[place]) for other in ranks):
         return ""
+    copies = [got.get(other) for other in ranks]
     alike = all(close(copy, got[place]) for copy in copies)
     return f", and {'all ranks hold the same' if alike else 'the ranks hold different ones'}"

@@ -95,7 +95,9 @@ _LEFT_IN_PARTS = hunt(
         "gradients_of(Trainer, 1) and gradients_of(Spread, 2) return the gradients by name. Count the names whose "
         "gradients differ.",
         "A norm's weight is whole on every rank, and each rank has normalised its own positions with it.",
-        "self.local.parameters holds this rank's parts by name and self.shapes() the whole shapes. Here a "
-        "parameter whose shape is the whole one is on every rank: comm.all_reduce_(p.grad) adds its terms up.",
+        "self.local.parameters holds this rank's parts by name and self.shapes() the whole shapes. The Llamas of the "
+        "check have one kv head or six, on 2 or 3 ranks. There a parameter is cut among all ranks, or its shape is the "
+        "whole one and every rank has it: comm.all_reduce_(p.grad) adds its terms up.",
     ),
+    own_sums=True,
 )

@@ -136,6 +136,15 @@ _HEADS = parts_exercise(
             *_share(*given)[:3],
             _share(*given)[2].norm(),
         ),
+        "the norms of the ranks' heads were added up: it is their squares that add up": lambda *given: (
+            *_share(*given)[:3],
+            comm.all_reduce(_share(*given)[2].norm() / max(1, dist.get_world_size() // given[1])),
+        ),
+        "the squares were added up in the group alone, which has copies of the same heads: the norm is of all kv "
+        "heads, so it takes all ranks": lambda *given: (
+            *_share(*given)[:3],
+            comm.all_reduce(given[2].square().sum(), group=given[3]).sqrt(),
+        ),
     },
     advice=Advice(
         causes={

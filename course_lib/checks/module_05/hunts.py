@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -34,6 +35,10 @@ _WORDS: Mapping[Kind, str] = {
     "llama": "a small Llama",
     "one kv head": "a small Llama with one kv head",
 }
+_COURSE_SUMS = (
+    "right gradients, but the course's trainer added them up, in local.partial_sums(), as its own compute_gradients "
+    "does. Call super().compute_gradients(batch), which is Spread's, and write the sum after it with comm"
+)
 _LLAMA = ModelConfig(
     name="small", hidden_size=12, n_layers=2, n_heads=6, n_kv_heads=6, ffn_size=10, vocab_size=17, tied=False
 )
@@ -75,10 +80,11 @@ class Step(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One rank: the diagnosis, or its steps."""
+    """One rank: the diagnosis, or its steps, and whether the course's trainer added up what lies on several ranks."""
 
     diagnosis: Any
     steps: list[Step]
+    course_sums: bool
 
 
 def hunt(
@@ -89,14 +95,17 @@ def hunt(
     causes: Sequence[Cause],
     levels: Mapping[str, Level],
     hints: tuple[str, ...],
+    own_sums: bool = False,
 ) -> ProbeExercise:
-    """An exercise in which a trainer is mended."""
+    """An exercise in which a trainer is mended; with `own_sums` the learner adds up what lies on several ranks."""
 
     def verdict(case: Hunt, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
         if case.diagnosis:
             reason = answer.why_wrong(reports[0].diagnosis)
         else:
             reason = _first_wrong(reports, possible(causes, case, levels))
+            if own_sums and not reason and any(report.course_sums for report in reports):
+                reason = _COURSE_SUMS
         return f"{case}: {reason}" if reason else None
 
     return ProbeExercise(
@@ -148,11 +157,13 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Report:
         model, config = _build(case, given.seed), TrainConfig(learning_rate=_RATE)
         alone, trainer = Trainer(copy.deepcopy(model), config), answer(model, config)
         if case.diagnosis:
-            return Report(trainer.diagnosis(), [])
-        found = []
+            return Report(trainer.diagnosis(), [], course_sums=False)
+        found, course_sums = [], False
         for batch in given.batches:
             right = alone.compute_gradients(batch)
-            loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
+            with patch.object(trainer.local, "partial_sums", wraps=trainer.local.partial_sums) as sums:
+                loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
+            course_sums |= sums.called
             got = {(rank, name): _copy(p.grad) for name, p in trainer.local.parameters.items()}
             whole = alone.gradients()
             want: dict[Place, Tensor | None] = {
@@ -161,7 +172,7 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Report:
             found.append(Step(got, want, loss, right))
             alone.update()
             trainer.update()
-    return Report(None, found)
+    return Report(None, found, course_sums)
 
 
 def _copy(x: Tensor | None) -> Tensor | None:

@@ -31,6 +31,7 @@ from course_lib.verify.numbers import number_of
 
 _FP64 = 8
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"}
+_ROOTS = {"sqrt", "rsqrt", "linalg_vector_norm", "_fused_rms_norm"}  # one for each row that is normalised
 
 
 class Asked(NamedTuple):
@@ -63,6 +64,7 @@ class Parts:
     terms: Sequence[Mapping[str, Tensor]] = ()  # by rank
     made: Callable[[], tuple[Any, ...]] = lambda: ()  # more arguments, made on the rank
     multiplications: int = 0  # that a rank needs in products of matrices; 0: any number
+    normalised: int = 0  # rows that a rank needs to normalise at once; 0: any number
 
 
 class Report(NamedTuple):
@@ -72,16 +74,18 @@ class Report(NamedTuple):
     together: str  # the type's name if there are not several results
     changed: bool  # an argument
     multiplications: int
+    normalised: int  # rows at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What is said besides slips: of each result's ratios, of what is no number, of bytes and calls, and of work."""
+    """What is said besides slips: of each result's ratios, of what is no number, of bytes and calls, work and norms."""
 
     causes: Mapping[str, Sequence[Cause]] = field(default_factory=dict)  # by name
     nan: Callable[[Any], str] = lambda case: ""  # of the case
     traffic: str | Callable[[Any, Counter[str]], str] = ""  # of the case, and how often each collective was called
     work: str = ""
+    norm: str = ""
 
 
 def parts_exercise(
@@ -152,12 +156,15 @@ def _drawn(draw: Callable[[Any, int], Parts]) -> Callable[[Any, int], Parts]:
     return inputs
 
 
-class _Products(TorchDispatchMode):
-    """Counts multiplications in products of matrices, autograd's too; PyTorch's own counter imports its compiler."""
+class _Work(TorchDispatchMode):
+    """Counts multiplications in products of matrices, autograd's too, and the rows of the largest norm.
+
+    PyTorch's own counter imports its compiler.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.multiplications = 0
+        self.multiplications = self.normalised = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -168,8 +175,12 @@ class _Products(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in _PRODUCTS:
+        name = func.overloadpacket.__name__
+        if name in _PRODUCTS:
             self.multiplications += result.numel() * args[-2].shape[-1]
+        if name in _ROOTS or (name == "pow" and args[1] in (0.5, -0.5)):
+            roots = result if isinstance(result, Tensor) else result[-1]
+            self.normalised = max(self.normalised, roots.numel())
         return result
 
 
@@ -180,17 +191,17 @@ def _attempt(function: Callable[..., Any], given: Parts) -> Report:
         arguments = [x.clone() if isinstance(x, Tensor) else x for x in mine]
         more = given.made()
         ledger.clear()
-        with _Products() as work:
+        with _Work() as work:
             result = function(*arguments, *more)
     kept = list(ledger.current())
     changed = any(isinstance(x, Tensor) and not torch.equal(x, y) for x, y in zip(mine, arguments, strict=True))
     ledger.clear()
     ledger.current().extend(kept)
     if not isinstance(result, tuple | list):
-        return Report((), type(result).__name__, changed, 0)
+        return Report((), type(result).__name__, changed, 0, 0)
     wanted = given.wanted[dist.get_rank()]
     found = [_tensor(x, wanted[place] if place < len(wanted) else None) for place, x in enumerate(result)]
-    return Report(tuple(found), "", changed, work.multiplications)
+    return Report(tuple(found), "", changed, work.multiplications, work.normalised)
 
 
 def _tensor(x: Any, like: Tensor | None) -> Tensor | str:
@@ -272,7 +283,7 @@ def _wrong_means(given: Parts, reports: Sequence[Report], book: Ledger) -> str |
 def _too_much(
     case: Any, given: Parts, reports: Sequence[Report], book: Ledger, asked: Sequence[Asked], advice: Advice
 ) -> str | None:
-    """Bytes of the busiest rank, calls, then products."""
+    """Bytes of the busiest rank, calls, products, then norms."""
     limits = [
         max(
             comm_time(
@@ -295,6 +306,9 @@ def _too_much(
         if given.multiplications and report.multiplications > given.multiplications:
             more = f"rank {rank} makes {report.multiplications} multiplications in its products"
             return f"values right, but {more}, target {given.multiplications}: {advice.work}"
+        if given.normalised and report.normalised > given.normalised:
+            more = f"rank {rank} normalises {plural(report.normalised, 'position')}"
+            return f"values right, but {more}, target {given.normalised}: {advice.norm}"
     return None
 
 

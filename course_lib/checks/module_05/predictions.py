@@ -77,10 +77,16 @@ _WHO_HAS_WHAT = NumberExercise(
             Ask("row_rows", "rows", lambda g: g.H, {
                 "row-parallel cuts the inputs, and a rank has a term of *every* output": lambda g: g.H // g.p,
                 "those are the inputs": lambda g: g.F,
+                "rows and columns changed places: nn.Linear(F, H) has a `weight` of H rows, whose columns are cut": (
+                    lambda g: g.F // g.p
+                ),
             }),
             Ask("row_columns", "columns", lambda g: g.F // g.p, {
                 "all of them? Then nothing is cut": lambda g: g.F,
                 "that is a cut of the outputs; `weight` is (H, F) here": lambda g: g.H // g.p,
+                "rows and columns changed places: nn.Linear(F, H) has a `weight` of F columns, which are cut": (
+                    lambda g: g.H
+                ),
             }),
         ), "right. Column and row are those of Megatron's Y = X A; torch's `weight` is A turned over"),
         "mlp": Group(2, (
@@ -104,6 +110,9 @@ _WHO_HAS_WHAT = NumberExercise(
             Ask("q_rows", "rows", lambda g: g.H // g.p, {
                 "those are heads; each has several rows": lambda g: g.heads // g.p,
                 "that is one head": lambda g: g.head,
+                "those are the heads of all ranks; a rank has some of them, and each has several rows": (
+                    lambda g: g.heads
+                ),
                 "q is cut by its outputs, by whole heads": lambda g: g.H,
             }),
             Ask("k_rows", "rows", lambda g: g.kv // g.p * g.head, {
@@ -236,12 +245,15 @@ _BYTES = NumberExercise(
                 "that is one of three: the maximum, the sum of powers, and the target's logit": lambda g: g.S,
                 "two? The maximum has to be exchanged before the powers are summed": lambda g: 2 * g.S,
                 "those are logits; they stay where they are": lambda g: g.S * g.V,
+                "that is for one token; the sequence has S of them": 3,
             }, collective=False),
             Ask("gather_sends", "bytes", lambda g: g.gather, {
                 "that is all-reduced; a ring's all-gather has one phase": lambda g: 2 * g.gather,
                 "all logits? A rank's own part need not come to it, and it passes on p-1 parts":
                     lambda g: FP32 * g.S * g.V,
                 "that counts numbers; one of fp32 has 4 bytes": lambda g: g.gather / FP32,
+                "2 bytes a number? The logits are fp32, of 4 bytes": lambda g: g.gather / 2,
+                "p-1 whole copies? A rank passes on p-1 *parts*": lambda g: g.p * g.gather,
                 "that is this rank's part once; it passes on p-1 parts": lambda g: FP32 * g.S * g.V / g.p,
             }, collective=False),
         ), "right. Three numbers for each token travel, where a gather would send a row of the vocabulary"),
@@ -267,6 +279,7 @@ _BYTES = NumberExercise(
                 "each layer has two norms, and there is one before the head": lambda g: g.L * g.H,
                 "there is one more norm, before the head": lambda g: 2 * g.L * g.H,
                 "that is one norm": lambda g: g.H,
+                "that is the number of norms; the weight of each has H numbers": lambda g: 2 * g.L + 1,
                 "one for each layer and the last one? A layer has two": lambda g: (g.L + 1) * g.H,
             }, collective=False),
         ), "right: not one byte more for the same sums, a quarter more if the input is not kept, and the norms"),

@@ -56,6 +56,7 @@ def _drawn(case: Spread, seed: int) -> Parts:
         wanted=[(out, g_gain, one, two, back) for out, one, two, back in wanted],
         terms=[{NAMES[1]: part.sum(0)} for part in cut(directions, p)],
         multiplications=6 * case.positions * case.hidden * -(-case.ffn // p),
+        normalised=-(-case.positions // p),
     )
 
 
@@ -119,18 +120,19 @@ _SPREAD = parts_exercise(
         causes={NAMES[1]: (AVERAGE,)},
         traffic=_by_all_reduce,
         work="two products forward and four backward are enough, each with this rank's part of a matrix",
+        norm="a norm looks at one position alone. Normalise this rank's positions first, and gather what comes out",
     ),
     levels={
         "values": Level(
             points=3,
             again=True,
             cases=(Spread(world_size=4), Spread(world_size=2)),
-            praise="the block of one device, with the norm on a p-th of the positions",
+            praise="the block of one device",
         ),
         "calls": Level(
             points=1,
             cases=(Spread(world_size=2, look=True), Spread(world_size=4, ffn=16, look=True)),
-            praise="the bytes of two all-reduces, in four halves, and one short vector more",
+            praise="the norm on a p-th of the positions, for the bytes of two all-reduces and one short vector",
         ),
         "edges": Level(
             points=1,

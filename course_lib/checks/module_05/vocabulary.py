@@ -73,16 +73,20 @@ def _loss_of_parts(
     total: Callable[[Tensor], Tensor] = comm.all_reduce,
     found: Callable[[Tensor], Tensor] = comm.all_reduce,
     here: Callable[[Tensor, int], Tensor] = lambda place, width: (place >= 0) & (place < width),
+    looked_up: Callable[[Tensor, int], Tensor] = torch.remainder,
+    term: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda logit, shift, mine: (logit - shift) * mine,
+    softmax: Callable[[Tensor, Tensor], Tensor] = lambda powers, everything: powers / everything.unsqueeze(-1),
+    marked: Callable[[Tensor], Tensor] = lambda mine: mine,
 ) -> tuple[Tensor, Tensor]:
     """Right, unless a part is chosen otherwise."""
     width, place = logits.shape[-1], targets - first
-    mine, place = here(place, width), place.remainder(width).unsqueeze(-1)
+    mine, place = here(place, width), looked_up(place, width).unsqueeze(-1)
     shift = largest(logits.amax(-1))
     powers = (logits - shift.unsqueeze(-1)).exp()
     everything = total(powers.sum(-1))
-    losses = everything.log() - found((logits.gather(-1, place).squeeze(-1) - shift) * mine)
-    hot = torch.zeros_like(logits).scatter_(-1, place, mine.to(logits.dtype).unsqueeze(-1))
-    return losses, (powers / everything.unsqueeze(-1) - hot) / targets.numel()
+    losses = everything.log() - found(term(logits.gather(-1, place).squeeze(-1), shift, mine))
+    hot = torch.zeros_like(logits).scatter_(-1, place, marked(mine).to(logits.dtype).unsqueeze(-1))
+    return losses, (softmax(powers, everything) - hot) / targets.numel()
 
 
 def _what_travels(case: Words, calls: Counter[str]) -> str:
@@ -95,6 +99,20 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
+def _first_word(place: Tensor, width: int) -> Tensor:
+    """Where the target is another rank's, this rank's first word."""
+    return place.where((place >= 0) & (place < width), 0)
+
+
+def _raw(logit: Tensor, shift: Tensor, mine: Tensor) -> Tensor:
+    return logit * mine
+
+
+def _with_own_maximum(logits: Tensor, targets: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    losses, gradient = _loss_of_parts(logits, targets, first, largest=_same, term=_raw)
+    return losses + logits.amax(-1), gradient
+
+
 _LOSS = parts_exercise(
     key="05.5",
     title="a loss without all logits",
@@ -105,14 +123,54 @@ _LOSS = parts_exercise(
         "each rank subtracted a maximum of its own, so the powers that were added up do not belong to one scale": (
             lambda *given: _loss_of_parts(*given, largest=_same)
         ),
+        "each rank subtracted a maximum of its own and put it back afterwards: the powers that were added up do not "
+        "belong to one scale": _with_own_maximum,
+        "the largest logit was subtracted in the sum and not in the target's logit: it drops out only if both lose it, "
+        "or if it is put back after the logarithm": lambda *given: _loss_of_parts(*given, term=_raw),
+        "every rank subtracted the largest logit in its term of the target's logit, also those that do not have the "
+        "target: it is lost once from every rank": (
+            lambda *given: _loss_of_parts(*given, term=lambda logit, shift, mine: logit * mine - shift)
+        ),
         "each rank divides by the sum over its own words: that is a softmax over a part of the vocabulary": (
             lambda *given: _loss_of_parts(*given, total=_same)
+        ),
+        "the losses are right, but the gradient has a softmax over this rank's words alone: it adds up to 1 on each "
+        "rank, where all ranks together should have 1": lambda *given: _loss_of_parts(
+            *given, softmax=lambda powers, everything: powers / powers.sum(-1, keepdim=True)
+        ),
+        "the losses are right, but the gradient has no -1 at the target: over all ranks its rows add up to more than "
+        "0": lambda *given: _loss_of_parts(*given, marked=torch.zeros_like),
+        "the losses are right, but the gradient has a -1 on every rank, also on those that do not have the target": (
+            lambda *given: _loss_of_parts(*given, looked_up=_first_word, marked=torch.ones_like)
         ),
         "only the rank that has the target knows its logit, and the others took 0 for it": (
             lambda *given: _loss_of_parts(*given, found=_same)
         ),
         "every rank looked the target up among its own words, also those that do not have it": (
             lambda *given: _loss_of_parts(*given, here=lambda place, width: torch.ones_like(place, dtype=torch.bool))
+        ),
+        "ranks that do not have the target added the logit of a word of their own: it is zero there": (
+            lambda *given: _loss_of_parts(*given, looked_up=_first_word, term=lambda logit, shift, mine: logit - shift)
+        ),
+        "ranks that do not have the target added the logit of their first word, and put a -1 there: both are zero "
+        "there": lambda *given: _loss_of_parts(
+            *given,
+            looked_up=_first_word,
+            term=lambda logit, shift, mine: logit - shift,
+            marked=torch.ones_like,
+        ),
+        "ranks that do not have the target added the logit of their nearest word, and put a -1 there: both are zero "
+        "there": lambda *given: _loss_of_parts(
+            *given,
+            looked_up=lambda place, width: place.clamp(0, width - 1),
+            term=lambda logit, shift, mine: logit - shift,
+            marked=torch.ones_like,
+        ),
+        "each rank's words were counted from first + 1. The first one is word number `first`, at place 0": (
+            lambda logits, targets, first: _loss_of_parts(logits, targets, first + 1)
+        ),
+        "each rank's words were counted from first - 1. The first one is word number `first`, at place 0": (
+            lambda logits, targets, first: _loss_of_parts(logits, targets, first - 1)
         ),
         "the last word of each rank was not taken for one of its own": (
             lambda *given: _loss_of_parts(*given, here=lambda place, width: (place >= 0) & (place < width - 1))
