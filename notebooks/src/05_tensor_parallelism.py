@@ -73,7 +73,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # %% [markdown]
 # ## What is right
 #
-# Our object is the perceptron of 38 parameters that you know, with a GELU in the middle, as real models have it. The picture writes f where the GELU stands.
+# Our object is the perceptron of 38 parameters that you know, with a GELU in the middle, which the picture calls f.
 #
 # $$y = W_2\,\text{GELU}(W_1 x + b_1) + b_2$$
 #
@@ -144,7 +144,7 @@ for name, bend in (("nothing", lambda numbers: numbers), ("a GELU", F.gelu)):
 # %% [markdown]
 # Without the GELU this idea is right. With it, the outputs are off, and nothing complained! What went wrong is small enough to do by hand.
 #
-# **Predict.** For one hidden number rank 0 has the term 2, and rank 1 has the term −2. One device adds them, gets 0, and GELU(0) is 0. Our two ranks take the GELU first and add afterwards. What do they get? A GELU leaves large positive numbers nearly as they are, and turns negative ones into nearly nothing.
+# **Predict.** For one hidden number rank 0 has the term 2, and rank 1 has the term −2. One device adds them, gets 0, and GELU(0) is 0. Our two ranks take the GELU first and add afterwards. What do they get? A GELU leaves 2 nearly as it is, and makes nearly nothing of −2.
 
 # %%
 terms = torch.tensor([2.0, -2.0])
@@ -153,9 +153,9 @@ print("each:", [round(number, 3) for number in F.gelu(terms).tolist()])
 viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs")
 
 # %% [markdown]
-# 1.91 where 0 is right. A GELU bends, and what bends the terms does not give the bent sum. So the terms have to be added **before** the GELU, and so has the bias. The picture shows it: the numbers that go into the GELU have two colours, they are sums. Each rank needs only two of them, so a reduce-scatter is enough.
+# 1.91 where 0 is right. A GELU bends: bend the terms and add them, and you get another number than if you add first and bend then. So the terms have to be added **before** the GELU, and so has the bias. In the picture what goes into the GELU has two colours: sums. Each rank needs only two of them, so a reduce-scatter is enough.
 #
-# It sends as much as the all-gather did. The second bar now adds, which takes 2 numbers from each rank where it took 1. We have won nothing. But keep one thing from this attempt: a sum may be put off as long as nothing bends.
+# It sends 2 numbers from each rank, as the all-gather did. But the second bar is now a sum, and costs 2 where handing round costs 1. That makes 4 instead of 3. Still, keep one thing from this attempt: a sum may be put off as long as nothing bends.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
@@ -220,9 +220,9 @@ for name, gradient in (("rank 0", copies[0].grad), ("rank 1", copies[1].grad), (
 print("their sum is one device's:", torch.allclose(copies[0].grad + copies[1].grad, x.grad))
 
 # %% [markdown]
-# Both ranks have the same $y$, so both compute the same loss of it, and the same gradient of $y$. It is one loss, computed twice, so nothing is added up. A sum passes its gradient on unchanged, so each rank takes it for its own term. From there it finds its parts of $W_2$ and $W_1$ and their biases alone.
+# Both ranks have the same $y$, so both compute the same loss, and the same gradient of $y$. Adding the two would count one loss twice. A sum hands its gradient unchanged to each of its terms, so each rank already has that of its own term. From there it needs nobody for its parts of $W_2$, $W_1$ and $b_1$, nor for $b_2$.
 #
-# Only $x$ is different: the first two lines add up to the third. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. So backward needs an all-reduce, where forward sent nothing.
+# Only $x$ differs: the first two lines add up to the third. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. So backward needs an all-reduce, where forward sent nothing.
 #
 # Where forward adds, backward only hands on. Where forward hands on, backward adds.
 
@@ -278,7 +278,7 @@ viz.plot_layout(first_layer, list(coordinates(layout.sizes)), title="One layer o
 # %% [markdown]
 # A box is the whole tensor, and the coloured part is what a rank holds. Where a rank has a band across, the matrix is cut by outputs: queries, keys, values, gate and up. Where it has a band from top to bottom, it is cut by inputs: `o_proj` and `down_proj`. The two norms are small and stand between the pairs, so every rank keeps them whole.
 #
-# **Predict.** How many all-reduces does one layer make in a training step, forward and backward together? Count the pairs.
+# **Predict.** How many all-reduces does one layer make in a training step, forward and backward together?
 
 
 # %%
@@ -320,7 +320,7 @@ two, three = (tensor_step(config, **sizes).sent_bytes[0] for config in wider)
 print(f"a layer with ffn_size twice as large: {(three - two) / KiB:.0f} KiB")
 
 # %% [markdown]
-# The list has every all-reduce of the step. Those of attention and feed-forward are our four, and the 2 before them counts the layers. The others belong to the two ends of the model: embedding, head and loss are cut along the vocabulary, and *Going deeper* shows how.
+# The list has every all-reduce of forward and backward. Those of attention and feed-forward are our four; `2 x` means once in each of the two layers. The others belong to the two ends of the model: embedding, head and loss are cut along the vocabulary, and *Going deeper* shows how.
 #
 # Now read the formula again and look for the number of weights. It is not there! Data parallelism sends gradients, nearly two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same: the last line says so.
 
@@ -361,7 +361,7 @@ for p in (2, 4):
 #
 # NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour in a node of four, InfiniBand between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Each of the ring's six steps also waits 3.4 µs<!-- =1e6 * NVLINK.alpha_s --> or 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->.
 #
-# **Predict** for both how many times as fast the four are. A sum takes one and a half times its bytes over the wire, and six waits.
+# **Predict** for both how many times as fast the four are. One sum takes one and a half times its bytes over the wire, and six waits.
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -389,7 +389,7 @@ viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no r
 # %% [markdown]
 # In both runs of four the blue bars, the computing, have shrunk to a quarter. Now compare the dark ones, the two sums. Over NVLink they cost less than the computing. Over InfiniBand they cost twice as much as the computing, and most of what three more GPUs could win is gone.
 #
-# Could we hide the sums, as lesson 03 did with its buckets? Backward has something to do meanwhile: it makes the weights' gradients while $f$ adds. Forward has next to nothing, because the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**, where the wires are fast.
+# So even over NVLink four GPUs are only 2.4 times as fast. Could we hide the sums, as lesson 03 did with its buckets? Backward has something to do meanwhile: it makes the weights' gradients while $f$ adds. Forward has next to nothing, because the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**, where the wires are fast.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -399,7 +399,7 @@ viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no r
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `"column"` in a plan | `ColwiseParallel()` | the result may also be gathered |
-# | `"row"` | `RowwiseParallel()` | the same all-reduce; the script asks for `Shard(1)` and gets a reduce-scatter |
+# | `"row"` | `RowwiseParallel()` | an all-reduce; with `output_layouts=Shard(1)`, as in the script, a reduce-scatter |
 # | `tensor()` | `parallelize_module(model, mesh, plan)` | weights become DTensors, which know their cut |
 # | `sequence_parallel=`, see *Going deeper* | `SequenceParallel()`, layouts `Shard(1)` | the plan says where the text is cut |
 # | the cut loss | `with loss_parallel():` | around loss and backward |
@@ -407,7 +407,7 @@ viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no r
 # %% [markdown]
 # ## Bug museum
 #
-# A small decoder of GPT's shape, with a bias on every matrix, reads Shakespeare on two ranks with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public.
+# A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public.
 #
 # Look at the curves first, and decide how many of the three are sound.
 
@@ -460,11 +460,11 @@ for run, make in makers.items():
         hints[run] = way_out
 
 # %% [markdown]
-# Why is your part. Compare A's first step with its second; ask what C's named parameters share.
+# The ladder says where. Finding out why is your part. A is right in its first step: what is special about biases then? On how many ranks is C's bias added?
 #
-# <details><summary>Run A</summary>Biases are born as zeros, so the first step was right. From then on A adds its biases <b>on each rank, before the sum</b>: the third attempt warned you. It was <a href="https://github.com/awslabs/slapo/issues/10">met in public</a>.</details>
+# <details><summary>Run A</summary>A adds these biases <b>on each rank, before the sum</b>, so each counts twice: the third attempt warned you. Biases are born as zeros, so the first step is still right. It was <a href="https://github.com/awslabs/slapo/issues/10">met in public</a>.</details>
 #
-# <details><summary>Run C</summary>Each rank adds half of the bias, so the sum is right. But autograd halves the gradient as well, and nobody adds up the halves. Adam hardly notices. Clipping does, since it sees a smaller norm, so after some steps the curve parts a little. It was <a href="https://github.com/pytorch/torchtitan/pull/4332">met, too</a>.</details>
+# <details><summary>Run C</summary>Each rank adds half of the bias, so the sum is right. But autograd halves the gradient as well, and nobody adds up the halves. Adam hardly notices. Clipping sees a smaller norm. It was <a href="https://github.com/pytorch/torchtitan/pull/4332">met, too</a>.</details>
 
 # %% [markdown]
 # ## When to use it
@@ -476,7 +476,7 @@ for run, make in makers.items():
 # | the layers fit, the model does not | a pipeline, lesson 04 | between nodes: a cut carries little |
 # | all fits, there is too much text | data parallelism, lesson 03 | between nodes: it hides behind backward |
 #
-# How many ranks? At most as many as a node has GPUs; and they must divide the key heads, 8 in every Llama 3.1. More ranks make thinner matrices, and no smaller messages.
+# How many ranks? At most as many as a node has GPUs, and best a number that divides the key heads, 8 in every Llama 3.1. More ranks make thinner matrices, and no smaller messages.
 #
 # And the layer from the first page? Eight GPUs of a node share it now.
 
@@ -485,13 +485,13 @@ shared = {f"tp = {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# Two GPUs just hold it, on paper. But the blue part is more than an eighth. What goes into the two norms and comes out is whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
+# Two GPUs just hold it, on paper. But on eight the activations are not an eighth. What goes into the two norms and comes out is whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
 #
 # ## What still hurts
 #
 # Eight GPUs share each layer of the 405B, and sixteen such nodes are a pipeline, so 128 GPUs hold it once. On Meta's 16,384 GPUs that makes 128 copies.
 #
-# If each GPU kept all Adam states of its part, it would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, the same on 128 GPUs. Why remember it 128 times? Meta's GPUs did not; lesson 06 begins there. For texts as long as ours they also cut the text itself.
+# If each GPU kept all Adam states of its part, they would take 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, the same on 128 GPUs. Why remember it 128 times? Meta's GPUs did not; lesson 06 begins there. For texts as long as ours they also cut the text itself.
 
 # %%
 score()
@@ -538,7 +538,7 @@ for part, first in zip(parts, first_words, strict=True):
 print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goals, reduction="none")))
 
 # %% [markdown]
-# Three numbers for each token instead of 128,256. Backward needs none. The embedding is the mirror image: a rank has the rows of its words and gives zeros for the others, and one all-reduce brings every token its row.
+# Three numbers for each token instead of 128,256. The loss needs none in backward. The embedding is the mirror image: a rank has the rows of its words and gives zeros for the others, and one all-reduce brings every token its row.
 #
 # ## Sequence parallelism
 #
@@ -559,7 +559,7 @@ for form in (None, "keep", "regather"):
     )
 
 # %% [markdown]
-# The first two send the same halves. The second has a few bytes more: of the norms' gradients each rank finds a term, from its own positions, and these are added up. Forget that, and you have one more exhibit.
+# The first two send the same: each all-reduce has become its two halves. The second has a few bytes more: of the norms' gradients each rank finds a term, from its own positions, and these are added up. Forget that, and you have one more exhibit.
 #
 # ## Fewer key heads than ranks
 #
