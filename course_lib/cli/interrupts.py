@@ -22,11 +22,6 @@ class Interrupt:
             self.heard = True
             raise KeyboardInterrupt
 
-    def repeat(self) -> None:
-        """Raise again what came where Python drops an exception, or what another rank's end was noticed before."""
-        if self.heard:
-            raise KeyboardInterrupt
-
 
 @contextmanager
 def heard_once() -> Iterator[Interrupt]:

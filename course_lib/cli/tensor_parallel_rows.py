@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -24,7 +24,7 @@ from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.tensor import write_table
 from course_lib.parallel.tensor_plan import plan_for
 from course_lib.parallel.tensor_styles import styles_of
-from course_lib.schedules import Schedule, make_schedule
+from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
@@ -38,47 +38,24 @@ _SIZES = [2, 2]  # of the stages: a layer, with the embedding or with the head
 _MICROBATCHES = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Degrees:
-    """How the ranks are laid out; `tp` neighbours share matrices."""
-
-    tp: int
-    dp: int = 1
-    pp: int = 1
-
-    def __str__(self) -> str:
-        sizes = {"dp": self.dp, "pp": self.pp, "tp": self.tp}
-        return " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
-
-    @property
-    def parallel(self) -> ParallelConfig:
-        """As the formulas take it."""
-        return ParallelConfig(tp=self.tp, dp=self.dp, pp=self.pp)
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """The pipeline's."""
-        return make_schedule("1f1b", self.pp, _MICROBATCHES) if self.pp > 1 else None
-
-
 def _tensor_parallel_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """All ranks share matrices; then half of them, as replicas and as stages."""
     if _MODEL.n_heads % world_size == 0 and world_size > 1:
-        yield _row(_Degrees(tp=world_size), text)
+        yield _row(ParallelConfig(tp=world_size), text)
     if world_size == 4:
-        yield _row(_Degrees(tp=2, dp=2), text)
-        yield _row(_Degrees(tp=2, pp=2), text)
+        yield _row(ParallelConfig(tp=2, dp=2), text)
+        yield _row(ParallelConfig(tp=2, pp=2), text)
 
 
-def _row(degrees: _Degrees, text: bytes) -> Row:
+def _row(degrees: ParallelConfig, text: bytes) -> Row:
     """Climb the verification ladder; compare the SGD run's traffic and memory with their formulas."""
     batches = Batches(text=text, batch_size=_SEQUENCES, sequence=_SEQUENCE)
-    world_size = degrees.parallel.world_size
+    world_size = degrees.world_size
     on_ranks = partial(_on_ranks, degrees=degrees)
     report = assert_parallel_equals(_alone, on_ranks, batches, world_size=world_size, steps=_STEPS, dtype=_DTYPE)
-    states = [rank_parameters(_MODEL, degrees.parallel, stage=stage).total for stage in range(degrees.pp)]
+    states = [rank_parameters(_MODEL, degrees, stage=stage).total for stage in range(degrees.pp)]
     return Row(
-        technique=f"tensor, {degrees}, {str(_DTYPE).removeprefix('torch.')}",
+        technique=f"tensor, {degrees.in_words}, {str(_DTYPE).removeprefix('torch.')}",
         world_size=world_size,
         deviation=report.max_deviation,
         tolerance=report.tolerance,
@@ -96,15 +73,15 @@ def _alone(config: TrainConfig) -> Trainer:
     return Trainer(Decoder(_MODEL), config)
 
 
-def _on_ranks(config: TrainConfig, degrees: _Degrees) -> Trainer:
+def _on_ranks(config: TrainConfig, degrees: ParallelConfig) -> Trainer:
     apply = [tensor()]
-    apply += [stages(degrees.schedule, sizes=_SIZES)] if degrees.schedule else []
+    apply += [stages(make_schedule("1f1b", degrees.pp, _MICROBATCHES), sizes=_SIZES)] if degrees.pp > 1 else []
     apply += [replicate()] if degrees.dp > 1 else []
     mesh = make_mesh(pp=degrees.pp, dp=degrees.dp, tp=degrees.tp)
     return Trainer(Decoder(_MODEL), config, mesh=mesh, apply=apply)
 
 
-def _traffic(degrees: _Degrees) -> Traffic:
+def _traffic(degrees: ParallelConfig) -> Traffic:
     """What each rank sends along every axis, added up."""
     shared = [Traffic.predicted(_among_sharers(degrees, stage)) for stage in range(degrees.pp)]
     others = {
@@ -120,7 +97,7 @@ def _traffic(degrees: _Degrees) -> Traffic:
     return Traffic(sent_bytes=sent, received_bytes=received, messages=messages)
 
 
-def _among_sharers(degrees: _Degrees, stage: int) -> list[CommTime]:
+def _among_sharers(degrees: ParallelConfig, stage: int) -> list[CommTime]:
     """Along tp: the whole model once, then every step the table's rows of what this stage has, and the norm."""
     tp, last = degrees.tp, stage == degrees.pp - 1
     weights = [parameter.numel() for parameter in Decoder(_MODEL).parameters()]
@@ -135,7 +112,7 @@ def _among_sharers(degrees: _Degrees, stage: int) -> list[CommTime]:
     return [ddp_wrapping([(weights, _DTYPE.itemsize)], world_size=tp), *[step, _number(tp)] * _STEPS]
 
 
-def _among_replicas(degrees: _Degrees) -> list[CommTime]:
+def _among_replicas(degrees: ParallelConfig) -> list[CommTime]:
     """Along dp: this rank's part of the model, in each step its gradients, and twice a row of numbers."""
     lengths, itemsize = _lengths(degrees.tp), _DTYPE.itemsize
     gather = partial(comm_time, "all_gather", "ring", world_size=degrees.dp, itemsize=8)
@@ -144,7 +121,7 @@ def _among_replicas(degrees: _Degrees) -> list[CommTime]:
     return [wrapping, *[step, *(gather(length=count * degrees.dp) for count in (2, 1))] * _STEPS]
 
 
-def _among_stages(degrees: _Degrees) -> list[CommTime]:
+def _among_stages(degrees: ParallelConfig) -> list[CommTime]:
     """Along pp: this rank's part of the model, in each step what passes the cut, the tied gradient, loss and norm."""
     itemsize, hidden = _DTYPE.itemsize, _MODEL.hidden_size
     step = pipeline_step(

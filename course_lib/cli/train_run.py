@@ -164,8 +164,7 @@ def _line_kept_open(live: bool) -> Iterator[None]:
 
 def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     """What is trained, how, and on what."""
-    degrees = " x ".join(f"{axis}={size}" for axis in ("pp", "dp", "tp") if (size := getattr(run.parallel, axis)) > 1)
-    where = f"{degrees} on {run.ranks} ranks" if degrees else "one device"
+    where = f"{run.parallel.in_words} on {run.ranks} ranks" if run.ranks > 1 else "one device"
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
         where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"

@@ -32,8 +32,7 @@ def train_under_torchrun(overrides: Sequence[str], interrupt: Interrupt) -> int:
     choice = devices.join_torchrun()
     watch(train_run.FIRST_STEP_S)
     try:
-        status, line = _attempt(overrides, choice)
-        interrupt.repeat()
+        status, line = _attempt(overrides, choice, interrupt)
     except KeyboardInterrupt as stop:
         if dist.get_rank() == 0:
             print(f"interrupted{stop}", file=sys.stderr, flush=True)
@@ -45,7 +44,7 @@ def train_under_torchrun(overrides: Sequence[str], interrupt: Interrupt) -> int:
     return 0
 
 
-def _attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
+def _attempt(overrides: Sequence[str], choice: Choice, interrupt: Interrupt) -> tuple[int, str]:
     """Train; return the exit status, and the line that explains one that is not 0."""
     first = dist.get_rank() == 0
     with ExitStack() as stack:
@@ -62,6 +61,8 @@ def _attempt(overrides: Sequence[str], choice: Choice) -> tuple[int, str]:
             if first:
                 print(train_folder.finish(run, steps, train_run.MEMORY[choice.device.type]), flush=True)
         except (ValueError, OSError, RuntimeError) as error:
+            if interrupt.heard:  # another rank's end was noticed first, or Python dropped the exception
+                raise KeyboardInterrupt(train_folder.kept(run)) from None
             return 1, f"{train_run.failure_line(error)}{train_folder.kept(run)}"
         except KeyboardInterrupt:
             raise KeyboardInterrupt(train_folder.kept(run)) from None

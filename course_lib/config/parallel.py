@@ -41,6 +41,25 @@ class ParallelConfig:
         """Ranks that hold the same part of the model, over which ZeRO shards: dp x cp."""
         return self.dp * self.cp
 
+    @property
+    def in_words(self) -> str:
+        """The degrees of the ranks' axes above 1."""
+        sizes = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
+        return " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1)
+
+    def check_heads(self, model: ModelConfig) -> None:
+        """Refuse ranks of which some would have more heads: kv heads fewer than ranks lie on equally many each.
+
+        Raises: ValueError naming the choices.
+        """
+        if model.n_heads % self.tp:
+            _refuse_divisor("tp", self.tp, "n_heads", model.n_heads)
+        kv, heads = model.n_kv_heads, model.n_heads
+        if kv % self.tp and self.tp % kv:
+            choices = [n for n in range(1, heads + 1) if heads % n == 0 and (kv % n == 0 or n % kv == 0)]
+            rule = f"of tp and n_kv_heads={kv} one divides the other"
+            _refuse(f"tp={self.tp}", rule, f"choose tp in {choices}")
+
     def check(self, model: ModelConfig, *, sequence: int | None = None) -> None:
         """Refuse what does not divide, and a sequence that the model has no positions for.
 
@@ -48,10 +67,10 @@ class ParallelConfig:
         """
         if sequence is not None:
             model.check_sequence(sequence)
-        for field in ("n_heads", "ffn_size", "shared_ffn_size", "dense_ffn_size"):
+        self.check_heads(model)
+        for field in ("ffn_size", "shared_ffn_size", "dense_ffn_size"):
             if (getattr(model, field) or 0) % self.tp:
                 _refuse_divisor("tp", self.tp, field, getattr(model, field))
-        _check_kv_heads(self.tp, model)
         if model.n_layers % self.pp:
             _refuse_divisor("pp", self.pp, "n_layers", model.n_layers)
         if model.n_experts % self.ep:
@@ -60,14 +79,6 @@ class ParallelConfig:
             _refuse_divisor("cp", self.cp, "sequence", sequence)
         if sequence is not None and self.sequence_parallel and sequence // self.cp % self.tp:
             _refuse_divisor("tp", self.tp, "sequence/cp", sequence // self.cp)
-
-
-def _check_kv_heads(tp: int, model: ModelConfig) -> None:
-    """Each rank has as many heads of keys and values as the others, or one that equally many have in common."""
-    kv, heads = model.n_kv_heads, model.n_heads
-    if kv % tp and tp % kv:
-        choices = [n for n in range(1, heads + 1) if heads % n == 0 and (kv % n == 0 or n % kv == 0)]
-        _refuse(f"tp={tp}", f"of tp and n_kv_heads={kv} one divides the other", f"choose tp in {choices}")
 
 
 def _refuse_divisor(degree: str, parts: int, whole: str, size: int) -> None:

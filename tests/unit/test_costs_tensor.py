@@ -177,7 +177,7 @@ def test_llama_8b_in_bf16():
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (LLAMA, {"tp": 3}, "kv_heads_on_rank: tp=3, n_heads=4, n_kv_heads=2; .*; choose tp in .1, 2, 4.$"),
+        (LLAMA, {"tp": 3}, "ParallelConfig: tp=3; tp divides n_heads=4; choose tp in .1, 2, 4.$"),
         (LLAMA, {"batch": 0}, "tensor_rows: batch=0; batch is positive; give batch >= 1$"),
         (GPT, {"sequence": 17}, "ModelConfig 'small GPT': sequence=17; "),
         (load_model("mixtral_8x7b"), {}, "tensor_rows: .*; choose a model without experts and latent$"),
@@ -207,8 +207,8 @@ def test_a_cache_of_keys_and_values():
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (LLAMA, {"tp": 8}, "kv_heads_on_rank: tp=8, "),
-        (LLAMA, {"tp": 0}, "kv_heads_on_rank: tp=0, "),
+        (LLAMA, {"tp": 8}, "ParallelConfig: tp=8; tp divides n_heads=4; "),
+        (LLAMA, {"tp": 0}, "ParallelConfig: tp=0; "),
         (LLAMA, {"itemsize": 0}, "kv_cache_bytes: itemsize=0; itemsize is positive; give itemsize >= 1$"),
         (load_model("deepseek_v2"), {}, "kv_cache_bytes: .*; it remembers a latent vector, not keys and values; "),
     ],

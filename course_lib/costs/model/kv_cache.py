@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.config import ModelConfig
+from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.errors import four_parts
 
 
@@ -28,10 +28,5 @@ def kv_heads_on_rank(config: ModelConfig, tp: int) -> int:
 
     Raises: ValueError unless all ranks get as many heads of queries, and as many of keys and values.
     """
-    kv, heads = config.n_kv_heads, config.n_heads
-    if tp < 1 or heads % tp or (kv % tp and tp % kv):
-        choices = [n for n in range(1, heads + 1) if heads % n == 0 and (kv % n == 0 or n % kv == 0)]
-        values = f"tp={tp}, n_heads={heads}, n_kv_heads={kv}"
-        rule = "tp divides n_heads, and of tp and n_kv_heads one divides the other"
-        raise ValueError(four_parts("kv_heads_on_rank", values, rule, f"choose tp in {choices}"))
-    return max(kv // tp, 1)
+    ParallelConfig(tp=tp).check_heads(config)
+    return max(config.n_kv_heads // tp, 1)
