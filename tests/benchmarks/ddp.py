@@ -6,14 +6,14 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
-import cloudpickle
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from all_reduce import slowest
-from measure import Comparison, Verdict, mean_ratio
+from measure import Comparison, Verdict, in_turn, mean_ratio
 from page import TIMES, TOKENS, Benchmark, gate_row, table, tokens_row
 from torch import nn
 
@@ -59,8 +59,7 @@ def compare() -> list[DdpCell]:
     import ddp
     import measure
 
-    for module in (all_reduce, ddp, measure):
-        cloudpickle.register_pickle_by_value(module)  # the ranks cannot import these files
+    measure.travel_along(all_reduce, ddp, measure)
     return [
         cell
         for world_size in WORLD_SIZES
@@ -108,12 +107,8 @@ def take_turns(sequence: int, rounds: int) -> tuple[int, dict[str, list[float]]]
         )
         steps = {who: stepper(wrapped, sequence) for who, wrapped in models.items()}
         buckets = check(models, steps)
-        seconds: dict[str, list[float]] = {who: [] for who in steps}
-        for turn in range(rounds + 1):  # the first warms up and is left out
-            for who in steps if turn % 2 else reversed(steps):
-                taken = timed(steps[who], group)
-                seconds[who] += [taken] if turn else []
-    return buckets, seconds
+        seconds = in_turn({who: partial(timed, step, group) for who, step in steps.items()}, rounds + 1)
+    return buckets, {who: taken[1:] for who, taken in seconds.items()}  # the first round warms up
 
 
 def stepper(model: nn.Module, sequence: int) -> Callable[[], None]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
+from types import ModuleType
+
+import cloudpickle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,3 +58,18 @@ def seconds_of(work: Callable[[], object], times: int = 1) -> float:
     for _ in range(times):
         work()
     return (time.perf_counter() - started) / times
+
+
+def in_turn(steps: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Each round's result of every step; every other round goes through them the other way round."""
+    found: dict[str, list[float]] = {who: [] for who in steps}
+    for turn in range(rounds):
+        for who in steps if turn % 2 else reversed(steps):
+            found[who].append(steps[who]())
+    return found
+
+
+def travel_along(*modules: ModuleType) -> None:
+    """Let ranks, which cannot import these files, be sent what they define."""
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)

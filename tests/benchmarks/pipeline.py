@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
-import cloudpickle
 import ddp
 import torch
 import torch.distributed as dist
 from all_reduce import slowest
-from measure import Comparison, Verdict, mean_ratio
+from measure import Comparison, Verdict, in_turn, mean_ratio
 from page import TIMES, TOKENS, Benchmark, gate_row, table, tokens_row
 from torch import Tensor, nn
 from torch.distributed import pipelining
@@ -98,8 +98,7 @@ def compare() -> list[PipelineCell]:
     import measure
     import pipeline
 
-    for module in (all_reduce, ddp, measure, pipeline):
-        cloudpickle.register_pickle_by_value(module)  # the ranks cannot import these files
+    measure.travel_along(all_reduce, ddp, measure, pipeline)
     return [
         cell
         for world_size in WORLD_SIZES
@@ -138,11 +137,7 @@ def take_turns(sequence: int, rounds: int) -> dict[str, list[float]]:
             steps[f"our {peer.ours}"] = our_step(peer, model, tokens, group)
             steps[f"their {peer.ours}"] = their_step(peer, model, tokens, group)
         check(model, steps)
-        seconds: dict[str, list[float]] = {who: [] for who in steps}
-        for turn in range(rounds):
-            for who in steps if turn % 2 else reversed(steps):
-                seconds[who].append(timed(steps[who], model, group))
-    return seconds
+        return in_turn({who: partial(timed, step, model, group) for who, step in steps.items()}, rounds)
 
 
 def own_stages(model: nn.Module, stages_per_rank: int) -> tuple[dict[int, nn.Module], int]:

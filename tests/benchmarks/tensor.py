@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
-import cloudpickle
 import ddp
 import pipeline
 import torch
 import torch.distributed as dist
 from all_reduce import slowest
-from measure import Comparison, Verdict, mean_ratio
+from measure import Comparison, Verdict, in_turn, mean_ratio
 from page import TIMES, TOKENS, Benchmark, gate_row, table, tokens_row
 from pipeline import ROUNDS, SEQUENCES, WORLD_SIZES, gradients, timed
 from torch import Tensor, nn
@@ -67,8 +67,7 @@ def compare() -> list[TensorCell]:
     import measure
     import tensor
 
-    for module in (all_reduce, ddp, measure, pipeline, tensor):
-        cloudpickle.register_pickle_by_value(module)  # the ranks cannot import these files
+    measure.travel_along(all_reduce, ddp, measure, pipeline, tensor)
     return [
         cell
         for world_size in WORLD_SIZES
@@ -105,12 +104,7 @@ def take_turns(sequence: int, rounds: int) -> dict[str, list[float]]:
         steps = {algorithm: our_step(copy.deepcopy(whole), tokens, group, algorithm) for algorithm in ALGORITHMS}
         steps["torch"] = their_step(copy.deepcopy(whole), tokens, group)
         check(steps)
-        seconds: dict[str, list[float]] = {who: [] for who in steps}
-        for turn in range(rounds):
-            for who in steps if turn % 2 else reversed(steps):
-                model, step = steps[who]
-                seconds[who].append(timed(step, model, group))
-    return seconds
+        return in_turn({who: partial(timed, step, model, group) for who, (model, step) in steps.items()}, rounds)
 
 
 Steps = tuple[nn.Module, Callable[[], None]]

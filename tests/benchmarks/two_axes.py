@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
-import cloudpickle
 import ddp
 import pipeline
 import torch
 import torch.distributed as dist
 from all_reduce import slowest
-from measure import Comparison, Verdict, mean_ratio
+from measure import Comparison, Verdict, in_turn, mean_ratio
 from page import TIMES, TOKENS, Benchmark, gate_row, table, tokens_row
 from pipeline import MODEL, ROUNDS, ROWS, SEQUENCES, gradients, timed
 from torch import Tensor, nn
@@ -58,8 +58,7 @@ def compare() -> list[TwoAxesCell]:
     import measure
     import two_axes
 
-    for module in (all_reduce, ddp, measure, pipeline, two_axes):
-        cloudpickle.register_pickle_by_value(module)  # the ranks cannot import these files
+    measure.travel_along(all_reduce, ddp, measure, pipeline, two_axes)
     return [cell for sequence in SEQUENCES for cell in compare_at(sequence, ROUNDS)]
 
 
@@ -99,12 +98,9 @@ def take_turns(sequence: int, rounds: int) -> dict[str, list[float]]:
             steps[f"our {name}"] = our_step(name, model, tokens, shapes, pp, dp)
             steps[f"their {name}"] = their_step(name, models["their"], tokens, pp)
         check(models, steps)
-        seconds: dict[str, list[float]] = {who: [] for who in steps}
         everyone = dist.new_group()
-        for turn in range(rounds):
-            for who in steps if turn % 2 else reversed(steps):
-                seconds[who].append(timed(steps[who], models[who.split()[0]], everyone))
-    return seconds
+        turns = {who: partial(timed, step, models[who.split()[0]], everyone) for who, step in steps.items()}
+        return in_turn(turns, rounds)
 
 
 def our_step(
