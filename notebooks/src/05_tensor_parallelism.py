@@ -334,7 +334,7 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# Read it from the foot up: the same output, the same gradient of every parameter, the same norm, the same weights after three steps, and so on, up to a run that was saved and loaded. Every dot is far to the left of the dashed line. What is left are the last few bits of a number, because four ranks add in another order than one.
+# Read it from the foot up. The output is the same, and so are the gradient of every parameter, its norm and the weights after three steps. The last rung is a run that was saved and loaded. Every dot is far to the left of the dashed line. What is left are the last few bits of a number, because four ranks add in another order than one.
 #
 # ## Measure: memory
 #
