@@ -1,6 +1,8 @@
-"""The text on which the museum's bugs are looked at."""
+"""The text on which the museum's bugs are looked at, and how tightly gradients are clipped meanwhile."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -8,6 +10,7 @@ from course_lib.training.batches import Batches
 
 LETTERS = 16
 SEQUENCE = 16
+MAX_NORM = 0.2  # below every gradient's norm, so that clipping acts in each step
 
 
 def chain(length):
@@ -21,3 +24,8 @@ def chain(length):
 
 
 BATCHES = Batches(text=chain(SEQUENCE * 32 * 16), batch_size=32, sequence=SEQUENCE)
+
+
+def tight(config):
+    """The same configuration with that limit, if it has one."""
+    return config if config.max_norm is None else replace(config, max_norm=MAX_NORM)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from museum_data import BATCHES, LETTERS
+from museum_data import BATCHES, LETTERS, MAX_NORM, tight
 from pipeline_models import staged
 
 from course_lib.config import ModelConfig
@@ -20,7 +20,6 @@ from course_lib.verify.museum import PIPELINE_BUGS, curve_alone, curve_on_ranks,
 WORLD_SIZE = 2
 MICROBATCHES = 4
 STEPS = 64
-MAX_NORM = 0.2  # below every gradient's norm, so that clipping acts in each step
 MODEL = ModelConfig(
     name="reader",
     hidden_size=16,
@@ -31,10 +30,6 @@ MODEL = ModelConfig(
     vocab_size=LETTERS,
     tied=True,
 )
-
-
-def tight(config):
-    return config if config.max_norm is None else replace(config, max_norm=MAX_NORM)
 
 
 def alone(config):

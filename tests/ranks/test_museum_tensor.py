@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
-from museum_data import BATCHES, LETTERS, SEQUENCE
+from museum_data import BATCHES, LETTERS, MAX_NORM, SEQUENCE, tight
 
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
@@ -18,7 +17,6 @@ from course_lib.verify.museum import TENSOR_BUGS, curve_alone, curve_on_ranks, l
 
 WORLD_SIZE = 2
 STEPS = 40
-MAX_NORM = 0.2  # below every gradient's norm, so that clipping acts in each step
 MODEL = ModelConfig(
     name="writer",
     hidden_size=16,
@@ -34,10 +32,6 @@ MODEL = ModelConfig(
     gated_ffn=False,
     biases=("qkv", "attention_output", "ffn"),
 )
-
-
-def tight(config):
-    return config if config.max_norm is None else replace(config, max_norm=MAX_NORM)
 
 
 def alone(config):
