@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ class Ends:
     whole: Callable[[Tensor], Tensor] = _unchanged  # the output, of what the model gave on this rank
     boundary: Callable[[Tensor], Tensor] = _unchanged  # this rank's part of what one stage hands to the next
     told: Callable[[Tensor], None] = lambda inputs: None  # hears of the inputs before each forward
+    around: Callable[[], AbstractContextManager[object]] = nullcontext  # forward and backward of a batch
 
 
 class Engine:

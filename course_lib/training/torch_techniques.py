@@ -150,5 +150,5 @@ def _compute_loss_of_parts(setup: Setup) -> None:
         found: Tensor = logits.full_tensor()
         return found
 
-    setup.engine.ends.loss, setup.engine.ends.whole = loss, whole
-    setup.engine.run = loss_parallel()(setup.engine.run)  # type: ignore[method-assign]
+    ends = setup.engine.ends
+    ends.loss, ends.whole, ends.around = loss, whole, loss_parallel

@@ -100,7 +100,7 @@ class Trainer:
             summed += one.item()
             return one * weight
 
-        with self.local.partial_sums():
+        with self.local.partial_sums(), self.engine.ends.around():
             self.engine.run([inputs for inputs, _ in parts], loss)
         return self.mean_loss(summed, sum(targets))
 
