@@ -11,6 +11,7 @@ from course_lib.errors import four_parts
 
 # How ranks share y = W x: each has all of W, rows of it and so of y ("out"), or columns of it and so of x ("in").
 MatrixCut = Literal["replicated", "out", "in"]
+TRANSPOSED: dict[MatrixCut, MatrixCut] = {"replicated": "replicated", "out": "in", "in": "out"}  # of its transpose
 
 
 def split_sizes(length: int, parts: int) -> tuple[int, ...]:

@@ -11,9 +11,7 @@ from torch.distributed import ProcessGroup
 from course_lib import comm
 from course_lib.comm.call import resolve
 from course_lib.errors import four_parts
-from course_lib.split import MatrixCut
-
-_TRANSPOSED: dict[MatrixCut, MatrixCut] = {"replicated": "replicated", "out": "in", "in": "out"}
+from course_lib.split import TRANSPOSED, MatrixCut
 
 
 class Chain:
@@ -58,7 +56,7 @@ class Chain:
         The way back is the chain of transposed matrices, and what each of them reads is the gradient of the product.
         """
         matrices = [weight.T for weight in reversed(self.weights)]
-        cuts = [_TRANSPOSED[cut] for cut in reversed(self.cuts)]
+        cuts = [TRANSPOSED[cut] for cut in reversed(self.cuts)]
         found = self._pass(matrices, cuts, self.widths[::-1], gradient)
         of_products = [next(found) for _ in matrices][::-1]
         self.gradients = [g @ x.T for g, x in zip(of_products, self._inputs, strict=True)]

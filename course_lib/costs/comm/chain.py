@@ -25,7 +25,7 @@ from typing import Literal, get_args
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.errors import four_parts
-from course_lib.split import MatrixCut, split_sizes
+from course_lib.split import TRANSPOSED, MatrixCut, split_sizes
 
 Operation = Literal["nothing", "slice", "all_gather", "all_reduce", "reduce_scatter"]
 _READ: dict[MatrixCut, str] = {"replicated": "whole", "out": "whole", "in": "cut"}
@@ -38,7 +38,6 @@ _BETWEEN: dict[tuple[str, str], Operation] = {
     ("parts", "whole"): "all_reduce",
     ("parts", "cut"): "reduce_scatter",
 }
-_TRANSPOSED: dict[MatrixCut, MatrixCut] = {"replicated": "replicated", "out": "in", "in": "out"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +107,7 @@ def chain_partition(
     """
     _check(widths, cuts, tp, samples)
     forward = _operations(cuts)
-    backward = _operations([_TRANSPOSED[cut] for cut in reversed(cuts)])[::-1]
+    backward = _operations([TRANSPOSED[cut] for cut in reversed(cuts)])[::-1]
     if not input_gradient:
         backward[0] = "nothing"
 
