@@ -164,7 +164,7 @@ viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs")
 #
 # Now each rank gets a term of each output. Nothing bends after $W_2$, so one sum is enough. And $b_2$? Added by both ranks, it would be in the sum twice. So we add it after the sum.
 #
-# **Predict.** For one row, each rank sent 3 numbers in the first attempt, and 4 in the second. How many now?
+# **Predict.** For one row, each rank sent 3<!-- =chain_partition((6, 4, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 4<!-- =chain_partition((6, 4, 2), ("in", "in"), tp=2).forward.sent_bytes[0] // 4 --> in the second. How many now?
 
 # %%
 terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
@@ -389,7 +389,7 @@ viz.plot_overlap(runs, title="One layer forward", subtitle="emulated clock, no r
 # %% [markdown]
 # In both runs of four the blue bars, the computing, have shrunk to a quarter. Now compare the dark ones, the two sums. Over NVLink they cost less than the computing. Over InfiniBand they cost twice as much as the computing, and most of what three more GPUs could win is gone.
 #
-# So even over NVLink four GPUs are only 2.4 times as fast. Could we hide the sums, as lesson 03 did with its buckets? Backward has something to do meanwhile: it makes the weights' gradients while $f$ adds. Forward has next to nothing, because the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**, where the wires are fast.
+# So even over NVLink four GPUs are far from four times as fast. Could we hide the sums, as lesson 03 did with its buckets? Backward has something to do meanwhile: it makes the weights' gradients while $f$ adds. Forward has next to nothing, because the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**, where the wires are fast.
 
 # %% [markdown]
 # ## In PyTorch alone
