@@ -27,8 +27,8 @@ _MEET_S = 5.0  # how long a rank that failed waits for the others
 T = TypeVar("T")
 
 
-def train_under_torchrun(overrides: Sequence[str], interrupt: Interrupt) -> int:
-    """Train as one of torchrun's ranks; return 0, or end the process with 1 or 2 after a line of the first rank."""
+def train_under_torchrun(overrides: Sequence[str], interrupt: Interrupt) -> NoReturn:
+    """Train as one of torchrun's ranks, and end the process: with 0, or with 1 or 2 after a line of the first rank."""
     choice = devices.join_torchrun()
     watch(train_run.FIRST_STEP_S)
     try:
@@ -41,7 +41,9 @@ def train_under_torchrun(overrides: Sequence[str], interrupt: Interrupt) -> int:
         _leave(status, line)
     dist.barrier()  # a rank that leaves early would abort the others' teardown
     dist.destroy_process_group()
-    return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads may still let go of tensors, for which an interpreter that is ending aborts them
 
 
 def _attempt(overrides: Sequence[str], choice: Choice, interrupt: Interrupt) -> tuple[int, str]:

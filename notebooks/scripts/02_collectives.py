@@ -51,6 +51,7 @@ def main() -> None:
 
     if rank == 0:
         print(f"{p} ranks agree: all-reduce, reduce-scatter, all-gather, async_op, broadcast, two groups")
+    dist.barrier()  # who leaves first would cut the connections of those who still work
     dist.destroy_process_group()
 
 
