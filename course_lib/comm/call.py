@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from course_lib.comm import background
+from course_lib.comm import background, rooms
 from course_lib.errors import four_parts
 
 _counts: dict[str, int] = {}
@@ -25,6 +25,7 @@ def start_cell(number: int) -> None:
     _cell = number % _CELLS
     _counts.clear()
     background.start_afresh()
+    rooms.forget()
 
 
 def set_default_group(group: ProcessGroup) -> None:

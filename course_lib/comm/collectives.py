@@ -104,7 +104,13 @@ def _all_reduce(x: Tensor, op: Op, algorithm: str, port: Port, node_size: int | 
         hierarchical.all_reduce(flat, port, COMBINE[op], node_size or port.size)
     else:
         _ALL_REDUCE[algorithm](flat, port, COMBINE[op])
-    return finish(x, op, port.size)
+    return _ended(x, op, port)
+
+
+def _ended(result: Tensor, op: Op, port: Port) -> Tensor:
+    """What a call gives that reduces, and the end of it."""
+    port.close()
+    return finish(result, op, port.size)
 
 
 def reduce_scatter(
@@ -118,9 +124,9 @@ def reduce_scatter(
     if algorithm == NATIVE:
         with port.native(x):
             return native.reduce_scatter(x.detach(), op, port.group)
-    chunks = x.detach().clone().tensor_split(port.size)
+    chunks = port.room(x).copy_(x.detach()).tensor_split(port.size)
     _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
-    return finish(chunks[port.rank].clone(), op, port.size)
+    return _ended(chunks[port.rank].clone(), op, port)
 
 
 def all_gather(
@@ -171,7 +177,7 @@ def reduce(
             native.reduce(result, root, op, port.group)
     else:
         _ROOTED[algorithm].reduce(result, root, port, COMBINE[op])
-        finish(result, op, port.size)
+        _ended(result, op, port)
     return result if port.rank == root else None
 
 

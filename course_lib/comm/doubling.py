@@ -6,7 +6,6 @@ result back at the end ("fold-in"). Sources: Thakur, Rabenseifner & Gropp 2005, 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from course_lib.comm.p2p import Port
@@ -18,7 +17,7 @@ def recursive_doubling(x: Tensor, port: Port, combine: Combine) -> None:
 
     Cost: M log2 p bytes sent, log2 p steps.
     """
-    q, inbox = _power_of_two(port.size), torch.empty_like(x)
+    q, inbox = _power_of_two(port.size), port.room(x)
     if _fold_in(x, inbox, q, port, combine):
         for distance in _distances(q):
             partner = port.rank ^ distance
@@ -32,7 +31,7 @@ def halving_doubling(x: Tensor, port: Port, combine: Combine) -> None:
 
     Cost: 2 (p - 1)/p M bytes sent as in the ring, but in 2 log2 p steps.
     """
-    q, inbox = _power_of_two(port.size), torch.empty_like(x)
+    q, inbox = _power_of_two(port.size), port.room(x)
     if _fold_in(x, inbox, q, port, combine):
         chunks = x.tensor_split(q)
         for distance in reversed(_distances(q)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from course_lib.comm.p2p import Port
@@ -23,7 +22,7 @@ def broadcast(x: Tensor, root: int, port: Port) -> None:
 def reduce(x: Tensor, root: int, port: Port, combine: Combine) -> None:
     """Sum every rank's `x` into the root's. Cost: the root receives (p - 1) M, one message after the other."""
     if port.rank == root:
-        inbox = torch.empty_like(x)
+        inbox = port.room(x)
         for peer in _others(root, port.size):
             port.recv(inbox, peer)
             combine(x, inbox)
@@ -66,7 +65,7 @@ def all_gather(chunks: Sequence[Tensor], port: Port) -> None:
 def reduce_scatter(chunks: Sequence[Tensor], port: Port, combine: Combine) -> None:
     """Send chunk j straight to rank j, and sum what comes for chunk r. Cost: M - chunk r sent, p - 1 steps."""
     r, p = port.rank, port.size
-    inbox = torch.empty_like(chunks[r])
+    inbox = port.room(chunks[r])
     for step in range(1, p):
         to, source = (r + step) % p, (r - step) % p
         port.exchange(chunks[to], to, inbox, source)

@@ -17,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.comm import background, clock, label, ledger
 from course_lib.comm import call as calls
+from course_lib.comm.rooms import Room, give_back, take
 from course_lib.comm.switches import active
 from course_lib.errors import four_parts
 
@@ -70,6 +71,7 @@ class Port:
         self._tag = calls.tag(call)
         self._recorded = active.ledger  # as it was when the call was made: a call in the background may run later
         self._last_arrival_s = 0.0
+        self._lent: list[Room] = []
 
     def subset(self, ranks: Sequence[int]) -> Port:
         """The same call among some of its ranks, this one included; they are counted from 0 in the given order."""
@@ -78,6 +80,19 @@ class Port:
         port._places = [self._places[rank] for rank in ranks]
         port._names = [self._names[rank] for rank in ranks]
         return port
+
+    def room(self, like: Tensor) -> Tensor:
+        """Memory like that of `like`, with any numbers in it, until the call ends."""
+        return self.rooms([like])[0]
+
+    def rooms(self, like: Sequence[Tensor]) -> list[Tensor]:
+        """Memory like that of each tensor, all of one dtype."""
+        self._lent.append(room := take(like))
+        return room.like(like)
+
+    def close(self) -> None:
+        """The call has ended well: its rooms are free for the next one."""
+        give_back(self._lent)
 
     def isend(self, x: Tensor, peer: int) -> Work:
         """Start sending `x` to `peer`. An empty tensor is no message."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from course_lib.comm.p2p import Port
@@ -20,7 +19,7 @@ def reduce_scatter(chunks: Sequence[Tensor], port: Port, combine: Combine) -> No
     Cost: M - chunk r bytes sent, p - 1 steps.
     """
     r, p = port.rank, port.size
-    inbox = [torch.empty_like(chunk) for chunk in chunks]
+    inbox = port.rooms(chunks)
     # A message whose receive is already posted need not ask whether it may come.
     arriving = [port.irecv(inbox[(r - step - 1) % p], (r - 1) % p) for step in range(1, p)]
     for step in range(1, p):

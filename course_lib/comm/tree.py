@@ -28,7 +28,7 @@ def broadcast(x: Tensor, root: int, port: Port) -> None:
 def reduce(x: Tensor, root: int, port: Port, combine: Combine) -> None:
     """Sum every rank's `x` into the root's: a broadcast read backwards. Cost: M to the parent."""
     parent, children = _neighbours(port.rank, port.size, root)
-    inbox = torch.empty_like(x)
+    inbox = port.room(x)
     for child in reversed(children):
         port.recv(inbox, child)
         combine(x, inbox)

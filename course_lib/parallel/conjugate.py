@@ -46,7 +46,7 @@ class _ReduceInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, operators: Operators) -> Tensor:
         ctx.mark_dirty(x)
-        return comm.all_reduce_(x, algorithm=operators.algorithm, group=operators.group)
+        return operators.summed_(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -107,9 +107,13 @@ class Operators:
         """The sum over the ranks."""
         return comm.all_reduce(x.contiguous(), algorithm=self.algorithm, group=self.group)
 
-    def largest(self, x: Tensor) -> Tensor:
-        """The maximum over the ranks, number by number."""
-        return comm.all_reduce(x.contiguous(), op=ReduceOp.MAX, algorithm=self.algorithm, group=self.group)
+    def summed_(self, x: Tensor) -> Tensor:
+        """The same in place."""
+        return comm.all_reduce_(x, algorithm=self.algorithm, group=self.group)
+
+    def largest_(self, x: Tensor) -> Tensor:
+        """The maximum over the ranks, number by number, in place."""
+        return comm.all_reduce_(x, op=ReduceOp.MAX, algorithm=self.algorithm, group=self.group)
 
     def cut(self, x: Tensor, dim: int) -> Tensor:
         """This rank's part, as `torch.tensor_split` cuts."""

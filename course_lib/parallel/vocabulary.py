@@ -40,13 +40,13 @@ def check_words(operation: str, words: Tensor, vocab_size: int) -> None:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, operators: Operators, words: range) -> Tensor:
-        largest = operators.largest(logits.amax(-1))  # exp must not overflow
+        largest = operators.largest_(logits.amax(-1))  # exp must not overflow
         shifted = logits - largest.unsqueeze(-1)
         mine = (targets >= words.start) & (targets < words.stop)
         place = (targets - words.start).where(mine, 0).unsqueeze(-1)
-        target_logit = operators.summed(shifted.gather(-1, place).squeeze(-1) * mine)
+        target_logit = operators.summed_(shifted.gather(-1, place).squeeze(-1) * mine)
         powers = shifted.exp_()
-        total = operators.summed(powers.sum(-1))
+        total = operators.summed_(powers.sum(-1))
         counted = targets >= 0
         ctx.save_for_backward(powers.div_(total.unsqueeze(-1)), place, mine, counted)
         return (total.log() - target_logit).where(counted, 0.0)

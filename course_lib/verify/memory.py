@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.comm import rooms
 from course_lib.models.decoder import Decoder
 from course_lib.training.step import storage_bytes
 
@@ -32,11 +34,15 @@ def saved_bytes(model: nn.Module, forward: Callable[[], object]) -> int:
 def allocated_bytes(work: Callable[[], object]) -> int:
     """Bytes that `work` allocated and that still exist when it has returned; its result counts as existing.
 
-    The allocator reports each piece, whoever holds it: no list of tensors is needed. On a CPU.
+    The allocator reports each piece, whoever holds it: no list of tensors is needed. What is kept for the next
+    messages to arrive in is let go of first. On a CPU.
     """
+    thread = threading.get_ident()
+    rooms.forget(thread)
     gc.collect()  # what is freed meanwhile would count with a minus
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = work()
+        rooms.forget(thread)
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
     pieces = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     del result

@@ -154,8 +154,8 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 # `dist.all_reduce` is a black box. Inside there are only **sends** and **receives** between two ranks.
 #
 # The simplest way has two halves. **Reduce:** everybody sends to rank 0, which adds. **Broadcast:** rank 0 sends the sum to everybody. You
-# read the real code of this course's `course_lib`: `port` sends and receives, `combine` adds, p is the number of ranks and M the bytes of
-# the tensor.
+# read the real code of this course's `course_lib`: `port` sends, receives and lends room for what
+# arrives, `combine` adds, p is the number of ranks and M the bytes of the tensor.
 
 # %%
 from course_lib.comm import naive

@@ -120,7 +120,8 @@ predict(
 # ## 5 · From scratch
 #
 # The library's ring, the code that really runs. Compare it with the loop above: the same index arithmetic, but each
-# rank runs only its own part. `port.isend` and `port.irecv` start a message; `wait()` waits until it has passed.
+# rank runs only its own part. `port.isend` and `port.irecv` start a message; `wait()` waits until it has passed. `port.rooms` is
+# memory for what arrives.
 
 # %%
 display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather))
