@@ -17,7 +17,7 @@ HANGS = {}  # those that end by their time limit
 START = "### BEGIN SOLUTION"  # in its place stands a line that comes first
 P = "dist.get_world_size()"
 NO_TERMS = "is on each rank its own term of a sum: the other ranks' terms are missing"
-AVERAGE = ", op=dist.ReduceOp.AVG)"
+AVERAGE = ", op=dist.ReduceOp.AVG)"  # ends a call
 
 # 05.2 ------------------------------------------------------------------------------------------------------------
 
@@ -64,6 +64,16 @@ HANGS["05.2", "values"] = {
     "a hang: ": {BACK: "comm.all_reduce(gradient @ weight) if dist.get_rank() else gradient @ weight"}
 }
 
+WRONG["05.2", "values"] |= {
+    "the weight's gradient is exactly 1/4 of the reference: divided by the number of ranks? This part": {
+        "gradient.T @ x": f"gradient.T @ x / {P}"
+    },
+    "x's gradient is exactly 4.0 x the reference: added up twice?": {BACK: f"comm.all_reduce({BACK})"},
+    "the bias's gradient is on every rank the average of all ranks' parts: each rank has a part of its own": {
+        "gradient.sum(0)": "comm.all_reduce(gradient.sum(0)" + AVERAGE
+    },
+}
+
 # 05.3 ------------------------------------------------------------------------------------------------------------
 
 SUM = "comm.all_reduce(x @ weight.T)"
@@ -76,6 +86,17 @@ WRONG["05.3", "values"] = {
     "the bias's gradient is exactly 4.0 x the reference: every rank has the whole gradient": {
         "gradient.sum(0)": "comm.all_reduce(gradient.sum(0))"
     },
+    "the weight's gradient is exactly 4.0 x the reference: every rank has the whole gradient": {
+        START: "gradient = comm.all_reduce(gradient)"
+    },
+    "x's gradient is exactly 1/4 of the reference: divided by the number of ranks?": {
+        "gradient @ weight": f"gradient @ weight / {P}"
+    },
+    "the bias's gradient is exactly 1/5 of the reference: a mean over the rows": {"gradient.sum": "gradient.mean"},
+    "the weight's gradient is on every rank the sum of all ranks' parts: each rank has a part of its own": {
+        "gradient.T @ x": "comm.all_reduce(gradient.T @ x)"
+    },
+    "the ranks' terms were averaged, and they add up": {SUM: SUM[:-1] + AVERAGE},
     "the weight's gradient is exactly 1/5 of the reference: a mean over the rows": {
         "gradient.T @ x": "gradient.T @ x / len(x)"
     },
@@ -131,6 +152,19 @@ WRONG["05.4", "values"] = {
     "b2's gradient is exactly 4.0 x the reference: every rank has the whole gradient": {
         "gradient.sum(0)": "comm.all_reduce(gradient.sum(0))"
     },
+    "w1's gradient is exactly 4.0 x the reference: every rank has the whole gradient": {
+        START: "gradient = comm.all_reduce(gradient)"
+    },
+    "w2's gradient is exactly 1/4 of the reference: divided by the number of ranks?": {
+        "w2_gradient, gradient.sum": f"w2_gradient / {P}, gradient.sum"
+    },
+    "b1's gradient is on every rank the sum of all ranks' parts": {
+        "return y, w1_gradient, b1_gradient": "return y, w1_gradient, comm.all_reduce(b1_gradient)"
+    },
+    "x's gradient is exactly 4.0 x the reference: added up twice?": {
+        "comm.all_reduce(x_term)": "comm.all_reduce(comm.all_reduce(x_term))"
+    },
+    "the ranks' terms were averaged": {"comm.all_reduce(term)": "comm.all_reduce(term" + AVERAGE},
     "w1's gradient on rank 0: shape (12, 8), expected (3, 8)": {
         "return y, w1_gradient": "return y, comm.all_gather(w1_gradient)"
     },
@@ -287,6 +321,18 @@ def gathered_first(x, gain, w1, w2, gradient, length):
     return y, comm.all_reduce(gain_term), g1, g2, comm.reduce_scatter(back) + gradient
 
 
+def one_by_one(x, gain, w1, w2, gradient, length):
+    """Every rank normalises all positions, each for itself."""
+    gain, w1, w2 = (each.clone().requires_grad_() for each in (gain, w1, w2))
+    whole = comm.all_gather(x, length=length).requires_grad_()
+    normed = torch.stack([F.rms_norm(row, gain.shape, gain, 1e-5) for row in whole])
+    term = F.gelu(normed @ w1.T) @ w2.T
+    y = x + comm.reduce_scatter(term)
+    of_sum = comm.all_gather(gradient, length=length)
+    back, gain_term, g1, g2 = torch.autograd.grad(term, (whole, gain, w1, w2), of_sum)
+    return y, comm.all_reduce(gain_term), g1, g2, comm.reduce_scatter(back) + gradient
+
+
 GAIN, OF_SUM = "comm.all_reduce(gain_term)", "comm.all_gather(gradient, length=length)"
 
 WRONG["05.7", "values"] = {
@@ -316,7 +362,8 @@ WRONG["05.7", "calls"] = {
     },
 }
 WRONG["05.7", "calls"] |= {
-    "values right, but rank 0 normalises 8 positions, target 4: a norm looks at one position alone": gathered_first,
+    "values right, but rank 0 normalises all 8 positions, target 4: a norm looks at one position": gathered_first,
+    "rank 0 normalises all 8 positions, target 4: a norm looks at one position alone": one_by_one,
 }
 WRONG["05.7", "edges"] = {
     "3 ranks, 7 positions, 11 hidden features: ": {"(normed, length=length)": "(normed)"},
@@ -337,22 +384,31 @@ WRONG["05.9", "diagnosis"] = {
 }
 WRONG["05.9", "steps"] = {
     "step 2: layer1.weight on rank 0": {LEAVE: INSIDE.format("layer2.bias")},
-    "step 1: layer2.bias on rank 0 is exactly 1/4 of the reference: does it enter the output divided": {
+    "step 1: layer2.bias on rank 0 is exactly 1/4 of the reference: divided by the number of ranks": {
         LEAVE: INSIDE.format(f"layer2.bias / {P}")
     },
     "step 1: layer2.bias has no gradient on rank 1": {
         LEAVE: INSIDE.format("layer2.bias if dist.get_rank() == 0 else None")
     },
     "step 1: layer2.bias has no gradient on rank 0": {" + layer2.bias": ""},
-    "step 1: layer1.weight on rank 0": {"x = self.operators.copy_to_region(x)": "x = x.relu()"},
-    "step 1: layer2.bias on rank 0 is exactly 4.0 x the reference: does it enter the output once from every": {
+    "step 1: layer1.weight on rank 0": {"x = self.operators.copy_to_region(": "x = (lambda x: x.relu())("},
+    "step 1: layer2.bias on rank 0 is exactly 4.0 x the reference: does it count once from every rank": {
         "layer2.bias\n": f"layer2.bias * {P} - layer2.bias.detach() * ({P} - 1)\n"
+    },
+    "step 1: norm.weight on rank 0 is no multiple": {
+        "self.operators.copy_to_region(self.model.norm(x))": "self.model.norm(self.operators.copy_to_region(x))"
+    },
+    "and the ranks hold different ones, terms that add up to it": {"self.operators.copy_to_region": ""},
+    "step 1: norm.weight on rank 0 is exactly 4.0 x the reference: does it count once from every rank": {
+        "copy_to_region(self.model": "copy_to_region(self.operators.copy_to_region(self.model",
+        "norm(x))": "norm(x)))",
     },
 }
 
 # 05.10 -----------------------------------------------------------------------------------------------------------
 
-FIVE, ADD, WHOLE = '"gradients", 5', "comm.all_reduce_(p.grad)", "p.shape == whole[name]"
+FIVE, WHOLE = '"gradients", 5', "p.shape == whole[name]"
+ADD = "comm.all_reduce(torch.cat([term.flatten() for term in terms]))"
 
 WRONG["05.10", "diagnosis"] = {
     "rung 'output': that one passes": {FIVE: '"output", 5'},
@@ -360,27 +416,33 @@ WRONG["05.10", "diagnosis"] = {
     "the rung is right, but the number of parameters is not 1": {FIVE: '"gradients", 1'},
 }
 WRONG["05.10", "steps"] = {
-    "step 1: layers.0.attention_norm.weight on rank 0 is no multiple": {ADD: "pass"},
+    "step 1: layers.0.attention_norm.weight on rank 0 is no multiple": {
+        ADD: "torch.cat([term.flatten() for term in terms])"
+    },
     "step 1: layers.0.attention_norm.weight on rank 0 is exactly 1/2 of the reference: an average": {
-        ADD: f"comm.all_reduce_(p.grad{AVERAGE}"
+        ADD: ADD[:-1] + AVERAGE
     },
     "step 1: norm.weight on rank 0 is no multiple": {WHOLE: 'name.startswith("layers") and p.shape == whole[name]'},
-    "an error: all ranks failed at cell line 15: ValueError: all_reduce: length is 9 on rank 0": {WHOLE: "True"},
+    "ValueError: all_reduce: length is ": {WHOLE: "True"},
     "step 1: layers.0.attention_norm.weight on rank 0 is exactly 2.0 x the reference: is it added up twice?": {
-        ADD: f"{ADD}\n                p.grad *= 2"
+        ADD: f"{ADD} * 2"
     },
     "but rank 0 returned NoneType, not the loss as a number": {"return loss": "pass"},
     "right gradients, but the loss on rank 0 is": {"return loss": "return 2 * loss"},
 }
-SUMS = "            if p.shape == whole[name]:\n                comm.all_reduce_(p.grad)"
 WRONG["05.10", "steps"] |= {
     "right gradients, but the course's trainer added them up, in local.partial_sums()": {
         "super().compute_gradients(batch)": "Trainer.compute_gradients(self, batch)",
-        SUMS: "            pass",
+        "terms = ": "return loss\n        terms = ",
     },
 }
 WRONG["05.10", "edges"] = {
     "2 ranks, a small Llama with one kv head, 2 x 6 tokens: step 1: layers.0.attention.k_proj.weight on rank 0": {
         WHOLE: '"norm" in name'
+    }
+}
+WRONG["05.10", "calls"] = {
+    "5 all-reduces in a step besides those of the loss, target 1: short tensors cost a start each": {
+        ADD: "torch.cat([comm.all_reduce(term).flatten() for term in terms])"
     }
 }

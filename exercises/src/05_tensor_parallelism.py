@@ -10,8 +10,8 @@
 # **real processes**, on 1 to 4 ranks, and compares each rank's part with what one device computes. It tells you what it sees, and a
 # hang, a crash or an endless loop costs nothing but that check.
 #
-# Stuck? `hint("05.1")` gives a small hint, and the next one when you run it again; a cell below has the line, behind a `#`. The
-# folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+# Stuck? Under each check stands a line with `hint`, behind a `#`. Without the `#` it gives a small hint, and the next one each time
+# that you run the cell. The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
 #
 # Where something does not divide by the number of ranks, the parts are those of `torch.tensor_split`: the first ones have one more.
 
@@ -25,13 +25,10 @@ from course_lib.checks import check, given, hint
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
 
-# %%
-# hint("05.1")
-
 # %% [markdown]
 # ## 05.1
 #
-# *Predict · easy · 15 minutes.* **You learn** to read "column" and "row" without being fooled by how torch stores a weight.
+# *Predict · easy · 20 minutes.* **You learn** to read "column" and "row" without being fooled by how torch stores a weight.
 #
 # Three people write one linear map in three ways, and each of them means something else by a column:
 #
@@ -85,14 +82,15 @@ ranks_with_the_first_kv_head = many // kv_heads
 ### END SOLUTION
 parts = ...
 check("05.1", parts, seed=GRADE_SEED)
+# hint("05.1")
 
 # %% [markdown]
 # ## 05.2
 #
 # *Write · easy · 15 minutes.* **You learn** that cutting a matrix by its outputs costs nothing on the way forward, and who pays on the way back.
 #
-# Every rank has all of `x`, some rows of `weight`, and the same places of `bias`. So it computes some outputs, and nobody has to be asked.
-# Backward starts from the gradient of these outputs:
+# Every rank has all of `x`, some rows of `weight`, and the numbers of `bias` that belong to these rows. So it computes some of the
+# outputs, and it need not ask anybody. Backward starts from the gradient of these outputs:
 #
 # ```text
 #             has                  computes            backward starts from
@@ -120,6 +118,7 @@ def column_parallel(x, weight, bias, gradient):
 
 
 check("05.2", column_parallel)
+# hint("05.2")
 
 # %% [markdown]
 # ## 05.3
@@ -135,8 +134,10 @@ check("05.2", column_parallel)
 # rank 1      x1   W1          x1 W1ᵀ  ──┴─ sum ──► + b ──► y, on both ranks
 # ```
 #
+# Whatever comes after `y` is the same on every rank. So backward starts on every rank from the same gradient, that of the whole `y`.
+#
 # **Target:** the whole output on every rank, and the gradients of this rank's columns, of the bias, and of this rank's features of `x`.
-# One all-reduce in all. What comes after is the same on every rank, so is the gradient that comes back.
+# One all-reduce in all, and three products with this rank's own columns.
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -152,6 +153,7 @@ def row_parallel(x, weight, bias, gradient):
 
 
 check("05.3", row_parallel)
+# hint("05.3")
 
 # %% [markdown]
 # ## 05.4
@@ -195,6 +197,7 @@ def feed_forward(x, w1, b1, w2, b2, gradient):
 
 
 check("05.4", feed_forward)
+# hint("05.4")
 
 # %% [markdown]
 # ## 05.5
@@ -241,6 +244,7 @@ def loss_of_parts(logits, targets, first):
 
 
 check("05.5", loss_of_parts)
+# hint("05.5")
 
 # %% [markdown]
 # ## 05.6
@@ -263,8 +267,11 @@ check("05.5", loss_of_parts)
 # There is one more place where a copy can go wrong. Clipping needs the norm of all gradients as one long vector, and a head that lies
 # on two ranks must not be counted twice there.
 #
-# **Target:** the heads of this rank, the gradient of its kv heads, and the norm of the gradients of all kv heads. `group` are the
-# ranks that have the same kv heads as this one: `comm.all_reduce(t, group=group)` adds up among them, `comm.all_reduce(t)` over all ranks.
+# `group` are the ranks that have the same kv heads as this one: `comm.all_reduce(t, group=group)` adds up among them,
+# `comm.all_reduce(t)` over all ranks.
+#
+# **Target:** the heads of this rank, the gradient of its kv heads, and the norm of the gradients of all kv heads. One all-reduce in the
+# group, and one of a single number over all ranks.
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -287,15 +294,16 @@ def share_heads(n_heads, n_kv_heads, gradient, group):
 
 
 check("05.6", share_heads)
+# hint("05.6")
 
 # %% [markdown]
 # ## 05.7
 #
 # *Write · hard · 30 minutes.* **You learn** to save memory between the matrices without sending a byte more.
 #
-# Between two blocks every rank has the same activations, and every rank normalises all of them. That is wasted memory and wasted work. Remember
-# that an all-reduce is a reduce-scatter and then an all-gather. What if we stop after the first half, let each rank have some *positions*, and
-# gather again only where a matrix needs all of them?
+# Between two blocks every rank has the same activations, and every rank normalises all of them. That is wasted memory and wasted work.
+# But an all-reduce is a reduce-scatter and then an all-gather. What if we stop after the first half? Each rank has some *positions*
+# then, and normalises these. We gather only where a matrix needs all of them:
 #
 # ```text
 #                positions  │      features      │  positions
@@ -303,17 +311,19 @@ check("05.6", share_heads)
 # ```
 
 # %% [markdown]
-# The block is `y = x + gelu(norm(x) w1ᵀ) w2ᵀ`, and the norm is `F.rms_norm(x, gain.shape, gain, 1e-5)`. For autograd there are two pieces
-# that a rank does alone: from `x` to the norm's output, and from the gathered input to this rank's term of the output. Between them, backward
-# goes the way that you came, with each collective turned into its partner. And look at `gain`: it is whole on every rank. Which positions has it seen?
+# The block is `y = x + gelu(norm(x) w1ᵀ) w2ᵀ`, and the norm is `F.rms_norm(x, gain.shape, gain, 1e-5)`. There are two pieces that a rank
+# does alone, and autograd can take both back: from `x` to the norm's output, and from the gathered input to this rank's term of the
+# output. Between the pieces backward goes the way that you came, and each collective turns into its partner. Then look at `gain`. Every
+# rank has it whole, but which positions has it seen there?
 #
 # | call | does |
 # | --- | --- |
 # | `comm.all_gather(part, length=length)` | puts the ranks' rows together, `length` in all |
 # | `comm.reduce_scatter(term)` | adds up over the ranks, and returns this rank's rows of the sum |
 #
-# **Target:** this rank's positions of the output and of the gradient of `x`, the gradients of its parts of `w1` and `w2`, and the whole gradient
-# of `gain`. The bytes of two all-reduces of the activations, and one of the short vector `gain`.
+# **Target:** this rank's positions of the output and of the gradient of `x`, the gradients of its parts of `w1` and `w2`, and the whole
+# gradient of `gain`. The bytes of two all-reduces of the activations, and one of the short vector `gain`. A rank normalises its own
+# S/p positions and no others; whether all at once or one after the other is up to you.
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -337,6 +347,7 @@ def spread_block(x, gain, w1, w2, gradient, length):
 
 
 check("05.7", spread_block)
+# hint("05.7")
 
 # %% [markdown]
 # ## 05.8
@@ -351,8 +362,9 @@ p, L, S, H, V = given("05.8", GRADE_SEED)
 print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V} words")
 
 # %% [markdown]
-# With *sequence parallelism* each rank has some positions between the blocks, as in 05.7. It comes in two forms. One keeps a block's gathered input
-# until backward, because the weights' gradients need it. The other keeps only this rank's positions, and gathers them once more in backward.
+# With *sequence parallelism* each rank has some positions between the blocks, as in 05.7. It comes in two forms. One keeps a block's
+# gathered input until backward, because the weights' gradients need it. The other keeps only this rank's positions, and gathers them
+# once more in backward.
 #
 # | name | number to give, for forward and backward of one step |
 # | --- | --- |
@@ -378,14 +390,16 @@ norm_numbers = (2 * L + 1) * H
 ### END SOLUTION
 step = ...
 check("05.8", step, seed=GRADE_SEED)
+# hint("05.8")
 
 # %% [markdown]
 # ## 05.9
 #
-# *Find the bug · medium · 20 minutes.* **You learn** that a bug can hide behind the numbers that a model starts with.
+# *Find the bug · hard · 30 minutes.* **You learn** that one bug can hide behind another, and behind the numbers that a model starts with.
 #
-# `Suspect` is tensor parallelism on the 6-4-2 MLP as one writes it from memory. The course's `tensor()` has cut the weights, and `forward`
-# uses the parts. Two operators do the talking, and autograd knows both of them:
+# A block of a Llama begins with a norm, which every rank has whole. So here the 6-4-2 MLP has a norm in front of it. `Suspect` is its
+# tensor parallelism as one writes it from memory. The course's `tensor()` has cut the weights of the two layers, and `forward` uses the
+# parts. Two operators do the talking, and autograd knows both of them:
 #
 # | call | forward | backward |
 # | --- | --- | --- |
@@ -404,6 +418,15 @@ from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 
 
+class Normed(MLP):
+    def __init__(self):
+        super().__init__(gelu=True)
+        self.norm = torch.nn.RMSNorm(6)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
 class Suspect(Trainer):
     def __init__(self, model, config):
         mesh = make_mesh(tp=dist.get_world_size())
@@ -413,7 +436,7 @@ class Suspect(Trainer):
 
     def forward(self, x):
         layer1, layer2 = self.model.layer1, self.model.layer2
-        x = self.operators.copy_to_region(x)
+        x = self.model.norm(self.operators.copy_to_region(x))
         hidden = F.gelu(F.linear(x, layer1.weight, layer1.bias))
         return self.operators.reduce_from_region(F.linear(hidden, layer2.weight, layer2.bias))
 
@@ -428,7 +451,7 @@ from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
 
 
 def perceptron(biased=False):
-    model = MLP(gelu=True)
+    model = Normed()
     if not biased:
         torch.nn.init.zeros_(model.layer1.bias)
         torch.nn.init.zeros_(model.layer2.bias)
@@ -451,12 +474,18 @@ for at in (1, 20, 40, 60):
     print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
 
 # %% [markdown]
-# In the first step the losses agree to every digit, and afterwards the suspect learns as well as one device. Climb the ladder with `climb(Suspect)`, and with
-# fewer steps: `rungs=RUNGS[:4], steps=1`. What the ladder says first is what it *saw*, which rung and which step. What it asks at the end is
-# a guess: a place to look at, and sometimes the wrong one.
+# In the first step the losses agree to every digit, and afterwards the suspect learns as well as one device. From the curve alone you
+# would let it run. So climb the ladder with `climb(Suspect)`. What the ladder says first is what it *saw*, on which rung and in which
+# step. What it says at the end is a guess: a place to look at, and sometimes the wrong one.
 #
-# Then let the biases start from other numbers, with `climb(Suspect, biased=True)`, and look at the two outputs: `outputs(Suspect)` returns
-# the suspect's and one device's, both with biases.
+# Mend what you find in `Repaired` below. Then climb again with `climb(Repaired)`, and do not stop before every rung holds. These help you
+# to look closer:
+#
+# | call | does |
+# | --- | --- |
+# | `climb(Repaired, rungs=RUNGS[:4], steps=1)` | climbs the first four rungs alone, and trains a single step |
+# | `climb(Repaired, biased=True)` | lets the biases start from other numbers than zero |
+# | `outputs(Repaired)` | prints these biases, and returns two outputs that have them: on 4 ranks and on one device |
 
 
 # %%
@@ -484,7 +513,7 @@ def outputs(trainer_class):
 
 
 # %% [markdown]
-# Write down what you found, and write `forward` again without the bug.
+# Write `forward` again, and write down what you found on the way. In the suspect one parameter comes into the output too often.
 #
 # **Target:** the gradients and the loss of one device in every step, for any number of ranks.
 
@@ -492,8 +521,8 @@ def outputs(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "05-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails with biases of zero, and how many times too often one of
-        the parameters is in the suspect's output on 4 ranks, with biases.
+        """Return two things: the rung that fails once the first bug is mended, by its name and with biases of zero, and
+        how many times too often one of the parameters is in the suspect's output on 4 ranks, with biases.
         """
         ### BEGIN SOLUTION
         return "parameters", 3.0
@@ -503,22 +532,23 @@ class Repaired(Suspect):
         """Return the whole output on every rank."""
         ### BEGIN SOLUTION
         layer1, layer2 = self.model.layer1, self.model.layer2
-        x = self.operators.copy_to_region(x)
+        x = self.operators.copy_to_region(self.model.norm(x))
         hidden = F.gelu(F.linear(x, layer1.weight, layer1.bias))
         return self.operators.reduce_from_region(F.linear(hidden, layer2.weight)) + layer2.bias
         ### END SOLUTION
 
 
 check("05.9", Repaired)
+# hint("05.9")
 
 # %% [markdown]
 # ## 05.10
 #
-# *Find the bug · hard · 25 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
+# *Find the bug · hard · 30 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
 #
 # `Spread` trains a small Llama with sequence parallelism, so between the blocks each rank has some positions. The course's
-# `tensor(sequence_parallel="keep")` has cut the model; `ends` belong to the trainer and know how to start and how to compute a loss of logits that
-# are cut. The training step is written anew:
+# `tensor(sequence_parallel="keep")` has cut the model. `ends` belong to the trainer: they know how to start, and how to compute a loss of
+# logits that are cut. The training step is written anew:
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-spread", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -564,11 +594,11 @@ def compare(trainer_class):
 compare(Spread)
 
 # %% [markdown]
-# Two good loss curves. But the last line says that something which every rank should have alike is no longer alike: a checkpoint would save
-# rank 0's, and lose what rank 1 has learnt.
+# Both loss curves look good. But look at the last line. Every rank has the whole of this norm, and the ranks' norms are no longer
+# alike: a checkpoint would save rank 0's, and lose what rank 1 has learnt.
 #
-# `climb_llama(Spread)` says on which rung this begins, and names one gradient. It is not the only one: `gradients_of(Spread, 2)` returns all of
-# them by name, whole, as rank 0 sees them, and `gradients_of(Trainer, 1)` those of one device.
+# `climb_llama(Spread)` says on which rung this begins, and names one gradient. It is not the only one. `gradients_of(Spread, 2)` returns
+# all of them by name, whole, as rank 0 sees them, and `gradients_of(Trainer, 1)` those of one device.
 
 
 # %%
@@ -600,9 +630,10 @@ def gradients_of(trainer_class, world_size):
 # | `self.local.parameters` | this rank's parts of the parameters, by name |
 # | `self.shapes()` | the shapes of the whole parameters, by name |
 #
-# **Target:** the gradients and the loss of one device on every rank. The check trains two Llamas on 2 and 3 ranks. One has six heads of keys
-# and values, which are cut; the other has a single one, which every rank has then. The course's own `Trainer.compute_gradients` would do it, but
-# here you write the sum yourself, with `comm`, after `super().compute_gradients(batch)`.
+# **Target:** the gradients and the loss of one device on every rank, and one all-reduce more than `Spread` makes in a step, however many
+# gradients are wrong: short messages cost a start each, so one long vector is cheaper. The check trains two Llamas on 2 and 3 ranks. One
+# has six heads of keys and values, which are cut. The other has a single one, which every rank has then. The course's own
+# `Trainer.compute_gradients` would do it, but here you write the sum yourself, with `comm`, after `super().compute_gradients(batch)`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -618,14 +649,16 @@ class Gathered(Spread):
         ### BEGIN SOLUTION
         loss = super().compute_gradients(batch)
         whole = self.shapes()
-        for name, p in self.local.parameters.items():
-            if p.shape == whole[name]:
-                comm.all_reduce_(p.grad)
+        terms = [p.grad for name, p in self.local.parameters.items() if p.shape == whole[name]]
+        total = comm.all_reduce(torch.cat([term.flatten() for term in terms]))
+        for term, part in zip(terms, total.split([term.numel() for term in terms]), strict=True):
+            term.copy_(part.view_as(term))
         return loss
         ### END SOLUTION
 
 
 check("05.10", Gathered)
+# hint("05.10")
 
 # %% [markdown]
 # ## Where this leads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.checks import check
+from course_lib.checks.kit import runner
 from course_lib.checks.kit.gradients import differing
 
 
@@ -61,7 +64,7 @@ def spread_by_hand(x, gain, w1, w2, gradient, length):
     """The norm written out."""
     leaves = [each.clone().requires_grad_() for each in (x, gain, w1, w2)]
     mine, gain, w1, w2 = leaves
-    normed = mine * (mine.square().mean(-1, keepdim=True) + 1e-5) ** -0.5 * gain
+    normed = mine / (mine.square().mean(-1, keepdim=True) + 1e-5) ** 0.5 * gain
     whole = comm.all_gather(normed.detach(), length=length).requires_grad_()
     term = F.gelu(whole @ w1.T) @ w2.T
     term.backward(comm.all_gather(gradient, length=length))
@@ -83,6 +86,33 @@ SOLUTIONS = {"05.2": "column_parallel", "05.3": "row_parallel", "05.4": "feed_fo
 @pytest.mark.parametrize(("exercise", "answer"), ANSWERS.items())
 def test_a_right_answer_passes_however_it_is_written(exercise, answer):
     assert check(exercise, answer).passed
+
+
+def position_after_position(x, gain, w1, w2, gradient, length):
+    """A rank's own positions one by one, their roots taken twice; a root that belongs to no position."""
+    mine, gain, w1, w2 = (each.clone().requires_grad_() for each in (x, gain, w1, w2))
+    normed = torch.stack([F.rms_norm(row, gain.shape, gain, 1e-5) for row in mine])
+    whole = comm.all_gather(normed, length=length).requires_grad_()
+    term = F.gelu(whole @ w1.T) @ w2.T
+    _, g1, g2 = g = torch.autograd.grad(term, (whole, w1, w2), comm.all_gather(gradient, length=length))
+    again = mine * torch.rsqrt(mine.square().mean(-1, keepdim=True) + torch.tensor(1e-10).sqrt()) * gain
+    gx, g_gain = torch.autograd.grad(again, (mine, gain), comm.reduce_scatter(g[0]))
+    return x + comm.reduce_scatter(term), comm.all_reduce(g_gain), g1, g2, gx + gradient
+
+
+def test_how_often_and_in_how_many_calls_a_rank_normalises_its_own_positions_does_not_matter():
+    assert check("05.7", position_after_position).passed
+
+
+def test_backward_from_a_given_gradient_imports_nothing_in_the_learners_time():
+    """PyTorch imports sympy for it, which takes seconds where other processes compute as well."""
+
+    def imports_nothing(*given):
+        assert "sympy" in sys.modules
+        return column_by_autograd(*given)
+
+    runner.shutdown()
+    assert check("05.2", imports_nothing, part="values").passed
 
 
 def test_the_first_levels_of_heads_ask_for_nothing_of_the_later_ones():

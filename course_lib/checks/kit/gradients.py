@@ -70,4 +70,8 @@ def _on_the_others(got: Gradients, want: Gradients, place: Place) -> str:
         return ""
     copies = [got.get(other) for other in ranks]
     alike = all(close(copy, got[place]) for copy in copies)
-    return f", and {'all ranks hold the same' if alike else 'the ranks hold different ones'}"
+    if alike:
+        return ", and all ranks hold the same"
+    found = [copy for copy in copies if copy is not None]
+    terms = len(found) == len(ranks) and close(torch.stack(found).sum(0), want[place])
+    return f", and the ranks hold different ones{', terms that add up to it' * terms}"

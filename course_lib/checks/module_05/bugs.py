@@ -6,9 +6,9 @@ from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_05.hunts import Hunt, hunt
 
-_CURVES_MEET = hunt(
+_ONE_BEHIND_THE_OTHER = hunt(
     key="05.9",
-    title="find the bug: a first step that is right",
+    title="find the bug: one behind the other",
     answer=Diagnosis(
         rung="parameters",
         number=3.0,
@@ -16,20 +16,20 @@ _CURVES_MEET = hunt(
         way_out="subtract one device's output from the suspect's, and compare every row with the biases",
     ),
     causes=(
-        (lambda case: 1 / case.world_size, "does it enter the output divided by the number of ranks?"),
-        (lambda case: case.world_size, "does it enter the output once from every rank?"),
+        (lambda case: 1 / case.world_size, "divided by the number of ranks, in forward or as an average?"),
+        (lambda case: case.world_size, "does it count once from every rank, before a sum or in a second one?"),
     ),
     levels={
         "diagnosis": Level(
             points=2,
-            cases=(Hunt(world_size=1, model="mlp", diagnosis=True),),
+            cases=(Hunt(world_size=1, model="normed", diagnosis=True),),
             praise="with biases of zero even a wrong multiple of them is right, until the first update",
         ),
         "steps": Level(
             points=2,
             cases=(
                 Hunt(world_size=4, model="zero biases", steps=3),
-                Hunt(world_size=2, model="mlp"),
+                Hunt(world_size=2, model="normed"),
             ),
             praise="the gradients and the loss of one device, in every step",
         ),
@@ -37,19 +37,22 @@ _CURVES_MEET = hunt(
             points=1,
             again=True,
             cases=(
-                Hunt(world_size=3, model="mlp", rows=5),
-                Hunt(world_size=4, model="mlp", rows=1),
-                Hunt(world_size=1, model="mlp"),
+                Hunt(world_size=3, model="normed", rows=5),
+                Hunt(world_size=4, model="normed", rows=1),
+                Hunt(world_size=1, model="normed"),
             ),
             praise="right on 3 ranks, whose parts differ, for one row, and on one rank",
         ),
     },
     hints=(
-        "climb(Suspect) trains three steps. Climb with rungs=RUNGS[:4], steps=1, then steps=2: the weights are right "
+        "The ladder names norm.weight. Every rank has this norm whole and normalises the same rows, and still the "
+        "ranks get different gradients. Go backward from layer1 to the norm: of whose hidden features does a rank's "
+        "norm hear?",
+        "copy_to_region does nothing in forward, and in backward it adds up the gradients of all ranks. The norm needs "
+        "that sum. So on which side of the norm does copy_to_region belong?",
+        "climb(Repaired) goes further now. Climb with rungs=RUNGS[:4], steps=1, then steps=2: the weights are right "
         "after the first step and wrong after the second. What has changed in between that was harmless before?",
-        "In the first step every bias is zero. climb(Suspect, biased=True) starts from others, and the output fails at "
-        "once.",
-        "wrong, right = outputs() gives the suspect's output and one device's, both with biases. Look at the rows of "
+        "wrong, right = outputs(Repaired) gives your output and one device's, both with biases. Look at the rows of "
         "wrong - right: they are all the same. Which parameter has that length?",
         "layer2's terms are added up over the ranks. What is added to them before is added by every rank.",
     ),
@@ -81,13 +84,18 @@ _LEFT_IN_PARTS = hunt(
             praise="the gradients and the loss of one device, and copies that stay one model",
         ),
         "edges": Level(
-            points=2,
+            points=1,
             cases=(
                 Hunt(world_size=2, model="one kv head", rows=2),
                 Hunt(world_size=3, model="one kv head", rows=1, sequence=5),
                 Hunt(world_size=1, model="llama", rows=2),
             ),
             praise="also where a kv head is copied: whatever is whole on every rank has terms of a sum there",
+        ),
+        "calls": Level(
+            points=1,
+            cases=(Hunt(world_size=2, model="llama", rows=1, look=True),),
+            praise="one all-reduce of one vector, however many norms there are",
         ),
     },
     hints=(
@@ -98,6 +106,8 @@ _LEFT_IN_PARTS = hunt(
         "self.local.parameters holds this rank's parts by name and self.shapes() the whole shapes. The Llamas of the "
         "check have one kv head or six, on 2 or 3 ranks. There a parameter is cut among all ranks, or its shape is the "
         "whole one and every rank has it: comm.all_reduce_(p.grad) adds its terms up.",
+        "One all-reduce for all: torch.cat puts the flattened gradients into one vector, and split with a list of "
+        "their numel() takes the sum apart again.",
     ),
     own_sums=True,
 )

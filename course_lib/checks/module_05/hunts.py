@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import isclose
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind
 from course_lib.checks.kit.scene import in_dtype, number_or_type
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
+from course_lib.checks.module_05.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
@@ -27,11 +29,12 @@ from course_lib.models.mlp import MLP
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 
-Kind = Literal["mlp", "zero biases", "llama", "one kv head"]
+Kind = Literal["normed", "zero biases", "llama", "one kv head"]
 _RATE = 0.1
+_OF_THE_LOSS = 3  # all-reduces of a step: a maximum, a sum of powers, the target's logit
 _WORDS: Mapping[Kind, str] = {
-    "mlp": "the 6-4-2 MLP with GELU",
-    "zero biases": "the 6-4-2 MLP with GELU, whose biases start at zero",
+    "normed": "a norm and the 6-4-2 MLP",
+    "zero biases": "a norm and the 6-4-2 MLP, whose biases start at zero",
     "llama": "a small Llama",
     "one kv head": "a small Llama with one kv head",
 }
@@ -44,6 +47,17 @@ _LLAMA = ModelConfig(
 )
 
 
+class _Normed(MLP):
+    """With a norm before it, which every rank has whole."""
+
+    def __init__(self) -> None:
+        super().__init__(gelu=True)
+        self.norm = nn.RMSNorm(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.norm(x))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hunt:
     """So many steps by SGD, with `rows` rows or sequences in each batch; or what the learner found."""
@@ -54,6 +68,7 @@ class Hunt:
     sequence: int = 6
     steps: int = 2
     diagnosis: bool = False
+    look: bool = False  # at the calls
 
     def __str__(self) -> str:
         if self.diagnosis:
@@ -106,6 +121,8 @@ def hunt(
             reason = _first_wrong(reports, possible(causes, case, levels))
             if own_sums and not reason and any(report.course_sums for report in reports):
                 reason = _COURSE_SUMS
+            if case.look and not reason:
+                reason = _too_many_sums(case, book)
         return f"{case}: {reason}" if reason else None
 
     return ProbeExercise(
@@ -114,10 +131,25 @@ def hunt(
         inputs=_draw,
         probe=_attempt,
         verdict=verdict,
-        warm_up=import_optimizers,
+        warm_up=_warm_up,
         levels=levels,
         hints=hints,
     )
+
+
+def _too_many_sums(case: Hunt, book: Ledger) -> str | None:
+    calls = len(book.of("all_reduce").calls()) / case.steps - _OF_THE_LOSS
+    if calls <= 1:
+        return None
+    found = f"{calls:g} all-reduces in a step besides those of the loss, target 1"
+    return f"right gradients, but {found}: short tensors cost a start each, so put them into one vector"
+
+
+def _warm_up() -> None:
+    """Runs on a rank, outside the learner's time."""
+    import_module("course_lib.training.tensor_technique")
+    import_sympy()
+    import_optimizers()
 
 
 def _is_text(model: Kind) -> bool:
@@ -143,7 +175,7 @@ def _build(case: Hunt, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         if _is_text(case.model):
             return Decoder(replace(_LLAMA, n_kv_heads=1 if case.model == "one kv head" else 6))
-        model = MLP(gelu=True)
+        model = _Normed()
         for name, parameter in model.named_parameters():
             if case.model == "zero biases" and name.endswith("bias"):
                 nn.init.zeros_(parameter)

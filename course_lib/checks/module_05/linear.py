@@ -52,13 +52,28 @@ def _averaged(case: Widths) -> float:
     return 1 / case.world_size
 
 
-def too_often(case: Widths) -> float:
+def _too_often(case: Widths) -> float:
     """The ratio of what all ranks have, added up over them."""
     return case.world_size
 
 
 AVERAGE: Cause = (_averaged, "an average, where the ranks' terms add up to the whole")
+SUMMED_TWICE: Cause = (_too_often, "added up twice? After the first sum every rank has the whole")
 MEAN_OF_ROWS: Cause = (lambda case: 1 / case.rows, "a mean over the rows, where each row adds its share")
+OWN_PART: Cause = (
+    _averaged,
+    "divided by the number of ranks? This part is this rank's alone, and no other rank adds to it",
+)
+WHOLE_GRADIENT: tuple[Cause, ...] = (
+    (
+        _too_often,
+        "every rank has the whole gradient of the output already, so a sum over the ranks counts it once for each",
+    ),
+    (
+        _averaged,
+        "divided by the number of ranks? Every rank has the whole gradient of the output, which is right as it is",
+    ),
+)
 
 # 05.2: by its outputs -----------------------------------------------------------------------------------------------
 
@@ -103,7 +118,11 @@ _COLUMN = parts_exercise(
         ),
     },
     advice=Advice(
-        causes={NAMES[3]: (AVERAGE,), NAMES[1]: (MEAN_OF_ROWS, AVERAGE), NAMES[2]: (MEAN_OF_ROWS, AVERAGE)},
+        causes={
+            NAMES[1]: (MEAN_OF_ROWS, OWN_PART),
+            NAMES[2]: (MEAN_OF_ROWS, OWN_PART),
+            NAMES[3]: (AVERAGE, SUMMED_TWICE),
+        },
         traffic=_more_than_one_sum,
         work="three products are enough, each with this rank's rows of the weight",
     ),
@@ -195,8 +214,9 @@ _ROW = parts_exercise(
     },
     advice=Advice(
         causes={
-            NAMES[2]: ((too_often, "every rank has the whole gradient of the output, so nothing is to be added up"),),
-            NAMES[1]: (MEAN_OF_ROWS,),
+            NAMES[1]: (MEAN_OF_ROWS, *WHOLE_GRADIENT),
+            NAMES[2]: (MEAN_OF_ROWS, *WHOLE_GRADIENT),
+            NAMES[3]: WHOLE_GRADIENT,
         },
         traffic="the output's terms are added up in forward, and backward needs no word from the others",
         work="three products are enough, each with this rank's columns of the weight",

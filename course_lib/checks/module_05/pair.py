@@ -9,11 +9,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed import ReduceOp
 
 from course_lib import comm
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_05.linear import AVERAGE, Widths, too_often
+from course_lib.checks.module_05.linear import AVERAGE, MEAN_OF_ROWS, SUMMED_TWICE, WHOLE_GRADIENT, Widths
 from course_lib.checks.module_05.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 
 NAMES = (
@@ -63,13 +64,15 @@ def _terms(inputs: list[Tensor], gradient: Tensor, p: int) -> list[dict[str, Ten
 
 
 def _cut_by_inputs(
-    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, gradient: Tensor, *, every_bias: bool
+    share: Callable[[int, int], float], *given: Tensor, some_outputs: bool = False
 ) -> tuple[Tensor, ...]:
-    """The first matrix cut by its inputs, and GELU of what that gives on each rank."""
+    """The first matrix cut by its inputs, and GELU on each rank of what that gives and a `share` of b1."""
+    x, w1, b1, w2, b2, _ = given
     rank, p = dist.get_rank(), dist.get_world_size()
     term = x.tensor_split(p, 1)[rank] @ w1.tensor_split(p, 1)[rank].T
-    hidden = comm.all_reduce(F.gelu(term + b1 if every_bias or rank == 0 else term))
-    return (F.linear(hidden, w2, b2),)
+    hidden = comm.all_reduce(F.gelu(term + share(rank, p) * b1))
+    y = F.linear(hidden, w2, b2)
+    return (y.tensor_split(p, 1)[rank] if some_outputs else y,)
 
 
 def _forward_alone(
@@ -101,10 +104,22 @@ _PAIR = parts_exercise(
     asked=lambda case: [Asked("all_reduce", case.rows * case.ins)] * 2,
     known_by=0,
     slips={
-        OF_A_TERM: lambda *given: _cut_by_inputs(*given, every_bias=True),
-        f"{OF_A_TERM}. (b1 was added on rank 0 alone)": lambda *given: _cut_by_inputs(*given, every_bias=False),
+        OF_A_TERM: lambda *given: _cut_by_inputs(lambda rank, p: 1, *given),
+        f"{OF_A_TERM}. Adding b1 on rank 0 alone does not mend that": (
+            lambda *given: _cut_by_inputs(lambda rank, p: rank == 0, *given)
+        ),
+        f"{OF_A_TERM}. Adding a p-th of b1 on each rank does not mend that": (
+            lambda *given: _cut_by_inputs(lambda rank, p: 1 / p, *given)
+        ),
+        f"{OF_A_TERM}. And b1 was not added": lambda *given: _cut_by_inputs(lambda rank, p: 0, *given),
+        f"{OF_A_TERM}. And the output's features are cut, where every rank needs them all": (
+            lambda *given: _cut_by_inputs(lambda rank, p: 1, *given, some_outputs=True)
+        ),
         "the output has b2 once from every rank, because it was added before the sum": (
             lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms + bias), *given)
+        ),
+        "the ranks' terms were averaged, and they add up to the output": (
+            lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms, op=ReduceOp.AVG) + bias, *given)
         ),
         "the output has no b2": lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms), *given),
         "the output is this rank's term, without b2: nothing was added up": (
@@ -118,8 +133,8 @@ _PAIR = parts_exercise(
     },
     advice=Advice(
         causes={
-            NAMES[4]: ((too_often, "every rank has the whole gradient of the output, so nothing is to be added up"),),
-            NAMES[5]: (AVERAGE,),
+            **dict.fromkeys(NAMES[1:5], (MEAN_OF_ROWS, *WHOLE_GRADIENT)),
+            NAMES[5]: (AVERAGE, SUMMED_TWICE),
         },
         traffic=_where_the_sums_are,
         work="cut both matrices, and multiply by this rank's part of each alone",

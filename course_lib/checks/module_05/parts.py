@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.checks.kit.gradients import differing
 from course_lib.checks.kit.probe import ProbeExercise, Slips
@@ -23,15 +22,15 @@ from course_lib.checks.kit.said import plural, wrong_kind, wrong_means
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
+from course_lib.checks.module_05.work import Work, import_sympy
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.collectives import comm_time
+from course_lib.verify.causes import Causes
 from course_lib.verify.equality import close, name_of
 from course_lib.verify.numbers import number_of
 
 _FP64 = 8
-_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"}
-_ROOTS = {"sqrt", "rsqrt", "linalg_vector_norm", "_fused_rms_norm"}  # one for each row that is normalised
 
 
 class Asked(NamedTuple):
@@ -64,7 +63,7 @@ class Parts:
     terms: Sequence[Mapping[str, Tensor]] = ()  # by rank
     made: Callable[[], tuple[Any, ...]] = lambda: ()  # more arguments, made on the rank
     multiplications: int = 0  # that a rank needs in products of matrices; 0: any number
-    normalised: int = 0  # rows that a rank needs to normalise at once; 0: any number
+    normalised: int = 0  # rows, which a rank need not normalise all; 0: any number
 
 
 class Report(NamedTuple):
@@ -74,7 +73,7 @@ class Report(NamedTuple):
     together: str  # the type's name if there are not several results
     changed: bool  # an argument
     multiplications: int
-    normalised: int  # rows at once
+    normalised: int  # rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +111,10 @@ def parts_exercise(
         return range(len(names)) if only is None else only(case)
 
     def verdict(case: Any, given: Parts, reports: tuple[Report, ...], book: Ledger) -> str | None:
-        places = looked_at(case)
+        causes = partial(_causes, advice, case, levels)
         found = (
-            _wrong_form(names, places, given, reports, advice.nan(case))
-            or _wrong_values(names, places, given, reports, partial(_causes, advice, case, levels))
+            _wrong_number(names, reports)
+            or _first_wrong(names, looked_at(case), given, reports, causes, advice.nan(case))
             or _changed(reports)
             or (_wrong_means(given, reports, book) if asked(case) else None)
             or (_too_much(case, given, reports, book, asked(case), advice) if case.look else None)
@@ -128,6 +127,7 @@ def parts_exercise(
         inputs=_drawn(draw),
         probe=_attempt,
         verdict=verdict,
+        warm_up=import_sympy,
         levels=levels,
         hints=hints,
         slips=slips,
@@ -156,34 +156,6 @@ def _drawn(draw: Callable[[Any, int], Parts]) -> Callable[[Any, int], Parts]:
     return inputs
 
 
-class _Work(TorchDispatchMode):
-    """Counts multiplications in products of matrices, autograd's too, and the rows of the largest norm.
-
-    PyTorch's own counter imports its compiler.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.multiplications = self.normalised = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nor does this, if it is not to be hidden from the compiler."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        if name in _PRODUCTS:
-            self.multiplications += result.numel() * args[-2].shape[-1]
-        if name in _ROOTS or (name == "pow" and args[1] in (0.5, -0.5)):
-            roots = result if isinstance(result, Tensor) else result[-1]
-            self.normalised = max(self.normalised, roots.numel())
-        return result
-
-
 def _attempt(function: Callable[..., Any], given: Parts) -> Report:
     """Runs on a rank."""
     mine = given.arguments[dist.get_rank()]
@@ -191,7 +163,7 @@ def _attempt(function: Callable[..., Any], given: Parts) -> Report:
         arguments = [x.clone() if isinstance(x, Tensor) else x for x in mine]
         more = given.made()
         ledger.clear()
-        with _Work() as work:
+        with Work() as work:
             result = function(*arguments, *more)
     kept = list(ledger.current())
     changed = any(isinstance(x, Tensor) and not torch.equal(x, y) for x, y in zip(mine, arguments, strict=True))
@@ -215,52 +187,72 @@ def _tensor(x: Any, like: Tensor | None) -> Tensor | str:
     return x.detach().clone().reshape(like.shape if one and like is not None else x.shape)
 
 
-def _wrong_form(
-    names: tuple[str, ...], places: Sequence[int], given: Parts, reports: Sequence[Report], nan: str
-) -> str | None:
+def _wrong_number(names: tuple[str, ...], reports: Sequence[Report]) -> str | None:
+    several = f"{len(names)} things: {', '.join(names)}"
     for rank, report in enumerate(reports):
-        several = f"{len(names)} things: {', '.join(names)}"
         if report.together:
             return f"rank {rank} {wrong_kind(report.together, several)}"
         if len(report.results) != len(names):
             return f"rank {rank} returned {plural(len(report.results), 'thing')}, not {several}"
-        for place in places:
-            got, want, where = report.results[place], given.wanted[rank][place], f"{names[place]} on rank {rank}"
-            if isinstance(got, str):
-                return f"{where}: {got}, not a tensor of shape {tuple(want.shape)}"
-            if got.shape != want.shape:
-                return f"{where}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
-            if got.dtype != want.dtype:
-                return f"{where} is {name_of(got.dtype)}, expected {name_of(want.dtype)} as in what you were given"
-            if got.is_floating_point() and not bool(got.isfinite().all()):
-                strange = "nan" if bool(got.isnan().any()) else "inf"
-                return f"{where} holds {strange}, not a number{f': {nan}' if nan else ''}"
     return None
 
 
-def _wrong_values(
+def _first_wrong(
     names: tuple[str, ...],
     places: Sequence[int],
     given: Parts,
     reports: Sequence[Report],
-    causes: Callable[[str], Sequence[tuple[float, str]]],
+    causes: Callable[[str], Causes],
+    nan: str,
 ) -> str | None:
+    """Of the first result that is wrong, its form or what its values reveal."""
     for place in places:
-        name = names[place]
-        results = [found for report in reports if isinstance(found := report.results[place], Tensor)]
-        got = {(rank, name): found for rank, found in enumerate(results)}
-        want = {(rank, name): wanted[place] for rank, wanted in enumerate(given.wanted)}
-        if _all_close(results, list(want.values())):
-            continue
-        own = {(rank, name): terms[name] for rank, terms in enumerate(given.terms) if name in terms}
-        if len(own) > 1 and _all_close(results, list(own.values())):
-            return f"{name} is on each rank its own term of a sum: the other ranks' terms are missing"
-        if not want[0, name].is_floating_point():
-            rank = next(key[0] for key in want if not close(got[key], want[key]))
-            lists = got[rank, name].tolist(), want[rank, name].tolist()
-            return f"{name} on rank {rank} are {lists[0]}, expected {lists[1]}"
-        return differing(got, want, causes(name), {}).replace("your gradient is", f"{name} is")
+        name, want = names[place], [wanted[place] for wanted in given.wanted]
+        results = [report.results[place] for report in reports]
+        for rank, pair in enumerate(zip(results, want, strict=True)):
+            if form := _wrong_form(*pair, nan):
+                return f"{name} on rank {rank}{form}"
+        got = [found for found in results if isinstance(found, Tensor)]
+        if not _all_close(got, want):
+            terms = [mine[name] for mine in given.terms if name in mine]
+            return _wrong_values(name, got, want, terms, causes(name))
     return None
+
+
+def _wrong_form(got: Tensor | str, want: Tensor, nan: str) -> str | None:
+    if isinstance(got, str):
+        return f": {got}, not a tensor of shape {tuple(want.shape)}"
+    if got.shape != want.shape:
+        return f": shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+    if got.dtype != want.dtype:
+        return f" is {name_of(got.dtype)}, expected {name_of(want.dtype)} as in what you were given"
+    if got.is_floating_point() and not bool(got.isfinite().all()):
+        strange = "nan" if bool(got.isnan().any()) else "inf"
+        return f" holds {strange}, not a number{f': {nan}' if nan else ''}"
+    return None
+
+
+def _wrong_values(
+    name: str, got: Sequence[Tensor], want: Sequence[Tensor], terms: Sequence[Tensor], causes: Causes
+) -> str:
+    if len(terms) > 1 and _all_close(got, terms):
+        return f"{name} is on each rank its own term of a sum: the other ranks' terms are missing"
+    if not want[0].is_floating_point():
+        rank = next(rank for rank, right in enumerate(want) if not close(got[rank], right))
+        return f"{name} on rank {rank} are {got[rank].tolist()}, expected {want[rank].tolist()}"
+    if together := _put_together(got, want):
+        return f"{name} is on every rank the {together}: each rank has a part of its own, which is whole without that"
+    one, other = ({(rank, name): x for rank, x in enumerate(side)} for side in (got, want))
+    return differing(one, other, causes, {}).replace("your gradient is", f"{name} is")
+
+
+def _put_together(got: Sequence[Tensor], want: Sequence[Tensor]) -> str:
+    """Which wrong thing was made of parts that are not terms of a sum; empty if none was."""
+    if len({x.shape for x in want}) > 1 or all(close(x, want[0]) for x in want):
+        return ""
+    total = torch.stack(list(want)).sum(0)
+    ways = {"sum": total, "average": total / len(want)}
+    return next((f"{way} of all ranks' parts" for way, x in ways.items() if _all_close(got, [x] * len(want))), "")
 
 
 def _causes(advice: Advice, case: _Case, levels: Mapping[str, Level], name: str) -> list[tuple[float, str]]:
@@ -306,9 +298,9 @@ def _too_much(
         if given.multiplications and report.multiplications > given.multiplications:
             more = f"rank {rank} makes {report.multiplications} multiplications in its products"
             return f"values right, but {more}, target {given.multiplications}: {advice.work}"
-        if given.normalised and report.normalised > given.normalised:
-            more = f"rank {rank} normalises {plural(report.normalised, 'position')}"
-            return f"values right, but {more}, target {given.normalised}: {advice.norm}"
+        if given.normalised and report.normalised >= given.normalised:
+            target = f"target {-(-given.normalised // case.world_size)}"
+            return f"values right, but rank {rank} normalises all {given.normalised} positions, {target}: {advice.norm}"
     return None
 
 

@@ -56,7 +56,7 @@ def _drawn(case: Spread, seed: int) -> Parts:
         wanted=[(out, g_gain, one, two, back) for out, one, two, back in wanted],
         terms=[{NAMES[1]: part.sum(0)} for part in cut(directions, p)],
         multiplications=6 * case.positions * case.hidden * -(-case.ffn // p),
-        normalised=-(-case.positions // p),
+        normalised=case.positions if p > 1 else 0,
     )
 
 
