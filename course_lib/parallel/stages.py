@@ -49,15 +49,24 @@ class DecoderStage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         sequence, angles = x.shape[1], None
-        if self.embedding is not None:
-            x = self.embedding(x)
-        if self.positions is not None:
-            self.config.check_sequence(sequence)
-            x = x + self.positions(torch.arange(sequence, device=x.device))
+        x = self.begun(x)
         if self.config.positions == "rotary":
             angles = rotary_angles(sequence, self.config.head_size, x.device, self.config.rotary_base)
         for layer in self.layers.values():
             x = layer(x, angles)
+        return self.ended(x)
+
+    def begun(self, x: Tensor) -> Tensor:
+        """What the first of the layers takes."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        if self.positions is not None:
+            self.config.check_sequence(x.shape[1])
+            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
+        return x
+
+    def ended(self, x: Tensor) -> Tensor:
+        """What the stage makes of the last layer's output."""
         return x if self.norm is None or self.head is None else self.head(self.norm(x))
 
 
@@ -108,10 +117,14 @@ def skeleton(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def passed_on(stages: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
-    """What each stage takes, and last what the last one gives, as empty tensors; `stages` are a skeleton's."""
+    """What each stage takes, and last what the last one gives, as empty tensors; `stages` are a skeleton's.
+
+    A decoder's layer adds to what it takes and so gives its like: none is run, which on no device takes 2 ms each.
+    """
     passing = [inputs.to("meta")]
     for stage in stages:
-        passing.append(stage(passing[-1]))
+        x = passing[-1]
+        passing.append(stage.ended(stage.begun(x)) if isinstance(stage, DecoderStage) else stage(x))
     return passing
 
 

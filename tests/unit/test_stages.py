@@ -45,10 +45,11 @@ def test_stages_in_a_row_are_the_model(config, sizes):
     torch.manual_seed(0)
     model, tokens = Decoder(config), torch.randint(16, (2, 5))
     stages = cut(model, sizes)
-    x = tokens
-    for stage in stages:
+    x, passing = tokens, passed_on(cut(skeleton(model), sizes), tokens)
+    for stage, taken in zip(stages, passing, strict=False):
+        assert (x.shape, x.dtype) == (taken.shape, taken.dtype)
         x = stage(x)
-    assert torch.equal(x, model(tokens))
+    assert torch.equal(x, model(tokens)) and (x.shape, x.dtype) == (passing[-1].shape, passing[-1].dtype)
     assert {name for stage in stages for name, _ in stage.named_parameters()} >= dict(model.named_parameters()).keys()
     assert stages[0].embedding is model.embedding and stages[-1].norm is model.norm and stages[-1].head is model.head
 
