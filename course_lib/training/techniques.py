@@ -21,6 +21,7 @@ from course_lib.parallel.local import own_part
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.plan import Plan
 from course_lib.parallel.stage_reducer import StageReducer
+from course_lib.parallel.tensor_layers import ColumnParallelLinear, RowParallelLinear
 from course_lib.schedules import Durations, Schedule, durations_by_rank, problems
 from course_lib.split import split_sizes
 from course_lib.training.pipeline_engine import PipelineEngine
@@ -80,6 +81,8 @@ def stages(
         _check_schedule(schedule, local.size("pp"), setup.config.accumulation)
         lengths = sizes or split_sizes(len(cutting.layers_of(setup.model)), schedule.n_stages)
         skeletons, whole = cutting.cut(setup.skeleton, lengths), cutting.cut(setup.model, lengths)
+        if local.size("tp") > 1:
+            _check_blocks(whole)
         write_owners(local.layout, skeletons, schedule)
         broadcast.broadcast_state(setup.model, local.group("pp"), local.name_of(**{**local.at, "pp": 0}))
         mine = {number: whole[number] for number in schedule.stages_of(local.rank("pp"))}
@@ -104,6 +107,21 @@ def write_owners(layout: Layout, skeletons: Sequence[nn.Module], schedule: Sched
     for name, ranks in owners.items():
         tied = frozenset({"pp"} if len(ranks) > 1 else ())
         layout.write(name, owners=tuple(sorted(ranks)), partial=layout.places[name].partial | tied)
+
+
+def _check_blocks(parts: Sequence[nn.Module]) -> None:
+    """Raise the four-part error for a stage that ends inside a block of tensor parallelism."""
+    open_column = ""
+    for number, stage in enumerate(parts[:-1]):
+        for name, module in stage.named_modules():
+            if isinstance(module, RowParallelLinear):
+                open_column = ""
+            elif isinstance(module, ColumnParallelLinear) and not module.gathered:
+                open_column = name
+        if open_column:
+            values = f"stage {number} ends between {open_column}, cut by column, and its row"
+            rule, way_out = "a stage passes on whole features", "choose sizes that leave the two on one stage"
+            raise ValueError(four_parts("stages", values, rule, way_out))
 
 
 def _check_schedule(schedule: Schedule, world_size: int, accumulation: int) -> None:

@@ -15,7 +15,9 @@ from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder, GatedFeedForward
 from course_lib.parallel.mesh import make_mesh
 from course_lib.ranks import run_ranks
+from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
+from course_lib.training.techniques import stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
@@ -60,11 +62,12 @@ def decoder(*, inside):
     return model
 
 
-def parallel(train, *, inside=False, checkpointed=False, **options):
+def parallel(train, *, inside=False, checkpointed=False, schedule=None, **options):
     model = decoder(inside=inside)
     for layer in model.layers if checkpointed else ():
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-    return Trainer(model, train, mesh=make_mesh(tp=dist.get_world_size()), apply=(tensor(**options),))
+    mesh = make_mesh(pp=dist.get_world_size() // 2, tp=2)
+    return Trainer(model, train, mesh=mesh, apply=[tensor(**options), *([stages(schedule)] if schedule else [])])
 
 
 def test_outside_blocks_the_ranks_draw_what_one_device_draws():
@@ -118,3 +121,52 @@ def test_with_positions_of_its_own_a_rank_drops_its_own_everywhere():
     (first, copies, _), (second, others, _) = run_ranks(partial(trained, seeds=(7, 7), sequence_parallel="keep"), 2)
     assert all(differ(masks, second[name]) for name, masks in first.items())
     assert all(torch.equal(copies[name], others[name]) for name in copies)
+
+
+# --- in the stages of a pipeline ---
+
+
+def noisy_gradients():
+    """One device's, with the state of its random numbers when each of the two layers begins."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(7)
+    trainer, states = Trainer(decoder(inside=False), TrainConfig()), []
+    for layer in trainer.model.layers:
+        layer.register_forward_pre_hook(lambda *_: states.append(torch.get_rng_state()))
+    loss = trainer.compute_gradients(TOKENS.batch(0))
+    torch.set_default_dtype(torch.float32)
+    return states, loss, trainer.gradients()
+
+
+def noisy_stage(states):
+    """The loss and gradients of a layer on each stage, whose first rank alone has one device's random numbers."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(7)
+    model, (stage, part) = decoder(inside=False), divmod(dist.get_rank(), 2)
+    torch.manual_seed(part) if part else torch.set_rng_state(states[stage])
+    apply = (tensor(), stages(make_schedule("gpipe", 2, 1)))
+    trainer = Trainer(model, TrainConfig(), mesh=make_mesh(pp=2, tp=2), apply=apply)
+    loss = trainer.compute_gradients(TOKENS.batch(0))
+    torch.set_default_dtype(torch.float32)
+    return loss, trainer.gradients()
+
+
+def test_outside_blocks_each_stage_draws_what_one_device_draws_there():
+    states, alone, expected = noisy_gradients()
+    assert not torch.equal(*states)
+    for loss, found in run_ranks(noisy_stage, 4, states):
+        assert loss == pytest.approx(alone, rel=1e-12) and found.keys() == expected.keys()
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "options"), [("1f1b", {"checkpointed": True}), ("zb-h1", {})])
+def test_in_a_pipeline_s_stages_too_masks_are_others_inside_alone(name, options):
+    schedule = make_schedule(name, 2, 2)
+    by_rank = run_ranks(partial(trained, seeds=(7, 100, 3, 9), schedule=schedule, **options), 4)
+    for (first, copies, _), (second, others, _) in (by_rank[:2], by_rank[2:]):
+        assert len(first) == 2 and all(len(masks) >= 4 for masks in first.values())
+        for name, masks in first.items():
+            assert differ(masks, second[name]) == name.endswith("inner"), name
+            assert differ(masks[:1], masks[-1:])  # of one micro-batch and of another, in another step
+        assert copies and all(torch.equal(copies[name], others[name]) for name in copies)

@@ -39,6 +39,12 @@ def planned(without=(), more=None, **options):
     return made(model, plan=plan | (more or {}), **options)
 
 
+def between_column_and_row():
+    """Two stages of which the first ends where the features are cut."""
+    apply = [tensor(), stages(make_schedule("1f1b", 2, 2))]
+    return Trainer(MLP(), TrainConfig(), mesh=make_mesh(pp=2, tp=2), apply=apply)
+
+
 PLANS = [
     (partial(made, Decoder(config(n_heads=6, n_kv_heads=6))), "tensor: tp=4, 6 heads in layers.0.attention.q_proj; "),
     (partial(made, Decoder(SHAPES["llama"])), "tensor: tp=4, 6 heads in layers.0.attention.k_proj; a head stays whole"),
@@ -69,6 +75,7 @@ PLANS = [
         partial(planned, ["embedding", "head"], sequence_parallel="regather"),
         "tensor: a Decoder whose plan leaves the vocabulary whole; the sequence is cut where the embedding adds up",
     ),
+    (between_column_and_row, "stages: stage 0 ends between layer1, cut by column, and its row; a stage passes on whol"),
 ]
 
 
