@@ -13,7 +13,6 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from course_lib.comm.call import resolve
-from course_lib.errors import four_parts
 from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.dropout import spread_dropout
 from course_lib.parallel.layout import Layout
@@ -21,6 +20,7 @@ from course_lib.parallel.placement import At, Shard
 from course_lib.parallel.region import Region
 from course_lib.parallel.replicate import broadcast_state
 from course_lib.parallel.tensor_block import is_rms_norm
+from course_lib.parallel.tensor_faults import another_kind, heads_apart, hooked, hooks_of, tied_apart
 from course_lib.parallel.tensor_layers import (
     ColumnParallelLinear,
     Entrance,
@@ -29,7 +29,7 @@ from course_lib.parallel.tensor_layers import (
     VocabParallelEmbedding,
 )
 from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import Plan, Style, copies_of, head_size_of, styles_of
+from course_lib.parallel.tensor_styles import Plan, Style, copies_of, fitting_ranks, head_size_of, styles_of
 
 AXIS = "tp"
 M = TypeVar("M", bound=nn.Module)
@@ -68,13 +68,15 @@ class TensorParallel:
     def cut(self, styles: dict[str, Style]) -> None:
         """Replace the modules.
 
-        Raises: ValueError for a module that the style does not fit, heads that do not divide, and a tied weight that
-            would be cut in two ways.
+        Raises: ValueError for a module that the style does not fit or that has hooks, heads that do not divide, and a
+            tied weight that would be cut in two ways.
         """
         for name, style in styles.items():
             module = self.model.get_submodule(name)
             part = self._part(name, module, style)
             if part is not module:
+                if hooks := hooks_of(module):
+                    raise hooked(name, hooks).error
                 parent, _, own = name.rpartition(".")
                 setattr(self.model.get_submodule(parent), own, part)
         self._check_ties(styles)
@@ -88,8 +90,7 @@ class TensorParallel:
             return module
         if style == "full norm":
             if not is_rms_norm(module):
-                values, rule = f"{name} is a {type(module).__name__}", f"the style {style!r} cuts an RMSNorm"
-                raise ValueError(four_parts("tensor", values, rule, "leave its block out of the plan"))
+                raise another_kind(name, module, "RMSNorm", style).error
             source = self.layout.places[f"{name.removesuffix('norm')}proj.weight"].shard[AXIS]
             width = module.get_parameter("weight").numel()
             self._keep(name, module, {"weight": Shard(0, source.copies)})
@@ -125,9 +126,8 @@ class TensorParallel:
             cut = self.layout.places[full].shard
             if AXIS in cut:
                 if cut[AXIS] != shard:
-                    values = f"{name}.{kind} is {full}, cut by {cut[AXIS]} and by {shard}"
-                    rule, way_out = "a tied weight lies in one way", "give both modules styles that cut the same dim"
-                    raise ValueError(four_parts("tensor", values, rule, way_out))
+                    owner = full.rpartition(".")[0]
+                    raise tied_apart(owner, {owner: cut[AXIS], name: shard}).error
                 continue
             self.layout.write(full, shard={**cut, AXIS: shard})
             if shard.copies > 1:
@@ -151,10 +151,7 @@ class TensorParallel:
         heads = linear.out_features // head_size
         if copies := copies_of(heads, self.size, name):
             return copies
-        values = f"tp={self.size}, {heads} heads in {name}"
-        rule = "a head stays whole; keys and values of fewer heads than ranks are copied to equally many ranks"
-        way_out = f"choose tp in {[tp for tp in range(1, heads + 1) if heads % tp == 0]}"
-        raise ValueError(four_parts("tensor", values, rule, way_out))
+        raise heads_apart(name, heads, self.size, fitting_ranks(heads, self.size, name)).error
 
     def _count_heads(self, module: nn.Module) -> None:
         """`transformers` writes down how many queries share a head of keys: a copied head has fewer of them here."""
@@ -164,12 +161,9 @@ class TensorParallel:
 
     def _check_ties(self, styles: dict[str, Style]) -> None:
         for name, full in self.layout.first_name.items():
-            owner = name.rpartition(".")[0]
-            if AXIS in self.layout.places[full].shard and owner not in styles:
-                others = [other for other, first in self.layout.first_name.items() if first == full and other != name]
-                values = f"{name} is tied to {', '.join(others)}, which the plan cuts"
-                rule = "whoever uses a tied weight knows how it is cut"
-                raise ValueError(four_parts("tensor", values, rule, f"give {owner!r} a style too"))
+            if (shard := self.layout.places[full].shard.get(AXIS)) and name.rpartition(".")[0] not in styles:
+                tied = [other.rpartition(".")[0] for other, first in self.layout.first_name.items() if first == full]
+                raise tied_apart(tied[0], {one: shard if one in styles else None for one in tied}).error
 
 
 def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -> None:
@@ -184,5 +178,4 @@ def write_table(skeleton: nn.Module, layout: Layout, styles: dict[str, Style]) -
 def _expect(name: str, module: nn.Module, kind: type[M], style: Style) -> M:
     if type(module) is kind:  # one that inherits from it may compute something else
         return module
-    values, rule = f"{name} is a {type(module).__name__}", f"the style {style!r} cuts a {kind.__name__}"
-    raise ValueError(four_parts("tensor", values, rule, "leave it out of the plan, or write a layer for it"))
+    raise another_kind(name, module, kind.__name__, style).error

@@ -8,9 +8,30 @@ from dataclasses import dataclass
 from torch import nn
 
 from course_lib.parallel.layout import first_names
+from course_lib.parallel.placement import Shard
 from course_lib.parallel.tensor_block import Block
+from course_lib.parallel.tensor_faults import (
+    Fault,
+    another_kind,
+    heads_apart,
+    hooked,
+    hooks_of,
+    no_module,
+    no_style,
+    tied_apart,
+)
 from course_lib.parallel.tensor_roles import large_and_whole
-from course_lib.parallel.tensor_styles import STYLES, Plan, Style, copies_of, head_size_of, named_by, pattern_of
+from course_lib.parallel.tensor_styles import (
+    STYLES,
+    Plan,
+    Style,
+    copies_of,
+    fitting_ranks,
+    head_size_of,
+    named_by,
+    pattern_of,
+    patterns_of,
+)
 from course_lib.split import split_sizes
 
 _CUT_DIM: Mapping[Style, int] = {"column": 0, "column, gathered": 0, "logits": 0, "vocabulary": 0, "row": 1}
@@ -23,6 +44,11 @@ class Finding:
     where: str
     says: str
     fault: bool = True
+
+    @classmethod
+    def of(cls, fault: Fault) -> Finding:
+        """What ranks would raise."""
+        return cls(where=fault.where, says="; ".join(fault[1:]))
 
     def __str__(self) -> str:
         return f"{'fault' if self.fault else 'note'}: {self.where}: {self.says}"
@@ -53,9 +79,9 @@ def lint(model: nn.Module, plan: Plan, tp: int) -> list[Finding]:
 def _words(plan: Plan, names: list[str]) -> Iterator[Finding]:
     for pattern, style in plan.items():
         if style not in STYLES:
-            yield Finding(where=pattern, says=f"there is no style {style!r}")
+            yield Finding.of(no_style(pattern, style, STYLES))
         if not named_by(pattern, names):
-            yield Finding(where=pattern, says="no module is called so")
+            yield Finding.of(no_module(pattern, patterns_of(names)))
 
 
 def _kinds(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
@@ -64,8 +90,9 @@ def _kinds(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
         module = model.get_submodule(name)
         kind = nn.Embedding if style == "vocabulary" else nn.Linear
         if style in _CUT_DIM and type(module) is not kind:
-            says = f"{style!r} cuts a {kind.__name__}, not a {type(module).__name__}"
-            yield Finding(where=pattern_of(name), says=says)
+            yield Finding.of(another_kind(pattern_of(name), module, kind.__name__, style))
+        if style != "shared" and (hooks := hooks_of(module)):
+            yield Finding.of(hooked(pattern_of(name), hooks))
 
 
 def _blocks(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
@@ -93,8 +120,7 @@ def _heads(model: nn.Module, styles: Mapping[str, Style], tp: int) -> Iterator[F
         heads, where = module.out_features // head_size, pattern_of(name)
         copies = copies_of(heads, tp, name)
         if copies is None:
-            fitting = [n for n in range(1, max(heads, tp) + 1) if copies_of(heads, n, name)]
-            yield Finding(where=where, says=f"{heads} heads cannot be shared by {tp} ranks, but by {fitting}")
+            yield Finding.of(heads_apart(where, heads, tp, fitting_ranks(heads, tp, name)))
         elif copies > 1:
             yield Finding(
                 where=where, says=f"its heads, {heads} on {tp} ranks, lie on {copies} ranks each", fault=False
@@ -109,9 +135,8 @@ def _ties(model: nn.Module, styles: Mapping[str, Style]) -> Iterator[Finding]:
     for tied in owners.values():
         dims = {owner: _CUT_DIM.get(styles[owner]) if owner in styles else None for owner in tied}
         if len({*dims.values()}) > 1:
-            ways = ("whole" if dim is None else f"cut along dim {dim}" for dim in dims.values())
-            listed = " and ".join(f"{way} in {owner}" for owner, way in zip(dims, ways, strict=True))
-            yield Finding(where=pattern_of(tied[0]), says=f"one tied weight, {listed}")
+            shards = {owner: None if dim is None else Shard(dim) for owner, dim in dims.items()}
+            yield Finding.of(tied_apart(pattern_of(tied[0]), shards))
 
 
 def _uneven(model: nn.Module, styles: Mapping[str, Style], tp: int) -> Iterator[Finding]:

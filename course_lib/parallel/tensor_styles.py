@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from course_lib.errors import four_parts
+from course_lib.parallel.tensor_faults import no_module, no_style
 
 Style = Literal[
     "column",  # a linear map, by its outputs
@@ -31,13 +31,10 @@ def styles_of(model: nn.Module, plan: Plan) -> dict[str, Style]:
     names, found = [name for name, _ in model.named_modules()], dict[str, Style]()
     for pattern, style in plan.items():
         if style not in STYLES:
-            values, way_out = f"{pattern!r}: {style!r}", f"choose from {', '.join(map(repr, STYLES))}"
-            raise ValueError(four_parts("tensor", values, "the plan has no such style", way_out))
+            raise no_style(pattern, style, STYLES).error
         hits = named_by(pattern, names)
         if not hits:
-            rule = "every pattern names a module, so that nothing stays whole unseen"
-            way_out = f"see {', '.join(list(dict.fromkeys(pattern_of(name) for name in names if name))[:12])}"
-            raise ValueError(four_parts("tensor", f"no module is called {pattern!r}", rule, way_out))
+            raise no_module(pattern, patterns_of(names)).error
         found |= dict.fromkeys(hits, style)
     return {name: found[name] for name in names if name in found}
 
@@ -53,10 +50,20 @@ def pattern_of(name: str) -> str:
     return re.sub(r"\b\d+\b", "*", name)
 
 
+def patterns_of(names: Iterable[str]) -> list[str]:
+    """The patterns of all these modules, each once."""
+    return [*dict.fromkeys(pattern_of(name) for name in names if name)]
+
+
 def head_size_of(attention: nn.Module) -> int | None:
     """Features of one head, as the module itself has written them down; None for what is no attention."""
     size: int | None = getattr(attention, "head_size", getattr(attention, "head_dim", None))
     return size
+
+
+def fitting_ranks(heads: int, tp: int, name: str) -> list[int]:
+    """The numbers of ranks that can share the heads of a map."""
+    return [n for n in range(1, max(heads, tp) + 1) if copies_of(heads, n, name)]
 
 
 def copies_of(heads: int, tp: int, name: str) -> int | None:

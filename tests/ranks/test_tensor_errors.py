@@ -39,6 +39,13 @@ def planned(without=(), more=None, **options):
     return made(model, plan=plan | (more or {}), **options)
 
 
+def hooked():
+    """A decoder of which something looks at the head's input."""
+    model = Decoder(EVEN)
+    model.head.register_forward_pre_hook(lambda module, args: None)
+    return model
+
+
 def between_column_and_row():
     """Two stages of which the first ends where the features are cut."""
     apply = [tensor(), stages(make_schedule("1f1b", 2, 2))]
@@ -46,29 +53,39 @@ def between_column_and_row():
 
 
 PLANS = [
-    (partial(made, Decoder(config(n_heads=6, n_kv_heads=6))), "tensor: tp=4, 6 heads in layers.0.attention.q_proj; "),
-    (partial(made, Decoder(SHAPES["llama"])), "tensor: tp=4, 6 heads in layers.0.attention.k_proj; a head stays whole"),
-    (partial(planned, more={"head": "row"}), r"tensor: head.weight is embedding.weight, cut by Shard\(dim=0\) and by"),
+    (
+        partial(made, Decoder(config(n_heads=6, n_kv_heads=6))),
+        r"tensor: layers.0.attention.q_proj: 6 heads on 4 ranks; a head stays whole; .*; choose tp in \[1, 2, 3, 6\]$",
+    ),
+    (
+        partial(made, Decoder(SHAPES["llama"])),
+        "tensor: layers.0.attention.k_proj: 6 heads on 4 ranks; a head stays whole",
+    ),
+    (
+        partial(planned, more={"head": "row"}),
+        r"tensor: embedding: one tied weight, Shard\(dim=0\) in embedding and Shard\(dim=1\) in head; ",
+    ),
     (
         partial(planned, ["head"]),
-        "tensor: head.weight is tied to embedding.weight, which the plan cuts; .*; give 'head'",
+        r"tensor: embedding: one tied weight, Shard\(dim=0\) in embedding and whole in head; .*; give all",
     ),
     (
         partial(planned, ["embedding"]),
-        "tensor: embedding.weight is tied to head.weight, which the plan cuts; .*; gi",
+        r"tensor: embedding: one tied weight, whole in embedding and Shard\(dim=0\) in head; .*; give all",
     ),
     (
         partial(planned, more={"head": "diagonal"}),
-        "tensor: 'head': 'diagonal'; the plan has no such style; choose from",
+        "tensor: head: style 'diagonal'; there is no such style; choose from 'column', ",
     ),
     (
         partial(planned, more={"layers.*.mlp": "row"}),
-        r"tensor: no module is called 'layers.\*.mlp'; .*; see embedding, ",
+        r"tensor: layers.\*.mlp: no module is called so; .*; see embedding, ",
     ),
     (
         partial(planned, more={"norm": "row"}),
-        "tensor: norm is a RMSNorm; the style 'row' cuts a Linear; leave it out of",
+        "tensor: norm: a RMSNorm; the style 'row' cuts a Linear; leave it out of",
     ),
+    (partial(made, hooked()), "tensor: head: it has forward_pre_hooks; a part of it takes its place, .*; register hoo"),
     (partial(made, MLP(), sequence_parallel="input"), "tensor: sequence_parallel='input'; .*; choose 'keep' or 'reg"),
     (partial(made, MLP(), sequence_parallel="keep"), "tensor: a MLP; the sequence is cut where the embedding adds up"),
     (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import transformers
@@ -16,6 +18,7 @@ from course_lib.parallel.tensor_lint import lint
 from course_lib.parallel.tensor_plan import plan_for
 from course_lib.parallel.tensor_styles import styles_of
 
+WHOLE_HEADS = "a head stays whole; keys and values of fewer heads than ranks are copied to equally many ranks"
 NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 SIZES = {
     "hidden_size": 24,
@@ -123,9 +126,9 @@ def decoder(**changes):
 def test_notes_on_a_plan_that_is_right():
     model = decoder()
     assert list(map(str, lint(model, plan_for(model), 3))) == [
-        "fault: layers.*.attention.q_proj: 4 heads cannot be shared by 3 ranks, but by [1, 2, 4]",
-        "fault: layers.*.attention.k_proj: 2 heads cannot be shared by 3 ranks, but by [1, 2]",
-        "fault: layers.*.attention.v_proj: 2 heads cannot be shared by 3 ranks, but by [1, 2]",
+        f"fault: layers.*.attention.q_proj: 4 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2, 4]",
+        f"fault: layers.*.attention.k_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2]",
+        f"fault: layers.*.attention.v_proj: 2 heads on 3 ranks; {WHOLE_HEADS}; choose tp in [1, 2]",
         "note: embedding: 17 on 3 ranks are 6 to 5; padded to 18, all have 6",
         *(
             f"note: layers.*.ffn.{kind}_proj: 20 on 3 ranks are 7 to 6; padded to 21, all have 7"
@@ -155,10 +158,10 @@ def gated():
         (decoder(), {"layers.*.attention.q_proj": None}, "layers.*.attention: k_proj, v_proj are not one map each"),
         (decoder(), {"layers.*.ffn.up_proj": None, "layers.*.ffn.gate_proj": None}, "layers.*.ffn: a cut needs maps"),
         (decoder(), {"layer.*.ffn": "row"}, "layer.*.ffn: no module is called so"),
-        (decoder(), {"layers.*.ffn": "row"}, "layers.*.ffn: 'row' cuts a Linear, not a GatedFeedForward"),
-        (decoder(), {"layers.*.ffn.up_proj": "rows"}, "layers.*.ffn.up_proj: there is no style 'rows'"),
-        (decoder(), {"head": None}, "embedding: one tied weight, cut along dim 0 in embedding and whole in head"),
-        (decoder(), {"head": "row"}, "embedding: one tied weight, cut along dim 0 in embedding and cut along dim 1 in"),
+        (decoder(), {"layers.*.ffn": "row"}, "layers.*.ffn: a GatedFeedForward; the style 'row' cuts a Linear; "),
+        (decoder(), {"layers.*.ffn.up_proj": "rows"}, "layers.*.ffn.up_proj: style 'rows'; there is no such style; "),
+        (decoder(), {"head": None}, "embedding: one tied weight, Shard(dim=0) in embedding and whole in head; "),
+        (decoder(), {"head": "row"}, "embedding: one tied weight, Shard(dim=0) in embedding and Shard(dim=1) in"),
         (gated(), {}, "layers.*.attention: gate.weight may work on features that would be cut"),
         (
             theirs("Olmo2"),
@@ -190,9 +193,20 @@ def test_a_layer_that_inherits_is_no_layer_that_a_style_cuts():
     model = decoder(tied=False)
     model.embedding = Scaled(17, 24)
     fault, *_ = lint(model, plan_for(model), 2)
-    assert str(fault) == "fault: embedding: 'vocabulary' cuts a Embedding, not a Scaled"
-    with pytest.raises(ValueError, match="^tensor: embedding is a Scaled; the style 'vocabulary' cuts a Embedding; "):
+    assert str(fault).startswith("fault: embedding: a Scaled; the style 'vocabulary' cuts a Embedding; leave it out ")
+    with pytest.raises(ValueError, match=f"^{re.escape(str(fault).replace('fault', 'tensor'))}$"):
         write_table(model, Layout(model, {"tp": 2}), styles_of(model, plan_for(model)))
+
+
+def test_hooks_of_a_layer_that_is_cut_are_a_fault_and_those_around_it_are_none():
+    model = decoder()
+    model.layers[1].ffn.register_forward_hook(lambda *_: None)
+    assert not lint(model, plan_for(model), 1)
+    model.layers[1].ffn.up_proj.register_full_backward_hook(lambda *_: None)
+    (fault,) = lint(model, plan_for(model), 1)
+    assert str(fault).startswith("fault: layers.*.ffn.up_proj: it has backward_hooks; a part of it takes its place, ")
+    with pytest.raises(ValueError, match="^tensor: layers.1.ffn.up_proj: it has backward_hooks; "):
+        write_table(model, Layout(model, {"tp": 1}), styles_of(model, plan_for(model)))
 
 
 def test_a_table_is_written_without_ranks_for_a_model_with_dropout_too():
