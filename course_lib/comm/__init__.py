@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from course_lib.comm.clock import EmulatedClock, compute, emulated, span
     from course_lib.comm.collectives import (
         all_gather,
+        all_gather_,
         all_reduce,
         all_reduce_,
         all_to_all,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         gather,
         reduce,
         reduce_scatter,
+        reduce_scatter_,
         scatter,
     )
     from course_lib.comm.opening import ALGORITHMS

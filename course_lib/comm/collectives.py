@@ -1,14 +1,15 @@
 """The nine collectives: check the call, let the ranks compare it, run the chosen algorithm.
 
 Conventions are PyTorch's: `group=None` is the default group, `src` and `dst` are global ranks. Results are new
-tensors; only `all_reduce_` works in place. A tensor is split along dim 0 as `torch.tensor_split` does, chunk r for
-rank r. `algorithm="native"` is torch.distributed's own call. `course_lib.costs.comm_time` counts what each
+tensors; what ends in an underscore works in place. A tensor is split along dim 0 as `torch.tensor_split` does, chunk r
+for rank r. `algorithm="native"` is torch.distributed's own call. `course_lib.costs.comm_time` counts what each
 algorithm sends. With the guard on, a call that does not match raises the same ValueError on every rank.
 None of these calls is differentiable: autograd would know of this rank's part alone, so results are detached.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, overload
 
 from torch import Tensor
@@ -87,12 +88,18 @@ def all_reduce_(
     calls have one order. With the guard on, the launch waits until all ranks have launched.
     """
     port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size, background=async_op)
-    if not async_op:
-        _all_reduce(x.detach(), op, algorithm, port, node_size)
-        return x
-    if algorithm == NATIVE:
+    if async_op and algorithm == NATIVE:
         return port.native_in_background("all_reduce_", x, lambda: native.all_reduce_async(x.detach(), op, port.group))
-    return port.in_background("all_reduce_", lambda: _all_reduce(x.detach(), op, algorithm, port, node_size))
+    work = _launched(port, "all_reduce_", lambda: _all_reduce(x.detach(), op, algorithm, port, node_size), async_op)
+    return x if work is None else work
+
+
+def _launched(port: Port, name: str, call: Callable[[], object], async_op: bool) -> Work | None:
+    """Make the call, now or on the communication thread."""
+    if async_op:
+        return port.in_background(name, call)
+    call()
+    return None
 
 
 def _all_reduce(x: Tensor, op: Op, algorithm: str, port: Port, node_size: int | None) -> Tensor:
@@ -127,6 +134,52 @@ def reduce_scatter(
     chunks = port.room(x).copy_(x.detach()).tensor_split(port.size)
     _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
     return _ended(chunks[port.rank].clone(), op, port)
+
+
+def reduce_scatter_(
+    x: Tensor,
+    *,
+    op: Op = ReduceOp.SUM,
+    algorithm: str = "ring",
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """`reduce_scatter` in place: this rank's shard of the result replaces its chunk of `x`; the rest is scratch.
+
+    With `async_op` as in `all_reduce_`.
+    """
+    port = open_call("reduce_scatter", algorithm, group, x, op=op, background=async_op)
+    chunks = x.detach().tensor_split(port.size)
+
+    def call() -> None:
+        if algorithm == NATIVE:
+            with port.native(x):
+                chunks[port.rank].copy_(native.reduce_scatter(x.detach(), op, port.group))
+        else:
+            _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
+            finish(chunks[port.rank], op, port.size)
+
+    return _launched(port, "reduce_scatter_", call, async_op)
+
+
+def all_gather_(
+    whole: Tensor, *, algorithm: str = "ring", group: ProcessGroup | None = None, async_op: bool = False
+) -> Work | None:
+    """`all_gather` in place: this rank's shard is its chunk of `whole` already, the others' are filled in.
+
+    With `async_op` as in `all_reduce_`.
+    """
+    port = open_call("all_gather", algorithm, group, whole, background=async_op)
+    chunks = whole.detach().tensor_split(port.size)
+
+    def call() -> None:
+        if algorithm == NATIVE:
+            with port.native(chunks[port.rank]):
+                whole.detach().copy_(native.all_gather(chunks[port.rank], _lengths(whole, port), port.group))
+        else:
+            _SHARDED[algorithm].all_gather(chunks, port)
+
+    return _launched(port, "all_gather_", call, async_op)
 
 
 def all_gather(

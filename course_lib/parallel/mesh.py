@@ -47,6 +47,25 @@ def mesh_of(group: ProcessGroup, axis: str) -> DeviceMesh:
     return DeviceMesh.from_group(group, kind, mesh_dim_names=(axis,))
 
 
+def groups_within(mesh: DeviceMesh, axis: str, parts: int) -> tuple[ProcessGroup, ProcessGroup]:
+    """Cut an axis into runs of `parts` neighbours: this rank's run, and the ranks with its place in every run.
+
+    All ranks of the mesh call it.
+    Raises: ValueError unless `parts` divides the axis.
+    """
+    assert mesh.mesh_dim_names is not None
+    dim = mesh.mesh_dim_names.index(axis)
+    size = mesh.shape[dim]
+    if parts < 1 or size % parts:
+        values, rule = f"{parts} parts of {axis}={size}", "every run of neighbours has equally many ranks"
+        fitting = [n for n in range(1, size + 1) if size % n == 0]
+        raise ValueError(four_parts("groups_within", values, rule, f"choose from {fitting}"))
+    if parts == size:
+        _groups.setdefault(tuple(dist.get_process_group_ranks(mesh.get_group(axis))), mesh.get_group(axis))
+    grid = mesh.mesh.movedim(dim, -1).unflatten(-1, (size // parts, parts))
+    return _row_of(grid, grid.ndim - 1), _row_of(grid, grid.ndim - 2)
+
+
 def _row_of(grid: torch.Tensor, dim: int) -> ProcessGroup:
     """The group of this rank's row along a dim; all ranks make the groups of all rows, in one order."""
     mine = None

@@ -44,17 +44,22 @@ class Partial:
 
 @dataclass(frozen=True, kw_only=True)
 class Flat:
-    """A tensor as a stretch of one long row of numbers, of which every rank of an axis has a piece."""
+    """A tensor as a stretch of one long row of numbers, of which every rank of an axis has a piece.
+
+    With `parts` there are fewer pieces than ranks: each run of so many neighbours shares the row among them.
+    """
 
     axis: str
     row: str  # its name: tensors of one row are gathered together
     start: int
     total: int  # numbers in the row
+    parts: int | None = None
 
     def piece(self, length: int, rank: int, size: int) -> slice:
         """Which of the tensor's `length` numbers a rank has; they may be none."""
-        ends = [0, *accumulate(split_sizes(self.total, size))]
-        first, last = (end - self.start for end in ends[rank : rank + 2])
+        parts = self.parts or size
+        ends = [0, *accumulate(split_sizes(self.total, parts))]
+        first, last = (end - self.start for end in ends[rank % parts : rank % parts + 2])
         return slice(min(max(first, 0), length), min(max(last, 0), length))
 
 
@@ -87,6 +92,7 @@ class Place:
         first = {"pp": self.owners[0]} if self.owners else {}
         copied = (axes or at.keys()) - (self.cut_along - {"pp"})
         of_copies = all(at[axis] % shard.copies == 0 for axis, shard in self.shard.items())
+        of_copies &= self.flat is None or self.flat.parts is None or at[self.flat.axis] < self.flat.parts
         return self.is_held(at) and of_copies and all(at[axis] == first.get(axis, 0) for axis in copied)
 
     def holders(self, axis: str, at: At, size: int) -> tuple[int, ...]:
@@ -104,6 +110,7 @@ class Place:
     def _along(self, axis: str) -> str:
         if self.flat is not None and axis == self.flat.axis:
             words = f"{self.flat.row}[{self.flat.start}:] of {self.flat.total}"
+            words += f" in {self.flat.parts} parts" * (self.flat.parts is not None)
         elif axis == "pp" and self.owners is not None:
             words = f"rank{'s' * (len(self.owners) > 1)} {', '.join(map(str, self.owners))}"
         else:

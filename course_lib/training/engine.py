@@ -27,6 +27,8 @@ class Ends:
     boundary: Callable[[Tensor], Tensor] = _unchanged  # this rank's part of what one stage hands to the next
     told: Callable[[Tensor], None] = lambda inputs: None  # hears of the inputs before each forward
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # forward and backward of a batch
+    no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # of all micro-batches but the last
+    updated: Callable[[], None] = lambda: None  # hears when the optimizer has changed the weights
 
 
 class Engine:
@@ -58,7 +60,7 @@ class Engine:
         for number, x in enumerate(inputs):
             last = number == len(inputs) - 1
             self.ends.told(x)
-            with nullcontext() if last else getattr(self.model, "no_sync", nullcontext)():
+            with nullcontext() if last else self.ends.no_sync():
                 loss(self.model(x), number).backward()
 
     def shared(self, summed: float) -> float:

@@ -12,7 +12,7 @@ from course_lib.errors import four_parts
 from course_lib.parallel.local import Local
 from course_lib.training.engine import Engine
 
-ORDER = ("tensor", "stages", "replicate")
+ORDER = (("tensor",), ("stages",), ("replicate", "zero", "fully_shard"))  # one of each
 
 
 @dataclass
@@ -37,9 +37,11 @@ class Setup:
         if self.local.mesh is None or axis not in self.local.layout.sizes:
             values, way_out = f"no axis {axis!r} in the mesh", f"give Trainer mesh=make_mesh({axis}=…)"
             raise ValueError(four_parts(name, values, "a technique runs along one axis of a mesh", way_out))
-        too_late = [other for other in self.applied if ORDER.index(other) >= ORDER.index(name)]
+        place = {technique: number for number, techniques in enumerate(ORDER) for technique in techniques}
+        too_late = [other for other in self.applied if place[other] >= place[name]]
         if too_late:
-            values, way_out = f"applied after {too_late[0]}", f"apply each once, in the order {', '.join(ORDER)}"
+            order = ", ".join(" or ".join(techniques) for techniques in ORDER)
+            values, way_out = f"applied after {too_late[0]}", f"apply each once, in the order {order}"
             raise ValueError(four_parts(name, values, "each technique takes what the one before left", way_out))
         self.applied[name] = axis
 

@@ -53,8 +53,9 @@ def replicate(**options: Any) -> Technique:
             setup.engine.reducer = StageReducer(pipeline, plan, everyone)
             pipeline.stage_complete = setup.engine.reducer.mark_stage_ready
         else:
-            setup.model = DistributedDataParallel(setup.model, process_group=group, **options)
-            setup.engine.model = setup.model
+            wrapped = DistributedDataParallel(setup.model, process_group=group, **options)
+            setup.model = setup.engine.model = wrapped
+            setup.engine.ends.no_sync = wrapped.no_sync
 
     return apply
 

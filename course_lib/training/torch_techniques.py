@@ -33,8 +33,9 @@ def torch_replicate(**options: Any) -> Technique:
             _replicate_parts(setup)
             return
         group = setup.local.group("dp")  # our own: on one that PyTorch watches its wrapper crashes (torch 2.13)
-        setup.model = DistributedDataParallel(setup.model, process_group=group, **options)
-        setup.engine.model = setup.model
+        wrapped = DistributedDataParallel(setup.model, process_group=group, **options)
+        setup.model = setup.engine.model = wrapped
+        setup.engine.ends.no_sync = wrapped.no_sync
 
     return apply
 

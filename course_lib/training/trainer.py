@@ -147,6 +147,7 @@ class Trainer:
     def update(self) -> None:
         """Let the optimizer use the gradients, then drop them."""
         self.optimizer.step()
+        self.engine.ends.updated()
         self.zero_grad()
 
     def zero_grad(self) -> None:
@@ -201,6 +202,7 @@ class Trainer:
         }
         groups = [saved["optimizer"]["param_groups"][0] | {"params": [*range(len(self.trained))]}]
         self.optimizer.load_state_dict({"state": mine, "param_groups": groups})
+        self.engine.ends.updated()
 
     def save(self, folder: str | Path) -> None:
         """Write `state`; the first rank writes, and if it cannot, all ranks raise its error."""

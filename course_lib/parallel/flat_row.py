@@ -1,0 +1,195 @@
+"""Some parameters side by side in one flat row of numbers, of which every rank of a group keeps a piece.
+
+The pieces follow `torch.tensor_split`, without regard to where one parameter ends. A row is whole only while somebody
+computes with it: then its parameters are views of it. Otherwise its memory is given back, and each parameter is what
+this rank's piece has of it, which may be nothing.
+Source: Rajbhandari et al. 2020, ZeRO, section 5; Zhao et al. 2023, PyTorch FSDP, section 3.2 (flat parameters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from course_lib import comm
+from course_lib.parallel.placement import Flat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How rows are shared among `everyone`: `shards` are the ranks with different pieces, `copies` those with equal ones.
+
+    A `resident` row stays whole from step to step, as in ZeRO-1 and ZeRO-2: the optimizer then has parameters of its
+    own, and what it changed must be gathered. `dtype` is what is computed and gathered in, `reduce_dtype` what
+    gradients are added up in; without them, the parameters' own.
+    """
+
+    shards: ProcessGroup
+    everyone: ProcessGroup
+    copies: ProcessGroup | None = None
+    resident: bool = False
+    dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    algorithm: str = "ring"
+
+
+class FlatRow:
+    """One row. Shapes: `whole` (N,) in the dtype of computing; `shard` (N/s,) in the parameters' own.
+
+    `pieces` are what the optimizer trains, by name: the model's own parameters, unless the row is resident.
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], sharing: Sharing) -> None:
+        self.names, self.parameters, self.sharing = tuple(named), tuple(named.values()), sharing
+        self.trained = self.parameters[0].requires_grad
+        self.shapes, self.sizes = [p.shape for p in self.parameters], [p.numel() for p in self.parameters]
+        flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        self.whole = flat.to(sharing.dtype or flat.dtype)
+        self.views = [part.view(shape) for part, shape in zip(self.whole.split(self.sizes), self.shapes, strict=True)]
+        self.chunk = self._of_this_rank(self.whole)
+        self.one_memory = self.whole.dtype == flat.dtype and (sharing.resident or sharing.shards.size() == 1)
+        self.shard = self.chunk if self.one_memory else self._of_this_rank(flat).clone()
+        self.parts = self._parts()
+        self.pieces = dict(zip(self.names, self._make_pieces(), strict=True))
+        self.is_whole = not sharing.resident
+        self._gathering: comm.Work | None = None
+        self._reducing: tuple[Tensor, list[comm.Work]] | None = None
+        self._put_aside: list[Tensor | None] = [None] * len(self.parameters)
+        if sharing.resident:
+            self.show_whole()
+        else:
+            self.free()
+
+    def _of_this_rank(self, row: Tensor) -> Tensor:
+        return row.tensor_split(self.sharing.shards.size())[self.sharing.shards.rank()]
+
+    def _parts(self) -> list[slice]:
+        """What of a shard belongs to each parameter."""
+        rank, size, end = self.sharing.shards.rank(), self.sharing.shards.size(), 0
+        starts = [0, *accumulate(self.sizes)]
+        parts = []
+        for start, length in zip(starts, self.sizes, strict=False):
+            piece = Flat(axis="", row="", start=start, total=starts[-1]).piece(length, rank, size)
+            parts.append(slice(end, end := end + piece.stop - piece.start))
+        return parts
+
+    def _make_pieces(self) -> list[nn.Parameter]:
+        if not self.sharing.resident:
+            return list(self.parameters)
+        return [nn.Parameter(piece, self.trained) for piece in self._pieces_of(self.shard)]
+
+    def _pieces_of(self, shard: Tensor) -> list[Tensor]:
+        """A shard by parameter: (n,), but of the parameter's shape where one rank has the whole row."""
+        pieces = [shard[part] for part in self.parts]
+        if self.sharing.shards.size() > 1:
+            return pieces
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    # --- the weights ---
+
+    def gather(self, *, async_op: bool = False) -> None:
+        """Begin to make the row whole. What autograd saved looks into the same memory, and finds it again.
+
+        Cost: an all-gather of N numbers in the dtype of computing.
+        """
+        if self._gathering is not None:
+            return
+        if not self.one_memory:
+            self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())
+            self.chunk.copy_(self.shard)
+        if self.sharing.shards.size() > 1:
+            sharing = self.sharing
+            self._gathering = comm.all_gather_(
+                self.whole, algorithm=sharing.algorithm, group=sharing.shards, async_op=async_op
+            )
+
+    def wait(self) -> None:
+        """Return when what `gather` began is there."""
+        work, self._gathering = self._gathering, None
+        if work is not None:
+            work.wait()
+
+    def show_whole(self) -> None:
+        """Let the model compute with the row; gradients of its pieces are put aside, for they have another shape."""
+        if self.is_whole:
+            return
+        self.is_whole = True
+        if not self.sharing.resident:
+            self._put_aside = [parameter.grad for parameter in self.parameters]
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            parameter.grad, parameter.data = None, view
+
+    def free(self) -> None:
+        """Give the memory back, unless the row is resident; the parameters are this rank's pieces."""
+        self.wait()
+        if self.sharing.resident:
+            return
+        if self.is_whole:
+            self.show_pieces()
+        if not self.one_memory:
+            self.whole.untyped_storage().resize_(0)
+
+    def show_pieces(self) -> None:
+        """Let the optimizer work: parameters and gradients are this rank's."""
+        self.is_whole = False
+        for parameter, piece in zip(self.parameters, self._pieces_of(self.shard), strict=True):
+            parameter.grad, parameter.data = None, piece
+        for parameter, gradient in zip(self.parameters, self._put_aside, strict=True):
+            parameter.grad = gradient
+        self._put_aside = [None] * len(self.parameters)
+
+    # --- the gradients ---
+
+    def reduce(self, *, async_op: bool = False) -> None:
+        """Begin to average the whole gradients, which are gone then; where there is none, it counts as zero.
+
+        Cost: a reduce-scatter of N numbers in the dtype of reducing, and an all-reduce of N/s over the copies.
+        """
+        gradients = [view if p.grad is None else p.grad for p, view in zip(self.parameters, self.views, strict=True)]
+        row = torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+        for parameter, part in zip(self.parameters, row.split(self.sizes), strict=True):
+            if parameter.grad is None:
+                part.zero_()
+            parameter.grad = None
+        row = row.to(self.sharing.reduce_dtype or row.dtype)
+        sharing, mine = self.sharing, self._of_this_rank(row)
+        works = [
+            comm.reduce_scatter_(row, algorithm=sharing.algorithm, group=sharing.shards, async_op=async_op)
+            if sharing.shards.size() > 1
+            else None,
+            _all_reduce(mine, sharing, async_op) if sharing.copies is not None and mine.numel() else None,
+        ]
+        self._reducing = row, [work for work in works if work is not None]
+
+    def finish_reduce(self) -> None:
+        """Add this rank's piece of the average to the gradients of `pieces`. The row must have been freed."""
+        if self._reducing is None:
+            return
+        (row, works), self._reducing = self._reducing, None
+        for work in works:
+            work.wait()
+        mine = self._of_this_rank(row).to(self.shard.dtype, copy=True).div_(self.sharing.everyone.size())
+        for piece, part in zip(self.pieces.values(), self._pieces_of(mine), strict=True):
+            piece.grad = part if piece.grad is None else piece.grad.add_(part)
+
+    def give_up(self) -> None:
+        """A forward or backward has failed: let nobody wait, and keep no gradient of it."""
+        gathering, self._gathering = self._gathering, None
+        reducing, self._reducing = self._reducing, None
+        for work in ([gathering] if gathering else []) + (reducing[1] if reducing else []):
+            work.give_up()
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.free()
+
+
+def _all_reduce(x: Tensor, sharing: Sharing, async_op: bool) -> comm.Work | None:
+    if async_op:
+        return comm.all_reduce_(x, algorithm=sharing.algorithm, group=sharing.copies, async_op=True)
+    comm.all_reduce_(x, algorithm=sharing.algorithm, group=sharing.copies)
+    return None

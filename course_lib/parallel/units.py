@@ -1,0 +1,135 @@
+"""Units: what is gathered together, as flat rows; a wrapping policy says which modules they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from course_lib.errors import four_parts
+from course_lib.parallel.flat_row import FlatRow, Sharing
+from course_lib.parallel.layout import first_names
+from course_lib.parallel.wrapping import Policy
+
+ROOT = "root"
+
+
+class Unit:
+    """Modules that run one after the other, and their parameters: a row for each dtype, of what is trained and frozen.
+
+    The first module gathers the unit, the last one frees it. Between its forward and backward `awaited` are the
+    trained parameters whose gradients have not come yet.
+    """
+
+    def __init__(self, label: str, modules: list[nn.Module], named: dict[str, nn.Parameter], sharing: Sharing) -> None:
+        self.label, self.modules, self.named, self.is_root = label, modules, named, label == ROOT
+        kinds: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
+        for name, p in named.items():
+            kinds.setdefault((p.requires_grad, p.dtype, p.device), {})[name] = p
+        self.rows = [FlatRow(of_kind, sharing) for of_kind in kinds.values()]
+        self.trained = [p for p in named.values() if p.requires_grad]
+        self.awaited: set[nn.Parameter] = set()
+        self.is_reduced = False
+
+    @property
+    def pieces(self) -> dict[str, nn.Parameter]:
+        """What the optimizer trains, by name."""
+        return {name: piece for row in self.rows for name, piece in row.pieces.items()}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model can compute with it."""
+        return all(row.is_whole for row in self.rows)
+
+    def expect(self) -> None:
+        """A backward begins."""
+        self.awaited, self.is_reduced = set(self.trained), False
+
+    def gather(self, *, async_op: bool = False) -> None:
+        """Begin to make it whole."""
+        for row in self.rows:
+            row.gather(async_op=async_op)
+
+    def use(self) -> None:
+        """Make it whole, or wait until it is."""
+        for row in self.rows:
+            if not row.is_whole:
+                row.gather()
+                row.wait()
+                row.show_whole()
+
+    def free(self) -> None:
+        """Give the memory back."""
+        for row in self.rows:
+            row.free()
+
+    def free_frozen(self) -> None:
+        """The same for what has no gradients."""
+        for row in self.rows:
+            if not row.trained:
+                row.free()
+
+    def reduce(self, *, async_op: bool = False) -> None:
+        """Begin to average the gradients, and free these weights: who has a gradient is not needed any more."""
+        self.is_reduced = True
+        for row in self.rows:
+            if row.trained:
+                row.reduce(async_op=async_op)
+                row.free()
+
+    def finish_reduce(self) -> None:
+        """The optimizer's parameters get this rank's pieces of the average."""
+        for row in self.rows:
+            row.finish_reduce()
+
+    def give_up(self) -> None:
+        """A step has failed."""
+        for row in self.rows:
+            row.give_up()
+
+
+def make_units(model: nn.Module, policy: Policy, sharing: Sharing) -> list[Unit]:
+    """The units of a policy in its order, then the root's. A weight that several units use is the root's.
+
+    Raises: ValueError for a module that two units would have.
+    """
+    modules, names = dict(model.named_modules()), first_names(model)
+    groups = policy(model)
+    unit_of = _owners(groups, modules, names)
+    parameters = dict(model.named_parameters())
+    units = []
+    for group in [*groups, ()]:
+        named = {name: p for name, p in parameters.items() if unit_of[name] == group}
+        if named or not group:
+            label = _label(group) if group else ROOT
+            units.append(Unit(label, [modules[name] for name in group] or [model], named, sharing))
+    return units
+
+
+def _owners(
+    groups: list[tuple[str, ...]], modules: dict[str, nn.Module], names: dict[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """For each parameter its unit: the innermost one around it; () is the root's."""
+    chosen = [name for group in groups for name in group]
+    if len(set(chosen)) < len(chosen):
+        twice = next(name for name in chosen if chosen.count(name) > 1)
+        rule, way_out = "a module belongs to one unit", "let the policy name it once"
+        raise ValueError(four_parts("fully_shard", f"{twice} in two units", rule, way_out))
+    group_of = {name: group for group in groups for name in group}
+    owners: dict[str, tuple[str, ...]] = {}
+    for name, first in names.items():
+        around = [part for part in _prefixes(name) if part in group_of]
+        group = group_of[around[-1]] if around else ()
+        owners[first] = group if owners.get(first, group) == group else ()
+    return owners
+
+
+def _prefixes(name: str) -> Iterable[str]:
+    """The modules around a tensor, from the outside in."""
+    parts = name.split(".")[:-1]
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _label(group: tuple[str, ...]) -> str:
+    """layers.0, or layers.0 to layers.3"""
+    return group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"

@@ -1,0 +1,133 @@
+"""The techniques of sharded data parallelism: the ranks along "dp" share optimizer states, gradients and weights.
+
+trainer = Trainer(model, config, mesh=make_mesh(dp=4), apply=(fully_shard(by_block),))
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Literal, get_args
+
+import torch
+from torch.distributed import ProcessGroup
+
+from course_lib.errors import four_parts
+from course_lib.parallel import agreement
+from course_lib.parallel import replicate as broadcast
+from course_lib.parallel.flat_row import Sharing
+from course_lib.parallel.mesh import groups_within
+from course_lib.parallel.placement import Flat
+from course_lib.parallel.sharded import ShardedModel
+from course_lib.parallel.wrapping import Policy, by_block
+from course_lib.training.setup import Setup, Technique
+
+AXIS = "dp"
+Strategy = Literal["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"]
+
+
+def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> Technique:
+    """ZeRO-1: the ranks along "dp" share the optimizer's states; ZeRO-2: gradients as well. Weights stay whole.
+
+    `policy` says which gradients are reduced together. ZeRO-1 keeps whole gradients until the last backward of a step;
+    ZeRO-2 reduces in every micro-batch, as soon as a unit's are complete.
+
+    Cost: a reduce-scatter of the gradients and, after the optimizer's step, an all-gather of the weights.
+    Source: Rajbhandari et al. 2020, ZeRO, section 5.
+    Raises: ValueError for another stage; ZeRO-3 is `fully_shard`.
+    """
+    if stage not in (1, 2):
+        rule = "ZeRO-1 and ZeRO-2 keep whole weights"
+        raise ValueError(four_parts("zero", f"stage={stage!r}", rule, "choose 1 or 2, or apply fully_shard for 3"))
+
+    def apply(setup: Setup) -> None:
+        group = _begin(setup, "zero", {"stage": stage, "algorithm": algorithm})
+        sharing = Sharing(shards=group, everyone=group, resident=True, algorithm=algorithm)
+        _hand_over(setup, ShardedModel(setup.model, sharing, policy=policy, late=stage == 1))
+
+    return apply
+
+
+def fully_shard(
+    policy: Policy = by_block,
+    *,
+    strategy: Strategy = "FULL_SHARD",
+    shards: int | None = None,
+    param_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    overlap: bool = True,
+    algorithm: str = "ring",
+) -> Technique:
+    """ZeRO-3, or FSDP: the ranks along "dp" share the weights as well, and a unit is whole only while it computes.
+
+    Strategies have PyTorch's names. FULL_SHARD frees a unit after its forward and gathers it again in backward;
+    SHARD_GRAD_OP leaves it whole in between; NO_SHARD is data parallelism; with HYBRID_SHARD runs of `shards`
+    neighbours share, and the runs are copies. `param_dtype` is what is computed and gathered in, `reduce_dtype` what
+    gradients are added up in; pieces, which the optimizer changes, keep the model's own.
+
+    Cost: per micro-batch two all-gathers of a unit (SHARD_GRAD_OP: one) and a reduce-scatter; HYBRID_SHARD also an
+    all-reduce of the pieces over the runs.
+    Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4.
+    Raises: ValueError for another strategy, and for `shards` that do not divide the axis or have no HYBRID_SHARD.
+    """
+    if strategy not in get_args(Strategy):
+        values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(Strategy))}"
+        raise ValueError(four_parts("fully_shard", values, "not a known strategy", way_out))
+    if (shards is not None) != (strategy == "HYBRID_SHARD"):
+        values, rule = f"strategy={strategy!r}, shards={shards}", "HYBRID_SHARD, and it alone, takes a number of shards"
+        raise ValueError(four_parts("fully_shard", values, rule, "give both, or neither"))
+
+    def apply(setup: Setup) -> None:
+        options = {"strategy": strategy, "shards": shards, "dtypes": (param_dtype, reduce_dtype), "overlap": overlap}
+        group = _begin(setup, "fully_shard", options | {"algorithm": algorithm})
+        parts = {"NO_SHARD": 1, "HYBRID_SHARD": shards}.get(strategy) or group.size()
+        assert setup.local.mesh is not None  # `begin` has seen it
+        inside, across = groups_within(setup.local.mesh, AXIS, parts)
+        sharing = Sharing(
+            shards=inside,
+            everyone=group,
+            copies=across if across.size() > 1 else None,
+            dtype=param_dtype,
+            reduce_dtype=reduce_dtype,
+            algorithm=algorithm,
+        )
+        reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
+        sharded = ShardedModel(setup.model, sharing, policy=policy, reshard_after_forward=reshard, overlap=overlap)
+        _hand_over(setup, sharded)
+
+    return apply
+
+
+def _begin(setup: Setup, name: str, options: dict[str, object]) -> ProcessGroup:
+    """The ranks that share; they have the same model from here on."""
+    setup.begin(name, AXIS)
+    if len(setup.applied) > 1:
+        values, rule = f"applied after {next(iter(setup.applied))}", "here it shares whole models"
+        raise ValueError(four_parts(name, values, rule, "apply replicate(), or leave the other one out"))
+    group = setup.local.group(AXIS)
+    agreement.same_model(name, setup.model, options, group)
+    numbers = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
+    if numbers < group.size():
+        values, way_out = f"{numbers} trained parameters, {group.size()} ranks", f"choose dp <= {numbers}"
+        raise ValueError(four_parts(name, values, "every rank has something to train", way_out))
+    broadcast.broadcast_state(setup.model, group, setup.local.name_of(**{**setup.local.at, AXIS: 0}))
+    return group
+
+
+def _hand_over(setup: Setup, sharded: ShardedModel) -> None:
+    """Write the table; the trainer's parameters are this rank's pieces."""
+    local, parts = setup.local, sharded.sharing.shards.size()
+    local.layout.averaged.add(AXIS)
+    for unit in sharded.units:
+        for row in unit.rows if parts > 1 else ():
+            starts = [0, *accumulate(row.sizes)]
+            for name, start in zip(row.names, starts, strict=False):
+                flat = Flat(
+                    axis=AXIS,
+                    row=unit.label,
+                    start=start,
+                    total=starts[-1],
+                    parts=None if parts == local.size(AXIS) else parts,
+                )
+                local.layout.write(name, flat=flat)
+    local.parameters = {name: sharded.pieces[name] for name in local.parameters}
+    setup.engine.ends.no_sync, setup.engine.ends.updated = sharded.no_sync, sharded.updated
