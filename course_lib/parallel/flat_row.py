@@ -9,7 +9,7 @@ Source: Rajbhandari et al. 2020, ZeRO, section 5; Zhao et al. 2023, PyTorch FSDP
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate
 
 import torch
@@ -20,9 +20,9 @@ from course_lib import comm
 from course_lib.parallel.placement import Flat
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sharing:
-    """How rows are shared among `everyone`: `shards` are the ranks with different pieces, `copies` those with equal ones.
+    """How rows are shared: `shards` are the ranks with different pieces, `copies` those with equal ones, of `everyone`.
 
     A `resident` row stays whole from step to step, as in ZeRO-1 and ZeRO-2: the optimizer then has parameters of its
     own, and what it changed must be gathered. `dtype` is what is computed and gathered in, `reduce_dtype` what
@@ -32,6 +32,7 @@ class Sharing:
     shards: ProcessGroup
     everyone: ProcessGroup
     copies: ProcessGroup | None = None
+    _: KW_ONLY
     resident: bool = False
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None

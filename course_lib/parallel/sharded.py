@@ -25,7 +25,7 @@ from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.units import Unit, make_units
 from course_lib.parallel.wrapping import Policy, by_block
 
-OPERATION = "fully_shard"
+_OPERATION = "fully_shard"
 
 
 class ShardedModel:
@@ -46,8 +46,8 @@ class ShardedModel:
         self,
         model: nn.Module,
         sharing: Sharing,
-        *,
         policy: Policy = by_block,
+        *,
         reshard_after_forward: bool = True,
         overlap: bool = True,
         late: bool = False,
@@ -175,7 +175,7 @@ class ShardedModel:
         problem = f"no gradient of {agreement.listing(missing)}" if missing else ""
         rule = "every backward brings a gradient of every trained parameter on every rank"
         way_out = "freeze what is not used, before sharding"
-        agreement.no_problem(OPERATION, problem, rule, way_out, self.sharing.everyone, compare=active.guard)
+        agreement.no_problem(_OPERATION, problem, rule, way_out, self.sharing.everyone, compare=active.guard)
 
     def _free_all(self) -> None:
         for unit in self.units:

@@ -11,7 +11,7 @@ from course_lib.parallel.flat_row import FlatRow, Sharing
 from course_lib.parallel.layout import first_names
 from course_lib.parallel.wrapping import Policy
 
-ROOT = "root"
+_ROOT = "root"
 
 
 class Unit:
@@ -22,7 +22,7 @@ class Unit:
     """
 
     def __init__(self, label: str, modules: list[nn.Module], named: dict[str, nn.Parameter], sharing: Sharing) -> None:
-        self.label, self.modules, self.named, self.is_root = label, modules, named, label == ROOT
+        self.label, self.modules, self.named, self.is_root = label, modules, named, label == _ROOT
         kinds: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
         for name, p in named.items():
             kinds.setdefault((p.requires_grad, p.dtype, p.device), {})[name] = p
@@ -101,7 +101,7 @@ def make_units(model: nn.Module, policy: Policy, sharing: Sharing) -> list[Unit]
     for group in [*groups, ()]:
         named = {name: p for name, p in parameters.items() if unit_of[name] == group}
         if named or not group:
-            label = _label(group) if group else ROOT
+            label = _label(group) if group else _ROOT
             units.append(Unit(label, [modules[name] for name in group] or [model], named, sharing))
     return units
 

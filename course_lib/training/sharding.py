@@ -21,7 +21,7 @@ from course_lib.parallel.sharded import ShardedModel
 from course_lib.parallel.wrapping import Policy, by_block
 from course_lib.training.setup import Setup, Technique
 
-AXIS = "dp"
+_AXIS = "dp"
 Strategy = Literal["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"]
 
 
@@ -41,8 +41,8 @@ def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> T
 
     def apply(setup: Setup) -> None:
         group = _begin(setup, "zero", {"stage": stage, "algorithm": algorithm})
-        sharing = Sharing(shards=group, everyone=group, resident=True, algorithm=algorithm)
-        _hand_over(setup, ShardedModel(setup.model, sharing, policy=policy, late=stage == 1))
+        sharing = Sharing(group, group, resident=True, algorithm=algorithm)
+        _hand_over(setup, ShardedModel(setup.model, sharing, policy, late=stage == 1))
 
     return apply
 
@@ -81,52 +81,45 @@ def fully_shard(
         group = _begin(setup, "fully_shard", options | {"algorithm": algorithm})
         parts = {"NO_SHARD": 1, "HYBRID_SHARD": shards}.get(strategy) or group.size()
         assert setup.local.mesh is not None  # `begin` has seen it
-        inside, across = groups_within(setup.local.mesh, AXIS, parts)
-        sharing = Sharing(
-            shards=inside,
-            everyone=group,
-            copies=across if across.size() > 1 else None,
-            dtype=param_dtype,
-            reduce_dtype=reduce_dtype,
-            algorithm=algorithm,
-        )
+        inside, across = groups_within(setup.local.mesh, _AXIS, parts)
+        copies = across if across.size() > 1 else None
+        sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
         reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
-        sharded = ShardedModel(setup.model, sharing, policy=policy, reshard_after_forward=reshard, overlap=overlap)
-        _hand_over(setup, sharded)
+        _hand_over(setup, ShardedModel(setup.model, sharing, policy, reshard_after_forward=reshard, overlap=overlap))
 
     return apply
 
 
 def _begin(setup: Setup, name: str, options: dict[str, object]) -> ProcessGroup:
     """The ranks that share; they have the same model from here on."""
-    setup.begin(name, AXIS)
+    setup.begin(name, _AXIS)
     if len(setup.applied) > 1:
         values, rule = f"applied after {next(iter(setup.applied))}", "here it shares whole models"
         raise ValueError(four_parts(name, values, rule, "apply replicate(), or leave the other one out"))
-    group = setup.local.group(AXIS)
+    group = setup.local.group(_AXIS)
     agreement.same_model(name, setup.model, options, group)
     numbers = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
     if numbers < group.size():
         values, way_out = f"{numbers} trained parameters, {group.size()} ranks", f"choose dp <= {numbers}"
         raise ValueError(four_parts(name, values, "every rank has something to train", way_out))
-    broadcast.broadcast_state(setup.model, group, setup.local.name_of(**{**setup.local.at, AXIS: 0}))
+    broadcast.broadcast_state(setup.model, group, setup.local.name_of(**{**setup.local.at, _AXIS: 0}))
     return group
 
 
 def _hand_over(setup: Setup, sharded: ShardedModel) -> None:
     """Write the table; the trainer's parameters are this rank's pieces."""
     local, parts = setup.local, sharded.sharing.shards.size()
-    local.layout.averaged.add(AXIS)
+    local.layout.averaged.add(_AXIS)
     for unit in sharded.units:
         for row in unit.rows if parts > 1 else ():
             starts = [0, *accumulate(row.sizes)]
             for name, start in zip(row.names, starts, strict=False):
                 flat = Flat(
-                    axis=AXIS,
+                    axis=_AXIS,
                     row=unit.label,
                     start=start,
                     total=starts[-1],
-                    parts=None if parts == local.size(AXIS) else parts,
+                    parts=None if parts == local.size(_AXIS) else parts,
                 )
                 local.layout.write(name, flat=flat)
     local.parameters = {name: sharded.pieces[name] for name in local.parameters}
