@@ -69,12 +69,7 @@ def fully_shard(
     Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4.
     Raises: ValueError for another strategy, and for `shards` that do not divide the axis or have no HYBRID_SHARD.
     """
-    if strategy not in get_args(Strategy):
-        values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(Strategy))}"
-        raise ValueError(four_parts("fully_shard", values, "not a known strategy", way_out))
-    if (shards is not None) != (strategy == "HYBRID_SHARD"):
-        values, rule = f"strategy={strategy!r}, shards={shards}", "HYBRID_SHARD, and it alone, takes a number of shards"
-        raise ValueError(four_parts("fully_shard", values, rule, "give both, or neither"))
+    _check_strategy(strategy, shards)
 
     def apply(setup: Setup) -> None:
         options = {"strategy": strategy, "shards": shards, "dtypes": (param_dtype, reduce_dtype), "overlap": overlap}
@@ -88,6 +83,15 @@ def fully_shard(
         _hand_over(setup, ShardedModel(setup.model, sharing, policy, reshard_after_forward=reshard, overlap=overlap))
 
     return apply
+
+
+def _check_strategy(strategy: Strategy, shards: int | None) -> None:
+    if strategy not in get_args(Strategy):
+        values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(Strategy))}"
+        raise ValueError(four_parts("fully_shard", values, "not a known strategy", way_out))
+    if (shards is not None) != (strategy == "HYBRID_SHARD"):
+        values, rule = f"strategy={strategy!r}, shards={shards}", "HYBRID_SHARD, and it alone, takes a number of shards"
+        raise ValueError(four_parts("fully_shard", values, rule, "give both, or neither"))
 
 
 def _begin(setup: Setup, name: str, options: dict[str, object]) -> ProcessGroup:
