@@ -72,6 +72,18 @@ def rows_of_some_ranks(e: Evidence) -> str | None:
     return ranks_of(wrong) if 0 < len(wrong) < e.n_shares else None
 
 
+def how_ranks_share(e: Evidence) -> str | None:
+    """What ranks that share a batch, matrices or layers do and one device does not, whatever was seen."""
+    places = " ".join(e.ranks[0].places.values())
+    ways = (
+        (e.n_shares > 1, "give each rank its own share of the batch, put the shares together in rank order, "),
+        ("tp: Shard" in places, "add up a block's terms over the ranks once and its bias after that, "),
+        ("pp: rank" in places, "let each stage take what the one before it gives, "),
+    )
+    found = [way for there, way in ways if there]
+    return "".join(found) + "and " * bool(found)
+
+
 # --- of the weights ---
 
 

@@ -79,9 +79,8 @@ _OF_OUTPUT = (
     Suspect("some ranks compute otherwise", s.rows_of_some_ranks,
             "weights are equal, yet the rows of {} are wrong: what differs there that no checkpoint holds, such "
             "as train() or eval(), or an option?"),
-    Suspect("another function", g.always,
-            "weights are equal: give each rank its own share of the batch, put the shares together in rank order,"
-            " and compare what is in no checkpoint, such as activations, eps or eval()"),
+    Suspect("another function", s.how_ranks_share,
+            "weights are equal: {}compare what is in no checkpoint, such as activations, eps or eval()"),
 )
 _OF_GRADIENTS_OF_RANKS = (
     *_ANYWHERE,

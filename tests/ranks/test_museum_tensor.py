@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+import torch
 from museum_data import BATCHES, LETTERS, MAX_NORM, SEQUENCE, tight
 
 from course_lib.config import ModelConfig
 from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
 from course_lib.parallel.mesh import make_mesh
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
@@ -104,6 +106,24 @@ def test_it_is_caught(bug):
     assert (error.rung, error.kind, error.causes[0]) == (bug.first_rung, kind, cause)
     if ratio is not None:
         assert error.ratio == pytest.approx(ratio, abs=1e-3)
+
+
+def perceptron(config):
+    return Trainer(MLP(gelu=True), config)
+
+
+def perceptron_in_parts(config, *bugs):
+    return Trainer(MLP(gelu=True), config, mesh=make_mesh(tp=WORLD_SIZE), apply=(tensor(), *bugs))
+
+
+def test_a_wrong_output_of_shared_matrices_is_no_matter_of_shares_of_the_batch():
+    """The bias of the multilayer perceptron is not born 0."""
+    wrong = TENSOR_BUGS["bias_with_each_term"].planted(perceptron_in_parts)
+    way_out = "; weights are equal: add up a block's terms over the ranks once and its bias after that, and compare wh"
+    batch = torch.eye(6), torch.arange(6) % 2
+    with pytest.raises(NotEqual, match=way_out) as caught:
+        assert_parallel_equals(perceptron, wrong, lambda _: batch, world_size=WORLD_SIZE, rungs=["output"])
+    assert caught.value.causes == ("another function",)
 
 
 @pytest.mark.parametrize("make", [on_ranks, in_sequence])
