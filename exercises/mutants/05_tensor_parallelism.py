@@ -69,6 +69,9 @@ WRONG["05.2", "values"] |= {
         "gradient.T @ x": f"gradient.T @ x / {P}"
     },
     "x's gradient is exactly 4.0 x the reference: added up twice?": {BACK: f"comm.all_reduce({BACK})"},
+    "the weight's gradient on rank 0 is x's gradient; return in this order: the output, the weight's": {
+        "gradient.T @ x, gradient.sum(0), x_gradient": "x_gradient, gradient.T @ x, gradient.sum(0)"
+    },
     "the bias's gradient is on every rank the average of all ranks' parts: each rank has a part of its own": {
         "gradient.sum(0)": "comm.all_reduce(gradient.sum(0)" + AVERAGE
     },
@@ -223,8 +226,8 @@ WRONG["05.5", "values"] = {
     },
 }
 WRONG["05.5", "stable"] = {
-    "holds inf, not a number: did an exp overflow?": {LARGEST: "torch.zeros_like(logits[..., 0])"},
-    "the logits' gradient on rank 0 holds nan, not a number: did an exp overflow?": {
+    "holds inf, not a number: did an exp overflow, or": {LARGEST: "torch.zeros_like(logits[..., 0])"},
+    "the logits' gradient on rank 0 holds nan, not a number: did an exp overflow, or": {
         "powers / total": "logits.exp() / (total * largest.exp())"
     },
 }
@@ -240,6 +243,21 @@ WRONG["05.5", "edges"] = {
         "(targets - first)": "(targets - dist.get_rank() * width)",
         MINE: "(targets < (dist.get_rank() + 1) * width)",
     },
+}
+
+WRONG["05.5", "values"] |= {
+    "exactly 2.0 x the reference: was it divided by the positions of one sequence": {
+        "targets.numel()": "targets.shape[1]"
+    },
+    "1/4 of the reference: was it divided by the number of ranks as well?": {
+        "/ targets.numel()": f"/ targets.numel() / {P}"
+    },
+    "the logits' gradient is on every rank the sum of all ranks' parts": {
+        "(powers / total.unsqueeze(-1) - hot)": "comm.all_reduce(powers / total.unsqueeze(-1) - hot)"
+    },
+}
+WRONG["05.5", "stable"] |= {
+    "or are all powers of a position 0? Subtract the largest logit of the position": {", op=dist.ReduceOp.MAX": ""},
 }
 
 # 05.6 ------------------------------------------------------------------------------------------------------------
@@ -298,7 +316,11 @@ WRONG["05.6", "norm"] = {
     "in the group alone, which has copies": {
         "comm.all_reduce(whole.square().sum() / copies)": "comm.all_reduce(gradient.square().sum(), group=group)"
     },
-    "each head was divided by its copies once too often": {".sum() / copies": ".sum() / copies**2"},
+    "its square is 1/2 of the right one. Each head brings its squares once": {".sum() / copies": ".sum() / copies**2"},
+    "add up over all ranks, and divide by 2 before the root": {
+        ".sum() / copies": ".sum()",
+        "squares.sqrt()": "squares.sqrt() / copies",
+    },
 }
 WRONG["05.6", "edges"] = {
     "4 ranks, 4 query heads, 4 kv heads: ": {
@@ -376,8 +398,9 @@ FOUND, LEAVE = '"parameters", 3.0', "self.operators.reduce_from_region(F.linear(
 INSIDE = "self.operators.reduce_from_region(F.linear(hidden, layer2.weight, {}))"
 
 WRONG["05.9", "diagnosis"] = {
-    "rung 'output': that one passes": {FOUND: '"output", 3.0'},
-    "rung 'loss curve': an earlier one fails": {FOUND: '"loss curve", 3.0'},
+    "rung 'output': once the first bug is mended, that one passes": {FOUND: '"output", 3.0'},
+    "rung 'gradients': once the first bug is mended, that one passes": {FOUND: '"gradients", 3.0'},
+    "rung 'loss curve': once the first bug is mended, an earlier one fails": {FOUND: '"loss curve", 3.0'},
     "the rung is right, but the number of times on 4 ranks is not 4.0": {FOUND: '"parameters", 4.0'},
     "'weights' is no rung: they are output, gradients": {FOUND: '"weights", 3.0'},
     "returned 'parameters': give two things": {FOUND: '"parameters"'},
@@ -444,5 +467,9 @@ WRONG["05.10", "edges"] = {
 WRONG["05.10", "calls"] = {
     "5 all-reduces in a step besides those of the loss, target 1: short tensors cost a start each": {
         ADD: "torch.cat([comm.all_reduce(term).flatten() for term in terms])"
-    }
+    },
+    "but the ledger has no all-reduce for them: use comm.all_reduce": {
+        "for term, part": "dist.all_reduce(total)\n        for term, part",
+        ADD: "torch.cat([term.flatten() for term in terms])",
+    },
 }

@@ -16,6 +16,7 @@ class Diagnosis(NamedTuple):
     number: float
     name: str  # of the number
     way_out: str
+    once: str = ""  # under which condition the rung is the first one
 
     def why_wrong(self, found: Any) -> str | None:
         """None if what was found is right."""
@@ -26,7 +27,7 @@ class Diagnosis(NamedTuple):
             return f"{rung!r} is no rung: they are {', '.join(RUNGS)}"
         if rung != self.rung:
             place = "an earlier one fails" if RUNGS.index(self.rung) < RUNGS.index(rung) else "that one passes"
-            return f"rung {rung!r}: {place}; climb again, and read which rung the error names"
+            return f"rung {rung!r}: {self.once}{place}; climb again, and read which rung the error names"
         given = number_of(number)
         if given is None or not isclose(given, self.number, rel_tol=1e-6):
             return f"the rung is right, but {self.name} is not {number!r}: {self.way_out}"

@@ -11,6 +11,7 @@ _ONE_BEHIND_THE_OTHER = hunt(
     title="find the bug: one behind the other",
     answer=Diagnosis(
         rung="parameters",
+        once="once the first bug is mended, ",
         number=3.0,
         name="the number of times on 4 ranks",
         way_out="subtract one device's output from the suspect's, and compare every row with the biases",

@@ -152,7 +152,16 @@ _HEADS = parts_exercise(
                 (lambda case: 1 / case.copies, "an average over the copies, where their terms add up"),
                 (lambda case: case.copies, "the copies are added up more than once"),
             ),
-            NAMES[3]: ((lambda case: case.copies**-0.5, "each head was divided by its copies once too often"),),
+            NAMES[3]: (
+                (
+                    lambda case: case.copies**-0.5,
+                    lambda case: (
+                        f"its square is 1/{case.copies} of the right one. Each head brings its squares once from each "
+                        f"of its {case.copies} copies: add up over all ranks, and divide by {case.copies} before the "
+                        "root"
+                    ),
+                ),
+            ),
         },
         traffic="the copies of a head add up its gradient among themselves, and one number travels for the norm",
     ),

@@ -139,8 +139,10 @@ def hunt(
 
 def _too_many_sums(case: Hunt, book: Ledger) -> str | None:
     calls = len(book.of("all_reduce").calls()) / case.steps - _OF_THE_LOSS
-    if calls <= 1:
+    if calls == 1:
         return None
+    if calls < 1:
+        return "right gradients, but the ledger has no all-reduce for them: use comm.all_reduce"
     found = f"{calls:g} all-reduces in a step besides those of the loss, target 1"
     return f"right gradients, but {found}: short tensors cost a start each, so put them into one vector"
 

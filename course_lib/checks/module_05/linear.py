@@ -113,6 +113,10 @@ _COLUMN = parts_exercise(
     slips={
         "the weight's gradient was added up over the ranks, as in data parallelism; here each rank has other rows of "
         "the weight, and all of the batch": lambda *given: _column(*given, own=comm.all_reduce),
+        "the output has no bias": lambda x, weight, bias, gradient: (
+            x @ weight.T,
+            *_column(x, weight, bias, gradient)[1:],
+        ),
         "x's gradient on rank 0 is whole and on the others a term of it: every rank goes on with the layer before": (
             lambda *given: _column(*given, back=lambda term: _on_first(term))
         ),
@@ -200,6 +204,9 @@ _ROW = parts_exercise(
     slips={
         "the output has the bias once from every rank, because it was added before the sum": (
             lambda *given: _row(*given, leave=lambda terms, bias: comm.all_reduce(terms + bias))
+        ),
+        "the output is whole on rank 0 alone, and every rank goes on with the next layer": (
+            lambda *given: _row(*given, leave=lambda terms, bias: _on_first(terms) + bias)
         ),
         "the output has no bias": lambda *given: _row(*given, leave=lambda terms, bias: comm.all_reduce(terms)),
         "the output is this rank's term without the bias: nothing was added up": (

@@ -76,12 +76,15 @@ def _cut_by_inputs(
 
 
 def _forward_alone(
-    leave: Callable[[Tensor, Tensor], Tensor], *given: Tensor, activation: Callable[[Tensor], Tensor] = F.gelu
+    leave: Callable[[Tensor, Tensor], Tensor],
+    *given: Tensor,
+    activation: Callable[[Tensor], Tensor] = F.gelu,
+    share: float = 1,
 ) -> tuple[Tensor, ...]:
-    """Right up to the ranks' terms of the output."""
+    """Right up to the ranks' terms of the output, with a `share` of b1."""
     x, w1, b1, w2, b2, _ = given
     rank, p = dist.get_rank(), dist.get_world_size()
-    hidden = activation(F.linear(x, w1.tensor_split(p)[rank], b1.tensor_split(p)[rank]))
+    hidden = activation(F.linear(x, w1.tensor_split(p)[rank], share * b1.tensor_split(p)[rank]))
     return (leave(hidden @ w2.tensor_split(p, 1)[rank].T, b2),)
 
 
@@ -124,6 +127,14 @@ _PAIR = parts_exercise(
         "the output has no b2": lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms), *given),
         "the output is this rank's term, without b2: nothing was added up": (
             lambda *given: _forward_alone(lambda terms, bias: terms, *given)
+        ),
+        "the output is that of a block without b1": (
+            lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms) + bias, *given, share=0)
+        ),
+        "only a p-th of b1 was added, and no other rank adds to these hidden numbers": (
+            lambda *given: _forward_alone(
+                lambda terms, bias: comm.all_reduce(terms) + bias, *given, share=1 / dist.get_world_size()
+            )
         ),
         "the output is that of a block without the GELU": (
             lambda *given: _forward_alone(

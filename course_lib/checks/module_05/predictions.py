@@ -73,6 +73,7 @@ _WHO_HAS_WHAT = NumberExercise(
                 "that is where its rows end, and the next rank's begin": lambda g: (g.rank + 1) * (g.F // g.p),
                 "counted from 1? The first row is row 0": lambda g: g.rank * (g.F // g.p) + 1,
                 "that is a cut of the inputs": lambda g: g.rank * (g.H // g.p),
+                "that is where the first rank's rows begin; the ranks before yours have theirs first": 0,
             }, follows=lambda own, g: g.rank * own["column_rows"]),
             Ask("row_rows", "rows", lambda g: g.H, {
                 "row-parallel cuts the inputs, and a rank has a term of *every* output": lambda g: g.H // g.p,
@@ -95,11 +96,13 @@ _WHO_HAS_WHAT = NumberExercise(
                 "layer1's bias goes with layer1's outputs, so it is cut too": _on_rank(2) + MLP[1] // 2,
                 "those are the weights; there are biases too": 16,
                 "that is all of the model": 38,
+                "is layer2's bias on no rank? It belongs to the finished sum, so every rank has it": 18,
             }),
             Ask("mlp_on_four", "parameters", _on_rank(4), {
                 "a quarter of 38? layer2's bias is whole on every rank": 9.5,
                 "nearly: layer2's bias has two numbers, and every rank has both": _on_rank(4) - 1,
                 "layer1's bias is cut with layer1's outputs": _on_rank(4) + MLP[1] - 1,
+                "is layer2's bias on no rank? Every rank has both of its numbers": _on_rank(4) - 2,
             }),
             Ask("mlp_twice", "parameters", MLP[2], {
                 "of layer1's bias each rank has its own part": MLP[1] + MLP[2],
@@ -128,6 +131,9 @@ _WHO_HAS_WHAT = NumberExercise(
             Ask("k_rows_on_many", "rows", lambda g: g.head, {
                 "a head would be cut in pieces; it stays whole, and is copied": lambda g: g.kv * g.head // g.many,
                 "every rank has the kv head of its own queries, not all of them": lambda g: g.kv * g.head,
+                "that is where there are fewer ranks than kv heads": (
+                    lambda g: g.kv // g.p * g.head if g.kv > g.p else float("nan")
+                ),
             }),
             Ask("ranks_with_the_first_kv_head", "ranks", lambda g: g.copies, {
                 "that is the number of kv heads": lambda g: g.kv if g.kv != g.copies else float("nan"),
@@ -225,6 +231,8 @@ _BYTES = NumberExercise(
                     lambda g: 14 * g.L,
                 f"{ONE_BLOCK}, each with a sum in forward and one in backward": lambda g: g.L,
                 "that is one layer": 4,
+                "twice as many? An all-reduce is one call; it is sequence parallelism that makes two of it":
+                    lambda g: 8 * g.L,
                 "with embedding, head or loss? The layers' own are asked": (
                     lambda g: 4 * g.L + 2, lambda g: 4 * g.L + 5
                 ),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed import ReduceOp
 
 from course_lib import comm
 from course_lib.checks.kit.said import plural
@@ -69,6 +71,7 @@ def _spread_block(
     length: int,
     *,
     shared: _Way = comm.all_reduce,
+    left: _Way = comm.reduce_scatter,
     returned: Callable[[Tensor, Tensor, int], Tensor] | None = None,
     arrived: Callable[[Tensor, Tensor, int], Tensor] | None = None,
     straight: bool = True,
@@ -78,7 +81,7 @@ def _spread_block(
     normed = F.rms_norm(x, gain.shape, gain, _EPS)
     whole = comm.all_gather(normed, length=length).requires_grad_()
     term = F.gelu(whole @ w1.T) @ w2.T
-    y = x.detach() + comm.reduce_scatter(term)
+    y = x.detach() + left(term)
     sent = arrived(gradient, term, length) if arrived else comm.all_gather(gradient, length=length)
     back, g1, g2 = torch.autograd.grad(term, (whole, w1, w2), sent)
     mine = returned(back, x, length) if returned else comm.reduce_scatter(back)
@@ -99,6 +102,11 @@ def _own_rows(whole: Tensor, x: Tensor, length: int) -> Tensor:
     return whole.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
+def _without_x(x: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    y, *gradients = _spread_block(x, *others)
+    return y - x, *gradients
+
+
 _SPREAD = parts_exercise(
     key="05.7",
     title="each rank some positions",
@@ -112,6 +120,10 @@ _SPREAD = parts_exercise(
     slips={
         "x's gradient lacks the way past the block: y = x + block(x), so y's gradient reaches x unchanged as well": (
             lambda *given: _spread_block(*given, straight=False)
+        ),
+        "the output is that of the block alone: y = x + block(x)": _without_x,
+        "the ranks' terms of the output were averaged, and they add up": (
+            lambda *given: _spread_block(*given, left=lambda term: comm.reduce_scatter(term, op=ReduceOp.AVG))
         ),
         "in backward each rank kept its own positions of its own term: the gathered input went into every rank's "
         "product, so the terms of all ranks add up": lambda *given: _spread_block(*given, returned=_own_rows),

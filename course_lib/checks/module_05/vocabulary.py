@@ -18,6 +18,10 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_05.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 from course_lib.split import split_sizes
 
+_NO_NUMBER = (
+    "did an exp overflow, or are all powers of a position 0? Subtract the largest logit of the position on any rank, "
+    "no more and no less"
+)
 NAMES = ("the loss of each target", "the logits' gradient")
 
 
@@ -113,6 +117,11 @@ def _with_own_maximum(logits: Tensor, targets: Tensor, first: int) -> tuple[Tens
     return losses + logits.amax(-1), gradient
 
 
+def _put_back_too_often(logits: Tensor, targets: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    losses, gradient = _loss_of_parts(logits, targets, first)
+    return losses + comm.all_reduce(logits.amax(-1), op=ReduceOp.MAX), gradient
+
+
 _LOSS = parts_exercise(
     key="05.5",
     title="a loss without all logits",
@@ -130,6 +139,12 @@ _LOSS = parts_exercise(
         "every rank subtracted the largest logit in its term of the target's logit, also those that do not have the "
         "target: it is lost once from every rank": (
             lambda *given: _loss_of_parts(*given, term=lambda logit, shift, mine: logit * mine - shift)
+        ),
+        "the largest logit was put back after the logarithm, where the target's logit had lost it too: it drops out": (
+            _put_back_too_often
+        ),
+        "the ranks' sums of powers were averaged, and they add up": (
+            lambda *given: _loss_of_parts(*given, total=lambda x: comm.all_reduce(x, op=ReduceOp.AVG))
         ),
         "each rank divides by the sum over its own words: that is a softmax over a part of the vocabulary": (
             lambda *given: _loss_of_parts(*given, total=_same)
@@ -184,9 +199,14 @@ _LOSS = parts_exercise(
             NAMES[1]: (
                 (lambda case: case.positions, "that is of the losses' sum; their mean is what is asked"),
                 (lambda case: case.positions / case.batch, "was it divided by the sequences, and not by all targets?"),
+                (lambda case: case.batch, "was it divided by the positions of one sequence, and not by all targets?"),
+                (
+                    lambda case: 1 / case.world_size,
+                    "was it divided by the number of ranks as well? All ranks have the same targets",
+                ),
             )
         },
-        nan=lambda case: "did an exp overflow?" if case.size > 1 else "",
+        nan=lambda case: _NO_NUMBER if case.size > 1 else "",
         traffic=_what_travels,
     ),
     levels={
