@@ -1,12 +1,15 @@
 """Matplotlib's SVG made small: each glyph once, and short paths and styles; half of the bytes, and it looks the same.
 
-A glyph's name follows from its font and number alone, so that figures which stand in one page agree about it.
+A glyph's name follows from its font and number alone, so that figures which stand in one page agree about it. All
+other names follow from everything that the figure draws: matplotlib counts clip paths, and gives the first of one
+figure the name of the first of another, which would be clipped by it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -31,6 +34,7 @@ def parsed(svg: str) -> Element:
     used = set(re.findall(r"#([\w-]+)", " ".join(value for one in root.iter() for value in one.attrib.values())))
     glyphs = Element("defs")
     root[:] = [glyphs, *(part for child in list(root) for part in _slim(child, used, glyphs))]
+    _name_by_figure(root, glyphs)
     return root
 
 
@@ -67,6 +71,21 @@ def _short(name: str) -> str:
     """The capitals of the font and the glyph's number; other names are hashes and stay."""
     font, _, number = name.rpartition("-")
     return re.sub("[^A-Z]", "", font) + number if font else name
+
+
+def _name_by_figure(root: Element, glyphs: Element) -> None:
+    """Give clip paths, markers and hatches names that no other figure has."""
+    drawn = b"".join(map(ElementTree.tostring, root))
+    figure = f"f{sha256(drawn).hexdigest()[:8]}"
+    shared = {one.get("id") for one in glyphs}
+    own = [one.attrib["id"] for one in root.iter() if "id" in one.attrib and one.get("id") not in shared]
+    names = {name: f"{figure}-{number}" for number, name in enumerate(own)}
+    for element in root.iter():
+        if element.get("id") in names:
+            element.set("id", names[element.attrib["id"]])
+        for key, value in element.items():
+            if "#" in value:
+                element.set(key, re.sub(r"#([\w-]+)", lambda found: f"#{names.get(found[1], found[1])}", value))
 
 
 def _slim(element: Element, used: set[str], glyphs: Element) -> list[Element]:

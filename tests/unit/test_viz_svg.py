@@ -96,6 +96,21 @@ def test_figures_in_one_page_mean_the_same_glyph_by_the_same_name():
     assert all(one[name] == other[name] for name in shared)
 
 
+def names_of_its_own(text):
+    """By name, what a figure defines for itself: clip paths, markers, hatches."""
+    root = ElementTree.fromstring(text)
+    return {one.get("id"): one for one in root.iter() if one.get("id") and one.get("id") not in glyphs(text)}
+
+
+def test_figures_in_one_page_share_no_other_name_and_one_figure_always_has_the_same():
+    """Chunks on their way are hatched, each hatching clipped by its own chunk."""
+    steps = [viz.ring_all_reduce_step(4, step) for step in (1, 2)]
+    one, other = (names_of_its_own(picture.svg) for picture in steps)
+    assert len(one) > 10 and len(other) > 10
+    assert not one.keys() & other.keys()
+    assert viz.ring_all_reduce_step(4, 1).svg == steps[0].svg
+
+
 @pytest.mark.parametrize(
     ("path", "short"),
     [
