@@ -200,8 +200,14 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         ([*PP, "accumulation=2"], "train: accumulation=2 with pp=2; a pipeline accumulates over its micro-batches; "),
         (["pp=5", "batch=5"], "train: 5 stages, tiny Llama has 4 layers with its embedding and head; every st"),
         (["tp=0"], "train: tp=0; tp is positive; give tp >= 1"),
-        (["tp=3"], "tensor: tp=3, 4 heads in layers.0.attention.q_proj; a head stays whole; keys and values of fewer "),
-        (["tp=8", "engine=torch"], "tensor: tp=8, 4 heads in layers.0.attention.q_proj; a head stays whole; keys and "),
+        (
+            ["tp=3"],
+            "tensor: layers.0.attention.q_proj: 4 heads on 3 ranks; a head stays whole; keys and values of fewer ",
+        ),
+        (
+            ["tp=8", "engine=torch"],
+            "tensor: layers.0.attention.q_proj: 4 heads on 8 ranks; a head stays whole; keys and ",
+        ),
         (["tp=4", "engine=torch"], "torch_tensor: tp=4, 2 heads in layers.0.attention.k_proj.weight; PyTorch copies n"),
         (
             ["tp=2", "engine=torch", "model.vocab_size=257"],
