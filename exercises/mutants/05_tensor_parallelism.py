@@ -72,7 +72,7 @@ WRONG["05.2", "values"] |= {
     "the weight's gradient on rank 0 is x's gradient; return in this order: the output, the weight's": {
         "gradient.T @ x, gradient.sum(0), x_gradient": "x_gradient, gradient.T @ x, gradient.sum(0)"
     },
-    "the bias's gradient is on every rank the average of all ranks' parts: each rank has a part of its own": {
+    "the bias's gradient is on every rank the average of all ranks' parts. But these are different things": {
         "gradient.sum(0)": "comm.all_reduce(gradient.sum(0)" + AVERAGE
     },
 }
@@ -96,7 +96,7 @@ WRONG["05.3", "values"] = {
         "gradient @ weight": f"gradient @ weight / {P}"
     },
     "the bias's gradient is exactly 1/5 of the reference: a mean over the rows": {"gradient.sum": "gradient.mean"},
-    "the weight's gradient is on every rank the sum of all ranks' parts: each rank has a part of its own": {
+    "the weight's gradient is on every rank the sum of all ranks' parts. But these are different things": {
         "gradient.T @ x": "comm.all_reduce(gradient.T @ x)"
     },
     "the ranks' terms were averaged, and they add up": {SUM: SUM[:-1] + AVERAGE},

@@ -10,8 +10,9 @@
 # **real processes**, on 1 to 4 ranks, and compares each rank's part with what one device computes. It tells you what it sees, and a
 # hang, a crash or an endless loop costs nothing but that check.
 #
-# Stuck? Under each check stands a line with `hint`, behind a `#`. Without the `#` it gives a small hint, and the next one each time
-# that you run the cell. The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+# Stuck? Above each answer stands a cell with a line like `hint("05.1")`, behind a `#`. Take the `#` away and run it: it gives a small
+# hint, and the next one when you run it again. The folded cells under each exercise carry the points when a course is graded. Working on
+# your own, skip them.
 #
 # Where something does not divide by the number of ranks, the parts are those of `torch.tensor_split`: the first ones have one more.
 
@@ -64,6 +65,9 @@ print(f"p = {p} ranks, of which you are rank {rank}; in the last two rows p = {m
 # | `k_rows_on_many` | rows of the keys' `weight` on a rank if there are more ranks than kv heads |
 # | `ranks_with_the_first_kv_head` | ranks that have kv head 0 then |
 
+# %%
+# hint("05.1")
+
 # %% nbgrader={"grade": false, "grade_id": "05-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
 column_rows = F_width // p
@@ -82,7 +86,6 @@ ranks_with_the_first_kv_head = many // kv_heads
 ### END SOLUTION
 parts = ...
 check("05.1", parts, seed=GRADE_SEED)
-# hint("05.1")
 
 # %% [markdown]
 # ## 05.2
@@ -104,6 +107,10 @@ check("05.1", parts, seed=GRADE_SEED)
 # all-reduce, and three products with this rank's own rows. `comm.all_reduce(t)` returns the sum of all ranks' `t`.
 
 
+# %%
+# hint("05.2")
+
+
 # %% nbgrader={"grade": false, "grade_id": "05-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def column_parallel(x, weight, bias, gradient):
     """Return four tensors: the output, and the gradients of weight, bias and x.
@@ -118,7 +125,6 @@ def column_parallel(x, weight, bias, gradient):
 
 
 check("05.2", column_parallel)
-# hint("05.2")
 
 # %% [markdown]
 # ## 05.3
@@ -140,6 +146,10 @@ check("05.2", column_parallel)
 # One all-reduce in all, and three products with this rank's own columns.
 
 
+# %%
+# hint("05.3")
+
+
 # %% nbgrader={"grade": false, "grade_id": "05-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def row_parallel(x, weight, bias, gradient):
     """Return four tensors: the output, and the gradients of weight, bias and x.
@@ -153,7 +163,6 @@ def row_parallel(x, weight, bias, gradient):
 
 
 check("05.3", row_parallel)
-# hint("05.3")
 
 # %% [markdown]
 # ## 05.4
@@ -178,6 +187,10 @@ check("05.3", row_parallel)
 # each rank. The gradients of `w1`, `b1` and `w2` are those of this rank's part; those of `b2` and `x` are whole.
 
 
+# %%
+# hint("05.4")
+
+
 # %% nbgrader={"grade": false, "grade_id": "05-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def feed_forward(x, w1, b1, w2, b2, gradient):
     """Return six tensors: the output, and the gradients of w1, b1, w2 (this rank's parts), b2 and x.
@@ -197,7 +210,6 @@ def feed_forward(x, w1, b1, w2, b2, gradient):
 
 
 check("05.4", feed_forward)
-# hint("05.4")
 
 # %% [markdown]
 # ## 05.5
@@ -223,6 +235,10 @@ check("05.4", feed_forward)
 # one number for each position, and nothing else.
 
 
+# %%
+# hint("05.5")
+
+
 # %% nbgrader={"grade": false, "grade_id": "05-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def loss_of_parts(logits, targets, first):
     """Return two tensors: the losses (B, S), and the gradient of their mean with respect to `logits` (B, S, V/p).
@@ -244,7 +260,6 @@ def loss_of_parts(logits, targets, first):
 
 
 check("05.5", loss_of_parts)
-# hint("05.5")
 
 # %% [markdown]
 # ## 05.6
@@ -274,6 +289,10 @@ check("05.5", loss_of_parts)
 # group, and one of a single number over all ranks.
 
 
+# %%
+# hint("05.6")
+
+
 # %% nbgrader={"grade": false, "grade_id": "05-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def share_heads(n_heads, n_kv_heads, gradient, group):
     """Return four things: this rank's query heads and its kv heads (lists), the gradient of these kv heads, and the norm.
@@ -294,7 +313,6 @@ def share_heads(n_heads, n_kv_heads, gradient, group):
 
 
 check("05.6", share_heads)
-# hint("05.6")
 
 # %% [markdown]
 # ## 05.7
@@ -326,6 +344,10 @@ check("05.6", share_heads)
 # S/p positions and no others; whether all at once or one after the other is up to you.
 
 
+# %%
+# hint("05.7")
+
+
 # %% nbgrader={"grade": false, "grade_id": "05-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def spread_block(x, gain, w1, w2, gradient, length):
     """Return five tensors: the output, and the gradients of gain, w1, w2 and x.
@@ -347,7 +369,6 @@ def spread_block(x, gain, w1, w2, gradient, length):
 
 
 check("05.7", spread_block)
-# hint("05.7")
 
 # %% [markdown]
 # ## 05.8
@@ -377,6 +398,9 @@ print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V}
 # | `regather_sends` | sequence parallelism, input gathered again: bytes that each rank sends for one layer |
 # | `norm_numbers` | numbers of the norms' gradients, which sequence parallelism adds up over the ranks |
 
+# %%
+# hint("05.8")
+
 # %% nbgrader={"grade": false, "grade_id": "05-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
 calls = 4 * L
@@ -390,7 +414,6 @@ norm_numbers = (2 * L + 1) * H
 ### END SOLUTION
 step = ...
 check("05.8", step, seed=GRADE_SEED)
-# hint("05.8")
 
 # %% [markdown]
 # ## 05.9
@@ -513,9 +536,13 @@ def outputs(trainer_class):
 
 
 # %% [markdown]
-# Write `forward` again, and write down what you found on the way. In the suspect one parameter comes into the output too often.
+# Write `forward` again without the bugs, and write down what you found on the way.
 #
 # **Target:** the gradients and the loss of one device in every step, for any number of ranks.
+
+
+# %%
+# hint("05.9")
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -539,7 +566,6 @@ class Repaired(Suspect):
 
 
 check("05.9", Repaired)
-# hint("05.9")
 
 # %% [markdown]
 # ## 05.10
@@ -630,10 +656,16 @@ def gradients_of(trainer_class, world_size):
 # | `self.local.parameters` | this rank's parts of the parameters, by name |
 # | `self.shapes()` | the shapes of the whole parameters, by name |
 #
-# **Target:** the gradients and the loss of one device on every rank, and one all-reduce more than `Spread` makes in a step, however many
-# gradients are wrong: short messages cost a start each, so one long vector is cheaper. The check trains two Llamas on 2 and 3 ranks. One
-# has six heads of keys and values, which are cut. The other has a single one, which every rank has then. The course's own
-# `Trainer.compute_gradients` would do it, but here you write the sum yourself, with `comm`, after `super().compute_gradients(batch)`.
+# The course's own `Trainer.compute_gradients` would do it, but here you write the sum yourself, with `comm`, after
+# `super().compute_gradients(batch)`. Each message costs a start, so one long vector is cheaper than many short ones. The check trains two
+# Llamas on 2 and 3 ranks. One has six heads of keys and values, which are cut. The other has a single one, which every rank has then.
+#
+# **Target:** the gradients and the loss of one device on every rank, with one all-reduce more in a step than `Spread` makes, however many
+# gradients are wrong. Afterwards `compare(Gathered)` shows whether the ranks' norms stay alike.
+
+
+# %%
+# hint("05.10")
 
 
 # %% nbgrader={"grade": false, "grade_id": "05-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -658,7 +690,6 @@ class Gathered(Spread):
 
 
 check("05.10", Gathered)
-# hint("05.10")
 
 # %% [markdown]
 # ## Where this leads

@@ -249,7 +249,7 @@ def _wrong_values(
         rank = next(rank for rank, right in enumerate(want) if not close(got[rank], right))
         return f"{name} on rank {rank} are {got[rank].tolist()}, expected {want[rank].tolist()}"
     if together := _put_together(got, want):
-        return f"{name} is on every rank the {together}: each rank has a part of its own, which is whole without that"
+        return f"{name} is on every rank the {together}. But these are different things, and each is complete by itself"
     one, other = ({(rank, name): x for rank, x in enumerate(side)} for side in (got, want))
     return differing(one, other, causes, {}).replace("your gradient is", f"{name} is")
 
