@@ -103,7 +103,7 @@ WRONG["05.3", "values"] = {
     "the weight's gradient is exactly 1/5 of the reference: a mean over the rows": {
         "gradient.T @ x": "gradient.T @ x / len(x)"
     },
-    "x's gradient on rank 0: shape (5, 8), expected (5, 2)": {
+    "x's gradient on rank 0: shape (5, 8), expected (5, 2): is it that of all ranks together?": {
         "gradient @ weight": "comm.all_gather((gradient @ weight).T.contiguous()).T"
     },
     "the output on rank 0: shape (2, 12), expected (5, 12)": {SUM: "comm.reduce_scatter(x @ weight.T)"},
@@ -134,6 +134,14 @@ def the_wrong_way_round(x, w1, b1, w2, b2, gradient):
     return F.linear(hidden, w2, b2), rows, b1, w2, b2, x
 
 
+def summed_before_gelu(x, w1, b1, w2, b2, gradient):
+    """The right output, with a sum of all hidden numbers."""
+    rank, p = dist.get_rank(), dist.get_world_size()
+    x, columns = x.tensor_split(p, 1)[rank], w1.tensor_split(p, 1)[rank]
+    hidden = F.gelu(comm.all_reduce(x @ columns.T) + b1)
+    return F.linear(hidden, w2, b2), columns, b1, w2, b2, x
+
+
 def whole_on_every_rank(x, w1, b1, w2, b2, gradient):
     """As one device does it, and then cut."""
     leaves = [each.clone().requires_grad_() for each in (x, w1, b1, w2, b2)]
@@ -146,6 +154,7 @@ def whole_on_every_rank(x, w1, b1, w2, b2, gradient):
 WRONG["05.4", "values"] = {
     "right values, but every rank did the whole work: so nothing had to be sent": whole_on_every_rank,
     "GELU of a sum is not the sum of GELUs: cut w1 so that": the_wrong_way_round,
+    "w1's gradient on rank 0: shape (12, 2), expected (3, 8): is it cut along the other dimension?": summed_before_gelu,
     f"the output {NO_TERMS}": {"comm.all_reduce(term)": "term.detach()"},
     "the output has b2 once from every rank": {"comm.all_reduce(term) + b2": "comm.all_reduce(term + b2)"},
     f"x's gradient {NO_TERMS}": {"comm.all_reduce(x_term)": "x_term"},

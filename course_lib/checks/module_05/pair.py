@@ -64,14 +64,14 @@ def _terms(inputs: list[Tensor], gradient: Tensor, p: int) -> list[dict[str, Ten
 
 
 def _cut_by_inputs(
-    share: Callable[[int, int], float], *given: Tensor, some_outputs: bool = False
+    share: Callable[[int, int], float], *given: Tensor, afterwards: bool = False, some_outputs: bool = False
 ) -> tuple[Tensor, ...]:
-    """The first matrix cut by its inputs, and GELU on each rank of what that gives and a `share` of b1."""
+    """The first matrix cut by its inputs, and GELU of a term and a `share` of b1, or b1 `afterwards`."""
     x, w1, b1, w2, b2, _ = given
     rank, p = dist.get_rank(), dist.get_world_size()
     term = x.tensor_split(p, 1)[rank] @ w1.tensor_split(p, 1)[rank].T
     hidden = comm.all_reduce(F.gelu(term + share(rank, p) * b1))
-    y = F.linear(hidden, w2, b2)
+    y = F.linear(hidden + b1 if afterwards else hidden, w2, b2)
     return (y.tensor_split(p, 1)[rank] if some_outputs else y,)
 
 
@@ -115,6 +115,9 @@ _PAIR = parts_exercise(
             lambda *given: _cut_by_inputs(lambda rank, p: 1 / p, *given)
         ),
         f"{OF_A_TERM}. And b1 was not added": lambda *given: _cut_by_inputs(lambda rank, p: 0, *given),
+        f"{OF_A_TERM}. And b1 belongs inside of GELU": (
+            lambda *given: _cut_by_inputs(lambda rank, p: 0, *given, afterwards=True)
+        ),
         f"{OF_A_TERM}. And the output's features are cut, where every rank needs them all": (
             lambda *given: _cut_by_inputs(lambda rank, p: 1, *given, some_outputs=True)
         ),

@@ -22,12 +22,13 @@ from course_lib.checks.kit.said import plural, wrong_kind, wrong_means
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
+from course_lib.checks.module_05.form import another, wrong_form
 from course_lib.checks.module_05.work import Work, import_sympy
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.verify.causes import Causes
-from course_lib.verify.equality import close, name_of
+from course_lib.verify.equality import close
 from course_lib.verify.numbers import number_of
 
 _FP64 = 8
@@ -210,33 +211,12 @@ def _first_wrong(
         name, want = names[place], [wanted[place] for wanted in given.wanted]
         results = [report.results[place] for report in reports]
         for rank, pair in enumerate(zip(results, want, strict=True)):
-            if form := _another(names, place, pair[0], given.wanted[rank]) or _wrong_form(*pair, nan):
+            if form := another(names, place, pair[0], given.wanted[rank]) or wrong_form(*pair, len(reports), nan):
                 return f"{name} on rank {rank}{form}"
         got = [found for found in results if isinstance(found, Tensor)]
         if not _all_close(got, want):
             terms = [mine[name] for mine in given.terms if name in mine]
             return _wrong_values(name, got, want, terms, causes(name))
-    return None
-
-
-def _another(names: tuple[str, ...], place: int, got: Tensor | str, wanted: Sequence[Tensor]) -> str | None:
-    """Whether a result is right, and stands in another one's place; whole numbers may agree by chance."""
-    if isinstance(got, str) or not got.is_floating_point() or close(got, wanted[place]):
-        return None
-    others = [name for name, right in zip(names, wanted, strict=True) if close(got, right)]
-    return f" is {others[0]}; return in this order: {', '.join(names)}" if others else None
-
-
-def _wrong_form(got: Tensor | str, want: Tensor, nan: str) -> str | None:
-    if isinstance(got, str):
-        return f": {got}, not a tensor of shape {tuple(want.shape)}"
-    if got.shape != want.shape:
-        return f": shape {tuple(got.shape)}, expected {tuple(want.shape)}"
-    if got.dtype != want.dtype:
-        return f" is {name_of(got.dtype)}, expected {name_of(want.dtype)} as in what you were given"
-    if got.is_floating_point() and not bool(got.isfinite().all()):
-        strange = "nan" if bool(got.isnan().any()) else "inf" if bool((got == torch.inf).any()) else "-inf"
-        return f" holds {strange}, not a number{f': {nan}' if nan else ''}"
     return None
 
 
