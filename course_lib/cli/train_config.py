@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from hydra.core.config_store import ConfigStore
@@ -15,6 +15,7 @@ from hydra.core.config_store import ConfigStore
 from course_lib import presets
 from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
+from course_lib.parallel.region import SequenceParallel
 from course_lib.ranks.api import check_world_size
 from course_lib.schedules import Schedule, make_schedule
 from course_lib.training.cadence import Every
@@ -37,6 +38,7 @@ OPTIONS: dict[str, Any] = {
     "weight_decay": 0.0,
     "max_norm": None,
     "accumulation": 1,
+    "sequence_parallel": None,  # of the ranks along tp
     **dict.fromkeys(_PIPELINE),
     "dtype": "float32",
     "seed": 0,
@@ -62,6 +64,7 @@ class TrainRun:
     parallel: ParallelConfig
     engine: str
     schedule: Schedule | None  # of a pipeline
+    sequence_parallel: SequenceParallel | None
     steps: int
     batch: int
     sequence: int
@@ -96,6 +99,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
     parallel = ParallelConfig(**{name: values[name] for name in _DEGREES})
     _check_ranks(parallel.world_size, started)
     _check_batch(values)
+    _check_sequence_parallel(values)
     schedule = _pipeline(values)
     model = parse_model(values["model"]).config
     model.check_sequence(values["sequence"])
@@ -108,7 +112,10 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
         every=_every(values["checkpoint_every"]),
         values=values,
         overrides=tuple(overrides),
-        **{name: values[name] for name in ("engine", "steps", "batch", "sequence", "dtype", "seed")},
+        **{
+            name: values[name]
+            for name in ("engine", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
+        },
     )
 
 
@@ -127,8 +134,8 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     for name in ("lr", "weight_decay", "max_norm"):
         if type(values[name]) not in (int, float) and (name, values[name]) != ("max_norm", None):
             refuse(COMMAND, f"{name}={values[name]!r}", f"{name} is a number", "write it without quotes and units")
-    for name, choices in (("engine", _ENGINES), ("dtype", _DTYPES)):
-        if values[name] not in choices:
+    for name, choices in (("engine", _ENGINES), ("dtype", _DTYPES), ("sequence_parallel", get_args(SequenceParallel))):
+        if values[name] not in (*choices, OPTIONS[name]):
             refuse(COMMAND, f"{name}={values[name]!r}", "not a known kind", f"choose from {', '.join(choices)}")
 
 
@@ -147,6 +154,27 @@ def _check_batch(values: Mapping[str, Any]) -> None:
     dp, batch = values["dp"], values["batch"]
     if batch < dp:
         refuse(COMMAND, f"batch={batch} with dp={dp}", "every rank needs a sequence", f"give batch >= {dp}, or less dp")
+
+
+def _check_sequence_parallel(values: Mapping[str, Any]) -> None:
+    """Ranks that share matrices share the sequence too, if that is asked for, and each has a position."""
+    kept, tp, sequence = values["sequence_parallel"], values["tp"], values["sequence"]
+    if kept is None:
+        return
+    given = f"sequence_parallel={kept}"
+    if tp == 1:
+        way_out = "leave sequence_parallel out, or give tp >= 2"
+        refuse(COMMAND, f"{given} with tp=1", "the ranks that share matrices share the sequence", way_out)
+    if values["engine"] == "torch":
+        rule = "PyTorch's plan here gives every rank all positions"
+        refuse(COMMAND, f"engine=torch with {given}", rule, "choose engine=own, or leave sequence_parallel out")
+    if sequence < tp:
+        refuse(
+            COMMAND,
+            f"sequence={sequence} with tp={tp} and {given}",
+            "every rank needs a position",
+            f"give sequence >= {tp}, or less tp",
+        )
 
 
 def _pipeline(values: dict[str, Any]) -> Schedule | None:

@@ -25,7 +25,17 @@ from course_lib.training.loop import Step
 
 _CONFIG, _LOSSES = "config.yaml", "losses.csv"
 # A run may go on with other values of these: they do not change what is computed, but for rounding.
-_LAYOUT = ("dp", "pp", "tp", "engine", "schedule", "microbatches", "stages_per_rank", "accumulation")
+_LAYOUT = (
+    "dp",
+    "pp",
+    "tp",
+    "sequence_parallel",
+    "engine",
+    "schedule",
+    "microbatches",
+    "stages_per_rank",
+    "accumulation",
+)
 _FREE = (*_LAYOUT, "steps", "checkpoint_every", "out")
 
 

@@ -106,7 +106,8 @@ def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
     if run.ranks == 1:
         return Trainer(model, run.config)
     mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp, tp=run.parallel.tp)
-    apply = [_TENSOR[run.engine]()] if run.parallel.tp > 1 else []
+    form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
+    apply = [_TENSOR[run.engine](**form)] if run.parallel.tp > 1 else []
     apply += [stages(run.schedule)] if run.schedule is not None else []
     apply += [_REPLICATE[run.engine]()] if run.parallel.dp > 1 else []
     return Trainer(model, run.config, mesh=mesh, apply=apply)
@@ -165,6 +166,8 @@ def _line_kept_open(live: bool) -> Iterator[None]:
 def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     """What is trained, how, and on what."""
     where = f"{run.parallel.in_words} on {run.ranks} ranks" if run.ranks > 1 else "one device"
+    if run.sequence_parallel is not None:
+        where += f", sequence_parallel={run.sequence_parallel}"
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
         where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"

@@ -31,6 +31,7 @@ from course_lib.training.trainer import Trainer
 SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
 TEXT = bytes(range(32, 127)) * 20
 PP = ["pp=2"]
+SHARED = ["tp=2", "sequence_parallel=keep"]
 LINE = re.compile(r"step (\d)/3  loss (\d\.\d{6})  [\d,]+ tokens/s  rank 0: peak RSS [\d.]+ [MG]iB")
 
 
@@ -200,6 +201,10 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         ([*PP, "accumulation=2"], "train: accumulation=2 with pp=2; a pipeline accumulates over its micro-batches; "),
         (["pp=5", "batch=5"], "train: 5 stages, tiny Llama has 4 layers with its embedding and head; every st"),
         (["tp=0"], "train: tp=0; tp is positive; give tp >= 1"),
+        (["tp=2", "sequence_parallel=all"], "train: sequence_parallel='all'; not a known kind; choose from keep, reg"),
+        (["sequence_parallel=keep"], "train: sequence_parallel=keep with tp=1; the ranks that share matrices share "),
+        ([*SHARED, "engine=torch"], "train: engine=torch with sequence_parallel=keep; PyTorch's plan here gives "),
+        ([*SHARED, "sequence=1"], "train: sequence=1 with tp=2 and sequence_parallel=keep; every rank needs a posi"),
         (
             ["tp=3"],
             "tensor: layers.0.attention.q_proj: 4 heads on 3 ranks; a head stays whole; keys and values of fewer ",
