@@ -91,6 +91,16 @@ class FlatRow:
             return pieces
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
+    def name_of(self, parameter: Tensor) -> str:
+        """The first name of one of its parameters."""
+        return next(name for name, own in zip(self.names, self.parameters, strict=True) if own is parameter)
+
+    def is_elsewhere(self, parameter: Tensor) -> bool:
+        """Whether somebody has given one of its parameters other numbers than those of the row."""
+        row = self.whole if self.is_whole else self.shard
+        start, last = row.data_ptr(), row.data_ptr() + row.nbytes
+        return parameter.numel() > 0 and not start <= parameter.data_ptr() < last
+
     # --- the weights ---
 
     def gather(self, *, async_op: bool = False) -> None:

@@ -20,7 +20,7 @@ from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.comm.switches import active
-from course_lib.parallel import agreement
+from course_lib.parallel import agreement, untouched
 from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.units import Unit, make_units
 from course_lib.parallel.wrapping import Policy, by_block
@@ -63,6 +63,9 @@ class ShardedModel:
         self.reducing: Unit | None = None
         self.in_backward = False
         self.syncing = True
+        self.is_settled = True  # no backward waits for a later one to average what it brought
+        self.rows = [row for unit in self.units for row in unit.rows]
+        untouched.watch(self.rows)
         for unit in self.units:
             self._hook(unit)
 
@@ -76,18 +79,19 @@ class ShardedModel:
     # --- forward ---
 
     def _before_forward(self, unit: Unit, _: nn.Module, args: Any, kwargs: Any) -> Any:
-        if not self.in_backward:  # else something is computed a second time
+        again = _in_backward()  # what was not kept is computed a second time
+        if not again:
             if unit.is_root:
                 self._begin_forward()
             self._note_order(unit)
             self._free_frozen_after(unit, tree_leaves((args, kwargs)))
         unit.use()
-        if not self.in_backward:
+        if not again:
             self._prefetch(self.after.get(unit))
         return self._cast((args, kwargs), self.sharing.dtype) if unit.is_root else None
 
     def _after_forward(self, unit: Unit, _: nn.Module, args: Any, output: Any) -> Any:
-        if not self.in_backward:
+        if not _in_backward():
             graph = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
             for x in graph:
                 x.register_hook(partial(self._before_backward, unit))
@@ -102,6 +106,9 @@ class ShardedModel:
         if self.in_backward or self.reducing is not None:
             self.give_up()
         self.latest = None
+        rule, way_out = "its numbers are this rank's piece of a row", "change its numbers in place"
+        problem = untouched.changed(self.model, self.rows)
+        agreement.no_problem(_OPERATION, problem, rule, way_out, self.sharing.everyone, compare=active.guard)
 
     @staticmethod
     def _free_frozen_after(unit: Unit, inputs: list[Any]) -> None:
@@ -138,8 +145,9 @@ class ShardedModel:
         if self.in_backward:
             return
         self.in_backward = True
-        for unit in self.units:
-            unit.expect()
+        if self.is_settled:
+            for unit in self.units:
+                unit.expect()
         Variable._execution_engine.queue_callback(self._end_backward)
 
     def _gradient_came(self, unit: Unit, parameter: nn.Parameter) -> None:
@@ -162,16 +170,18 @@ class ShardedModel:
     def _end_backward(self) -> None:
         """Backward is through: average what is left, free what is whole, and look at what got no gradient."""
         self.in_backward = False
+        self.is_settled = self.syncing or not self.late
+        if not self.is_settled:
+            return
         trained = [unit for unit in self.units if unit.trained]
         missing = [self.names[p] for unit in trained for p in unit.trained if p in unit.awaited]
         if len(missing) == sum(len(unit.trained) for unit in trained):
             return self._free_all()  # torch.autograd.grad took them away
-        if not self.late or self.syncing:
-            for unit in reversed(trained):
-                if not unit.is_reduced:
-                    self._reduce(unit)
-            self._finish_reduce()
-            self._free_all()
+        for unit in reversed(trained):
+            if not unit.is_reduced:
+                self._reduce(unit)
+        self._finish_reduce()
+        self._free_all()
         problem = f"no gradient of {agreement.listing(missing)}" if missing else ""
         rule = "every backward brings a gradient of every trained parameter on every rank"
         way_out = "freeze what is not used, before sharding"
@@ -205,3 +215,8 @@ class ShardedModel:
                 unit.gather()
                 for row in unit.rows:
                     row.wait()
+
+
+def _in_backward() -> bool:
+    """Whether autograd is going backward right now, on this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)

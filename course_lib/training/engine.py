@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from course_lib.errors import four_parts
 from course_lib.training import step as steps
 from course_lib.training.batches import Batch
 
@@ -28,6 +29,7 @@ class Ends:
     told: Callable[[Tensor], None] = lambda inputs: None  # hears of the inputs before each forward
     around: Callable[[], AbstractContextManager[object]] = nullcontext  # forward and backward of a batch
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # of all micro-batches but the last
+    in_step: bool = False  # each micro-batch makes ranks talk, so that all must have equally many
     updated: Callable[[], None] = lambda: None  # hears when the optimizer has changed the weights
 
 
@@ -44,7 +46,15 @@ class Engine:
         return {}
 
     def check_rows(self, rows: Sequence[float]) -> None:
-        """Refuse shares of so many rows that cannot be cut into micro-batches; fewer rows give fewer of them."""
+        """Refuse shares of so many rows that cannot be cut into micro-batches; fewer rows give fewer of them.
+
+        Raises: ValueError, the same on all ranks.
+        """
+        m, least = self.n_microbatches, int(min(rows))
+        if self.ends.in_step and min(m, max(rows)) > least:
+            values, rule = f"{least} samples in a share, {m} micro-batches", "ranks that share weights compute in step"
+            way_out = f"give at least {m * len(rows)} samples, or choose accumulation <= {least}"
+            raise ValueError(four_parts("Trainer", values, rule, way_out))
 
     def cut(self, batch: Batch) -> list[Batch]:
         """A rank's share of a batch in micro-batches."""

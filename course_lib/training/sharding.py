@@ -19,6 +19,7 @@ from course_lib.parallel.mesh import groups_within
 from course_lib.parallel.placement import Flat
 from course_lib.parallel.sharded import ShardedModel
 from course_lib.parallel.wrapping import Policy, by_block
+from course_lib.parallel.zero import check_stage
 from course_lib.training.setup import Setup, Technique
 
 _AXIS = "dp"
@@ -35,9 +36,7 @@ def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> T
     Source: Rajbhandari et al. 2020, ZeRO, section 5.
     Raises: ValueError for another stage; ZeRO-3 is `fully_shard`.
     """
-    if stage not in (1, 2):
-        rule = "ZeRO-1 and ZeRO-2 keep whole weights"
-        raise ValueError(four_parts("zero", f"stage={stage!r}", rule, "choose 1 or 2, or apply fully_shard for 3"))
+    check_stage("zero", stage)
 
     def apply(setup: Setup) -> None:
         group = _begin(setup, "zero", {"stage": stage, "algorithm": algorithm})
@@ -127,4 +126,5 @@ def _hand_over(setup: Setup, sharded: ShardedModel) -> None:
                 )
                 local.layout.write(name, flat=flat)
     local.parameters = {name: sharded.pieces[name] for name in local.parameters}
-    setup.engine.ends.no_sync, setup.engine.ends.updated = sharded.no_sync, sharded.updated
+    ends = setup.engine.ends
+    ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late

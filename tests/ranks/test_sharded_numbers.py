@@ -1,0 +1,166 @@
+"""Sharded data parallelism beside the ladder: precision, accumulation, recomputation, and ZeRO as an optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from sharded_models import LLAMA, TOKENS, alone, sharded
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from course_lib.config import TrainConfig
+from course_lib.models.decoder import Decoder
+from course_lib.parallel.flat_row import Sharing
+from course_lib.parallel.sharded import ShardedModel
+from course_lib.parallel.zero import ZeroOptimizer, check_elementwise
+from course_lib.ranks import RankError, ledger, run_ranks
+from course_lib.training.sharding import fully_shard, zero
+from course_lib.training.step import summed_loss
+from course_lib.verify.memory import recompute_layers
+
+ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.5, accumulation=2)
+EIGHT = replace(TOKENS, batch_size=8)
+TECHNIQUES = {
+    "zero 1": zero(1),
+    "zero 2": zero(2),
+    "full": fully_shard(),
+    "hybrid": fully_shard(strategy="HYBRID_SHARD", shards=2),
+    "bf16": fully_shard(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+}
+
+
+def trained(technique=None, config=ADAMW):
+    """Losses and weights after some steps of two micro-batches each."""
+    torch.manual_seed(0)
+    trainer = alone(config) if technique is None else sharded(config, TECHNIQUES[technique])
+    losses = [trainer.step(EIGHT.batch(number)) for number in range(3)]
+    return losses, trainer.parameters()
+
+
+@pytest.mark.parametrize("technique", sorted(TECHNIQUES.keys() - {"bf16"}))
+def test_micro_batches_add_up(technique):
+    (losses, weights), *others = run_ranks(trained, 4, technique)
+    wanted_losses, wanted = trained()
+    torch.testing.assert_close(losses, wanted_losses)
+    assert len(others) == 3 and weights.keys() == wanted.keys()
+    for name, weight in wanted.items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-5, atol=1e-6)
+
+
+def test_bf16_computes_and_float32_is_trained():
+    """bf16 keeps 8 bits, a relative error of 1/256 in each number; SGD, for Adam would make a sign of a small one."""
+    sgd = TrainConfig(accumulation=2)
+    torch.manual_seed(0)
+    before = alone(sgd).parameters()
+    (losses, weights), *_ = run_ranks(trained, 4, "bf16", sgd)
+    wanted_losses, wanted = trained(config=sgd)
+    torch.testing.assert_close(losses, wanted_losses, rtol=1 / 256, atol=0)
+    assert losses != wanted_losses
+    moved = {name: wanted[name] - before[name] for name in before}
+    off = {name: weights[name] - wanted[name] for name in before}
+    assert all(weight.dtype == torch.float32 for weight in weights.values())
+    assert max((off[name].norm() / moved[name].norm()).item() for name in before) < 4 / 256
+
+
+def test_ranks_that_share_weights_have_equally_many_micro_batches():
+    def uneven():
+        sharded(ADAMW, TECHNIQUES["full"]).step(TOKENS.batch(0))  # 7 rows: one rank has a single one
+
+    with pytest.raises(RankError, match="1 samples in a share, 2 micro-batches; ranks that share"):
+        run_ranks(uneven, 4)
+
+
+def recomputed(how):
+    """Gradients where layers keep their input alone, and compute a second time in backward."""
+    torch.manual_seed(0)
+    model = Decoder(LLAMA).double()
+    if how == "ours":
+        recompute_layers(model)
+    group = dist.new_group()
+    ShardedModel(model, Sharing(group, group))
+    if how == "torch":
+        for layer in model.layers:
+            layer.forward = _checkpointed(layer.forward)
+    summed_loss(model, TOKENS.batch(0)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()]).square().sum().item()
+
+
+def _checkpointed(forward):
+    return lambda *args: checkpoint(forward, *args, use_reentrant=False)
+
+
+@pytest.mark.parametrize("how", ["ours", "torch"])
+def test_what_is_computed_twice_finds_its_unit_whole(how):
+    squares = run_ranks(recomputed, 3, how)
+    torch.manual_seed(0)
+    model = Decoder(LLAMA).double()
+    summed_loss(model, TOKENS.batch(0)).backward()
+    wanted = sum(p.grad.square().sum().item() for p in model.parameters())
+    assert sum(squares) == pytest.approx(wanted, rel=1e-12)
+
+
+def by_optimizer(stage, kind):
+    """Weights after steps of ZeRO as an optimizer, each rank with rows of its own."""
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.Linear(7, 3))
+    optimizer = ZeroOptimizer(model, kind, stage=stage, lr=0.01)
+    for number in range(3):
+        for half in rows(number).tensor_split(dist.get_world_size())[dist.get_rank()].split(2):
+            model(half).square().mean().div(2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    held = sum(x.numel() for state in optimizer.optimizer.state.values() for x in state.values() if x.dim())
+    return [p.detach() for p in model.parameters()], held
+
+
+def rows(number):
+    return torch.randn(12, 6, generator=torch.Generator().manual_seed(number))
+
+
+@pytest.mark.parametrize(("stage", "kind"), [(1, torch.optim.Adam), (2, torch.optim.RMSprop), (2, torch.optim.Adagrad)])
+def test_zero_as_an_optimizer(stage, kind):
+    found = run_ranks(by_optimizer, 3, stage, kind)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 7), nn.GELU(), nn.Linear(7, 3))
+    optimizer = kind(model.parameters(), lr=0.01)
+    for number in range(3):
+        model(rows(number)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for weights, _ in found:
+        for weight, wanted in zip(weights, model.parameters(), strict=True):
+            torch.testing.assert_close(weight, wanted.detach())
+    held = [number for _, number in found]
+    states = sum(x.numel() for state in optimizer.state.values() for x in state.values() if x.dim())
+    assert sum(held) == states and max(held) <= states // 3 + 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (torch.optim.Muon, "takes no piece of a matrix"),
+        (torch.optim.Adafactor, "otherwise than its two pieces"),
+        (torch.optim.LBFGS, "otherwise than its two pieces"),
+    ],
+)
+def test_an_optimizer_that_looks_at_more_than_a_number_is_refused(kind, reason):
+    with pytest.raises(ValueError, match=f"ZeroOptimizer: {kind.__name__} .*{reason}.*; choose one that works by elem"):
+        check_elementwise(kind, {"lr": 0.1})
+    for good in (torch.optim.SGD, torch.optim.AdamW, torch.optim.NAdam, torch.optim.Rprop):
+        check_elementwise(good, {"lr": 0.1})
+
+
+def one_step():
+    """A step."""
+    torch.manual_seed(0)
+    trainer = sharded(TrainConfig(), fully_shard())
+    trainer.step(TOKENS.batch(0))
+
+
+def test_ranks_really_talked():
+    run_ranks(one_step, 3)
+    calls = [name for _, name, _ in ledger().calls()]
+    assert calls.count("all_gather") >= 7 and calls.count("reduce_scatter") == 4
