@@ -37,11 +37,18 @@ def main() -> int:
             arguments.images.mkdir(parents=True, exist_ok=True)
             pictures = arguments.images.resolve() / f"{source.stem}.png"
             marp.convert(page.with_suffix(".md"), OUTPUT / "theme.css", pictures)
-        if arguments.check:
-            problems += [f"{source.name}, {line}" for line in deck_check.problems(source, page)]
         print(f"{source.stem}: {', '.join(kinds)} in {time.monotonic() - started:.1f} s", flush=True)
+    if arguments.check:
+        problems += checked(sources)
     print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
     return int(bool(problems))
+
+
+def checked(sources: list[Path]) -> list[str]:
+    """Look at the built decks in one browser; return a line for each thing wrong."""
+    with deck_check.opened() as browser:
+        found = {source: deck_check.problems(browser, source, OUTPUT / f"{source.stem}.html") for source in sources}
+    return [f"{source.name}, {line}" for source, lines in found.items() for line in lines]
 
 
 def decks(start: str = "") -> list[Path]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from slides.marp import CHROMIUM_FLAGS
 from slides.template import MINUTES, NOTE, typed_numbers
@@ -18,9 +20,18 @@ LEFTOVERS = re.compile(r"\{\{|\}\}|\$\$|\\(?:frac|text|log)\b|Traceback|\bnan\b|
 LOOK = (Path(__file__).parent / "look.js").read_text()
 
 
-def problems(source: Path, page: Path) -> list[str]:
+@contextmanager
+def opened() -> Iterator[Browser]:
+    """A headless Chromium, which may look at many decks: its start takes longer than most of them."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=outside.find_chromium(), args=list(CHROMIUM_FLAGS))
+        yield browser
+        browser.close()
+
+
+def problems(browser: Browser, source: Path, page: Path) -> list[str]:
     """Return a line for each thing wrong with the deck `source`, built as the HTML `page`."""
-    return typed_numbers(source.read_text()) + note_problems(page.with_suffix(".md")) + slide_problems(page)
+    return typed_numbers(source.read_text()) + note_problems(page.with_suffix(".md")) + slide_problems(browser, page)
 
 
 def note_problems(filled: Path) -> list[str]:
@@ -42,18 +53,16 @@ def note_problems(filled: Path) -> list[str]:
     return lines
 
 
-def slide_problems(page: Path) -> list[str]:
+def slide_problems(browser: Browser, page: Path) -> list[str]:
     """Return a line for each slide that overflows, misses a picture, shows leftovers, or asks the network."""
     lines: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=outside.find_chromium(), args=list(CHROMIUM_FLAGS))
-        tab = browser.new_page(viewport={"width": 1280, "height": 720})
-        tab.on("request", lambda request: lines.extend(_asks(request.url, page)))
-        tab.on("pageerror", lambda error: lines.append(f"the page's script fails: {error}"))
-        tab.goto(page.as_uri())
-        for number in range(1, tab.locator("section").count() + 1):
-            lines += [f"slide {number}: {line}" for line in _look(tab, number)]
-        browser.close()
+    tab = browser.new_page(viewport={"width": 1280, "height": 720})
+    tab.on("request", lambda request: lines.extend(_asks(request.url, page)))
+    tab.on("pageerror", lambda error: lines.append(f"the page's script fails: {error}"))
+    tab.goto(page.as_uri())
+    for number in range(1, tab.locator("section").count() + 1):
+        lines += [f"slide {number}: {line}" for line in _look(tab, number)]
+    tab.close()
     return lines
 
 

@@ -15,7 +15,7 @@ import torch
 from course_lib.ranks import tether
 from course_lib.ranks import worker as worker
 
-_IDLE_AFTER_TICKS = 5
+_IDLE_AFTER_TICKS = 2
 
 
 def _make_optimizer() -> None:

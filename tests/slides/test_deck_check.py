@@ -38,9 +38,15 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def browser():
+    with deck_check.opened() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def found(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("deck")
-    return deck_check.slide_problems(built(folder, [f"{body}\n\n{NOTES}" for body in SLIDES.values()]))
+    return deck_check.slide_problems(browser, built(folder, [f"{body}\n\n{NOTES}" for body in SLIDES.values()]))
 
 
 def built(folder, slides):
@@ -61,9 +67,9 @@ def test_a_good_slide_passes(found):
     assert [line for line in found if line.startswith("slide 1: ")] == []
 
 
-def test_a_deck_that_asks_the_network_is_found(tmp_path):
+def test_a_deck_that_asks_the_network_is_found(browser, tmp_path):
     page = built(tmp_path, [f"## Far\n\n{PAGE}\n\n{NOTES}"])
-    assert any("asks for https://example.invalid" in line for line in deck_check.slide_problems(page))
+    assert any("asks for https://example.invalid" in line for line in deck_check.slide_problems(browser, page))
 
 
 def test_slides_without_minutes_or_words_to_say_are_found(tmp_path):
