@@ -140,9 +140,10 @@ class Layout:
 
     def _range(self, place: Place, axis: str, at: At) -> Iterable[int]:
         """Of each part along an axis one rank, of copies the one that lies as this rank does."""
-        if place.flat is not None and axis == place.flat.axis and place.flat.parts is not None:
-            first = at[axis] // place.flat.parts * place.flat.parts
-            return range(first, first + place.flat.parts)
+        cut = place.flat if place.flat is not None and axis == place.flat.axis else place.shard.get(axis)
+        if cut is not None and cut.parts is not None:
+            first = at[axis] // cut.parts * cut.parts
+            return range(first, first + cut.parts)
         copies = place.shard[axis].copies if axis in place.shard else 1
         return range(at[axis] % copies, self.sizes[axis], copies)
 

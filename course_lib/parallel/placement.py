@@ -15,21 +15,30 @@ At = Mapping[str, int]  # a rank's coordinate on each axis of the mesh
 class Shard:
     """The ranks of an axis share dim `dim` as `torch.tensor_split` cuts it: 7 rows over 3 ranks are 3, 2, 2.
 
-    With `copies` there are fewer parts than ranks: so many neighbours have the same one.
-    PyTorch's own class of this name cuts as `torch.chunk` does, 3, 3, 1, and has no copies.
+    With `copies` there are fewer parts than ranks: so many neighbours have the same one. With `parts` each run of so
+    many neighbours shares the dim, and the runs are copies. PyTorch's own class of this name cuts as `torch.chunk`
+    does, which is `chunked`: 3, 3, 1.
     """
 
     dim: int
     copies: int = 1
+    parts: int | None = None
+    chunked: bool = False
 
     def span(self, length: int, rank: int, size: int) -> tuple[int, int]:
         """From where to where, of a dim's `length`, one of an axis' `size` ranks has it."""
-        ends = [0, *accumulate(split_sizes(length, size // self.copies))]
-        part = rank // self.copies
+        parts = self.parts or size // self.copies
+        part = rank // self.copies % parts
+        if self.chunked:
+            longest = -(-length // parts)
+            return min(part * longest, length), min((part + 1) * longest, length)
+        ends = [0, *accumulate(split_sizes(length, parts))]
         return ends[part], ends[part + 1]
 
     def __str__(self) -> str:
-        return f"Shard(dim={self.dim}{f', copies={self.copies}' * (self.copies > 1)})"
+        words = [f"dim={self.dim}", *[f"copies={self.copies}"] * (self.copies > 1)]
+        words += [f"parts={self.parts}"] * (self.parts is not None) + ["chunked"] * self.chunked
+        return f"Shard({', '.join(words)})"
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,10 @@ class Place:
         """
         first = {"pp": self.owners[0]} if self.owners else {}
         copied = (axes or at.keys()) - (self.cut_along - {"pp"})
-        of_copies = all(at[axis] % shard.copies == 0 for axis, shard in self.shard.items())
+        of_copies = all(
+            at[axis] % shard.copies == 0 and (shard.parts is None or at[axis] < shard.parts)
+            for axis, shard in self.shard.items()
+        )
         of_copies &= self.flat is None or self.flat.parts is None or at[self.flat.axis] < self.flat.parts
         return self.is_held(at) and of_copies and all(at[axis] == first.get(axis, 0) for axis in copied)
 

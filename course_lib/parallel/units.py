@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
 from course_lib.errors import four_parts
 from course_lib.parallel.flat_row import FlatRow, Sharing
 from course_lib.parallel.layout import first_names
-from course_lib.parallel.wrapping import Policy
+from course_lib.parallel.wrapping import Names, Policy
 
 _ROOT = "root"
 
@@ -95,7 +95,7 @@ def make_units(model: nn.Module, policy: Policy, sharing: Sharing) -> list[Unit]
     """
     modules, names = dict(model.named_modules()), first_names(model)
     groups = policy(model)
-    unit_of = _owners(groups, modules, names)
+    unit_of = owners(groups, names)
     parameters = dict(model.named_parameters())
     units = []
     for group in [*groups, ()]:
@@ -106,28 +106,27 @@ def make_units(model: nn.Module, policy: Policy, sharing: Sharing) -> list[Unit]
     return units
 
 
-def _owners(
-    groups: list[tuple[str, ...]], modules: dict[str, nn.Module], names: dict[str, str]
-) -> dict[str, tuple[str, ...]]:
-    """For each parameter its unit: the innermost one around it; () is the root's."""
+def owners(groups: Sequence[Names], names: Mapping[str, str]) -> dict[str, Names]:
+    """For each parameter, by its first name, its unit: the innermost one around it; () is the root's.
+
+    Raises: ValueError for a module that two units would have.
+    """
     chosen = [name for group in groups for name in group]
     if len(set(chosen)) < len(chosen):
         twice = next(name for name in chosen if chosen.count(name) > 1)
         rule, way_out = "a module belongs to one unit", "let the policy name it once"
         raise ValueError(four_parts("fully_shard", f"{twice} in two units", rule, way_out))
-    group_of = {name: group for group in groups for name in group}
-    owners: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Names] = {}
     for name, first in names.items():
-        around = [part for part in _prefixes(name) if part in group_of]
-        group = group_of[around[-1]] if around else ()
-        owners[first] = group if owners.get(first, group) == group else ()
-    return owners
+        group = group_around(name, groups)
+        found[first] = group if found.get(first, group) == group else ()
+    return found
 
 
-def _prefixes(name: str) -> Iterable[str]:
-    """The modules around a tensor, from the outside in."""
-    parts = name.split(".")[:-1]
-    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+def group_around(name: str, groups: Sequence[Names]) -> Names:
+    """The innermost group with a module around a tensor; () if there is none."""
+    around = [(len(module), group) for group in groups for module in group if name.startswith(f"{module}.")]
+    return max(around)[1] if around else ()
 
 
 def _label(group: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Container
+from inspect import getattr_static  # runs no code of an object that may be half made
 from types import FrameType
 
 import torch.distributed as dist
@@ -50,9 +51,9 @@ def _is_at_work(frame: FrameType | None) -> bool:
 def from_frame(frame: FrameType) -> Frame:
     """Copy what a report needs out of a live frame."""
     values = {key: frame.f_locals[key] for key in _TOLD if isinstance(frame.f_locals.get(key), int)}
-    if number := values.get("call") or getattr(frame.f_locals.get("port"), "call", None):
+    if number := values.get("call") or getattr_static(frame.f_locals.get("port"), "call", None):
         values["call"] = number
-    what = getattr(frame.f_locals.get("self"), "what", "")  # a message's handle knows whom it waits for
+    what = getattr_static(frame.f_locals.get("self"), "what", "")  # a message's handle knows whom it waits for
     code, line = frame.f_code, frame.f_lineno or frame.f_code.co_firstlineno  # no line yet: it is being entered
     return Frame(file=code.co_filename, line=line, name=what or code.co_name, values=values, group=_members(frame))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
+from torch.optim import Optimizer
 
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
@@ -27,6 +28,7 @@ class Setup:
     config: TrainConfig
     engine: Engine
     skeleton: nn.Module
+    shared: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer  # what the ranks make of the trainer's
     applied: dict[str, str] = field(default_factory=dict)  # technique -> the axis that it uses
 
     def begin(self, name: str, axis: str) -> None:

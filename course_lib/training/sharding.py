@@ -22,7 +22,7 @@ from course_lib.parallel.wrapping import Policy, by_block
 from course_lib.parallel.zero import check_stage
 from course_lib.training.setup import Setup, Technique
 
-_AXIS = "dp"
+AXIS = "dp"
 Strategy = Literal["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"]
 
 
@@ -39,7 +39,7 @@ def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> T
     check_stage("zero", stage)
 
     def apply(setup: Setup) -> None:
-        group = _begin(setup, "zero", {"stage": stage, "algorithm": algorithm})
+        group = begin(setup, "zero", {"stage": stage, "algorithm": algorithm})
         sharing = Sharing(group, group, resident=True, algorithm=algorithm)
         _hand_over(setup, ShardedModel(setup.model, sharing, policy, late=stage == 1))
 
@@ -68,14 +68,14 @@ def fully_shard(
     Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4.
     Raises: ValueError for another strategy, and for `shards` that do not divide the axis or have no HYBRID_SHARD.
     """
-    _check_strategy(strategy, shards)
+    check_strategy(strategy, shards)
 
     def apply(setup: Setup) -> None:
         options = {"strategy": strategy, "shards": shards, "dtypes": (param_dtype, reduce_dtype), "overlap": overlap}
-        group = _begin(setup, "fully_shard", options | {"algorithm": algorithm})
-        parts = {"NO_SHARD": 1, "HYBRID_SHARD": shards}.get(strategy) or group.size()
+        group = begin(setup, "fully_shard", options | {"algorithm": algorithm})
+        parts = parts_of(strategy, shards, group.size())
         assert setup.local.mesh is not None  # `begin` has seen it
-        inside, across = groups_within(setup.local.mesh, _AXIS, parts)
+        inside, across = groups_within(setup.local.mesh, AXIS, parts)
         copies = across if across.size() > 1 else None
         sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
         reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
@@ -84,7 +84,8 @@ def fully_shard(
     return apply
 
 
-def _check_strategy(strategy: Strategy, shards: int | None) -> None:
+def check_strategy(strategy: Strategy, shards: int | None) -> None:
+    """Refuse an unknown strategy, and a number of shards where it has no meaning."""
     if strategy not in get_args(Strategy):
         values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(Strategy))}"
         raise ValueError(four_parts("fully_shard", values, "not a known strategy", way_out))
@@ -93,36 +94,41 @@ def _check_strategy(strategy: Strategy, shards: int | None) -> None:
         raise ValueError(four_parts("fully_shard", values, rule, "give both, or neither"))
 
 
-def _begin(setup: Setup, name: str, options: dict[str, object]) -> ProcessGroup:
+def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:
+    """Among how many of the ranks a row is shared."""
+    return {"NO_SHARD": 1, "HYBRID_SHARD": shards}.get(strategy) or ranks
+
+
+def begin(setup: Setup, name: str, options: dict[str, object]) -> ProcessGroup:
     """The ranks that share; they have the same model from here on."""
-    setup.begin(name, _AXIS)
+    setup.begin(name, AXIS)
     if len(setup.applied) > 1:
         values, rule = f"applied after {next(iter(setup.applied))}", "here it shares whole models"
         raise ValueError(four_parts(name, values, rule, "apply replicate(), or leave the other one out"))
-    group = setup.local.group(_AXIS)
+    group = setup.local.group(AXIS)
     agreement.same_model(name, setup.model, options, group)
     numbers = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
     if numbers < group.size():
         values, way_out = f"{numbers} trained parameters, {group.size()} ranks", f"choose dp <= {numbers}"
         raise ValueError(four_parts(name, values, "every rank has something to train", way_out))
-    broadcast.broadcast_state(setup.model, group, setup.local.name_of(**{**setup.local.at, _AXIS: 0}))
+    broadcast.broadcast_state(setup.model, group, setup.local.name_of(**{**setup.local.at, AXIS: 0}))
     return group
 
 
 def _hand_over(setup: Setup, sharded: ShardedModel) -> None:
     """Write the table; the trainer's parameters are this rank's pieces."""
     local, parts = setup.local, sharded.sharing.shards.size()
-    local.layout.averaged.add(_AXIS)
+    local.layout.averaged.add(AXIS)
     for unit in sharded.units:
         for row in unit.rows if parts > 1 else ():
             starts = [0, *accumulate(row.sizes)]
             for name, start in zip(row.names, starts, strict=False):
                 flat = Flat(
-                    axis=_AXIS,
+                    axis=AXIS,
                     row=unit.label,
                     start=start,
                     total=starts[-1],
-                    parts=None if parts == local.size(_AXIS) else parts,
+                    parts=None if parts == local.size(AXIS) else parts,
                 )
                 local.layout.write(name, flat=flat)
     local.parameters = {name: sharded.pieces[name] for name in local.parameters}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -32,12 +32,17 @@ def torch_replicate(**options: Any) -> Technique:
         if any(own_part(p) is not p for p in setup.local.parameters.values()):
             _replicate_parts(setup)
             return
-        group = setup.local.group("dp")  # our own: on one that PyTorch watches its wrapper crashes (torch 2.13)
-        wrapped = DistributedDataParallel(setup.model, process_group=group, **options)
-        setup.model = setup.engine.model = wrapped
-        setup.engine.ends.no_sync = wrapped.no_sync
+        wrap(setup, options)
 
     return apply
+
+
+def wrap(setup: Setup, options: Mapping[str, Any]) -> None:
+    """Let PyTorch's DistributedDataParallel average the gradients of the whole model."""
+    group = setup.local.group("dp")  # our own: on one that PyTorch watches its wrapper crashes (torch 2.13)
+    wrapped = DistributedDataParallel(setup.model, process_group=group, **options)
+    setup.model = setup.engine.model = wrapped
+    setup.engine.ends.no_sync = wrapped.no_sync
 
 
 def _replicate_parts(setup: Setup) -> None:

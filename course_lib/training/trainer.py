@@ -57,7 +57,7 @@ class Trainer:
         self.local.check_table()
         self.model, self.engine = setup.model, setup.engine
         self.trained = [name for name, p in self.local.parameters.items() if p.requires_grad]
-        self.optimizer = make_optimizer([self.local.parameters[name] for name in self.trained], config)
+        self.optimizer = setup.shared(make_optimizer([self.local.parameters[name] for name in self.trained], config))
 
     @property
     def n_microbatches(self) -> int:

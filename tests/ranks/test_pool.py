@@ -85,6 +85,21 @@ def test_an_error_on_all_ranks_keeps_the_processes():
     assert [pid for _, pid, _ in run_ranks(sum_of_ranks, 2)] == before
 
 
+class HalfMade:
+    """As a module that failed before its first attribute: asking for one asks for another."""
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def fail(self):
+        raise ValueError("half made")
+
+
+def test_an_error_in_a_half_made_object_is_told_as_any_other():
+    with pytest.raises(RankError, match="all ranks failed at line .*: ValueError: half made"):
+        run_ranks(lambda: HalfMade().fail(), 2)
+
+
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_blamed_not_its_neighbours(victim):
     def one_dies():

@@ -113,6 +113,21 @@ def test_pieces_follow_tensor_split_and_may_be_empty():
             assert torch.equal(found, piece[(piece >= 30) & (piece < 37)])
 
 
+def test_chunks_follow_torch_and_runs_of_neighbours_have_copies():
+    for length, parts in product((1, 2, 5, 6, 7, 8), (1, 2, 3, 4)):
+        whole, shard = torch.arange(length), Shard(0, parts=parts, chunked=True)
+        chunks = [*whole.chunk(parts), *[whole[:0]] * parts][:parts]
+        for rank in range(2 * parts):
+            assert torch.equal(whole[slice(*shard.span(length, rank, 2 * parts))], chunks[rank % parts])
+    table = Layout(Toy(), {"dp": 6})
+    table.write("first.weight", shard={"dp": Shard(0, parts=3, chunked=True)})
+    assert table.describe("first.weight") == "dp: Shard(dim=0, parts=3, chunked)"
+    whole, place = torch.randn(7, 5), table.places["first.weight"]
+    parts = [table.part("first.weight", whole, {"dp": rank}) for rank in range(6)]
+    assert [len(part) for part in parts] == [3, 3, 1] * 2 and [place.counts({"dp": n}) for n in (2, 3)] == [True, False]
+    assert torch.equal(table.joined("first.weight", lambda at: parts[at["dp"]], {"dp": 4}), whole)
+
+
 def test_a_missing_part_makes_the_whole_missing_unless_it_is_empty():
     table = layout()
     at = {"pp": 0, "dp": 0, "tp": 0}
