@@ -104,8 +104,7 @@ def parts_exercise(
 ) -> ProbeExercise:
     """An exercise whose answer returns `names` on each rank; `asked` are the collectives that are enough.
 
-    `only` are the places of the names that a case looks at, and `known_by` that of the result by which a slip is known,
-    if not all.
+    `only` are the places of the names that a case looks at, `known_by` is that of the one that gives a slip away.
     """
 
     def looked_at(case: Any) -> Sequence[int]:
