@@ -42,7 +42,8 @@ def no_module(pattern: str, patterns: Sequence[str]) -> Fault:
 def another_kind(where: str, module: nn.Module, kind: str, style: str) -> Fault:
     """A module that the style is not for."""
     way_out = "leave its block out of the plan" if "norm" in style else "leave it out of the plan, or write a layer"
-    return Fault(where, f"a {type(module).__name__}", f"the style {style!r} cuts a {kind}", way_out)
+    rule = f"the style {style!r} cuts {'an' if kind[0] in 'ER' else 'a'} {kind}"
+    return Fault(where, f"a {type(module).__name__}", rule, way_out)
 
 
 def hooked(where: str, hooks: Sequence[str]) -> Fault:

@@ -165,6 +165,6 @@ def with_a_layer_norm():
 
 
 def test_a_norm_that_is_no_rms_norm_is_refused():
-    message = "tensor: model.layers.1.self_attn.q_norm is a LayerNorm; the style 'full norm' cuts an RMSNorm; leave"
+    message = "tensor: model.layers.1.self_attn.q_norm: a LayerNorm; the style 'full norm' cuts an RMSNorm; leave"
     with pytest.raises(RankError, match=message):
         run_ranks(with_a_layer_norm, 4)

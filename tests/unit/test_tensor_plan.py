@@ -193,7 +193,7 @@ def test_a_layer_that_inherits_is_no_layer_that_a_style_cuts():
     model = decoder(tied=False)
     model.embedding = Scaled(17, 24)
     fault, *_ = lint(model, plan_for(model), 2)
-    assert str(fault).startswith("fault: embedding: a Scaled; the style 'vocabulary' cuts a Embedding; leave it out ")
+    assert str(fault).startswith("fault: embedding: a Scaled; the style 'vocabulary' cuts an Embedding; leave it out ")
     with pytest.raises(ValueError, match=f"^{re.escape(str(fault).replace('fault', 'tensor'))}$"):
         write_table(model, Layout(model, {"tp": 2}), styles_of(model, plan_for(model)))
 
