@@ -13,6 +13,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 
 from course_lib import presets
+from course_lib.cli import train_sharding
 from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, parse_model
 from course_lib.parallel.region import SequenceParallel
@@ -20,7 +21,7 @@ from course_lib.ranks.api import check_world_size
 from course_lib.schedules import Schedule, make_schedule
 from course_lib.training.cadence import Every
 
-COMMAND = "train"
+COMMAND = train_sharding.COMMAND
 _ENGINES = ("own", "torch")  # who makes ranks of it: the course's code, or PyTorch's
 _DTYPES = ("float32", "float64")
 MODELS = (*presets.names("tiny"), *presets.names("model"))
@@ -30,6 +31,7 @@ OPTIONS: dict[str, Any] = {
     "pp": 1,
     "tp": 1,
     "engine": "own",
+    **train_sharding.OPTIONS,
     "steps": 20,
     "batch": 16,  # sequences in a step, over all ranks
     "sequence": 64,
@@ -96,10 +98,11 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
             refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
     values = compose_values(COMMAND, overrides, typed=overrides)
     _check_kinds(values)
-    parallel = ParallelConfig(**{name: values[name] for name in _DEGREES})
+    parallel = ParallelConfig(**{name: values[name] for name in (*_DEGREES, "zero_stage")})
     _check_ranks(parallel.world_size, started)
     _check_batch(values)
     _check_sequence_parallel(values)
+    train_sharding.complete(values)
     schedule = _pipeline(values)
     model = parse_model(values["model"]).config
     model.check_sequence(values["sequence"])
@@ -121,7 +124,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
 
 def _check_kinds(values: Mapping[str, Any]) -> None:
     """Each value of the right kind."""
-    for name in (*_POSITIVE, *_DEGREES, "accumulation", "seed"):
+    for name in (*_POSITIVE, *_DEGREES, "zero_stage", "accumulation", "seed"):
         require_whole(COMMAND, name, values[name])
     for name in ("microbatches", "stages_per_rank"):
         if values[name] is not None:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from course_lib.cli import train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.training import series
@@ -29,6 +30,7 @@ _LAYOUT = (
     "dp",
     "pp",
     "tp",
+    *train_sharding.OPTIONS,
     "sequence_parallel",
     "engine",
     "schedule",

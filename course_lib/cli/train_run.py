@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
+from course_lib.cli import train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
@@ -41,7 +42,7 @@ FIRST_STEP_S = 3600.0  # with what comes before it
 STEP_S, _LONGEST_STEPS = 600.0, 10  # for a step and a checkpoint: as long as so many of the longest, at least so long
 LINES = 20  # of progress at least, where they cannot overwrite each other
 MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
-_NUMBERS_KEPT = {"sgd": 2, "adamw": 4}  # for each parameter: weight, gradient, the optimizer's two
+_STATES_KEPT = {"sgd": 0, "adamw": 2}  # numbers for each parameter, beside its weight and its gradient
 
 
 def make_batches(run: TrainRun) -> Batches:
@@ -95,10 +96,13 @@ def _check_parts(run: TrainRun, model: Decoder) -> None:
 def numbers_needed(run: TrainRun, ranks_here: int) -> int:
     """For each parameter, how many numbers this machine holds at once, at least.
 
-    The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, but first
-    each of them builds all of it.
+    The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, or weights,
+    gradients and states by ZeRO, but first each of them builds all of it.
     """
-    return max(ranks_here, ranks_here * _NUMBERS_KEPT[run.config.optimizer] // (run.parallel.pp * run.parallel.tp))
+    kept = 1, 1, _STATES_KEPT[run.config.optimizer]
+    shared = train_sharding.ranks_that_share(run.values)
+    parts = run.parallel.pp * run.parallel.tp
+    return max(ranks_here, sum(ranks_here * n // (parts * ranks) for n, ranks in zip(kept, shared, strict=True)))
 
 
 def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
@@ -109,7 +113,10 @@ def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
     form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
     apply = [_TENSOR[run.engine](**form)] if run.parallel.tp > 1 else []
     apply += [stages(run.schedule)] if run.schedule is not None else []
-    apply += [_REPLICATE[run.engine]()] if run.parallel.dp > 1 else []
+    if run.parallel.zero_stage:
+        apply += [train_sharding.technique(run.values)]
+    elif run.parallel.dp > 1:
+        apply += [_REPLICATE[run.engine]()]
     return Trainer(model, run.config, mesh=mesh, apply=apply)
 
 
@@ -171,6 +178,7 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
         where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"
+    where += f", {train_sharding.in_words(run.values)}" if run.parallel.zero_stage else ""
     return (
         f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "
         f"engine={run.engine}, {where} ({choice.device.type}); {describe_text()}, {len(batches.text):,} tokens"

@@ -18,7 +18,7 @@ from course_lib.parallel.tensor_styles import named_by
 
 Names = tuple[str, ...]
 Policy = Callable[[nn.Module], list[Names]]
-_LARGE = 100_000_000  # parameters, from which `size_based` makes a unit
+LARGE = 100_000_000  # parameters, from which `size_based` makes a unit
 
 
 def by_block(model: nn.Module) -> list[Names]:
@@ -50,7 +50,7 @@ def _in_groups(size: int, model: nn.Module) -> list[Names]:
     return [tuple(blocks[start : start + size]) for start in range(0, len(blocks), size)]
 
 
-def size_based(least: int = _LARGE) -> Policy:
+def size_based(least: int = LARGE) -> Policy:
     """Every module with at least so many parameters that no unit within it has, from the inside out."""
     return partial(_of_size, least)
 

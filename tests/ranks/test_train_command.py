@@ -95,6 +95,26 @@ def test_ranks_that_share_matrices_give_the_losses_of_one_device(one_device, fou
     assert f"\n{tp.replace('=', ': ')}\n" in (tmp_path / "run" / "config.yaml").read_text()
 
 
+SHARDED = {  # by engine: what ranks say of it
+    "own, stage 1": ("dp=2", "zero_stage=1", "policy=by_block_group", "policy_size=2"),
+    "own, stage 3": ("dp=4", "zero_stage=3", "strategy=HYBRID_SHARD", "shards=2"),
+    "torch, stage 1": ("dp=3", "engine=torch", "zero_stage=1"),
+    "torch, stage 2": ("dp=2", "engine=torch", "zero_stage=2"),
+}
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_ranks_that_share_weights_give_the_losses_of_one_device(one_device, tmp_path, capsys, name):
+    asked = SHARDED[name]
+    assert run(*SMALL, *asked, f"out={tmp_path}/run") == 0
+    assert losses(tmp_path / "run") == pytest.approx(one_device, rel=1e-9)
+    out, err = capsys.readouterr()
+    said = " ".join(word for word in asked if not word.startswith(("dp", "engine")))
+    assert said in out.splitlines()[0].replace(" policy=by_block (", " (") and err == ""
+    text = (tmp_path / "run" / "config.yaml").read_text()
+    assert all(f"\n{word.replace('=', ': ')}\n" in text for word in asked)
+
+
 PIPELINES = {  # how they are asked for, by ranks
     "1f1b": ("pp=2", "dp=2"),
     "gpipe": ("pp=2", "schedule=gpipe", "microbatches=4"),

@@ -1,0 +1,129 @@
+"""What a training run says of sharded data parallelism: zero_stage, strategy, shards, policy and policy_size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from course_lib.cli.compose import refuse, require_whole
+from course_lib.parallel.wrapping import (
+    LARGE,
+    Policy,
+    by_block,
+    by_block_and_size,
+    by_block_group,
+    size_based,
+)
+from course_lib.training.setup import Technique
+from course_lib.training.sharding import Strategy, fully_shard, parts_of, zero
+from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
+
+COMMAND = "train"
+OPTIONS: dict[str, Any] = {"zero_stage": 0, "strategy": None, "shards": None, "policy": None, "policy_size": None}
+_POLICIES: dict[str, Callable[[int], Policy]] = {
+    "by_block": lambda size: by_block,
+    "by_block_and_size": lambda size: by_block_and_size,
+    "by_block_group": by_block_group,
+    "size_based": size_based,
+}
+_SIZES = {"by_block_group": None, "size_based": LARGE}  # who takes one, and which if none is given
+
+
+def complete(values: dict[str, Any]) -> None:
+    """Check the values, and say what was left unsaid: FULL_SHARD, by_block.
+
+    Raises: ValueError for what does not fit the stage, the engine or the degrees.
+    """
+    stage = values["zero_stage"]
+    for name in ("zero_stage", "shards", "policy_size"):
+        if values[name] is not None:
+            require_whole(COMMAND, name, values[name])
+    given = {name: values[name] for name in OPTIONS if values[name] is not None and name != "zero_stage"}
+    if not stage:
+        for name, value in given.items():
+            _refuse(
+                f"{name}={value} with zero_stage=0", "it says how ranks share", f"leave {name} out, or give a stage"
+            )
+        return
+    _check_degrees(values)
+    if stage == 3:
+        values["strategy"] = values["strategy"] or "FULL_SHARD"
+    _check_strategy(values)
+    if values["engine"] == "torch" and stage == 1:
+        for name, value in given.items():
+            rule = "PyTorch's ZeRO-1 has no units"
+            _refuse(f"{name}={value} with engine=torch", rule, f"leave {name} out, or choose engine=own")
+        return
+    _complete_policy(values)
+
+
+def _check_degrees(values: Mapping[str, Any]) -> None:
+    stage = f"zero_stage={values['zero_stage']}"
+    for axis in ("pp", "tp"):
+        if values[axis] > 1:
+            rule, way_out = "here ranks share whole models", f"leave zero_stage out, or choose {axis}=1"
+            _refuse(f"{stage} with {axis}={values[axis]}", rule, way_out)
+    if values["dp"] == 1:
+        _refuse(f"{stage} with dp=1", "one rank has nobody to share with", "leave zero_stage out, or give dp >= 2")
+
+
+def _check_strategy(values: Mapping[str, Any]) -> None:
+    stage, strategy, shards, dp = (values[name] for name in ("zero_stage", "strategy", "shards", "dp"))
+    if strategy is not None and stage < 3:
+        rule, way_out = "strategies share weights, which is stage 3", "give zero_stage=3, or leave strategy out"
+        _refuse(f"strategy={strategy} with zero_stage={stage}", rule, way_out)
+    if strategy is not None and strategy not in get_args(Strategy):
+        way_out = f"choose from {', '.join(get_args(Strategy))}"
+        _refuse(f"strategy={strategy!r}", "not a known strategy", way_out)
+    if (shards is not None) != (strategy == "HYBRID_SHARD"):
+        rule = "HYBRID_SHARD, and it alone, takes a number of shards"
+        _refuse(
+            f"strategy={strategy}, shards={shards}", rule, "give both, as strategy=HYBRID_SHARD shards=2, or neither"
+        )
+    if shards is not None and (shards < 1 or dp % shards):
+        fitting = [n for n in range(1, dp + 1) if dp % n == 0]
+        _refuse(f"shards={shards} with dp={dp}", "every copy has equally many ranks", f"choose shards in {fitting}")
+
+
+def _complete_policy(values: dict[str, Any]) -> None:
+    policy, size = values["policy"] or "by_block", values["policy_size"]
+    if policy not in _POLICIES:
+        _refuse(f"policy={policy!r}", "not a known policy", f"choose from {', '.join(_POLICIES)}")
+    if size is not None and policy not in _SIZES:
+        rule = f"a size is for {' and '.join(_SIZES)}"
+        _refuse(f"policy_size={size} with policy={policy}", rule, "leave policy_size out, or choose one of these")
+    size = _SIZES.get(policy) if size is None else size
+    if policy in _SIZES and (size is None or size < 1):
+        rule = "it says how many blocks, or parameters, are a unit"
+        _refuse(f"policy={policy}, policy_size={size}", rule, "give policy_size >= 1, as policy_size=2")
+    values |= {"policy": policy, "policy_size": size}
+
+
+def technique(values: Mapping[str, Any]) -> Technique:
+    """What shares."""
+    stage, strategy, shards, name = (values[key] for key in ("zero_stage", "strategy", "shards", "policy"))
+    if values["engine"] == "torch" and stage == 1:
+        return torch_zero()
+    policy = _POLICIES[name](values["policy_size"])
+    if values["engine"] == "torch":  # of whole weights it would reduce parts of gradients, but keep whole ones
+        return torch_fully_shard(policy, strategy=strategy or "SHARD_GRAD_OP", shards=shards)
+    return zero(stage, policy) if stage < 3 else fully_shard(policy, strategy=strategy, shards=shards)
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Only what is said, as it would be typed."""
+    return " ".join(f"{name}={values[name]}" for name in OPTIONS if values[name])
+
+
+def ranks_that_share(values: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Over how many ranks weights, gradients and the optimizer's states are shared between steps."""
+    stage, dp = values["zero_stage"], values["dp"]
+    shared = parts_of(values["strategy"], values["shards"], dp)
+    if values["engine"] == "torch" and stage == 2:
+        return dp, dp, dp
+    weights, gradients, states = (shared if stage >= least else 1 for least in (3, 2, 1))
+    return weights, gradients, states
+
+
+def _refuse(values: str, rule: str, way_out: str) -> None:
+    refuse(COMMAND, values, rule, way_out)
