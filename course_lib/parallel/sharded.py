@@ -93,6 +93,7 @@ class ShardedModel:
     def _after_forward(self, unit: Unit, _: nn.Module, args: Any, output: Any) -> Any:
         if not _in_backward():
             graph = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
+            unit.in_graph = bool(graph)
             for x in graph:
                 x.register_hook(partial(self._before_backward, unit))
             if unit.is_root and not graph:
@@ -139,7 +140,8 @@ class ShardedModel:
     def _before_backward(self, unit: Unit, _: Tensor) -> None:
         self._begin_backward()
         unit.use()
-        self._prefetch(self.latest if unit.is_root else self.before.get(unit))
+        following = self.latest if unit.is_root else self.before.get(unit)
+        self._prefetch(following if following is not None and following.in_graph else None)
 
     def _begin_backward(self) -> None:
         if self.in_backward:

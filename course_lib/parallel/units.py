@@ -23,13 +23,11 @@ class Unit:
 
     def __init__(self, label: str, modules: list[nn.Module], named: dict[str, nn.Parameter], sharing: Sharing) -> None:
         self.label, self.modules, self.named, self.is_root = label, modules, named, label == _ROOT
-        kinds: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
-        for name, p in named.items():
-            kinds.setdefault((p.requires_grad, p.dtype, p.device), {})[name] = p
-        self.rows = [FlatRow(of_kind, sharing) for of_kind in kinds.values()]
+        self.rows = [FlatRow(in_row, sharing) for in_row in rows_of(named, resident=sharing.resident)]
         self.trained = [p for p in named.values() if p.requires_grad]
         self.awaited: set[nn.Parameter] = set()
         self.is_reduced = False
+        self.in_graph = True  # whether backward comes to it
 
     @property
     def pieces(self) -> dict[str, nn.Parameter]:
@@ -93,17 +91,31 @@ def make_units(model: nn.Module, policy: Policy, sharing: Sharing) -> list[Unit]
 
     Raises: ValueError for a module that two units would have.
     """
-    modules, names = dict(model.named_modules()), first_names(model)
-    groups = policy(model)
-    unit_of = owners(groups, names)
-    parameters = dict(model.named_parameters())
-    units = []
-    for group in [*groups, ()]:
-        named = {name: p for name, p in parameters.items() if unit_of[name] == group}
-        if named or not group:
-            label = _label(group) if group else _ROOT
-            units.append(Unit(label, [modules[name] for name in group] or [model], named, sharing))
-    return units
+    modules = dict(model.named_modules())
+    return [
+        Unit(label_of(group), [modules[name] for name in group] or [model], named, sharing)
+        for group, named in weights_of_units(model, policy).items()
+    ]
+
+
+def weights_of_units(model: nn.Module, policy: Policy) -> dict[Names, dict[str, nn.Parameter]]:
+    """The parameters of each unit by the modules that it has, those of the root's by (), which comes last.
+
+    Raises: ValueError as `make_units`.
+    """
+    groups, parameters = policy(model), dict(model.named_parameters())
+    unit_of = owners(groups, first_names(model))
+    held = {group: {name: p for name, p in parameters.items() if unit_of[name] == group} for group in [*groups, ()]}
+    return {group: named for group, named in held.items() if named or not group}
+
+
+def rows_of(named: Mapping[str, nn.Parameter], *, resident: bool) -> list[dict[str, nn.Parameter]]:
+    """Of a unit's parameters those that lie in one row. Where weights stay whole, frozen ones are in none."""
+    rows: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
+    for name, p in named.items():
+        if p.requires_grad or not resident:
+            rows.setdefault((p.requires_grad, p.dtype, p.device), {})[name] = p
+    return list(rows.values())
 
 
 def owners(groups: Sequence[Names], names: Mapping[str, str]) -> dict[str, Names]:
@@ -129,6 +141,6 @@ def group_around(name: str, groups: Sequence[Names]) -> Names:
     return max(around)[1] if around else ()
 
 
-def _label(group: tuple[str, ...]) -> str:
-    """layers.0, or layers.0 to layers.3"""
-    return group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"
+def label_of(group: Names) -> str:
+    """layers.0, layers.0 to layers.3, or root"""
+    return _ROOT if not group else group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"

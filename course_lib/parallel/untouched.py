@@ -55,8 +55,11 @@ def _check(parameter: nn.Parameter, row: FlatRow, optimizer: Optimizer) -> None:
 def changed(model: nn.Module, rows: Iterable[FlatRow]) -> str:
     """What was put into the place of a sharded parameter, in words; an empty string if nothing was."""
     ours = {id(parameter): row for row in rows for parameter in row.parameters}
+    resident = any(row.sharing.resident for row in ours.values())
     for name, parameter in model.named_parameters():
         row = ours.get(id(parameter))
+        if resident and not parameter.requires_grad:
+            continue  # nobody shares it
         if row is None:
             return f"{name} is another parameter than the one that was sharded"
         if row.is_elsewhere(parameter):

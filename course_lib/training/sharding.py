@@ -9,15 +9,18 @@ from itertools import accumulate
 from typing import Literal, get_args
 
 import torch
+from torch import nn
 from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
 from course_lib.parallel import agreement
 from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.flat_row import Sharing
+from course_lib.parallel.layout import Layout
 from course_lib.parallel.mesh import groups_within
 from course_lib.parallel.placement import Flat
 from course_lib.parallel.sharded import ShardedModel
+from course_lib.parallel.units import label_of, rows_of, weights_of_units
 from course_lib.parallel.wrapping import Policy, by_block
 from course_lib.parallel.zero import check_stage
 from course_lib.training.setup import Setup, Technique
@@ -41,7 +44,7 @@ def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> T
     def apply(setup: Setup) -> None:
         group = begin(setup, "zero", {"stage": stage, "algorithm": algorithm})
         sharing = Sharing(group, group, resident=True, algorithm=algorithm)
-        _hand_over(setup, ShardedModel(setup.model, sharing, policy, late=stage == 1))
+        _cut(setup, sharing, policy, late=stage == 1)
 
     return apply
 
@@ -79,7 +82,7 @@ def fully_shard(
         copies = across if across.size() > 1 else None
         sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
         reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
-        _hand_over(setup, ShardedModel(setup.model, sharing, policy, reshard_after_forward=reshard, overlap=overlap))
+        _cut(setup, sharing, policy, reshard_after_forward=reshard, overlap=overlap)
 
     return apply
 
@@ -115,22 +118,26 @@ def begin(setup: Setup, name: str, options: dict[str, object]) -> ProcessGroup:
     return group
 
 
-def _hand_over(setup: Setup, sharded: ShardedModel) -> None:
-    """Write the table; the trainer's parameters are this rank's pieces."""
-    local, parts = setup.local, sharded.sharing.shards.size()
+def write_rows(layout: Layout, model: nn.Module, policy: Policy, *, parts: int, resident: bool = False) -> None:
+    """Say of each parameter which stretch of which row it is; a row is cut in so many `parts`.
+
+    Where weights stay `resident`, frozen ones are whole on every rank: there is nothing about them to share.
+    """
+    for group, named in weights_of_units(model, policy).items() if parts > 1 else ():
+        for row in rows_of(named, resident=resident):
+            starts = [0, *accumulate(p.numel() for p in row.values())]
+            for name, start in zip(row, starts, strict=False):
+                fewer = None if parts == layout.sizes[AXIS] else parts
+                flat = Flat(axis=AXIS, row=label_of(group), start=start, total=starts[-1], parts=fewer)
+                layout.write(name, flat=flat)
+
+
+def _cut(setup: Setup, sharing: Sharing, policy: Policy, **options: bool) -> None:
+    """Write the table, then cut and hook; the trainer's parameters are this rank's pieces."""
+    local = setup.local
     local.layout.averaged.add(AXIS)
-    for unit in sharded.units:
-        for row in unit.rows if parts > 1 else ():
-            starts = [0, *accumulate(row.sizes)]
-            for name, start in zip(row.names, starts, strict=False):
-                flat = Flat(
-                    axis=AXIS,
-                    row=unit.label,
-                    start=start,
-                    total=starts[-1],
-                    parts=None if parts == local.size(AXIS) else parts,
-                )
-                local.layout.write(name, flat=flat)
-    local.parameters = {name: sharded.pieces[name] for name in local.parameters}
+    write_rows(local.layout, setup.model, policy, parts=sharing.shards.size(), resident=sharing.resident)
+    sharded = ShardedModel(setup.model, sharing, policy, **options)
+    local.parameters |= sharded.pieces
     ends = setup.engine.ends
     ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late

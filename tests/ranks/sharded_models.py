@@ -39,10 +39,18 @@ def frozen() -> nn.Module:
     return model
 
 
+def frozen_embedding() -> nn.Module:
+    """Backward ends before it comes to what is frozen."""
+    model = Decoder(LLAMA)
+    model.embedding.requires_grad_(False)
+    return model
+
+
 MODELS = {
     "llama": lambda: Decoder(LLAMA),
     "tied": lambda: Decoder(replace(LLAMA, tied=True)),
     "frozen": frozen,
+    "frozen embedding": frozen_embedding,
     "mlp": lambda: MLP(gelu=True),
     "buffers": chain,
 }
