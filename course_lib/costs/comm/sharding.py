@@ -23,19 +23,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.traffic import CommTime, Step
+from course_lib.costs.model.strategies import GATHERED, RESHARDED, DataParallel, shards_of
 from course_lib.costs.model.units import Padding, UnitShapes
-from course_lib.errors import four_parts
 from course_lib.split import split_sizes
 
 When = Literal["forward", "backward", "step"]  # with every micro-batch, or once a step
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 Among = Literal["shards", "copies"]
-DataParallel = Literal["DDP", "NO_SHARD", "ZeRO-1", "ZeRO-2", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"]
-GATHERED = ("SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD")  # whose weights are pieces between steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,7 @@ def sharding_rows(
     default as many: bf16 gathers and fp32 reduction are 2 + 2 + 4 = 8 bytes for each parameter under FULL_SHARD. DDP's
     buckets are not units: `ddp_step` has its bytes to the last one.
     Source: Rajbhandari et al. 2020, ZeRO, section 7; Zhao et al. 2023, PyTorch FSDP, section 3.2.2.
-    Raises: ValueError for an unknown strategy, and unless `shards` divides the ranks and goes with HYBRID_SHARD.
+    Raises: ValueError as `shards_of`.
     """
     parts, reached = shards_of(strategy, world_size, shards), _reached(units)
     return tuple(
@@ -116,22 +114,6 @@ def sharding_rows(
         for call in _calls(unit, strategy, parts, world_size // parts, unit.label in reached)
         if (numbers := unit.numbers(trained=call.trained, shards=parts, padding=padding))
     )
-
-
-def shards_of(strategy: DataParallel, world_size: int, shards: int | None = None) -> int:
-    """How many pieces a row has.
-
-    Raises: ValueError as `sharding_rows`.
-    """
-    if strategy not in get_args(DataParallel):
-        values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(DataParallel))}"
-        raise ValueError(four_parts("sharding_rows", values, "not a known strategy", way_out))
-    if (shards is not None) != (strategy == "HYBRID_SHARD") or world_size % (shards or 1):
-        values = f"strategy={strategy!r}, shards={shards}, world_size={world_size}"
-        rule = "HYBRID_SHARD, and it alone, takes a number of shards, which divides the ranks"
-        fitting = [n for n in range(1, world_size + 1) if world_size % n == 0]
-        raise ValueError(four_parts("sharding_rows", values, rule, f"choose shards from {fitting} for HYBRID_SHARD"))
-    return shards or (1 if strategy in ("DDP", "NO_SHARD") else world_size)
 
 
 class SentNumbers(NamedTuple):
@@ -157,7 +139,7 @@ def sent_numbers(
     3P (s - 1)/s inside a run of s ranks, and 2P/s (r - 1)/r across the r = p/s runs. More micro-batches repeat what is
     not once a step.
     Source: Rajbhandari et al. 2020, ZeRO, section 7.
-    Raises: ValueError as `sharding_rows`.
+    Raises: ValueError as `shards_of`.
     """
     s, m = shards_of(strategy, world_size, shards), microbatches
     r = world_size // s
@@ -183,7 +165,7 @@ class _Call(NamedTuple):
 def _calls(unit: UnitShapes, strategy: DataParallel, shards: int, copies: int, reached: bool) -> Iterator[_Call]:
     """The calls of one unit, those of a single rank left out."""
     if shards > 1 and strategy in GATHERED:
-        again = reached and not unit.is_root and strategy != "SHARD_GRAD_OP"
+        again = reached and not unit.is_root and strategy in RESHARDED
         for when in ("forward", "backward") if again else ("forward",):
             yield _Call(when, "all_gather")
             yield _Call(when, "all_gather", trained=False)
