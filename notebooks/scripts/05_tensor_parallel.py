@@ -1,4 +1,4 @@
-"""Tensor parallelism of lesson 05 in PyTorch alone: torchrun --nproc-per-node 4 05_tensor_parallel.py"""
+"""Lesson 05 in PyTorch alone, on 1, 2 or 4 processes: torchrun --nproc-per-node 4 05_tensor_parallel.py"""
 
 import copy
 import os
@@ -11,7 +11,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 
 class Block(nn.Module):
-    # The rows of qkv are ordered by head, so that a rank with some of the rows has whole heads, each with its keys.
+    # The rows of qkv are ordered by its four heads, so that 1, 2 or 4 ranks have whole heads, each with its keys.
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.qkv, self.out = nn.RMSNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
@@ -44,16 +44,16 @@ def main() -> None:
     optimizer = torch.optim.SGD([*model.parameters(), *whole.parameters()], lr=0.5, foreach=False)
     for _ in range(3):
         with tp.loss_parallel():
-            loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
-            loss.backward()
+            (loss := nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())).backward()
         (alone := nn.functional.cross_entropy(whole(tokens).flatten(0, 1), targets.flatten())).backward()
         torch.testing.assert_close(loss.full_tensor(), alone, rtol=1e-4, atol=0)
         optimizer.step()
         optimizer.zero_grad()
     if mesh.get_rank() == 0:
-        print(f"{mesh.size()} ranks agree: the loss falls to {alone.item():.4f} nats, as on one device")
+        print(f"{mesh.size()} ranks agree: the loss falls to {alone.item():.4f} nats, as on one device", flush=True)
     dist.barrier()  # who leaves first would cut the connections of those who still work
     dist.destroy_process_group()
+    os._exit(0)  # DTensor keeps gloo's threads alive, and one that frees a tensor while Python ends would abort it
 
 
 if __name__ == "__main__":

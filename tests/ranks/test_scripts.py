@@ -42,10 +42,21 @@ def test_each_block_has_one_comment_that_is_a_sentence(script):
     assert [line for line in comments if not (line[2].isupper() and line.endswith("."))] == []
 
 
+AT_THE_END = """
+import atexit, pathlib, sys
+def gloo_is_left():
+    left = sum("gloo_runloop" in name.read_text() for name in pathlib.Path("/proc/self/task").glob("*/comm"))
+    left and sys.stderr.write(f"{left} of gloo's threads are alive while Python ends; they may abort it")
+atexit.register(gloo_is_left)
+"""
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_script_runs_under_torchrun(script, ranks, tmp_path):
+def test_a_script_runs_under_torchrun_and_no_thread_can_abort_its_end(script, ranks, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(AT_THE_END)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script)]
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}  # torchrun would set it, and say so on stderr
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    quiet = {**environment, "OMP_NUM_THREADS": "1"}  # torchrun would set it, and say so on stderr
     ran = subprocess.run(command, cwd=tmp_path, env=quiet, capture_output=True, text=True, timeout=100, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith(f"{ranks} ranks agree")
