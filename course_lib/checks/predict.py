@@ -31,8 +31,8 @@ _answered: dict[str, _Prediction] = {}  # by question, so that running a cell ag
 def predict(
     question: str,
     *,
-    guess: object,  # a number; None, as every lesson has it, asks for one
-    answer: float | Callable[[], float],
+    guess: object,  # a number, or letters where the answer is letters; None, as every lesson has it, asks for one
+    answer: float | str | Callable[[], float],
     unit: str = "",
     tolerance: float = 0.01,
     world_size: int = 0,
@@ -40,6 +40,7 @@ def predict(
 ) -> None:
     """Print guess, answer, points (10 right, 5 within a factor of 2, 2 within 10) and what the ratio suggests.
 
+    Letters, as of runs that are named, are right in any order; "none" and "" name nothing.
     Without a guess, ask for one, say what to `think` about, and hold back whatever else the cell would show; the cells
     after it run as they are. `tolerance` is relative. `world_size` lets the ratio be read in terms of p. The published
     copies are built without guesses and show the answer alone. Nothing is written to disk.
@@ -47,9 +48,12 @@ def predict(
     print(f"Predict: {question}")
     if guess is None and think:
         print(f"  think about {think}")
+    if isinstance(answer, str):
+        _name(question, guess, answer)
+        return
     number = number_of(guess)
     if number is None and not (guess is None and _PUBLISHED in os.environ):
-        _ask(guess)
+        _ask(guess, "number")
         return
     right = float(answer() if callable(answer) else answer)
     if number is None:
@@ -63,9 +67,32 @@ def predict(
     print(f"  {points} of {_FULL} points: {remark}")
 
 
-def _ask(guess: object) -> None:
+def _name(question: str, guess: object, answer: str) -> None:
+    """The same for letters that name things: those of the answer in any order, or no points."""
+    if not isinstance(guess, str) and not (guess is None and _PUBLISHED in os.environ):
+        _ask(guess, "text")
+        return
+    if isinstance(guess, str):
+        points = _FULL * (_letters(guess) == _letters(answer))
+        _answered[question] = _Prediction(question=question, points=points)
+        print(f"  your guess  {guess}")
+    print(f"  the answer  {answer or 'none'}")
+    if isinstance(guess, str):
+        print(f"  {points} of {_FULL} points: {'right' if points else 'not these'}")
+
+
+def _letters(text: str) -> set[str]:
+    """What a text names.
+
+    >>> sorted(_letters("b, A")), _letters("none")
+    (['A', 'B'], set())
+    """
+    return set() if text.strip().lower() == "none" else {letter for letter in text.upper() if letter.isalpha()}
+
+
+def _ask(guess: object, kind: str) -> None:
     """Wait for a guess without stopping "Run all"."""
-    what = "put your number in place of None" if guess is None else f"{guess!r} is not a number: put one in its place"
+    what = f"put your {kind} in place of None" if guess is None else f"{guess!r} is not a {kind}: put one in its place"
     print(f"  {what} and run this cell again; the answer waits for it, and so does what else the cell shows")
     withhold.rest_of_cell()
 

@@ -228,6 +228,22 @@ def test_hints_unfold_one_by_one(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("guess", "answer", "points"),
+    [("B", "B", 10), ("c, a", "AC", 10), ("A", "AC", 0), ("none", "", 10), ("none", "B", 0), ("", "B", 0)],
+)
+def test_letters_name_what_is_meant_in_any_order(guess, answer, points, capsys):
+    predict("which?", guess=guess, answer=answer)
+    assert f"  {points} of 10 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("guess", [None, 2])
+def test_letters_are_asked_for_before_they_are_shown(guess, capsys):
+    predict("which?", guess=guess, answer="B")
+    told = capsys.readouterr().out
+    assert "run this cell again" in told and "the answer  B" not in told
+
+
 def test_a_prediction_shows_guess_answer_points_and_what_went_wrong(capsys):
     question = "bytes each rank sends in a ring all-reduce of 1 MiB on 4 ranks"
     predict(question, guess=2**20, answer=lambda: 1.5 * 2**20, unit="bytes", world_size=4)
