@@ -103,6 +103,10 @@ class Layout:
         ranks = list(coordinates(self.sizes))
         return {name: [self._region(name, at) for at in ranks] for name in self.places}
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the whole tensors."""
+        return {name: place.shape for name, place in self.places.items()}
+
     def _region(self, name: str, at: At) -> tuple[float, float, float, float] | None:
         place = self.places[name]
         if not self.size_at(name, at):

@@ -54,6 +54,7 @@ def draw_key(page: Axes, entries: Sequence[Entry], left: float) -> None:
 def _draw_entry(page: Axes, entry: Entry, x: float, y: float) -> None:
     corner = 0.03 if len(entry.hues) == 1 else 0.0
     for number, hue in enumerate(entry.hues):
-        marks.box(page, x + number * entry.swatch, y - 0.08, entry.swatch, 0.16, fill=hue, corner=corner)
+        edge = style.FAINT if hue == style.PANEL else "none"
+        marks.box(page, x + number * entry.swatch, y - 0.08, entry.swatch, 0.16, fill=hue, edge=edge, corner=corner)
     x += len(entry.hues) * entry.swatch + (_GAP if entry.hues else 0.0)
     marks.label(page, x, y, entry.text, size=style.SMALL_SIZE, colour=style.SOFT, align="left")

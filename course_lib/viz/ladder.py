@@ -10,6 +10,7 @@ from course_lib.viz import marks, style
 from course_lib.viz.picture import Picture
 
 _ROW, _NAMES, _RIGHT = 0.44, 2.6, 1.5  # inches: a rung, what it compares, the verdict
+_APART_BY = 1.0  # inches between the middles of what is written below the rungs
 _LEAST = 1e-17  # below any rounding: where a deviation of 0 is drawn
 _EQUAL, _APART = "#00703C", "#B84A5E"
 
@@ -36,6 +37,11 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
         return left + width * (math.log10(max(off, _LEAST)) - first) / (last - first)
 
     page.plot([left, left], [top - 0.1, top + tall], color=style.FAINT, linewidth=3)
+    below = top + tall + 0.24
+    for x, power in ((place(10.0**power), power) for power in range(round(first) + 2, last, 2)):
+        page.plot([x, x], [top - 0.1, top + tall], color=style.FAINT, linewidth=0.8, zorder=0)
+        if min(x - left, abs(x - place(tolerance))) > _APART_BY:
+            marks.label(page, x, below, f"{10.0**power:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
     page.plot([place(tolerance)] * 2, [top - 0.1, top + tall], color=style.INK, linewidth=1.6, linestyle=(0, (3, 2)))
     for number, (name, off) in enumerate(reversed([*deviations.items()])):
         y, hue = top + (number + 0.5) * _ROW, _EQUAL if off <= tolerance else _APART
@@ -44,7 +50,6 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
         page.plot([place(off)], [y], "o", color=hue, markersize=9)
         words = f"{'equal' if off <= tolerance else 'apart'}, {f'{off:.0e}' if off else '0'}"
         marks.label(page, style.PAGE_WIDTH - style.MARGIN, y, words, align="right", colour=hue, bold=True)
-    below = top + tall + 0.24
     marks.label(page, place(tolerance), below, f"tolerance {tolerance:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
     marks.label(page, left, below, f"≤ {_LEAST:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
     lines = [f"  {name}: {off:.1e}, {'equal' if off <= tolerance else 'apart'}" for name, off in deviations.items()]

@@ -15,6 +15,7 @@ from course_lib.viz.picture import Picture
 
 Curves = Mapping[str, Sequence[float]]
 _LEFT, _RIGHT = style.MARGIN + 0.72, 2.75
+_LEAST = 1e-7  # what rounding in float32 makes of a loss
 _LOSS, _NORM = 2.6, 1.45  # inches: the two panels
 _WIDTH = style.PAGE_WIDTH - _LEFT - _RIGHT
 
@@ -60,6 +61,34 @@ def plot_loss_curves(
     return Picture(figure, title=title, description=_in_words(curves, norms or {}), kinds=["measured"])
 
 
+@style.course_style()
+def plot_loss_differences(curves: Curves, *, title: str = "How far each run is from the first") -> Picture:
+    """For each further run how far its loss is from the first one's in the same step, on a log scale.
+
+    Raises: ValueError for fewer than two runs or too many, or one without a finite value.
+    """
+    _check(curves, None)
+    reference, *others = curves
+    if not others:
+        found, rule = "1 curve", "each run is compared with the first"
+        raise ValueError(four_parts("plot_loss_differences", found, rule, "give the reference and other runs"))
+    hues = dict(zip(curves, style.RUN_HUES, strict=False))
+    apart = {name: [abs(a - b) for a, b in zip(curves[name], curves[reference], strict=True)] for name in others}
+    drawn = {name: [max(value, _LEAST) for value in values] for name, values in apart.items()}
+    top = style.HEADER + 0.2
+    subtitle = f"difference of its loss from that of {reference}; log scale; what is below {_LEAST:g} is drawn there"
+    figure, _ = style.new_page(top + _LOSS + 0.85, title, subtitle)
+    chart = style.chart_axes(figure, _LEFT, top, _WIDTH, _LOSS)
+    for name, values in drawn.items():
+        draw_line(chart, Line(name, hues[name], dict(enumerate(values, 1)), 2.6))
+    _finish(chart, drawn)
+    charts.number_axis(chart, [v for values in drawn.values() for v in values if v < math.inf], most=5)
+    _name(chart, {name: name for name in drawn}, drawn, hues, least=0.3 / _LOSS)
+    chart.set_xlabel("step", labelpad=6)
+    lines = [f"  {name}: at most {max(v):.1g}, {v[-1]:.1g} at the last step" for name, v in apart.items()]
+    return Picture(figure, title=title, description="\n".join([subtitle, *lines]), kinds=["measured"])
+
+
 def _check(curves: Curves, norms: Curves | None) -> None:
     most = len(style.RUN_HUES)
     if not 1 <= len(curves) <= most:
@@ -85,6 +114,11 @@ def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
         width = 11.0 if broad else 1.8 + 1.6 * (len(curves) - 1 - number)
         hue = style.tint(hues[name], 0.35) if broad else hues[name]
         draw_line(chart, Line(name, hue, dict(enumerate(values, 1)), width))
+    _finish(chart, curves)
+
+
+def _finish(chart: Axes, curves: Curves) -> None:
+    """The steps along the foot."""
     chart.set_xlim(1, max(2, *(len(values) for values in curves.values())))
     chart.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     chart.tick_params(length=0, pad=6)

@@ -14,15 +14,15 @@ from course_lib.viz import cells, marks, style
 from course_lib.viz.picture import Picture
 
 _CELL, _ROW, _GAP = 0.635, 0.48, 0.05  # inches: a number, a row, between cells
-_LAYOUT = (  # parameter, its name in y = W₂ f(W₁ x + b₁) + b₂, what is written after it, inches for that
+_LAYOUT = (  # parameter, its name in the formula, what is written after it, inches for that
     ("layer1.weight", "W₁", "x +", 0.45),
-    ("layer1.bias", "b₁", "→ f →", 0.75),
+    ("layer1.bias", "b₁", "→ {} →", 0.75),
     ("layer2.weight", "W₂", "+", 0.3),
     ("layer2.bias", "b₂", "", 0.0),
 )
 _FRAME, _CUT = 0.045, 0.11  # inches outside a table's cells: its owner's frame, and a cut before it
 _Table = list[list[float]]  # rows of numbers
-_SUBTITLE = "y = W₂ f(W₁ x + b₁) + b₂.  torch stores W as (out, in): a row makes one output"
+_SUBTITLE = "y = W₂ {}(W₁ x + b₁) + b₂.  torch stores W as (out, in): a row makes one output"
 
 
 @style.course_style()
@@ -30,18 +30,20 @@ def plot_mlp(
     numbers: Mapping[str, Tensor],
     *,
     owners: Mapping[str, int] | None = None,
+    bend: str = "f",
     title: str = "The 38 parameters of the perceptron",
 ) -> Picture:
     """Draw the weights and biases of `course_lib.models.mlp.MLP`, or their gradients, by the names of its parameters.
 
-    `owners` says which rank stores each: a frame in the rank's hue, and a dashed line where the model is cut.
+    `owners` says which rank stores each: a frame in the rank's hue, and a dashed line where the model is cut. `bend` is
+    what the formula calls the function in the middle.
     Raises: ValueError unless there are the four tensors of its shapes, and owners of all or none.
     """
     tables = _tables(numbers)
     stored = _stored(tables, owners)
     top, rows = style.HEADER + 0.72, SIZES[1]
     below = top + rows * _ROW + (0.64 if stored else 0.28)
-    figure, page = style.new_page(below + 0.34, title, _SUBTITLE)
+    figure, page = style.new_page(below + 0.34, title, _SUBTITLE.format(bend))
     largest = cells.largest_of(tables.values())
     unit = 1.0 if largest == 0 or 0.1 <= largest < 10 else 10.0 ** math.floor(math.log10(largest))
     middle, x, frame = top + rows * _ROW / 2, style.MARGIN, _FRAME if owners else 0.0
@@ -51,6 +53,8 @@ def plot_mlp(
         if owners:
             _draw_frame(page, x, middle, tables[name], style.rank_hue(owners[name]))
         x += len(tables[name][0]) * _CELL
+        words = after.format(bend)
+        after = words if style.text_width(words) <= room else bend  # then without arrows
         free = (-_GAP + frame, room - (_CUT if is_cut else frame))  # between one table and what comes next
         marks.label(page, x + sum(free) / 2, middle, after, colour=style.SOFT)
         x += room
@@ -59,7 +63,7 @@ def plot_mlp(
     key = cells.KEY + ("" if unit == 1 else f"   numbers in units of {unit:.0e}")
     marks.label(page, style.MARGIN, below, key, colour=style.SOFT, align="left")
     _name_owners(page, below - 0.35, stored, tables)
-    return Picture(figure, title=title, description=_in_words(tables, stored))
+    return Picture(figure, title=title, description=_in_words(tables, stored, bend))
 
 
 def _tables(numbers: Mapping[str, Tensor]) -> dict[str, _Table]:
@@ -134,9 +138,9 @@ def _count(names: list[str], tables: Mapping[str, _Table]) -> str:
     return f"{sum(len(tables[name]) * len(tables[name][0]) for name in names)} numbers"
 
 
-def _in_words(tables: Mapping[str, _Table], stored: Mapping[int, list[str]]) -> str:
+def _in_words(tables: Mapping[str, _Table], stored: Mapping[int, list[str]], bend: str) -> str:
     """Every matrix row by row, and who stores it."""
-    lines = [_SUBTITLE]
+    lines = [_SUBTITLE.format(bend)]
     for name, symbol, _, _ in _LAYOUT:
         table = tables[name]
         lines.append(f"{symbol}, {name} ({len(table)}" + (f", {len(table[0])}):" if len(table[0]) > 1 else "):"))

@@ -11,7 +11,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import call_times, covered_s
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, style
-from course_lib.viz.keys import LINE, draw_key, lines_of
+from course_lib.viz.keys import LINE, Entry, draw_key, lines_of
 from course_lib.viz.lanes import Place, Span, draw_ground, prepare_lanes, time_unit, write_texts
 from course_lib.viz.picture import Picture
 from course_lib.viz.timeline import COMMUNICATION, WAITING, draw_kind, key_of, kind_of
@@ -31,12 +31,14 @@ def plot_overlap(
     timelines: Mapping[str, Ledger],
     *,
     rank: int = 0,
+    calls: Sequence[str] = (),
     title: str = "The same step on the same clock",
     subtitle: str = "",
 ) -> Picture:
     """What one rank computes, and below it what its network does, for each run; a line where the step ends on all.
 
-    Time starts at the first event of each run. A bar on the network is one call, numbered where all numbers fit.
+    Time starts at the first event of each run. A bar on the network is one call, numbered where all numbers fit;
+    `calls` says what these numbers are.
     Raises: ValueError for no runs or more than 4, a run without events, or a rank that a run does not have.
     """
     _check(timelines, rank)
@@ -45,6 +47,7 @@ def plot_overlap(
     ends = {name: round(ledger.span_s, _DIGITS) for name, ledger in timelines.items()}
     factor, unit = time_unit(max(ends.values()))
     key = key_of([span for spans in runs.values() for span in spans])
+    key += [Entry(f"{number}: {name}") for number, name in enumerate(calls, start=1)]
     first = _TOP + LINE * (len(lines_of(key, _LEFT)) - 1)
     figure, page = style.new_page(first + len(runs) * _PITCH + 0.72, title, subtitle)
     draw_key(page, key, _LEFT)
@@ -61,13 +64,14 @@ def plot_overlap(
         for what in sorted({span.what for span in spans}):
             place = _WAITING if what == WAITING else _FULL
             draw_kind(axes, [span for span in spans if span.what == what], factor, place)
-        calls = [span for span in spans if span.what == COMMUNICATION]
-        write_texts(axes, calls, factor, _FULL, width / reach, room=0.08, colour=style.PAPER)
+        bars = [span for span in spans if span.what == COMMUNICATION]
+        write_texts(axes, bars, factor, _FULL, width / reach, room=0.08, colour=style.PAPER)
         axes.axvline(end, -0.12, 1.12, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
         faster = f"{slowest / ends[name]:.3g} × as fast" if number else ""
         _name_end(axes, end, f"{end:.3g} {unit}", faster)
     kinds = dict.fromkeys(map(kind_of, timelines.values()))
-    return Picture(figure, title=title, description=_in_words(runs, ends, subtitle), kinds=[*kinds])
+    said = "; ".join([subtitle, *(entry.text for entry in key if not entry.hues)])
+    return Picture(figure, title=title, description=_in_words(runs, ends, said), kinds=[*kinds])
 
 
 def _check(timelines: Mapping[str, Ledger], rank: int) -> None:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
-from course_lib.viz import marks, style
+from course_lib.viz import keys, marks, style
 from course_lib.viz.picture import Picture
 
 Cut = Literal["column", "row"]  # as in Megatron's Y = X A: by outputs, or by inputs
@@ -19,13 +19,35 @@ _CELL, _GAP, _PITCH = 0.235, 0.03, 1.92  # inches: a number, between numbers, fr
 _TALL = SIZES[0] * _CELL
 _WHOLE = {"column": "all_gather", "row": "all_reduce"}  # what makes a matrix's output whole
 _MADE = {"column": "finished", "row": "terms"}
-_SUBTITLE = "y = W₂ GELU(W₁ x + b₁) + b₂;  colour: one rank's;  grey: the same on both;  two colours: a sum"
-_X, _W1, _AFTER, _W2, _END = 1.5, 2.05, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what GELU reads, W₂ and y
-_PRODUCTS: Mapping[Cut, tuple[float, float]] = {"column": (4.13, 8.1), "row": (3.78, 7.68)}  # of W₁ x and W₂ h
-_BIASES = (4.82, 8.74)  # where it is added to a sum, behind the bar
+_TOP = style.HEADER + 0.64  # inches: of the first rank's row
+_X, _W1, _AFTER, _W2, _END = 1.3, 1.85, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what W₂ reads, W₂ and y
+_PRODUCTS: Mapping[Cut, tuple[float, float]] = {"column": (4.0, 8.1), "row": (3.58, 7.68)}  # of W₁ x and W₂ h
+_BIASES = (4.62, 8.74)  # where it is added to a sum, behind the bar
 _TO_BAR = {"column": 0.72, "row": 0.64}  # from a product's left edge to the middle of the bar that follows it
 _OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one
 _Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
+
+
+_KEY = (
+    keys.Entry("one rank's alone", style.RANK_HUES[:1]),
+    keys.Entry("on both ranks", [style.SOFT]),
+    keys.Entry("not used here", [style.PANEL]),
+    keys.Entry("a sum over both", style.RANK_HUES[:_RANKS]),
+)
+
+
+class _Words(NamedTuple):
+    """What a pair's parts are called."""
+
+    formula: str
+    first: str
+    bent: str
+    second: str
+    has_biases: bool
+
+
+_PERCEPTRON = _Words("y = W₂ GELU(W₁ x + b₁) + b₂", "W₁", "after GELU", "W₂", True)
+_ATTENTION = _Words("one hidden number stands for one head", "q, k, v", "after softmax", "o", False)
 
 
 class _Table(NamedTuple):
@@ -43,8 +65,9 @@ class _Table(NamedTuple):
 
 @style.course_style()
 def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
-    """The 38 parameters of `course_lib.models.mlp.MLP` on two ranks, the first matrix cut in one way and the second in
-    one, and the collectives that this takes in forward.
+    """Draw the 38 parameters of `course_lib.models.mlp.MLP` on two ranks, each of its matrices cut in one way.
+
+    Bars stand where forward needs a collective.
 
     Raises: ValueError for a cut that there is not.
     """
@@ -52,26 +75,36 @@ def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
         if cut not in get_args(Cut):
             rule, way_out = "a matrix is cut by outputs or by inputs", "choose 'column' or 'row'"
             raise ValueError(four_parts("plot_pair", f"{cut!r}", rule, way_out))
-    inputs, hidden, outputs = SIZES
-    title = title or f"First {_MEANINGS[first]}, then {_MEANINGS[second]}"
+    return _draw((first, second), title or f"First {_MEANINGS[first]}, then {_MEANINGS[second]}", _PERCEPTRON)
+
+
+@style.course_style()
+def plot_heads(*, title: str = "Attention: two heads on each rank") -> Picture:
+    """The same picture of attention: four heads on two ranks, queries, keys and values by outputs, then o by inputs."""
+    return _draw(("column", "row"), title, _ATTENTION)
+
+
+def _draw(cuts: tuple[Cut, Cut], title: str, words: _Words) -> Picture:
+    (inputs, hidden, outputs), (first, second) = SIZES, cuts
     talks = _talks(first, second)
-    figure, page = style.new_page(style.HEADER + 0.3 + _RANKS * _PITCH, title, _SUBTITLE)
+    figure, page = style.new_page(_TOP - 0.15 + _RANKS * _PITCH, title, words.formula)
+    keys.draw_key(page, _KEY, style.MARGIN)
     lines = []
     for rank in range(_RANKS):
-        top = style.HEADER + 0.45 + rank * _PITCH
+        top = _TOP + rank * _PITCH
         tables = _table(first, rank, (hidden, inputs)), _table(second, rank, (outputs, hidden))
         if second == "row":  # which reads some of the hidden numbers, and needs no other's bias
             tables = tables[0]._replace(bias=_part(hidden, rank)), tables[1]
-        count = sum(table.parameters for table in tables)
+        parameters = sum(table.parameters for table in tables)
+        held = f"{parameters} of 38" if words.has_biases else f"{hidden // _RANKS} heads"
         marks.rank_badge(page, style.MARGIN + 0.37, top + _TALL / 2 - 0.2, rank)
-        words = f"{count} of 38"
-        marks.label(page, style.MARGIN, top + _TALL / 2 + 0.16, words, size=style.SMALL_SIZE, align="left")
-        _draw_rank(page, rank, top, (first, second), tables)
-        lines.append(f"  rank {rank}: {count} of the 38 parameters; {_in_words(tables)}")
-    for number, (cut, operation) in enumerate(zip((first, second), talks, strict=True)):
+        marks.label(page, style.MARGIN, top + _TALL / 2 + 0.16, held, size=style.SMALL_SIZE, align="left")
+        _draw_rank(page, rank, top, cuts, tables, words)
+        lines.append(f"  rank {rank}: {held}" + f" parameters; {_in_words(tables)}" * words.has_biases)
+    for number, (cut, operation) in enumerate(zip(cuts, talks, strict=True)):
         _draw_talk(page, _PRODUCTS[cut][number] + _TO_BAR[cut], operation)
-    lines.append(f"  before the GELU: {talks[0] or 'nothing is sent'}; at the end: {talks[1]}")
-    return Picture(figure, title=title, description="\n".join([_SUBTITLE, *lines]))
+    lines.append(f"  between them: {talks[0] or 'nothing is sent'}; at the end: {talks[1]}")
+    return Picture(figure, title=title, description="\n".join([words.formula, *lines]))
 
 
 def _talks(first: Cut, second: Cut) -> tuple[str, str]:
@@ -92,7 +125,9 @@ def _table(cut: Cut, rank: int, shape: tuple[int, int]) -> _Table:
     return _Table(range(out), _part(into, rank), range(out), shape)
 
 
-def _draw_rank(page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables: tuple[_Table, _Table]) -> None:
+def _draw_rank(
+    page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables: tuple[_Table, _Table], words: _Words
+) -> None:
     """One rank's row, from x to y."""
     inputs, hidden, outputs = SIZES
     own, both, everyone = (rank,), tuple(range(_RANKS)), [(one,) for one in range(_RANKS)]
@@ -112,12 +147,13 @@ def _draw_rank(page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables:
     after = whole(cuts[0], hidden) if _talks(*cuts)[0] else before
     if cuts[1] == "row":
         after = [held if place in _part(hidden, rank) else () for place, held in enumerate(after)]
-    _draw_table(page, _W1, top, tables[0], rank, "W₁")
-    _draw_bias(page, _W1, top, tables[0], rank, "b₁", _BIASES[0] if cuts[0] == "row" else None)
+    _draw_table(page, _W1, top, tables[0], rank, words.first)
     _draw_vector(page, _PRODUCTS[cuts[0]][0], top, before, _MADE[cuts[0]])
-    _draw_vector(page, _AFTER, top, after, "GELU")
-    _draw_table(page, _W2, top, tables[1], rank, "W₂")
-    _draw_bias(page, _W2, top, tables[1], rank, "b₂", _BIASES[1] if cuts[1] == "row" else None)
+    _draw_vector(page, _AFTER, top, after, words.bent)
+    _draw_table(page, _W2, top, tables[1], rank, words.second)
+    if words.has_biases:
+        _draw_bias(page, _W1, top, tables[0], rank, "b₁", _BIASES[0] if cuts[0] == "row" else None)
+        _draw_bias(page, _W2, top, tables[1], rank, "b₂", _BIASES[1] if cuts[1] == "row" else None)
     _draw_vector(page, _PRODUCTS[cuts[1]][1], top, at_end, _MADE[cuts[1]])
     _draw_vector(page, _END, top, whole(cuts[1], outputs), "y")
 
@@ -171,7 +207,7 @@ def _draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
 
 def _draw_talk(page: Axes, x: float, operation: str) -> None:
     """A bar over all ranks where they talk; an arrow in each row where they need not."""
-    top = style.HEADER + 0.45
+    top = _TOP
     for rank in range(_RANKS):
         y = top + rank * _PITCH + _TALL / 2
         marks.arrow(page, (x - 0.3, y), (x + 0.32, y), line=1.6)

@@ -169,11 +169,15 @@ def test_its_picture_has_every_rank_s_part():
     assert left[2:] == (0, 4 / 7) and left[0] == 0 and 0 < left[1] < 1
     for name, parts in regions.items():
         assert [part is not None for part in parts] == [layout().size_at(name, at) > 0 for at in places]
-    picture = plot_layout({name: parts[:8] for name, parts in regions.items()}, places[:8])
-    assert "first.weight: rank 0 nothing" in picture.description and "rank 7 rows 57% to 100%" in picture.description
+    shapes = layout().shapes()
+    picture = plot_layout({name: parts[:8] for name, parts in regions.items()}, shapes, places[:8])
+    assert (
+        "first.weight (7 × 5): rank 0 nothing" in picture.description
+        and "rank 7 rows 57% to 100%" in picture.description
+    )
     assert "ranks: 0 (pp 0 dp 0 tp 0)" in picture.description and "</svg>" in picture.svg
     with pytest.raises(ValueError, match="plot_layout: 25 tensors; this picture holds 24; give some of the regions"):
-        plot_layout({str(number): parts[:8] for number in range(25)}, places[:8])
+        plot_layout({str(number): parts[:8] for number in range(25)}, shapes, places[:8])
 
 
 def test_a_place_is_a_value():

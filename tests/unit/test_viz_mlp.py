@@ -57,6 +57,13 @@ def test_sizes_are_named_as_torch_stores_them():
     assert any("(out, in)" in text for text in texts)
 
 
+@pytest.mark.parametrize(("bend", "shown"), [("f", "→ f →"), ("GELU", "GELU")])
+def test_the_bend_stands_between_the_matrices_once(bend, shown):
+    picture = plot_mlp(weights(), bend=bend)
+    assert [text for text, _, _ in drawn_texts(picture.figure)].count(shown) == 1
+    assert picture.description.startswith(f"y = W₂ {bend}(W₁ x") and list(flaws(picture.figure)) == []
+
+
 def test_colour_says_sign_and_size():
     tensors = {name: torch.zeros_like(tensor) for name, tensor in weights().items()}
     tensors["layer1.weight"][0, 0], tensors["layer2.bias"][1] = 4.0, -2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import product
 from xml.etree import ElementTree
@@ -11,14 +12,17 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 from course_lib.costs import chain_partition
-from course_lib.viz import plot_ladder, plot_pair
+from course_lib.viz import plot_heads, plot_ladder, plot_loss_differences, plot_pair
 from course_lib.viz.style import rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 RUNGS = {"output": 6e-16, "gradients": 0.0, "gradient norm": 2e-13, "AdamW": 1e-11}
+LOSSES = {"one device": [5.0, 4.0, 3.0], "run A": [5.0, 4.001, 3.1], "run B": [5.0, 4.0, math.nan]}
 PAIRS = tuple(product(("column", "row"), repeat=2))
 FIGURES = {
     **{f"pair-{first}-{second}": lambda cuts=(first, second): plot_pair(*cuts) for first, second in PAIRS},
+    "heads": plot_heads,
+    "differences": lambda: plot_loss_differences(LOSSES),
     "ladder": lambda: plot_ladder(RUNGS, tolerance=1e-11),
     "ladder-one": lambda: plot_ladder({"output": 0.0}, tolerance=1e-5),
     "ladder-fallen": lambda: plot_ladder(RUNGS | {"save and load": 0.3}, tolerance=1e-11),
@@ -32,7 +36,7 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["pair-column-row", "ladder"])
+@pytest.mark.parametrize("name", ["pair-column-row", "heads", "differences", "ladder"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
     assert picture.svg == FIGURES[name]().svg
@@ -71,7 +75,7 @@ def test_the_ranks_talk_where_the_formula_says(cuts):
     of_chain = {"column": "out", "row": "in"}
     passages = chain_partition((6, 4, 2), [of_chain[cut] for cut in cuts], tp=2).passages
     middle, end = (passage.forward.replace("nothing", "nothing is sent") for passage in passages[1:])
-    assert plot_pair(*cuts).description.endswith(f"before the GELU: {middle}; at the end: {end}")
+    assert plot_pair(*cuts).description.endswith(f"between them: {middle}; at the end: {end}")
 
 
 def test_the_bias_of_a_row_parallel_matrix_is_behind_the_sum():
@@ -80,7 +84,22 @@ def test_the_bias_of_a_row_parallel_matrix_is_behind_the_sum():
         places = {text: box[0] for text, _, box in drawn_texts(plot_pair(first, second).figure)}
         bars = sorted(box[0] for text, _, box in drawn_texts(plot_pair(first, second).figure) if "all_" in text)
         assert (places["b₂"] > bars[-1]) == (second == "row")
-        assert (places["b₁"] > places["GELU"] - 0.6) == (first == "row")
+        assert (places["b₁"] > places["after GELU"] - 0.6) == (first == "row")
+
+
+def test_heads_are_cut_as_the_third_attempt_and_have_no_biases():
+    words = [text for text, _, _ in drawn_texts(plot_heads().figure)]
+    assert words.count("2 heads") == words.count("after softmax") == 2 and "b₁" not in words
+    assert plot_heads().description.endswith("between them: nothing is sent; at the end: all_reduce")
+
+
+def test_differences_are_those_from_the_first_run():
+    picture = plot_loss_differences(LOSSES)
+    first, second = (line for line in picture.figure.axes[1].lines if list(line.get_xdata()) == [1, 2, 3])
+    assert first.get_ydata() == pytest.approx([1e-7, 1e-3, 0.1])
+    assert list(second.get_ydata())[:2] == [1e-7, 1e-7]
+    with pytest.raises(ValueError, match="plot_loss_differences: 1 curve; each run is compared with the first; give"):
+        plot_loss_differences({"one device": [1.0]})
 
 
 def test_a_ladder_says_which_rungs_hold():
@@ -102,6 +121,8 @@ def test_a_dot_is_left_of_the_tolerance_where_its_rung_holds():
     dots = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o"]
     (tolerance,) = {line.get_xdata()[0] for line in axes.lines if line.is_dashed()}
     assert [dot < tolerance for dot in dots] == [False, True, True, True]
+    named = {text for text, _, _ in drawn_texts(plot_ladder(RUNGS, tolerance=1e-11).figure)}
+    assert {"1e-15", "1e-13"} <= named
     assert sorted(dots, reverse=True)[:2] == dots[:2] and min(dots) == dots[2]
 
 

@@ -62,6 +62,12 @@ def times(axes, hue):
     return [time for bar in rectangles(axes, hue) for time in bar[:2]]
 
 
+def test_calls_are_named_in_the_key():
+    picture = viz.plot_overlap({"in turn": IN_TURN}, calls=("first sum", "second sum"))
+    assert {"1: first sum", "2: second sum"} <= {words for words, _, _ in drawn_texts(picture.figure)}
+    assert "; 1: first sum; 2: second sum" in picture.description and list(flaws(picture.figure)) == []
+
+
 def test_overlap_draws_all_runs_on_one_time_axis_with_the_end_of_each():
     picture = viz.plot_overlap({"in turn": IN_TURN, "overlapped": OVERLAPPED})
     in_turn, overlapped = picture.figure.axes[1:]
