@@ -210,7 +210,7 @@ print("equal to one device:", torch.allclose(outputs, right))
 
 
 # %%
-def alone(rank):
+def by_itself(rank):
     """The five gradients that a rank finds by itself: of x, of its parts of W₁, b₁ and W₂, and of b₂."""
     mine = (inputs, w1[halves[rank]], b1[halves[rank]], w2[:, halves[rank]], b2)
     mine = x, rows, bias, columns, last = [part.clone().requires_grad_() for part in mine]
@@ -218,7 +218,7 @@ def alone(rank):
     return torch.autograd.grad(100 * y[:, 0].sum(), mine)  # 100, so that the numbers are easy to read
 
 
-of_x, of_w1, of_b1, of_w2, of_b2 = zip(alone(0), alone(1), strict=True)
+of_x, of_w1, of_b1, of_w2, of_b2 = zip(by_itself(0), by_itself(1), strict=True)
 x = inputs.clone().requires_grad_()
 right_ones = torch.autograd.grad(100 * model(x)[:, 0].sum(), [x, *model.parameters()])  # one device
 found = [of_x[0], torch.cat(of_w1), torch.cat(of_b1), torch.cat(of_w2, dim=1), of_b2[0]]
