@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slides import blocks, build
-from slides.blocks import bar, key, parts
+from slides.blocks import badge, bar, bars, key, kind, left, parts, percent, power, right, row
 
 
 def test_a_bar_is_as_wide_as_its_share():
@@ -26,6 +26,28 @@ def test_parts_stand_beside_each_other_with_and_without_text():
 
 def test_a_key_shows_the_colour_and_says_what_it_means():
     assert key("#6A4C93", "weights") == '<span class="key" style="background: #6A4C93"></span>&ensp;weights'
+
+
+def test_a_row_has_words_numbers_and_bars():
+    cells = '<td>DDP</td><td align="right">2</td><td class="bars">–</td>'
+    assert row(left("DDP"), right("2"), bars("–")) == f"<tr>{cells}</tr>"
+
+
+@pytest.mark.parametrize(("number", "written"), [(0.0, "0"), (1.6e-16, "2e−16"), (5e-9, "5e−09")])
+def test_a_power_of_ten_has_one_digit_and_a_minus(number, written):
+    assert power(number) == written
+
+
+def test_a_share_is_written_in_per_cent():
+    assert percent(0.406) == "41\N{NO-BREAK SPACE}%"
+
+
+def test_a_rank_has_its_colour():
+    assert badge(1) == '<span class="badge" style="background: #E69F00; color: #1B2630">rank 1</span>'
+
+
+def test_a_slide_says_what_it_shows():
+    assert 'class="kind formula">formula<' in kind("formula")
 
 
 def test_decks_know_every_block():
