@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from course_lib.parallel.placement import At, Place
+from course_lib.parallel.placement import At, Box, Place, boxes_of
 
 
 class Layout:
@@ -69,6 +69,19 @@ class Layout:
             return 0
         piece = self._piece(place, at)
         return piece.stop - piece.start
+
+    def boxes(self, name: str, at: At) -> list[Box]:
+        """Where in a tensor lies what the rank at `at` has of it, in its order: a box, or several for a stretch."""
+        place = self.places[name]
+        spans = [(0, length) for length in place.shape]
+        for axis, shard in place.shard.items():
+            first, last = spans[shard.dim]
+            start, end = shard.span(last - first, at[axis], self.sizes[axis])
+            spans[shard.dim] = first + start, first + end
+        piece = self._piece(place, at)
+        found = boxes_of([last - first for first, last in spans], piece.start, piece.stop)
+        origin = [first for first, _ in spans]
+        return [(tuple(map(sum, zip(origin, offsets, strict=True))), sizes) for offsets, sizes in found]
 
     def joined(self, name: str, part_at: Callable[[At], Tensor | None], at: At) -> Tensor | None:
         """The whole of which `part_at` gives each rank's part; the rank at `at` keeps its coordinate where it can.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import prod
 
 from course_lib.split import split_sizes
 
 At = Mapping[str, int]  # a rank's coordinate on each axis of the mesh
+Box = tuple[tuple[int, ...], tuple[int, ...]]  # in a tensor: where it begins, and its size, along each dim
 
 
 @dataclass(frozen=True)
@@ -128,3 +130,28 @@ class Place:
         else:
             words = str(self.shard.get(axis, Replicate()))
         return f"{words}, gradient {Partial()}" if axis in self.partial else words
+
+
+def boxes_of(shape: Sequence[int], first: int, last: int) -> list[Box]:
+    """The numbers `first` to `last` of a tensor, counted row by row, as boxes in the same order.
+
+    They are the end of a row, whole rows, and the beginning of one; the two of a tensor with more dims in turn.
+    Source: Wan et al. 2024, ByteCheckpoint, section 3.2.
+    """
+    if first >= last:
+        return []
+    if not shape:
+        return [((), ())]
+    inner = prod(shape[1:])
+    (row, start), (end_row, end) = divmod(first, inner), divmod(last, inner)
+    if row == end_row:
+        return _in_row(row, boxes_of(shape[1:], start, end))
+    found = _in_row(row, boxes_of(shape[1:], start, inner)) if start else []
+    row += bool(start)
+    if row < end_row:
+        found.append(((row, *[0] * len(shape[1:])), (end_row - row, *shape[1:])))
+    return found + _in_row(end_row, boxes_of(shape[1:], 0, end))
+
+
+def _in_row(row: int, boxes: Sequence[Box]) -> list[Box]:
+    return [((row, *offsets), (1, *sizes)) for offsets, sizes in boxes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -162,25 +162,50 @@ class Trainer:
         self.update()
         return loss
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint holds, on every rank: what one device would save, so that any layout can go on from it."""
-        layout, own = self.local.layout, self.optimizer.state_dict()
+    def parts(self) -> dict[str, dict[str, Tensor]]:
+        """What this rank has, by name: under "" the weight or buffer, under their own names the optimizer's states."""
+        own = self.optimizer.state_dict()["state"]
         states = {
-            name: {kind: own_part(x) for kind, x in own["state"][place].items()}
+            name: {kind: own_part(x) for kind, x in own[place].items()}
             for place, name in enumerate(self.trained)
-            if place in own["state"]
+            if place in own
         }
         here = {name: own_part(p.detach()) for name, p in self.local.parameters.items()} | self.local.buffers
-        found = self.local.whole_once({name: {"": x, **states.get(name, {})} for name, x in here.items()})
+        return {name: {"": x, **states.get(name, {})} for name, x in here.items()}
+
+    @torch.no_grad()
+    def take(self, parts: Mapping[str, Mapping[str, Tensor]], options: dict[str, Any]) -> None:
+        """Go on from what `parts` gave, here or where the model lay alike; `options` are the optimizer's."""
+        local = self.local
+        for name, x in (*local.parameters.items(), *local.buffers.items()):
+            if name in self.persistent:
+                own_part(x).copy_(parts[name][""])
+        states = {
+            place: {kind: laid_as(local.parameters[name], x) for kind, x in parts[name].items() if kind}
+            for place, name in enumerate(self.trained)
+            if len(parts[name]) > 1
+        }
+        groups = [options | {"params": [*range(len(self.trained))]}]
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        self.engine.ends.updated()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The optimizer's, as learning rate and weight decay."""
+        return {name: x for name, x in self.optimizer.param_groups[0].items() if name != "params"}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds, on every rank: what one device would save, so that any layout can go on from it."""
+        layout = self.local.layout
+        found = self.local.whole_once(self.parts())
         weights = {name: kinds[""] for name, kinds in found.items()}
         weights |= {name: weights[first] for name, first in layout.first_name.items()}
         states = {name: {kind: x for kind, x in kinds.items() if kind} for name, kinds in found.items()}
         trained = {number: states[name] for number, name in enumerate(layout.trained) if states[name]}
-        groups = [own["param_groups"][0] | {"params": [*range(len(layout.trained))]}]
+        groups = [self.options | {"params": [*range(len(layout.trained))]}]
         model = {name: weights[name] for name in self.persistent}
         return {"model": model, "optimizer": {"state": trained, "param_groups": groups}}
 
-    @torch.no_grad()
     def restore(self, saved: dict[str, Any]) -> None:
         """Take this rank's part of what `state` gave.
 
@@ -189,20 +214,11 @@ class Trainer:
         local, weights, states = self.local, saved["model"], saved["optimizer"]["state"]
         shapes = self.shapes()
         check_names(weights, {name: shapes[name] for name in self.persistent})
-        for name, x in (*local.parameters.items(), *local.buffers.items()):
-            if name in self.persistent:
-                own_part(x).copy_(local.part(name, weights[name]))
         numbers = {name: number for number, name in enumerate(local.layout.trained)}
-        mine = {
-            place: {
-                kind: laid_as(local.parameters[name], local.part(name, x)) for kind, x in states[numbers[name]].items()
-            }
-            for place, name in enumerate(self.trained)
-            if numbers[name] in states
-        }
-        groups = [saved["optimizer"]["param_groups"][0] | {"params": [*range(len(self.trained))]}]
-        self.optimizer.load_state_dict({"state": mine, "param_groups": groups})
-        self.engine.ends.updated()
+        here = [name for name in (*local.parameters, *local.buffers) if name in self.persistent]
+        whole = {name: {"": weights[name], **states.get(numbers.get(name), {})} for name in here}
+        parts = {name: {kind: local.part(name, x) for kind, x in kinds.items()} for name, kinds in whole.items()}
+        self.take(parts, saved["optimizer"]["param_groups"][0])
 
     def save(self, folder: str | Path) -> None:
         """Write `state`; the first rank writes, and if it cannot, all ranks raise its error."""

@@ -1,4 +1,4 @@
-"""What `python -m course_lib train` says of sharded data parallelism: what is unsaid, what it needs, what it refuses."""
+"""What `python -m course_lib train` says of sharded data parallelism: what is unsaid, needed and refused."""
 
 from __future__ import annotations
 

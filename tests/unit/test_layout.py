@@ -16,7 +16,7 @@ from course_lib.costs.model.states import rank_parameters, state_bytes
 from course_lib.costs.model.units import decoder_units
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.layout import Layout, coordinates, parameters_at
-from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard
+from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard, boxes_of
 from course_lib.parallel.stages import cut, layers_of
 from course_lib.parallel.tensor import write_table
 from course_lib.parallel.tensor_plan import plan_for
@@ -131,6 +131,29 @@ def test_chunks_follow_torch_and_runs_of_neighbours_have_copies():
     parts = [table.part("first.weight", whole, {"dp": rank}) for rank in range(6)]
     assert [len(part) for part in parts] == [3, 3, 1] * 2 and [place.counts({"dp": n}) for n in (2, 3)] == [True, False]
     assert torch.equal(table.joined("first.weight", lambda at: parts[at["dp"]], {"dp": 4}), whole)
+
+
+def test_a_stretch_of_numbers_is_a_few_boxes_in_its_order():
+    for shape in ((), (7,), (4, 5), (3, 1, 4), (2, 3, 2, 2)):
+        whole = torch.arange(prod(shape)).view(shape)
+        for first, last in product(range(prod(shape) + 1), repeat=2):
+            boxes = boxes_of(shape, first, last)
+            assert len(boxes) <= max(2 * len(shape) - 1, 1)
+            parts = [whole[tuple(map(slice, o, map(sum, zip(o, s, strict=True))))].flatten() for o, s in boxes]
+            assert torch.cat([whole.flatten()[:0], *parts]).tolist() == [*range(first, last)]
+
+
+def test_boxes_say_where_a_rank_s_part_lies():
+    table = layout()
+    for name, place in table.places.items():
+        whole = torch.randn(place.shape)
+        for at in coordinates(SIZES):
+            part = table.part(name, whole, at).flatten()
+            for offsets, sizes in table.boxes(name, at) if place.is_held(at) else []:
+                box = whole[tuple(map(slice, offsets, map(sum, zip(offsets, sizes, strict=True))))]
+                mine, part = part[: box.numel()], part[box.numel() :]
+                assert torch.equal(box.flatten(), mine) and box.shape == sizes
+            assert not place.is_held(at) or not len(part)
 
 
 def test_a_missing_part_makes_the_whole_missing_unless_it_is_empty():

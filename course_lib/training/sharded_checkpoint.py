@@ -1,0 +1,178 @@
+"""A checkpoint in pieces: each rank writes what it has and reads what it needs, so that nobody holds the whole.
+
+The files are those of PyTorch's distributed checkpoint (DCP), which knows boxes of a tensor: where each begins, and its
+size. The table says which boxes a rank's part is, also where that is a stretch of a flat row. So pieces of any layout
+are read at any other one, and by every program that reads such checkpoints.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from course_lib.errors import four_parts
+from course_lib.parallel.placement import Box
+from course_lib.training.checkpoint import check_names
+from course_lib.training.trainer import Trainer
+
+_TABLE = ".metadata"  # which DCP writes last
+_OPTIONS = "optimizer.options"
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """What a rank has of one tensor: its numbers, and in which boxes of the whole they lie."""
+
+    shape: tuple[int, ...]
+    boxes: Sequence[Box]
+    numbers: Tensor
+
+    def chunks(self) -> dict[torch.Size, tuple[ChunkStorageMetadata, Tensor]]:
+        """The boxes by where they begin, in DCP's words, each with its numbers."""
+        parts = self.numbers.reshape(-1).split([prod(sizes) for _, sizes in self.boxes]) if self.boxes else ()
+        return {
+            torch.Size(offsets): (ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)), part.view(sizes))
+            for (offsets, sizes), part in zip(self.boxes, parts, strict=True)
+        }
+
+
+def save_pieces(trainer: Trainer, folder: str | Path) -> None:
+    """Write weights, buffers and the optimizer's states, every number once, into a folder of their own.
+
+    Cost: a file for each rank, and one with the table, which the first rank writes last.
+    Raises: ValueError for a folder that has a checkpoint; what would be left of two of them fits together nowhere.
+    """
+    if (Path(folder) / _TABLE).exists():
+        rule, way_out = "a checkpoint in pieces is written over none", "name another folder"
+        raise ValueError(four_parts("save_pieces", f"{folder} has one", rule, way_out))
+    planner, everyone = _Saver(_pieces(trainer, trainer.parts())), trainer.local.everyone
+    writer, content = FileSystemWriter(folder), {_OPTIONS: trainer.options}
+    with _alone_or_not():
+        save(content, storage_writer=writer, planner=planner, process_group=everyone, no_dist=everyone is None)
+
+
+def load_pieces(trainer: Trainer, folder: str | Path) -> None:
+    """Go on from what `save_pieces` wrote, at this or any other layout.
+
+    Raises: ValueError if there is nothing, or another model's.
+    """
+    if not (Path(folder) / _TABLE).exists():
+        rule, way_out = f"a checkpoint in pieces has a file {_TABLE}", "give the folder that was given to save_pieces"
+        raise ValueError(four_parts("load_pieces", f"no {Path(folder) / _TABLE}", rule, way_out))
+    reader = FileSystemReader(folder)
+    parts = _room_for(trainer, reader.read_metadata())
+    planner, everyone, content = _Loader(_pieces(trainer, parts)), trainer.local.everyone, {_OPTIONS: trainer.options}
+    with _alone_or_not():
+        load(content, storage_reader=reader, planner=planner, process_group=everyone, no_dist=everyone is None)
+    trainer.take(parts, content[_OPTIONS])
+
+
+@contextmanager
+def _alone_or_not() -> Iterator[None]:
+    """One device is a layout like any other; DCP warns of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _pieces(trainer: Trainer, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, _Pieces]:
+    """By the names of the file; a counter, one number beside a tensor, is everybody's."""
+    layout, at = trainer.local.layout, trainer.local.at
+    found = {}
+    for name, kinds in parts.items():
+        shape = layout.places[name].shape
+        for kind, x in kinds.items():
+            if kind or name in trainer.persistent:
+                is_counter = not x.dim() and bool(shape)
+                boxes = [((), ())] if is_counter else layout.boxes(name, at)
+                found[_name(name, kind)] = _Pieces(() if is_counter else shape, boxes, x)
+    return found
+
+
+def _name(name: str, kind: str) -> str:
+    return f"optimizer.state.{name}.{kind}" if kind else f"model.{name}"
+
+
+def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]:
+    """Empty tensors like `trainer.parts()` on this rank, for what the file has."""
+    stored = {name: x for name, x in table.state_dict_metadata.items() if isinstance(x, TensorStorageMetadata)}
+    weights = {name.removeprefix("model."): x for name, x in stored.items() if name.startswith("model.")}
+    layout, shapes = trainer.local.layout, trainer.shapes()
+    names = [name for name in layout.places if name in trainer.persistent]
+    check_names(
+        {name: torch.empty(x.size, device="meta") for name, x in weights.items()},
+        {name: shapes[name] for name in names},
+    )
+    parts = {name: {"": torch.empty_like(kinds[""])} for name, kinds in trainer.parts().items()}
+    for name in trainer.trained:
+        prefix = _name(name, " ")[:-1]
+        for long, x in stored.items():
+            if long.startswith(prefix) and "." not in long.removeprefix(prefix):
+                like = parts[name][""] if x.size or not shapes[name] else torch.empty(())
+                parts[name][long.removeprefix(prefix)] = torch.empty_like(like, dtype=x.properties.dtype)
+    return parts
+
+
+class _Saver(DefaultSavePlanner):
+    """Tells DCP of the boxes; what several ranks have, it lets one of them write."""
+
+    def __init__(self, pieces: Mapping[str, _Pieces]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.pieces = pieces
+
+    def create_local_plan(self) -> SavePlan:
+        items = list(super().create_local_plan().items)
+        for name, pieces in self.pieces.items():
+            properties = TensorProperties.create_from_tensor(pieces.numbers)
+            for offsets, (chunk, _) in pieces.chunks().items():
+                data = TensorWriteData(chunk, properties, torch.Size(pieces.shape))
+                items.append(WriteItem(MetadataIndex(name, offsets), WriteItemType.SHARD, tensor_data=data))
+        self.plan = SavePlan(items)
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        if index.fqn in self.pieces and index.offset is not None:
+            return self.pieces[index.fqn].chunks()[index.offset][1]
+        return super().lookup_object(index)
+
+
+class _Loader(DefaultLoadPlanner):
+    """Asks DCP for what of the file's boxes lies in this rank's."""
+
+    def __init__(self, pieces: Mapping[str, _Pieces]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.pieces = pieces
+
+    def create_local_plan(self) -> LoadPlan:
+        items = list(super().create_local_plan().items)
+        assert self.metadata is not None
+        for name, pieces in self.pieces.items():
+            stored, mine = self.metadata.state_dict_metadata[name], [chunk for chunk, _ in pieces.chunks().values()]
+            assert isinstance(stored, TensorStorageMetadata)  # `_room_for` has seen it
+            items += create_read_items_for_chunk_list(name, stored, mine)
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        assert index.offset is not None
+        return self.pieces[index.fqn].chunks()[index.offset][1]

@@ -1,0 +1,113 @@
+"""A training state goes from layout to layout bit by bit: in one file with everything, and in a file for each rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from sharded_models import MODELS, TOKENS, alone, sharded
+
+from course_lib.config import TrainConfig
+from course_lib.models.mlp import MLP
+from course_lib.ranks import run_ranks
+from course_lib.training.sharded_checkpoint import load_pieces, save_pieces
+from course_lib.training.sharding import fully_shard, zero
+from course_lib.training.techniques import replicate
+from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
+from course_lib.training.trainer import Trainer
+
+ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1)
+HYBRID = fully_shard(strategy="HYBRID_SHARD", shards=2)
+CHAIN = [
+    (4, fully_shard()),
+    (3, zero(2)),
+    (4, HYBRID),
+    (2, torch_fully_shard()),
+    (2, replicate()),
+    (3, torch_zero()),
+]
+
+
+def hop(technique, number, folder):
+    """Take both checkpoints over and write them anew; what the rank has must be the same from both."""
+    from_file = sharded(ADAMW, technique, "frozen")
+    from_file.load(folder / f"whole-{number}")
+    from_file.save(folder / f"whole-{number + 1}")
+    from_pieces = sharded(ADAMW, technique, "frozen")
+    load_pieces(from_pieces, folder / f"pieces-{number}")
+    save_pieces(from_pieces, folder / f"pieces-{number + 1}")
+    return differing(from_file.parts(), from_pieces.parts()), from_file.options == from_pieces.options
+
+
+def differing(one, other):
+    """Names of what is not the same bit by bit."""
+    assert {name: {*kinds} for name, kinds in one.items()} == {name: {*kinds} for name, kinds in other.items()}
+    return [name for name, kinds in one.items() for kind, x in kinds.items() if not torch.equal(x, other[name][kind])]
+
+
+def test_through_six_layouts_and_back_everything_is_the_same_bit_by_bit(tmp_path):
+    torch.manual_seed(0)
+    first = alone(ADAMW, "frozen")
+    for step in range(2):
+        first.step(TOKENS.batch(step))
+    first.save(tmp_path / "whole-0")
+    save_pieces(first, tmp_path / "pieces-0")
+    for number, (ranks, technique) in enumerate(CHAIN):
+        assert run_ranks(hop, ranks, technique, number, tmp_path) == [([], True)] * ranks
+    for load, kind in ((Trainer.load, "whole"), (load_pieces, "pieces")):
+        last = alone(ADAMW, "frozen")
+        load(last, tmp_path / f"{kind}-{len(CHAIN)}")
+        assert differing(first.parts(), last.parts()) == []
+        assert any(len(kinds) > 1 for kinds in last.parts().values()) and last.options == first.options
+    assert first.step(TOKENS.batch(2)) == last.step(TOKENS.batch(2))
+    assert differing(first.parts(), last.parts()) == []
+
+
+def save_with(technique, folder):
+    trainer = sharded(ADAMW, technique)
+    trainer.step(TOKENS.batch(0))
+    save_pieces(trainer, folder)
+    return trainer.parameters()
+
+
+def numbers_by_file(folder):
+    """How many numbers each file has, and the names of what is in them."""
+    table = dcp.FileSystemReader(folder).read_metadata()
+    sizes = {
+        (name, chunk.offsets): prod(chunk.sizes)
+        for name, x in table.state_dict_metadata.items()
+        for chunk in getattr(x, "chunks", [])
+    }
+    counted = Counter()
+    for index, place in table.storage_data.items():
+        counted[place.relative_path] += sizes.get((index.fqn, index.offset), 0)
+    return counted, table.state_dict_metadata.keys()
+
+
+def test_each_rank_writes_its_share_and_pytorch_reads_it(tmp_path):
+    for technique, name in ((fully_shard(), "full"), (HYBRID, "hybrid")):
+        wanted = run_ranks(save_with, 4, technique, tmp_path / name)[0]
+        counted, names = numbers_by_file(tmp_path / name)
+        total = sum(3 * x.numel() + 1 for x in wanted.values())  # weights, two states, a counter
+        assert sum(counted.values()) == total and len(counted) == 4
+        assert max(counted.values()) <= (0.3 if name == "full" else 0.55) * total
+        assert "optimizer.state.layers.1.ffn.up_proj.weight.exp_avg_sq" in names
+        model = MODELS["llama"]()
+        with pytest.warns(UserWarning, match="torch.distributed is disabled"):
+            dcp.load({"model": (found := model.state_dict())}, checkpoint_id=tmp_path / name, no_dist=True)
+        for key, x in wanted.items():
+            assert torch.equal(found[key], x)
+
+
+def test_what_is_not_there_or_another_model_s_is_refused(tmp_path):
+    trainer = Trainer(MLP(), ADAMW)
+    with pytest.raises(ValueError, match=r"^load_pieces: no .*\.metadata; a checkpoint in pieces has a file"):
+        load_pieces(trainer, tmp_path / "none")
+    save_pieces(trainer, tmp_path / "one")
+    with pytest.raises(ValueError, match=r"^save_pieces: .*one has one; a checkpoint in pieces is written over none; "):
+        save_pieces(trainer, tmp_path / "one")
+    with pytest.raises(ValueError, match="embedding.weight is not there in the checkpoint and of shape"):
+        load_pieces(alone(ADAMW), tmp_path / "one")
