@@ -58,9 +58,9 @@ def sgd_update(model: nn.Module, learning_rate: float) -> None:
                 parameter.sub_(parameter.grad, alpha=learning_rate)
 
 
-def state_bytes(model: nn.Module) -> int:
+def state_bytes(parameters: Iterable[nn.Parameter]) -> int:
     """Bytes of the weights and gradients that exist now."""
-    pairs = ((parameter.data, parameter.grad) for parameter in model.parameters())
+    pairs = ((parameter.data, parameter.grad) for parameter in parameters)
     return storage_bytes(x for pair in pairs for x in pair if x is not None)
 
 

@@ -121,7 +121,7 @@ def sgd(make: Make, plan: Plan, watch: Narrowing | None = None) -> SgdTrace:
         started = time.perf_counter()
         losses.append(trainer.compute_gradients(batch))
         computed = time.perf_counter()
-        peak_bytes = max(peak_bytes, state_bytes(trainer.model))
+        peak_bytes = max(peak_bytes, state_bytes([*trainer.model.parameters(), *trainer.local.parameters.values()]))
         with comm.settings(ledger=False):
             if number < len(gradients):
                 gradients[number] = _copied(trainer.gradients())

@@ -180,6 +180,6 @@ def test_our_sgd_steps_are_pytorchs_and_learn():
 def test_state_bytes_count_what_exists_and_shared_memory_once():
     model = decoder(replace(SMALL, tied=True))
     weights = 8 * model_parameters(replace(SMALL, tied=True))
-    assert state_bytes(model) == weights
+    assert state_bytes(model.parameters()) == weights
     compute_gradients(model, (tokens(), tokens()))
-    assert state_bytes(model) == 2 * weights
+    assert state_bytes(model.parameters()) == 2 * weights
