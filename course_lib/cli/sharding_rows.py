@@ -66,7 +66,7 @@ def _on_ranks(config: TrainConfig, technique: Technique) -> Trainer:
 
 
 def _traffic(strategy: DataParallel, world_size: int) -> Traffic:
-    """Wrapping; in each step what the strategy sends, the norm, and of each rank its samples and targets, and its loss."""
+    """Wrapping; in each step what the strategy sends, the norm, and each rank's samples and targets, later its loss."""
     itemsize = _DTYPE.itemsize
     wrapping = ddp_wrapping([(_lengths(), itemsize)], world_size=world_size)
     rows = sharding_rows(
