@@ -14,7 +14,8 @@ from course_lib.comm.traces import Traffic
 from course_lib.config import TrainConfig
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.ddp import ddp_wrapping
-from course_lib.costs.comm.sharding import DataParallel, sharding_rows, sharding_step
+from course_lib.costs.comm.sharding import sharding_rows, sharding_step
+from course_lib.costs.model.strategies import DataParallel
 from course_lib.costs.model.units import decoder_units
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh

@@ -22,7 +22,6 @@ from pipeline import SEQUENCES, WORLD_SIZES
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import AdamW
 
 from course_lib import comm
@@ -149,6 +148,8 @@ def our_zero(model: nn.Module, group: ProcessGroup, run: Backward, what: str) ->
 
 def their_zero(model: nn.Module, group: ProcessGroup, run: Backward, what: str) -> Step:
     """Data parallelism whose optimizer shares its states: whole gradients are averaged, whole parameters sent."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns of TorchScript
+
     model = nn.parallel.DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
     return stepper(model, ZeroRedundancyOptimizer(model.parameters(), AdamW, process_group=group, **OPTIONS), run)
 
