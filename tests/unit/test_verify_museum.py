@@ -12,14 +12,14 @@ from course_lib.training.batches import Batches
 from course_lib.training.sampler import DistributedSampler
 from course_lib.verify import NotEqual
 from course_lib.verify.data_order import assert_same_order, sampled
-from course_lib.verify.museum import BUGS, PIPELINE_BUGS, TENSOR_BUGS, loss_curve_looks_right
+from course_lib.verify.museum import BUGS, PIPELINE_BUGS, SHARDED_BUGS, TENSOR_BUGS, loss_curve_looks_right
 from course_lib.verify.museum.curve import ending, off
 
 REFERENCE = [4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]
 BATCHES = Batches(text=bytes(range(256)), batch_size=6, sequence=7)
 
 
-EXHIBITS = {**BUGS, **PIPELINE_BUGS, **TENSOR_BUGS}
+EXHIBITS = {**BUGS, **PIPELINE_BUGS, **TENSOR_BUGS, **SHARDED_BUGS}
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
