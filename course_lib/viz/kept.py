@@ -1,0 +1,106 @@
+"""The perceptron's 38 parameters in one row on two ranks: which numbers each rank has at the update."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+
+from course_lib.errors import four_parts
+from course_lib.models.mlp import SIZES
+from course_lib.split import split_sizes
+from course_lib.viz import marks, style
+from course_lib.viz.keys import Entry, draw_key
+from course_lib.viz.picture import Picture
+
+_RANKS = 2
+_CELL, _TALL, _ROW, _PITCH = 0.166, 0.25, 0.36, 2.0  # inches: a number across and down, a row, a rank
+_LEFT = style.MARGIN + 1.42
+_ROWS = ("weights", "gradients", "Adam's m", "Adam's v")
+_SHARED_FROM = (3, 2, 1, 1)  # the stage of ZeRO from which a row is shared out
+_BY_LAYER = 3  # the stage in which each layer is cut, as a unit
+_SUBTITLES = ("the 38 parameters in one row", "the 38 parameters in one row; each layer is a unit")
+_KEY = (
+    Entry("both ranks have the same", [style.SOFT]),
+    Entry("only this rank has it", [style.rank_hue(0), style.rank_hue(1)]),
+    Entry("not there", [style.FAINT]),
+)
+
+
+@style.course_style()
+def plot_kept(stage: int, *, title: str = "") -> Picture:
+    """Weights, gradients and Adam's two states of `course_lib.models.mlp.MLP` as rows of 38 numbers, for each rank.
+
+    `stage` is that of ZeRO; 0 shares nothing. In stage 3 each layer is a unit and is cut, before it the whole row.
+    Raises: ValueError for a stage that ZeRO does not have.
+    """
+    if stage not in range(4):
+        rule, way_out = "ZeRO has the stages 1 to 3", "choose 0 (nothing is shared), 1, 2 or 3"
+        raise ValueError(four_parts("plot_kept", f"stage={stage}", rule, way_out))
+    lengths = _lengths()
+    numbers = sum(lengths.values())
+    title = title or (f"In memory at the update: ZeRO-{stage}" if stage else "In memory at the update: all, on both")
+    top = style.HEADER + 0.72
+    figure, page = style.new_page(top + _RANKS * _PITCH - 0.1, title, _SUBTITLES[stage == _BY_LAYER])
+    draw_key(page, _KEY, style.MARGIN)
+    lines = []
+    for rank in range(_RANKS):
+        y = top + rank * _PITCH
+        _name_parameters(page, y, lengths)
+        marks.rank_badge(page, style.MARGIN + 0.37, y - 0.03, rank)
+        own = _piece(lengths, rank, by_layer=stage == _BY_LAYER)
+        parts = [own if stage >= since else set(range(numbers)) for since in _SHARED_FROM]
+        for row, (name, part) in enumerate(zip(_ROWS, parts, strict=True)):
+            at = y + 0.25 + row * _ROW
+            marks.label(page, style.MARGIN, at + _TALL / 2, name, size=style.SMALL_SIZE, align="left")
+            hue = style.SOFT if len(part) == numbers else style.rank_hue(rank)
+            _draw_row(page, at, part, hue, lengths)
+            _count(page, at, str(len(part)))
+        total = sum(map(len, parts))
+        _count(page, y - 0.1, f"{total} of {len(_ROWS) * numbers}", bold=True)
+        kept = ", ".join(f"{name} {len(part)}" for name, part in zip(_ROWS, parts, strict=True))
+        lines.append(f"  rank {rank} has {total} numbers of {len(_ROWS) * numbers}: {kept}")
+    names = ", ".join(f"{name} {length}" for name, length in lengths.items())
+    return Picture(figure, title=title, description="\n".join([f"in one row: {names}", *lines]))
+
+
+def _lengths() -> dict[str, int]:
+    """How many numbers each parameter has, in their order."""
+    inputs, hidden, outputs = SIZES
+    return {"W₁": hidden * inputs, "b₁": hidden, "W₂": outputs * hidden, "b₂": outputs}
+
+
+def _piece(lengths: dict[str, int], rank: int, *, by_layer: bool) -> set[int]:
+    """What a rank has of the row that is cut in two; or of its two layers, each of which is cut."""
+    w1, b1, w2, b2 = lengths.values()
+    rows, found, start = ([w1 + b1, w2 + b2] if by_layer else [w1 + b1 + w2 + b2]), set(), 0
+    for row in rows:
+        sizes = split_sizes(row, _RANKS)
+        first = start + sum(sizes[:rank])
+        found |= set(range(first, first + sizes[rank]))
+        start += row
+    return found
+
+
+def _name_parameters(page: Axes, y: float, lengths: dict[str, int]) -> None:
+    """Above the rows, each over its numbers."""
+    start = 0
+    for name, length in lengths.items():
+        x = _LEFT + (start + length / 2) * _CELL
+        marks.label(page, x, y + 0.04, name, size=style.SMALL_SIZE, bold=True, colour=style.SOFT)
+        start += length
+
+
+def _draw_row(page: Axes, y: float, part: set[int], hue: str, lengths: dict[str, int]) -> None:
+    """One number after the other, with a little more room before the next parameter."""
+    number = 0
+    for length in lengths.values():
+        for place in range(length):
+            wide = _CELL - (0.05 if place == length - 1 else 0.02)
+            fill = hue if number in part else style.FAINT
+            marks.box(page, _LEFT + number * _CELL, y, wide, _TALL, fill=fill, corner=0.02)
+            number += 1
+
+
+def _count(page: Axes, y: float, words: str, *, bold: bool = False) -> None:
+    """At the right edge."""
+    x = style.PAGE_WIDTH - style.MARGIN
+    marks.label(page, x, y + _TALL / 2, words, bold=bold, size=style.SMALL_SIZE, align="right")

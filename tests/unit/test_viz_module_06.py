@@ -1,0 +1,144 @@
+"""The pictures of module 06: they look like the others, and say what is kept, gathered and reduced."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.colors import to_hex
+
+from course_lib.comm.ledger import Event, Ledger
+from course_lib.config import ModelConfig
+from course_lib.costs import state_bytes
+from course_lib.costs.model.conventions import find_convention
+from course_lib.models.decoder import Decoder
+from course_lib.parallel.wrapping import by_block, by_block_group, by_name, size_based
+from course_lib.viz import plot_kept, plot_states, plot_units, plot_wrapping, zero_explorer
+from course_lib.viz.style import SOFT, rank_hue
+from tests.unit.test_viz_pictures import drawn_texts, flaws
+
+EVEN = find_convention("zero")
+MODEL = ModelConfig(
+    name="small", hidden_size=16, n_layers=3, n_heads=2, n_kv_heads=1, ffn_size=32, vocab_size=32, tied=False
+)
+
+
+def states(parameters=7_500_000_000):
+    return {f"ZeRO-{s}": state_bytes(parameters, EVEN, zero_stage=s, shards=64) for s in range(4)}
+
+
+def step_of(n_units, *, again=True):
+    """A step of so many units in which everything waits for everything: 1 ms for each."""
+    events, now, call = [], 5.0, 0
+    whole = [("all_gather", "forward")] * n_units + [("all_gather", "backward", "reduce_scatter")] * n_units
+    for number, operations in enumerate(whole):
+        for operation in operations if again or number < n_units else operations[1:]:
+            kind = "compute" if operation in ("forward", "backward") else "send"
+            call += kind == "send"
+            number_of = call if kind == "send" else 0
+            events.append(Event(rank=0, kind=kind, operation=operation, call=number_of, start_s=now, end_s=now + 0.001))
+            now += 0.001
+    return Ledger(events, 1)
+
+
+def wrapped(**policies):
+    model = Decoder(MODEL)
+    return plot_wrapping(model, {name: policy(model) for name, policy in policies.items()})
+
+
+FIGURES = {
+    **{f"kept-{stage}": lambda stage=stage: plot_kept(stage) for stage in range(4)},
+    "states": lambda: plot_states(states(), memory_bytes=80e9),
+    "states-one": lambda: plot_states({"each GPU": states()["ZeRO-0"]}, subtitle="one"),
+    "states-large": lambda: plot_states(states(10**13)),
+    "zero": lambda: zero_explorer().first,
+    "units": lambda: plot_units({"in turn": step_of(6)}, 6),
+    "units-many": lambda: plot_units({"a": step_of(12), "b": step_of(12, again=False), "c": step_of(12)}, 12),
+    "wrapping": lambda: wrapped(by_block=by_block, groups=by_block_group(2), size=size_based(500)),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
+    figure = FIGURES[name]().figure
+    assert len(drawn_texts(figure)) >= 3
+    assert list(flaws(figure)) == []
+
+
+@pytest.mark.parametrize("name", ["kept-1", "states", "units", "wrapping"])
+def test_the_svg_speaks_and_is_the_same_in_every_call(name):
+    picture = FIGURES[name]()
+    assert picture.svg == FIGURES[name]().svg
+    root = ElementTree.fromstring(picture.svg)
+    assert (root[0].text, root[1].text) == (picture.title, picture.description)
+
+
+@pytest.mark.parametrize(("stage", "kept"), [*enumerate((152, 114, 95, 76))])
+def test_each_stage_leaves_fewer_numbers_in_the_ranks_own_colours(stage, kept):
+    picture = plot_kept(stage)
+    texts = [text for text, _, _ in drawn_texts(picture.figure)]
+    assert texts.count(f"{kept} of 152") == 2 and picture.description.count(f"has {kept} numbers of 152") == 2
+    fills = [
+        to_hex(box.get_facecolor()).lower()
+        for box in [*picture.figure.axes[0].artists, *picture.figure.axes[0].patches]
+    ]
+    own = 19 * {0: 0, 1: 2, 2: 3, 3: 4}[stage]
+    both = 38 * {0: 4, 1: 2, 2: 1, 3: 0}[stage]
+    keys = 1
+    assert [fills.count(rank_hue(rank).lower()) for rank in (0, 1)] == [own + keys + 1] * 2  # and the rank's badge
+    assert fills.count(SOFT.lower()) == 2 * both + keys
+
+
+def test_the_states_are_those_of_the_paper():
+    texts = [text for text, _, _ in drawn_texts(plot_states(states(), memory_bytes=80e9).figure)]
+    assert [text for text in texts if text.endswith("GB")] == [
+        "120 GB",
+        "31.4 GB",
+        "16.6 GB",
+        "1.88 GB",
+        "one GPU has 80 GB",
+    ]
+
+
+def test_the_explorer_counts_as_it_is_told_and_says_what_is_not_possible():
+    explorer = zero_explorer()
+    assert "ZeRO-3: 1.88 GB" in explorer.text
+    explorer.controls["ranks"].value = 8
+    assert "ZeRO-3: 15 GB" in explorer.text
+    explorer.controls["convention"].value = "megatron"
+    assert "ZeRO-3: 16.9 GB" in explorer.text and "gradients summed in fp32" in explorer.text
+    explorer.controls["ranks"].value = 0
+    assert explorer.text.startswith("state_bytes: shards=0; ")
+    explorer.controls["billions"].value = 0
+    assert explorer.text.startswith("zero_explorer: 0 billion parameters; ")
+
+
+def test_a_bar_has_the_number_of_its_unit():
+    words = plot_units({"run": step_of(2)}, 2).description
+    assert "forward: 0 until 2 ms, 1 until 4 ms" in words
+    assert "backward: 1 until 6 ms, 0 until 9 ms" in words
+    assert "gather weights: 0 until 1 ms, 1 until 3 ms, 1 until 5 ms, 0 until 8 ms" in words
+    assert "reduce gradients: 1 until 7 ms, 0 until 10 ms" in words
+
+
+def test_units_within_blocks_are_taken_out_of_them():
+    words = wrapped(nested=by_name("layers.0", "layers.0.ffn")).description
+    block = sum(p.numel() for p in Decoder(MODEL).layers[0].parameters())
+    ffn = sum(p.numel() for p in Decoder(MODEL).layers[0].ffn.parameters())
+    whole = sum(p.numel() for p in Decoder(MODEL).parameters())
+    assert f"the largest has {max(block - ffn, ffn, whole - block):,} parameters" in words
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="^plot_kept: stage=4; ZeRO has the stages 1 to 3; choose 0"):
+        plot_kept(4)
+    with pytest.raises(ValueError, match="^plot_states: 0 rows; "):
+        plot_states({})
+    with pytest.raises(ValueError, match="^plot_states: row 'a name that is far too long'; "):
+        plot_states({"a name that is far too long": states()["ZeRO-0"]})
+    with pytest.raises(ValueError, match="^plot_units: 0 runs; "):
+        plot_units({}, 2)
+    with pytest.raises(ValueError, match="^plot_units: run 'a' has 2 of forward; this is no step of 3 units; "):
+        plot_units({"a": step_of(2)}, 3)
+    with pytest.raises(ValueError, match="^plot_wrapping: 6 parts, 0 policies; room is for 12 and 8; "):
+        wrapped()
