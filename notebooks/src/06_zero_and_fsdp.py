@@ -1,0 +1,598 @@
+# %% [markdown]
+# # 06 · ZeRO and FSDP: who keeps what?
+#
+# In lesson 05 a question was left over: 128 GPUs remembered the very same Adam states. Let us take that question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts of its own, and a copy of everything else.
+#
+# Everything else takes 16 bytes<!-- =ZERO.bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for what Adam remembers of it.
+
+# %% folded=true
+# %load_ext course_lib
+from dataclasses import replace
+from textwrap import fill
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib import comm, costs, viz
+from course_lib.checks import predict, score
+from course_lib.comm import EmulatedClock
+from course_lib.config import ModelConfig, TrainConfig
+from course_lib.costs import decoder_units, sharding_rows, sharding_step, state_bytes
+from course_lib.costs.model.conventions import find_convention
+from course_lib.hardware import ETHERNET, load_device
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.parallel.flat_row import Sharing
+from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.sharded import ShardedModel
+from course_lib.parallel.wrapping import by_block, by_block_and_size, by_block_group, size_based
+from course_lib.ranks import ledger, run_ranks
+from course_lib.training.batches import Batches
+from course_lib.training.pace import pace
+from course_lib.training.sharding import fully_shard, zero
+from course_lib.training.techniques import replicate
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
+from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
+
+# %%
+PARAMETERS, GPUS = 7_500_000_000, 64
+ZERO, H100 = find_convention("zero"), load_device("h100_sxm_80")  # the convention: 2 + 2 + 12 bytes
+
+viz.plot_states(
+    {"each GPU": state_bytes(PARAMETERS, ZERO)},
+    memory_bytes=H100.memory_bytes(),
+    title="7.5 billion parameters, on each of 64 GPUs",
+)
+
+# %% [markdown]
+# Each GPU would have to keep 120 GB<!-- =16 * PARAMETERS / GB -->, and it has 80 GB<!-- =H100.memory_bytes() / GB -->. So the training does not even start. It does not help to buy more GPUs, because every new one has to keep the same 120 GB<!-- =16 * PARAMETERS / GB --> again.
+#
+# Now look at all of them together. The 64 GPUs have 5120 GB<!-- =64 * H100.memory_bytes() / GB -->, far more than the model needs. They only spend it badly: when it comes to the update, all 64 have exactly the same numbers in their memory.
+
+# %% [markdown]
+# In an hour each GPU will keep 1.9 GB<!-- =16 * PARAMETERS / 64 / GB -->, and the training will be the same to the last digits. You will be able to
+# - share out Adam's states, gradients and weights, in three steps,
+# - say what each step costs in messages, before you run it,
+# - follow the weights of one layer as they come and go,
+# - find mistakes that are made where nobody has all the numbers.
+#
+# *One hour; the exercises come on top.*
+#
+# <details><summary>Before you start</summary>You need reduce-scatter and all-gather from lesson 02, and data parallelism and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+
+# %% [markdown]
+# ## What is right
+#
+# Our object is the perceptron of 38 parameters again, without a GELU, so that you can follow each number. It reads eight rows. One device finds the gradient of their mean loss, and AdamW makes one step.
+#
+# Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
+#
+# Two ranks with the data parallelism of lesson 03 read four rows each. An all-reduce adds their gradients up, both divide by two, and both make this very step. The picture shows what the two have in memory just then.
+
+# %%
+torch.manual_seed(0)
+model = MLP()
+inputs, goals = torch.randn(8, 6), torch.randn(8, 2)
+
+
+def row_of(tensors):
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+def gradient_of(rows):
+    """The 38 gradients of the mean loss over these rows."""
+    loss = F.mse_loss(model(inputs[rows]), goals[rows])
+    return row_of(torch.autograd.grad(loss, list(model.parameters())))
+
+
+weights = row_of(model.parameters())
+alone = weights.clone().requires_grad_()
+alone.grad = gradient_of(slice(0, 8))
+torch.optim.AdamW([alone], lr=0.1).step()
+viz.plot_kept(0)
+
+# %% [markdown]
+# Each of the 38 has a weight, a gradient, and two numbers that Adam remembers, $m$ and $v$. That makes 152, and every one of them is grey: the other rank has it as well.
+#
+# Where do you begin to save? Ask of each line who needs it, and when. The weights are needed all through forward and backward. The gradients are needed from backward to the update. Adam's states sleep all that time, and wake up for the update alone. So begin with these: they are needed least.
+
+# %% [markdown]
+# ## Step one: Adam's states
+#
+# After the all-reduce both ranks do the same work on the same numbers. Nobody needs it done twice. So let rank 0 update the first 19 numbers, and rank 1 the other 19.
+#
+# What does rank 0 need for its 19? Their weights, their gradients, and their $m$ and $v$. Nothing of the other half, because AdamW treats each number by itself. That the cut goes through $W_1$ does not matter either.
+#
+# Two things have to travel. Before the update rank 0 needs the **sums** of its 19 gradients. Afterwards it needs the 19 new weights of rank 1. Here the two ranks are still entries of a list.
+
+# %%
+gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # what each rank finds in its own rows
+sums = (gradients[0] + gradients[1]).tensor_split(2)  # a reduce-scatter: sums[rank] is all that a rank gets
+
+pieces = [piece.clone().requires_grad_() for piece in weights.tensor_split(2)]
+for piece, mine in zip(pieces, sums, strict=True):
+    piece.grad = mine / 2
+    torch.optim.AdamW([piece], lr=0.1).step()  # remembers m and v of 19 numbers
+
+together = torch.cat(pieces)  # an all-gather: every rank has all new weights
+print("equal to one device:", torch.allclose(together, alone))
+viz.plot_kept(1)
+
+# %% [markdown]
+# Look at the two lowest lines of each rank. They have a colour now, because each number is remembered by one rank alone. This is **ZeRO-1**: ZeRO stands for *zero redundancy optimizer*, and 1 for its first stage.
+#
+# What does that cost? Let us run it on two real ranks and count.
+#
+# **Predict.** For its all-reduce, lesson 03 sent 38 numbers from each rank. How many does each rank send in our new step?
+
+
+# %%
+def zero_1(weights, gradients):
+    rank = dist.get_rank()
+    mine = comm.reduce_scatter(gradients[rank]) / 2
+    piece = weights.tensor_split(2)[rank].clone().requires_grad_()
+    piece.grad = mine
+    torch.optim.AdamW([piece], lr=0.1).step()
+    return comm.all_gather(piece.detach())
+
+
+on_ranks = run_ranks(zero_1, 2, weights, gradients)
+predict("numbers that each rank sends", guess=None, answer=ledger().bytes_sent(0) / 4)
+print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
+
+# %% [markdown]
+# Not one number more! Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce, with the optimizer's step moved into its middle; what the second half carries is no longer gradients, but new weights.
+#
+# Lesson 02 said of that middle that one day, when memory is short, we would stop there on purpose. That day is today.
+
+# %% [markdown]
+# ## Step two: the gradients
+#
+# Look at the gradients in the last picture: 38 on each rank, all grey. Who needs them after the reduce-scatter? Each rank updates its own 19 and never looks at the others. So throw the others away.
+#
+# And when? Not at the end of backward. As in lesson 03, the gradients of the last layer are ready first. Sum them up as soon as they are there, keep your own piece, and give the memory back before the next layer's gradients come. Then no rank ever has all 38 at once. This is **ZeRO-2**.
+
+# %%
+viz.plot_kept(2)
+
+# %% [markdown]
+# It costs nothing either, as long as a step has a single backward. But suppose a step is cut into four micro-batches, whose gradients add up before the one update.
+#
+# **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers: two in a step. How many does ZeRO-2 need? Think of what rank 0 may still have after the first micro-batch.
+
+
+# %%
+def four_micro_batches(stage):
+    config = TrainConfig(accumulation=4)
+    trainer = Trainer(MLP(), config, mesh=make_mesh(dp=2), apply=(zero(stage),))
+    trainer.compute_gradients((inputs, goals.argmax(1)))
+
+
+made = {}
+for stage in (1, 2):
+    run_ranks(four_micro_batches, 2, stage)
+    made[stage] = len(ledger().of("reduce_scatter").calls())
+predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
+print("ZeRO-1 makes", made[1])
+
+# %% [markdown]
+# Eight for ZeRO-2. Whole gradients are what it has no room for, so it cannot wait: each micro-batch has to be summed up at once, and only pieces add up. For the first time in this lesson memory is paid for with messages. If micro-batches are many and whole gradients fit, ZeRO-1 is the better choice.
+
+# %% [markdown]
+# ## Step three: the weights
+#
+# One line is still grey: 38 weights on both ranks. Between the steps 19 would do. But this line is different from the others, because forward and backward really need all weights.
+#
+# All of them, but not all **at the same time**. Forward is in one layer at any moment. So let each rank keep its 19. When forward comes to a layer, gather that layer, compute, and forget what you gathered. Backward comes to it once more: gather it again.
+#
+# What is gathered together is called a **unit**. Ours are the two layers, of 28 and 10 parameters, and a rank keeps half of each.
+
+# %%
+viz.plot_kept(3)
+
+# %% [markdown]
+# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**, and PyTorch's form of it is called FSDP, *fully sharded data parallel*.
+#
+# ### Build it
+#
+# Here is a step on two real ranks, without its optimizer. A rank begins with four rows of inputs and pieces of 14 and 5 numbers. Forward is complete, and so is the backward of the second unit. Count the gathers.
+#
+# **Your turn**: the backward of the first unit, at the end. You need two lines. Nobody waits for the gradient of $x$, so ask yourself whether you have to gather at all.
+
+# %%
+# %%ranks 2 --push model,inputs,goals --pull first,second
+from course_lib.comm import all_gather, reduce_scatter
+import torch
+
+rows = slice(4 * rank, 4 * rank + 4)
+x = inputs[rows]
+units = [torch.cat([p.detach().flatten() for p in layer.parameters()]) for layer in (model.layer1, model.layer2)]
+mine = [unit.tensor_split(2)[rank] for unit in units]  # what a rank keeps: 14 and 5 numbers
+del units
+
+whole = all_gather(mine[0])
+hidden = x @ whole[:24].view(4, 6).T + whole[24:]
+del whole  # forget the first unit
+whole = all_gather(mine[1])
+y = hidden @ whole[:8].view(2, 4).T + whole[8:]
+del whole  # forget the second unit
+
+g = 2 * (y - goals[rows]) / y.numel()  # gradient of the mean squared error
+whole = all_gather(mine[1])
+g_hidden = g @ whole[:8].view(2, 4)
+del whole
+of_second = torch.cat([(g.T @ hidden).flatten(), g.sum(0)])  # 10 numbers, of this rank's rows
+second = reduce_scatter(of_second) / 2
+
+of_first = torch.zeros(28)  # your turn: the gradient of the first unit, from g_hidden and x
+first = torch.zeros(14)  # and this rank's piece of the ranks' average
+
+# %%
+right = gradient_of(slice(0, 8))
+for name, found, wanted in (("first", first, right[:28]), ("second", second, right[28:])):
+    equal = torch.allclose(torch.cat([*found]), wanted, atol=1e-6)
+    print(f"{name} unit: {'equal to one device' if equal else 'not yet one device'}")
+
+# %% [markdown]
+# <details><summary>One solution</summary>
+# <pre>
+# of_first = torch.cat([(g_hidden.T @ x).flatten(), g_hidden.sum(0)])
+# first = reduce_scatter(of_first) / 2
+# </pre>
+# The gradient of $W_1$ needs $x$ and what came back, not $W_1$ itself. A real unit gathers anyway, because the layer before it waits for the gradient of its input.
+# </details>
+#
+# You have just written FSDP. In the library, hooks do this by themselves: one before each unit's forward, one after it, one before its backward, and one when all of its gradients are there.
+
+# %% [markdown]
+# ### Eight steps
+#
+# The workshop that our perceptron comes from counts eight steps: gather, forward, free; gather again, backward, free; reduce-scatter; update. In three of them something is sent.
+#
+# **Predict.** The all-reduce of lesson 03 sent 38 numbers from each rank, and so did ZeRO-1. How many does a rank send under FSDP, if every unit is gathered both in forward and in backward?
+
+
+# %%
+def fsdp_step():
+    rows = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    everyone = Sharing(dist.group.WORLD, dist.group.WORLD)
+    ShardedModel(model, everyone, by_block, overlap=False)  # from here on a parameter is this rank's piece
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with pace([model.layer1, model.layer2], forward_s=0, backward_s=0):  # notes forward and backward in the ledger
+        F.mse_loss(model(inputs[rows]), goals[rows]).backward()
+    with comm.span("update"):
+        optimizer.step()
+
+
+run_ranks(fsdp_step, 2)
+predict("numbers that each rank sends", guess=None, answer=ledger().bytes_sent(0) / 4)
+for event in ledger().events:
+    if event.rank == 0 and event.kind != "recv":
+        print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
+
+# %% [markdown]
+# Half as much again. Read the list from above. A unit is gathered, then comes its forward; twice. Then backward begins at the end: gather, backward, reduce-scatter; twice. The update comes last, and needs nobody. Only *free* is missing, because it sends nothing.
+#
+# The weights travel twice, the gradients once, and each time a rank sends its half of 38. With $p$ ranks and $\Psi$ parameters,
+#
+# $$\text{numbers sent by each rank} = 3\,\frac{p-1}{p}\,\Psi$$
+#
+# Data parallelism and the first two stages have a 2 there. **3 instead of 2** is the price of forgetting the weights.
+
+# %% [markdown]
+# ## Do we have to wait for it?
+#
+# While the first unit computes, the network has nothing to do. So let it fetch the second unit already. This is called **prefetch**, and backward can do it in the other direction.
+#
+# We ask the emulated clock. Six units of 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. One gather, or one reduce-scatter, takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) --> over Ethernet. If each waits for the other, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) -->.
+#
+# **Predict** the step with prefetch. Think of which messages have nothing to hide behind.
+
+
+# %%
+def timed_step(overlap):
+    layers = [torch.nn.Linear(512, 512) for _ in range(6)]
+    model = torch.nn.Sequential(*layers)
+    everyone = Sharing(dist.group.WORLD, dist.group.WORLD)
+    with comm.settings(ledger=False, guard=False):
+        ShardedModel(model, everyone, overlap=overlap)
+        model(torch.ones(1, 512)).sum().backward()  # the units learn who follows whom
+    clock = EmulatedClock(inside=ETHERNET, slowdown=100)
+    with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
+        model(torch.ones(1, 512)).sum().backward()
+
+
+runs = {}
+for name, overlap in (("in turn", False), ("with prefetch", True)):
+    run_ranks(timed_step, 4, overlap)
+    runs[name] = ledger()
+predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_s, unit="ms", tolerance=0.03)
+viz.plot_units(runs, 6)
+
+# %% [markdown]
+# In the lower picture computing has hardly a gap. Look for the three places where it waits. Unit 0 has to be there before anything can begin. Unit 5 has to be fetched again, because it was freed after forward and its backward comes at once. And when the last backward is through, its gradients still have to be summed up. Three messages of 18 are seen; the others hide.
+#
+# Now look at the network while unit 2 computes forward: unit 3 is on its way. So for a moment **two** units are whole, and that is the price of prefetch.
+
+# %% [markdown]
+# ## Prove it
+#
+# A rank now computes with weights that it does not have, and forgets gradients that it has found. Is this still the same training? We put it on a small Llama, and the ladder compares four ranks with one device.
+
+# %% varies="the last digits of rounding differ between processors"
+SMALL = ModelConfig(
+    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+)
+tokenizer, tokens = load_tokens(load_text(), 512)
+text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
+
+
+def llama_alone(train):
+    return Trainer(Decoder(SMALL), train)
+
+
+def llama_sharded(train, *bugs, technique=None):
+    mesh = make_mesh(dp=dist.get_world_size())
+    return Trainer(Decoder(SMALL), train, mesh=mesh, apply=(technique or fully_shard(by_block), *bugs))
+
+
+report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
+viz.plot_ladder(report.deviations, tolerance=report.tolerance)
+
+# %% [markdown]
+# On every rung the four ranks are one device, up to the last digits. Look at the upper rungs, since here they are the hard ones. AdamW and clipping need the norm of all gradients, and no rank has them all: each adds up the squares of its pieces, and one all-reduce of a single number does the rest. Save and load puts the pieces together again, so that any other number of ranks can go on from there.
+
+# %% [markdown]
+# ## Measure: what is sent
+#
+# The perceptron had nothing but its two units. A decoder has more: embedding, last norm and output head stand beside its layers. What no unit has is the **root's** unit. It is needed at both ends, so it is gathered once and stays whole until backward is through.
+#
+# **Predict.** The small Llama has 250,432 parameters, and its root 65,600 of them. In units of $\frac{p-1}{p}\Psi$ the first two stages send 2. What does FSDP send?
+
+
+# %%
+def sent_by(technique):
+    """Bytes that rank 0 of four sends in a training step; without the norm, which sends one number."""
+
+    def one_step():
+        trainer = llama_sharded(TrainConfig(), technique=technique)
+        comm.ledger.clear()
+        trainer.compute_gradients(text.batch(0))
+        trainer.update()
+
+    run_ranks(one_step, 4)
+    return ledger().bytes_sent(0)
+
+
+once = costs.model_parameters(SMALL) * 3 / 4 * 4  # three quarters of all parameters, 4 bytes each
+reports = 3 * 8 * 3  # the trainer's own: three numbers of 8 bytes to the three others, samples, targets and losses
+techniques = {"ZeRO-1": zero(1), "ZeRO-2": zero(2), "FULL_SHARD": fully_shard(by_block)}
+found = {name: sent_by(technique) - reports for name, technique in techniques.items()}
+predict("what FSDP sends, in units of all parameters", guess=None, answer=found["FULL_SHARD"] / once)
+for name, sent in found.items():
+    formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=name, world_size=4)).sent_bytes[0]
+    print(f"{name:10}  {sent:9,} bytes, by the formula {formula:9,}: {sent / once:.2f}")
+
+# %% [markdown]
+# A little less than 3, and the difference is the root: 65,600 are 0.26 of all parameters, and these were not gathered a second time. `FULL_SHARD` is PyTorch's older name for what we do. The formula was written without the code that sends, and it agrees to the byte.
+#
+# ## Measure: what is kept
+#
+# Now back to memory. We train the small Llama on four ranks for one step, and then look at what stays: the weights and Adam's states. Gradients are gone by then. Here everything is in float32, so a weight takes 4 bytes<!-- =find_convention("fp32").weights --> and Adam 8 bytes<!-- =find_convention("fp32").optimizer -->.
+
+
+# %%
+def kept_after_a_step(technique):
+    """Bytes of weights and of Adam's states on this rank."""
+    trainer = llama_sharded(TrainConfig(optimizer="adamw"), technique=technique)
+    trainer.step(text.batch(0))
+    states = [x for state in trainer.optimizer.state.values() for x in state.values() if x.dim()]
+    return [sum(x.numel() * x.element_size() for x in kept) for kept in (trainer.model.parameters(), states)]
+
+
+whole = costs.model_parameters(SMALL)
+for name, stage, technique in (
+    ("data parallelism", 0, replicate()),
+    ("ZeRO-1", 1, zero(1)),
+    ("ZeRO-2", 2, zero(2)),
+    ("FSDP", 3, fully_shard(by_block)),
+):
+    kept = [sum(found) for found in zip(*run_ranks(kept_after_a_step, 4, technique), strict=True)]
+    formula = state_bytes(whole, find_convention("fp32"), zero_stage=stage, shards=4)
+    print(f"{name:17} weights {kept[0] / 4:9,.0f}   Adam {kept[1] / 4:9,.0f}   bytes on a rank", end="")
+    print(f"   by the formula {formula.weights:9,} and {formula.optimizer:9,}")
+
+# %% [markdown]
+# Read down the columns. With ZeRO-1 Adam's states shrink to a quarter, with FSDP the weights do so too. ZeRO-2 has the same line as ZeRO-1, because between two steps there are no gradients here; what it saves, it saves during backward.
+#
+# That is the catch in all of these numbers: they hold at the update. During forward and backward a rank also has the units that are whole just then, gradients that are not summed up yet, and activations.
+
+# %% [markdown]
+# ## In PyTorch alone
+#
+# PyTorch calls it `fully_shard`. You call it on each unit, and last on the whole model, whose unit takes the rest. [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a small decoder this way, without this course's library; start it with `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py`.
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `fully_shard(by_block)` | `fully_shard(layer)` for each layer, then `fully_shard(model)` | each parameter is cut along its first dimension, not a row |
+# | pieces of any length | DTensors with `Shard(0)` | padded to equal length on the wire |
+# | `strategy="SHARD_GRAD_OP"` | `reshard_after_forward=False` | – |
+# | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out, not cut |
+# | the ladder's norm | `clip_grad_norm_` | DTensors know that they are pieces |
+
+# %% [markdown]
+# ## Bug museum
+#
+# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
+#
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see how far each loss is from one device's, and what the ladder says of each run. Before you unfold anything, say in which line of the training you would look.
+
+# %% varies="forty steps of rounding differ between processors"
+names = sorted([*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
+exhibits = {"A": names[4], "B": names[1], "C": names[0]}  # print them after you have decided
+reading = replace(text, batch_size=16)
+
+makers = {
+    run: museum.SHARDED_BUGS[name].planted(llama_sharded) if name != "sound" else llama_sharded
+    for run, name in exhibits.items()
+}
+curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
+for run, make in makers.items():
+    curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
+viz.plot_loss_curves(curves, title="Which of these runs are sound?")
+
+# %%
+predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
+for run, make in makers.items():
+    try:
+        assert_parallel_equals(llama_alone, make, text, world_size=2, rungs=RUNGS[:5])
+        print(f"run {run}: equal on every rung")
+    except NotEqual as error:
+        what, _, way_out = str(error).split("; ", 2)
+        print(f"run {run} falls on: {error.rung}")
+        print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
+viz.plot_loss_differences(curves)
+
+# %% [markdown]
+# Both bugs need a model that nobody has whole.
+#
+# <details><summary>Run A</summary>Gradients are right, their norm is too small. Each rank took the norm of <b>its own pieces</b> for the norm of all. So the two ranks clip by different factors. It was <a href="https://github.com/areal-project/AReaL/issues/312">met in public</a>.</details>
+#
+# <details><summary>Run B</summary>The first step is right, the second is not. To spare the network, backward took the weights from a <b>copy</b> near by, and nobody renewed that copy after the update. So forward and backward belonged to two different models. It was <a href="https://github.com/deepspeedai/DeepSpeed/issues/4851">met, too</a>.</details>
+#
+# ## Back to the 64 GPUs
+#
+# Now take the 120 GB<!-- =16 * PARAMETERS / GB --> apart, in the same three steps.
+
+# %%
+viz.zero_explorer()
+
+# %% [markdown]
+# The first step removes most, because Adam is most: what was 90 GB<!-- =12 * PARAMETERS / GB --> are 1.4 GB<!-- =12 * PARAMETERS / 64 / GB --> now. It already lets the training start, and it sends nothing more. After the last step 1.9 GB<!-- =16 * PARAMETERS / 64 / GB --> are left, and what the 64 GPUs keep together is 120 GB<!-- =16 * PARAMETERS / GB -->: once, and not 64 times.
+#
+# Turn the controls. What happens to each bar if you double the ranks? Which bars never get below a certain length, and why?
+
+# %% [markdown]
+# ## When to use it
+#
+# | what hurts | take | what it costs |
+# | --- | --- | --- |
+# | Adam's states | ZeRO-1 | nothing: 2, as data parallelism |
+# | gradients too | ZeRO-2 | a reduce-scatter in every micro-batch |
+# | weights too | FSDP | 3 instead of 2, forward included, in every micro-batch |
+# | the wire between nodes is slow | FSDP inside a node, copies between: `HYBRID_SHARD` | a whole model in every node |
+# | activations | none of these | recompute, lesson 01; or tensor parallelism, lesson 05 |
+#
+# Take the first line that makes it fit. More than that only sends more.
+
+# %% [markdown]
+# And is it hidden? Take one layer of Llama 3.1 8B. Lesson 02 found that 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> of it take 8.7 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 --> through a card of 50 GB/s<!-- =50 -->, and a gather brings just that. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * H100.peak_flops_per_s()) -->. The gather just hides.
+#
+# Give each GPU half of that text, and computing takes half as long. The gather does not, because weights do not care how much text there is. Tensor parallelism was the other way round: it sends activations.
+
+# %% [markdown]
+# ## What still hurts
+#
+# So FSDP wants much text on each GPU. But the activations of that text stay where they are: FSDP cuts them nowhere. And with 64 GPUs there are 64 texts in a step at least, with 16,384 GPUs there are 16,384. At some point a batch is larger than training likes.
+#
+# Tensor parallelism has neither trouble: it cuts activations, and its ranks share one text. But it needs the fast wires of a node. So give each its own wire: tensor parallelism inside a node, FSDP between the nodes. Does the one still work on what the other has cut? Lesson 07 begins there.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Questions
+#
+# **Next:** the exercises `06_zero_and_fsdp`.
+#
+# <details><summary>1. Muon needs a whole matrix to update it. Which sentence of step one is not true then?</summary>
+# That each number is treated by itself. Whole matrices have to be dealt out.
+# </details>
+#
+# <details><summary>2. On 1000 GPUs instead of 64, what happens to the bars of ZeRO-2, and of ZeRO-3?</summary>
+# ZeRO-2 keeps all weights, on any number of GPUs. ZeRO-3 divides everything by 1000.
+# </details>
+#
+# <details><summary>3. Why does unit 5 have to be gathered twice in a row, and what would you change?</summary>
+# It is freed after forward, although backward begins with it. Keep it; in PyTorch, with <code>reshard_after_forward=False</code>.
+# </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## What is a unit? Four policies
+#
+# We made every layer a unit. Small units make many short messages, and each costs its latency. Large units make few, and much is whole at a time. OLMo names four **policies** for that choice. A policy looks at a model and says which modules belong together. What it leaves is the **root's** unit, which is whole from the beginning of forward to the end of backward.
+
+# %%
+policies = {
+    "by_block": by_block,
+    "by_block_and_size": by_block_and_size,
+    "by_block_group(2)": by_block_group(2),
+    "size_based(30_000)": size_based(30_000),
+}
+decoder = Decoder(SMALL)
+viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
+
+# %% [markdown]
+# Read the first line: four blocks, and embedding, norm and head are the root's. In this small model the two tables are smaller than a block, so `by_block_and_size` has nothing to add; with Llama's 128,256 tokens they get units of their own. `by_block_group` takes two neighbours. `size_based` asks only how many parameters a module has. In PyTorch its threshold is a hundred million; here it is 30,000, and finds what is large *within* the blocks.
+#
+# ## Four strategies
+#
+# PyTorch's first FSDP had names for what is cut. They are the steps of this lesson, and one mixture: `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
+
+# %%
+for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
+    technique = fully_shard(by_block, strategy=strategy, shards=shards)
+
+    def make(train, technique=technique):
+        return llama_sharded(train, technique=technique)
+
+    def one_step(make=make):
+        trainer = make(TrainConfig())
+        comm.ledger.clear()
+        trainer.compute_gradients(text.batch(0))
+        return sum(p.numel() for p in trainer.model.parameters())
+
+    assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
+    held = run_ranks(one_step, 4)[0]
+    print(f"{strategy:14} keeps {held:7,} weights a rank, sends {ledger().bytes_sent(0):9,} bytes; equal to one device")
+
+# %% [markdown]
+# `SHARD_GRAD_OP` keeps units whole between forward and backward. So it sends a 2, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so half of the weights stay on each rank; what is left to send between the pairs are halves of gradients. Put the neighbours into one node, and the slow wire carries little.
+#
+# ## Mixed precision
+#
+# `param_dtype=torch.bfloat16` gathers and computes in bfloat16. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still 4 bytes<!-- =4 -->.
+
+# %%
+mixed = fully_shard(by_block, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+for name, technique, sizes in (
+    ("all in float32", fully_shard(by_block), {"itemsize": 4}),
+    ("gathered in bfloat16", mixed, {"itemsize": 2, "reduce_itemsize": 4}),
+):
+    rows = sharding_rows(decoder_units(SMALL), strategy="FULL_SHARD", world_size=4, **sizes)
+    print(f"{name:21} {sent_by(technique) - reports:9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}")
+
+# %% [markdown]
+# Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter.
+#
+# ## What one text says
+#
+# A blog on ML parallelism, in its section *ZeRO-powered data parallelism*, has ZeRO-2 cut gradients and weights, and ZeRO-3 "the parameters of the optimizer". It is easy to mix up, because all three have numbers for each parameter. The order is easy to find again: begin with what sleeps longest. That is the optimizer, and the weights come last.
+
+# %% [markdown]
+# ## Further savings
+#
+# - **Offload** puts Adam's states into the memory of the CPU, or on a disk (ZeRO-Infinity).
+# - **ZeRO-R** cuts what ZeRO leaves, as activations that several ranks keep.
+# - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node for backward. Run B forgot to renew that one.
+#
+# On a GPU node and on a cluster only the back end changes. This lesson ran on neither.
+#
+# References: Rajbhandari et al. 2020, *ZeRO*; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.
