@@ -115,10 +115,7 @@ class Decoder(nn.Module):
         if config.tied:
             self.head.weight = self.embedding.weight
         for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:  # a norm's weights stay 1
-                nn.init.normal_(parameter, std=_INIT_STD)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+            init_weight(name, parameter)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)  # (B, S, H)
@@ -131,6 +128,14 @@ class Decoder(nn.Module):
         for layer in self.layers:
             x = layer(x, angles)
         return self.head(self.norm(x))
+
+
+def init_weight(name: str, weight: Tensor) -> None:
+    """Fill one of a decoder's weights for the start of training: matrices at random, biases with 0, norms with 1."""
+    if weight.dim() > 1:
+        nn.init.normal_(weight, std=_INIT_STD)
+    else:
+        nn.init.constant_(weight, 0 if name.endswith("bias") else 1)
 
 
 def _make_norm(config: ModelConfig) -> nn.Module:

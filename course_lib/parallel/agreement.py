@@ -91,7 +91,8 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _kind(tensor: Tensor) -> str:
-    return f"shape {tuple(tensor.shape)} and dtype {str(tensor.dtype).removeprefix('torch.')}"
+    kind = f"shape {tuple(tensor.shape)} and dtype {str(tensor.dtype).removeprefix('torch.')}"
+    return kind + " on meta" * tensor.is_meta
 
 
 def _first_difference(mine: dict[str, str], group: ProcessGroup) -> tuple[str, str]:

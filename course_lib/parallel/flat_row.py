@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib import comm
+from course_lib.comm.call import device_of
 from course_lib.parallel.placement import Flat
 
 
@@ -26,7 +27,8 @@ class Sharing:
 
     A `resident` row stays whole from step to step, as in ZeRO-1 and ZeRO-2: the optimizer then has parameters of its
     own, and what it changed must be gathered. `dtype` is what is computed and gathered in, `reduce_dtype` what
-    gradients are added up in; without them, the parameters' own.
+    gradients are added up in; without them, the parameters' own. With `offload` pieces lie in main memory, where the
+    optimizer then works, and a row is on the device only while it is whole.
     """
 
     shards: ProcessGroup
@@ -36,26 +38,36 @@ class Sharing:
     resident: bool = False
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
+    offload: bool = False
     algorithm: str = "ring"
 
 
 class FlatRow:
     """One row. Shapes: `whole` (N,) in the dtype of computing; `shard` (N/s,) in the parameters' own.
 
-    `pieces` are what the optimizer trains, by name: the model's own parameters, unless the row is resident.
+    `pieces` are what the optimizer trains, by name: the model's own parameters, unless the row is resident. What is on
+    meta has no numbers yet: `put` brings them, one parameter after the other.
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], sharing: Sharing) -> None:
         self.names, self.parameters, self.sharing = tuple(named), tuple(named.values()), sharing
         self.trained = self.parameters[0].requires_grad
         self.shapes, self.sizes = [p.shape for p in self.parameters], [p.numel() for p in self.parameters]
-        flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
-        self.whole = flat.to(sharing.dtype or flat.dtype)
+        first = self.parameters[0]
+        own, device = first.dtype, device_of(sharing.everyone) if first.is_meta else first.device
+        self.whole = torch.empty(sum(self.sizes), dtype=sharing.dtype or own, device=device)
         self.views = [part.view(shape) for part, shape in zip(self.whole.split(self.sizes), self.shapes, strict=True)]
         self.chunk = self._of_this_rank(self.whole)
-        self.one_memory = self.whole.dtype == flat.dtype and (sharing.resident or sharing.shards.size() == 1)
-        self.shard = self.chunk if self.one_memory else self._of_this_rank(flat).clone()
-        self.parts = self._parts()
+        home = torch.device("cpu") if sharing.offload else device
+        is_same = (self.whole.dtype, device) == (own, home)
+        self.one_memory = is_same and (sharing.resident or sharing.shards.size() == 1)
+        pinned = home != device  # else a copy to the device would wait for the processor
+        shard = (
+            self.chunk if self.one_memory else torch.empty(len(self.chunk), dtype=own, device=home, pin_memory=pinned)
+        )
+        self.shard = shard
+        self.stretches, self.parts = self._stretches()
+        self._take_over()
         self.pieces = dict(zip(self.names, self._make_pieces(), strict=True))
         self.is_whole = not sharing.resident
         self._gathering: comm.Work | None = None
@@ -69,15 +81,33 @@ class FlatRow:
     def _of_this_rank(self, row: Tensor) -> Tensor:
         return row.tensor_split(self.sharing.shards.size())[self.sharing.shards.rank()]
 
-    def _parts(self) -> list[slice]:
-        """What of a shard belongs to each parameter."""
+    def _stretches(self) -> tuple[list[slice], list[slice]]:
+        """What of each parameter lies in the shard, and where in the shard."""
         rank, size, end = self.sharing.shards.rank(), self.sharing.shards.size(), 0
         starts = [0, *accumulate(self.sizes)]
-        parts = []
+        stretches, parts = [], []
         for start, length in zip(starts, self.sizes, strict=False):
             piece = Flat(axis="", row="", start=start, total=starts[-1]).piece(length, rank, size)
+            stretches.append(piece)
             parts.append(slice(end, end := end + piece.stop - piece.start))
-        return parts
+        return stretches, parts
+
+    def _take_over(self) -> None:
+        """The numbers that there are; a parameter on meta stays the same object, but can have numbers from now on."""
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if parameter.is_meta:
+                empty = torch.empty(0, dtype=parameter.dtype, device=self.whole.device)
+                torch.utils.swap_tensors(parameter, nn.Parameter(empty, parameter.requires_grad))
+            else:
+                self.put(name, parameter.detach())
+
+    def put(self, name: str, numbers: Tensor) -> None:
+        """Take a parameter's whole numbers, and keep this rank's piece of them."""
+        number = self.names.index(name)
+        if self.one_memory:
+            self.views[number].copy_(numbers)
+        else:
+            self.shard[self.parts[number]].copy_(numbers.reshape(-1)[self.stretches[number]])
 
     def _make_pieces(self) -> list[nn.Parameter]:
         if not self.sharing.resident:
@@ -184,7 +214,7 @@ class FlatRow:
         (row, works), self._reducing = self._reducing, None
         for work in works:
             work.wait()
-        mine = self._of_this_rank(row).to(self.shard.dtype, copy=True).div_(self.sharing.everyone.size())
+        mine = self._of_this_rank(row).to(self.shard, copy=True).div_(self.sharing.everyone.size())
         for piece, part in zip(self.pieces.values(), self._pieces_of(mine), strict=True):
             piece.grad = part if piece.grad is None else piece.grad.add_(part)
 

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import comm
-from course_lib.comm.call import resolve
+from course_lib.comm.call import device_of, resolve
 from course_lib.errors import four_parts
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.placement import At
@@ -147,7 +147,8 @@ class Local:
             squares += gradient.double().square().sum()
         for axis in self.layout.sizes:
             if axis in cutting and self.size(axis) > 1:
-                squares = comm.all_reduce(squares, group=self.group(axis))
+                group = self.group(axis)
+                squares = comm.all_reduce(squares.to(device_of(group)), group=group)  # gradients may be offloaded
         return squares[0].sqrt()
 
     @contextmanager

@@ -15,9 +15,11 @@ from course_lib.parallel.buckets import BUCKET_BYTES, fill
 def broadcast_state(model: nn.Module, group: ProcessGroup | None = None, src: int = 0) -> None:
     """Give every rank the parameters, frozen ones too, and buffers of rank `src`; ranks may have been seeded apart.
 
+    What is on meta has nothing to give.
+
     Cost: one tree broadcast for about every 25 MiB.
     """
-    broadcast_tensors([*model.parameters(), *model.buffers()], group, src)
+    broadcast_tensors([x for x in (*model.parameters(), *model.buffers()) if not x.is_meta], group, src)
 
 
 def broadcast_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None, src: int) -> None:

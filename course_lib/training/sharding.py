@@ -5,6 +5,8 @@ trainer = Trainer(model, config, mesh=make_mesh(dp=4), apply=(fully_shard(by_blo
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Literal, get_args
 
@@ -17,7 +19,10 @@ from course_lib.parallel import agreement
 from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.layout import Layout
+from course_lib.parallel.local import Local
 from course_lib.parallel.mesh import groups_within
+from course_lib.parallel.meta import Init
+from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk
 from course_lib.parallel.placement import Flat
 from course_lib.parallel.sharded import ShardedModel
 from course_lib.parallel.units import label_of, rows_of, weights_of_units
@@ -58,6 +63,8 @@ def fully_shard(
     reduce_dtype: torch.dtype | None = None,
     overlap: bool = True,
     algorithm: str = "ring",
+    init: Init | None = None,
+    offload_policy: CPUOffloadPolicy | None = None,
 ) -> Technique:
     """ZeRO-3, or FSDP: the ranks along "dp" share the weights as well, and a unit is whole only while it computes.
 
@@ -65,24 +72,28 @@ def fully_shard(
     SHARD_GRAD_OP leaves it whole in between; NO_SHARD is data parallelism; with HYBRID_SHARD runs of `shards`
     neighbours share, and the runs are copies. `param_dtype` is what is computed and gathered in, `reduce_dtype` what
     gradients are added up in; pieces, which the optimizer changes, keep the model's own.
+    A model on the meta device gets its numbers from `init`, one parameter after the other, so that no rank ever holds
+    it whole. `offload_policy` says where pieces and optimizer states lie: `parallel.offload`.
 
     Cost: per micro-batch two all-gathers of a unit (SHARD_GRAD_OP: one) and a reduce-scatter; HYBRID_SHARD also an
     all-reduce of the pieces over the runs.
     Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4.
-    Raises: ValueError for another strategy, and for `shards` that do not divide the axis or have no HYBRID_SHARD.
+    Raises: ValueError for another strategy, and for `shards` that do not divide the axis or have no HYBRID_SHARD;
+        OSError, the same on all ranks, if there is no room on the disk.
     """
     check_strategy(strategy, shards)
 
     def apply(setup: Setup) -> None:
-        options = {"strategy": strategy, "shards": shards, "dtypes": (param_dtype, reduce_dtype), "overlap": overlap}
-        group = begin(setup, "fully_shard", options | {"algorithm": algorithm})
-        parts = parts_of(strategy, shards, group.size())
-        assert setup.local.mesh is not None  # `begin` has seen it
-        inside, across = groups_within(setup.local.mesh, AXIS, parts)
-        copies = across if across.size() > 1 else None
+        options: dict[str, object] = {"strategy": strategy, "shards": shards, "dtypes": (param_dtype, reduce_dtype)}
+        options |= {"overlap": overlap, "algorithm": algorithm, "offload_policy": type(offload_policy).__name__}
+        group = begin(setup, "fully_shard", options, init)
+        inside, copies = _who_shares(setup.local, parts_of(strategy, shards, group.size()))
         sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
+        sharing = replace(sharing, offload=offload_policy is not None)
         reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
-        _cut(setup, sharing, policy, reshard_after_forward=reshard, overlap=overlap)
+        _cut(setup, sharing, policy, init=init, reshard_after_forward=reshard, overlap=overlap)
+        if isinstance(offload_policy, DiskOffloadPolicy):
+            setup.shared = partial(StatesOnDisk, folder=offload_policy.folder, group=group)
 
     return apply
 
@@ -102,9 +113,9 @@ def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:
     return {"NO_SHARD": 1, "HYBRID_SHARD": shards}.get(strategy) or ranks
 
 
-def begin(setup: Setup, name: str, options: dict[str, object]) -> ProcessGroup:
+def begin(setup: Setup, name: str, options: dict[str, object], init: Init | None = None) -> ProcessGroup:
     """The ranks that share; they have the same model from here on."""
-    setup.begin(name, AXIS)
+    setup.begin(name, AXIS, init)
     if len(setup.applied) > 1:
         values, rule = f"applied after {next(iter(setup.applied))}", "here it shares whole models"
         raise ValueError(four_parts(name, values, rule, "apply replicate(), or leave the other one out"))
@@ -132,12 +143,19 @@ def write_rows(layout: Layout, model: nn.Module, policy: Policy, *, parts: int, 
                 layout.write(name, flat=flat)
 
 
-def _cut(setup: Setup, sharing: Sharing, policy: Policy, **options: bool) -> None:
+def _who_shares(local: Local, parts: int) -> tuple[ProcessGroup, ProcessGroup | None]:
+    """The ranks with the other pieces of a row, and those with a copy of this rank's, if there are any."""
+    assert local.mesh is not None  # `begin` has seen it
+    inside, across = groups_within(local.mesh, AXIS, parts)
+    return inside, across if across.size() > 1 else None
+
+
+def _cut(setup: Setup, sharing: Sharing, policy: Policy, *, init: Init | None = None, **options: bool) -> None:
     """Write the table, then cut and hook; the trainer's parameters are this rank's pieces."""
     local = setup.local
     local.layout.averaged.add(AXIS)
     write_rows(local.layout, setup.model, policy, parts=sharing.shards.size(), resident=sharing.resident)
-    sharded = ShardedModel(setup.model, sharing, policy, **options)
+    sharded = ShardedModel(setup.model, sharing, policy, init=init, **options)
     local.parameters |= sharded.pieces
     ends = setup.engine.ends
     ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import comm
+from course_lib.comm.call import device_of
 from course_lib.comm.switches import active
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
@@ -120,9 +121,9 @@ class Trainer:
         """For each of a few numbers the values of all shares of the batch."""
         if self.local.size("dp") == 1:
             return [[number] for number in numbers]
-        device = next(self.model.parameters()).device
-        mine = torch.tensor([numbers], dtype=torch.float64, device=device)
-        return comm.all_gather(mine, group=self.local.group("dp")).T.tolist()
+        group = self.local.group("dp")
+        mine = torch.tensor([numbers], dtype=torch.float64, device=device_of(group))
+        return comm.all_gather(mine, group=group).T.tolist()
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients that there are, whole, by the model's own names."""

@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -32,7 +33,17 @@ def saved_bytes(model: nn.Module, forward: Callable[[], object]) -> int:
 
 
 def allocated_bytes(work: Callable[[], object]) -> int:
-    """Bytes that `work` allocated and that still exist when it has returned; its result counts as existing.
+    """Bytes that `work` allocated and that still exist when it has returned; its result counts as existing."""
+    return sum(_given(work))
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most bytes beyond those of the beginning that existed at any moment while `work` ran."""
+    return max(accumulate(_given(work)), default=0)
+
+
+def _given(work: Callable[[], object]) -> list[int]:
+    """What was allocated one after the other; what was given back has a minus.
 
     The allocator reports each piece, whoever holds it: no list of tensors is needed. What is kept for the next
     messages to arrive in is let go of first. On a CPU.
@@ -44,9 +55,9 @@ def allocated_bytes(work: Callable[[], object]) -> int:
         result = work()
         rooms.forget(thread)
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
-    pieces = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     del result
-    return sum(pieces)  # what was given back has a minus
+    return [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
 
 
 class _Recomputed(torch.autograd.Function):
