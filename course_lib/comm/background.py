@@ -11,17 +11,23 @@ class Call:
     """Work that was handed to the thread."""
 
     def __init__(self, work: Callable[[], object]) -> None:
-        self._work = work
+        self._work: Callable[[], object] | None = work
         self._done = threading.Event()
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, on the thread; an exception is kept for who waits."""
+        """Do the work, on the thread; an exception is kept for who waits.
+
+        Its tensors are let go of first: the last call is remembered, and would keep their memory.
+        """
+        work, self._work = self._work, None
+        assert work is not None  # a call is made once
         try:
-            self._work()
+            work()
         except BaseException as error:
             self._error = error
         finally:
+            del work
             self._done.set()
 
     def wait(self) -> None:

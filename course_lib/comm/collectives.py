@@ -157,7 +157,7 @@ def reduce_scatter_(
                 chunks[port.rank].copy_(native.reduce_scatter(x.detach(), op, port.group))
         else:
             _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
-            finish(chunks[port.rank], op, port.size)
+            _ended(chunks[port.rank], op, port)
 
     return _launched(port, "reduce_scatter_", call, async_op)
 

@@ -131,6 +131,15 @@ class FlatRow:
         start, last = row.data_ptr(), row.data_ptr() + row.nbytes
         return parameter.numel() > 0 and not start <= parameter.data_ptr() < last
 
+    def held(self) -> dict[str, list[Tensor]]:
+        """The tensors that it keeps, by what they are; gradients of parameters apart."""
+        return {
+            "weights": [self.shard],
+            "gathered": [] if self.one_memory else [self.whole],
+            "reducing": [] if self._reducing is None else [self._reducing[0]],
+            "gradient pieces": [gradient for gradient in self._put_aside if gradient is not None],
+        }
+
     # --- the weights ---
 
     def gather(self, *, async_op: bool = False) -> None:
@@ -191,13 +200,7 @@ class FlatRow:
 
         Cost: a reduce-scatter of N numbers in the dtype of reducing, and an all-reduce of N/s over the copies.
         """
-        gradients = [view if p.grad is None else p.grad for p, view in zip(self.parameters, self.views, strict=True)]
-        row = torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
-        for parameter, part in zip(self.parameters, row.split(self.sizes), strict=True):
-            if parameter.grad is None:
-                part.zero_()
-            parameter.grad = None
-        row = row.to(self.sharing.reduce_dtype or row.dtype)
+        row = self._row_of_gradients()
         sharing, mine = self.sharing, self._of_this_rank(row)
         works = [
             comm.reduce_scatter_(row, algorithm=sharing.algorithm, group=sharing.shards, async_op=async_op)
@@ -206,6 +209,16 @@ class FlatRow:
             _all_reduce(mine, sharing, async_op) if sharing.copies is not None and mine.numel() else None,
         ]
         self._reducing = row, [work for work in works if work is not None]
+
+    def _row_of_gradients(self) -> Tensor:
+        """The gradients side by side; they exist no more when this returns, before anything is sent."""
+        pairs = zip(self.parameters, self.views, strict=True)
+        row = torch.cat([(view if p.grad is None else p.grad).detach().reshape(-1) for p, view in pairs])
+        for parameter, part in zip(self.parameters, row.split(self.sizes), strict=True):
+            if parameter.grad is None:
+                part.zero_()
+            parameter.grad = None
+        return row.to(self.sharing.reduce_dtype or row.dtype)
 
     def finish_reduce(self) -> None:
         """Add this rank's piece of the average to the gradients of `pieces`. The row must have been freed."""

@@ -25,6 +25,12 @@ def watch(rows: Iterable[FlatRow]) -> None:
             _row_of[parameter] = row
 
 
+def row_of(parameter: Tensor) -> FlatRow | None:
+    """The row that a model's parameter is part of, if it is sharded."""
+    found: FlatRow | None = _row_of.get(parameter)
+    return found
+
+
 def _check_step(optimizer: Optimizer, *_: Any) -> None:
     """Refuse an optimizer whose tensors are not those that get gradients, or whose states are of another shape.
 

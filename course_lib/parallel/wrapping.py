@@ -23,12 +23,12 @@ LARGE = 100_000_000  # parameters, from which `size_based` makes a unit
 
 def by_block(model: nn.Module) -> list[Names]:
     """Every block is a unit."""
-    return [(name,) for name in _blocks_of(model)]
+    return [(name,) for name in blocks_of(model)]
 
 
 def by_block_and_size(model: nn.Module) -> list[Names]:
     """Every block, and every module beside the blocks that is at least as large as one."""
-    blocks = _blocks_of(model)
+    blocks = blocks_of(model)
     least = max((_size(model.get_submodule(name)) for name in blocks), default=0)
     beside = [name for name, child in model.named_children() if not _has_blocks(name, blocks) and _size(child) >= least]
     order = [name for name, _ in model.named_modules()]
@@ -46,7 +46,7 @@ def by_block_group(size: int) -> Policy:
 
 
 def _in_groups(size: int, model: nn.Module) -> list[Names]:
-    blocks = _blocks_of(model)
+    blocks = blocks_of(model)
     return [tuple(blocks[start : start + size]) for start in range(0, len(blocks), size)]
 
 
@@ -90,7 +90,7 @@ def _named(patterns: Sequence[str], model: nn.Module) -> list[Names]:
     return [(name,) for name in names if name in chosen]
 
 
-def _blocks_of(model: nn.Module) -> list[str]:
+def blocks_of(model: nn.Module) -> list[str]:
     """The blocks of a model: what its outermost lists of modules hold; of one without lists, its children."""
     lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList | nn.ModuleDict)]
     outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
