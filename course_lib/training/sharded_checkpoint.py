@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
@@ -61,21 +62,24 @@ def save_pieces(trainer: Trainer, folder: str | Path) -> None:
     """Write weights, buffers and the optimizer's states, every number once, into a folder of their own.
 
     Cost: a file for each rank, and one with the table, which the first rank writes last.
-    Raises: ValueError for a folder that has a checkpoint; what would be left of two of them fits together nowhere.
+    Raises: ValueError for a folder that has a checkpoint: what would be left of two of them fits together nowhere.
+        OSError, on all ranks, if one of them cannot write; then there is no table, and no checkpoint.
     """
     if (Path(folder) / _TABLE).exists():
         rule, way_out = "a checkpoint in pieces is written over none", "name another folder"
         raise ValueError(four_parts("save_pieces", f"{folder} has one", rule, way_out))
     planner, everyone = _Saver(_pieces(trainer, trainer.parts())), trainer.local.everyone
     writer, content = FileSystemWriter(folder), {_OPTIONS: trainer.options}
-    with _alone_or_not():
+    with _in_one_line() as problems:
         save(content, storage_writer=writer, planner=planner, process_group=everyone, no_dist=everyone is None)
+    if problems:
+        raise OSError(f"{folder}: {problems[0]}")
 
 
 def load_pieces(trainer: Trainer, folder: str | Path) -> None:
     """Go on from what `save_pieces` wrote, at this or any other layout.
 
-    Raises: ValueError if there is nothing, or another model's.
+    Raises: ValueError if there is nothing, another model's, or a file that is damaged, on all ranks.
     """
     if not (Path(folder) / _TABLE).exists():
         rule, way_out = f"a checkpoint in pieces has a file {_TABLE}", "give the folder that was given to save_pieces"
@@ -83,17 +87,26 @@ def load_pieces(trainer: Trainer, folder: str | Path) -> None:
     reader = FileSystemReader(folder)
     parts = _room_for(trainer, reader.read_metadata())
     planner, everyone, content = _Loader(_pieces(trainer, parts)), trainer.local.everyone, {_OPTIONS: trainer.options}
-    with _alone_or_not():
+    with _in_one_line() as problems:
         load(content, storage_reader=reader, planner=planner, process_group=everyone, no_dist=everyone is None)
+    if problems:
+        rule, way_out = "a piece cannot be read", "take another checkpoint, or train anew"
+        raise ValueError(four_parts("load_pieces", f"{folder}: {problems[0]}", rule, way_out))
     trainer.take(parts, content[_OPTIONS])
 
 
 @contextmanager
-def _alone_or_not() -> Iterator[None]:
-    """One device is a layout like any other; DCP warns of it."""
+def _in_one_line() -> Iterator[list[str]]:
+    """What went wrong, and where, the same on all ranks. That one device is a layout too, DCP need not warn of."""
+    problems: list[str] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
+        try:
+            yield problems
+        except CheckpointException as error:
+            problems += [
+                f"{' '.join(str(cause).split())} on rank {rank}" for rank, (cause, _) in error.failures.items()
+            ]
 
 
 def _pieces(trainer: Trainer, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, _Pieces]:

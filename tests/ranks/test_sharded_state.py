@@ -7,6 +7,7 @@ from math import prod
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from sharded_models import MODELS, TOKENS, alone, sharded
 
@@ -100,6 +101,36 @@ def test_each_rank_writes_its_share_and_pytorch_reads_it(tmp_path):
             dcp.load({"model": (found := model.state_dict())}, checkpoint_id=tmp_path / name, no_dist=True)
         for key, x in wanted.items():
             assert torch.equal(found[key], x)
+
+
+def fail_to_write(folder):
+    """The last rank's disk is full; what the others say, and whether there is a checkpoint."""
+    trainer = sharded(ADAMW, fully_shard(), "mlp")
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 2:
+            patch.setattr(torch, "save", full)
+        with pytest.raises(OSError, match="No space left on device on rank 2") as error:
+            save_pieces(trainer, folder)
+    save_pieces(trainer, folder)
+    return str(error.value)
+
+
+def full(content, file):
+    raise OSError(28, "No space left on device")
+
+
+def load_damaged(folder):
+    with pytest.raises(ValueError, match="a piece cannot be read; take another checkpoint") as error:
+        load_pieces(sharded(ADAMW, fully_shard(), "mlp"), folder)
+    return str(error.value)
+
+
+def test_a_file_that_one_rank_cannot_write_or_read_is_one_line_of_all(tmp_path):
+    texts = run_ranks(fail_to_write, 3, tmp_path)
+    assert len(set(texts)) == 1 and "\n" not in texts[0] and (tmp_path / ".metadata").exists()
+    (tmp_path / "__1_0.distcp").write_bytes(b"")
+    texts = run_ranks(load_damaged, 3, tmp_path)
+    assert len(set(texts)) == 1 and "\n" not in texts[0]
 
 
 def test_what_is_not_there_or_another_model_s_is_refused(tmp_path):
