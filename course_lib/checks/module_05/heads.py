@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from course_lib import comm
+from course_lib.checks.kit.parts import Advice, Asked, Parts, generator, parts_exercise
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_05.parts import Advice, Asked, Parts, generator, parts_exercise
 
 NAMES = ("the query heads", "the kv heads", "the kv heads' gradient", "the norm of all kv gradients")
 HEAD = 5  # numbers of a head's gradient

@@ -6,22 +6,20 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from math import isclose
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.kit.diagnosis import Diagnosis
-from course_lib.checks.kit.gradients import Place, agree, differing, malformed
+from course_lib.checks.kit.mended import Step, first_wrong, step_beside
 from course_lib.checks.kit.probe import ProbeExercise
-from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind
-from course_lib.checks.kit.scene import in_dtype, number_or_type
+from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
-from course_lib.checks.module_05.work import import_sympy
+from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
@@ -85,15 +83,6 @@ class Given(NamedTuple):
     batches: list[Batch]
 
 
-class Step(NamedTuple):
-    """One rank's gradients and the parts of one device's that belong there, and both losses."""
-
-    got: dict[Place, Tensor | None]
-    want: dict[Place, Tensor | None]
-    loss: float | str
-    right_loss: float
-
-
 class Report(NamedTuple):
     """One rank: the diagnosis, or its steps, and whether the course's trainer added up what lies on several ranks."""
 
@@ -118,7 +107,7 @@ def hunt(
         if case.diagnosis:
             reason = answer.why_wrong(reports[0].diagnosis)
         else:
-            reason = _first_wrong(reports, possible(causes, case, levels))
+            reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
             if own_sums and not reason and any(report.course_sums for report in reports):
                 reason = _COURSE_SUMS
             if case.look and not reason:
@@ -186,51 +175,12 @@ def _build(case: Hunt, seed: int) -> nn.Module:
 
 def _attempt(answer: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank: `answer` is the class of a trainer; beside it one device trains on the same batches."""
-    case, rank = given.case, dist.get_rank()
+    case = given.case
     with in_dtype(torch.float64):
         model, config = _build(case, given.seed), TrainConfig(learning_rate=_RATE)
         alone, trainer = Trainer(copy.deepcopy(model), config), answer(model, config)
         if case.diagnosis:
             return Report(trainer.diagnosis(), [], course_sums=False)
-        found, course_sums = [], False
-        for batch in given.batches:
-            right = alone.compute_gradients(batch)
-            with patch.object(trainer.local, "partial_sums", wraps=trainer.local.partial_sums) as sums:
-                loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
-            course_sums |= sums.called
-            got = {(rank, name): _copy(p.grad) for name, p in trainer.local.parameters.items()}
-            whole = alone.gradients()
-            want: dict[Place, Tensor | None] = {
-                (rank, name): trainer.local.part(name, whole[name]).clone() for name in trainer.local.parameters
-            }
-            found.append(Step(got, want, loss, right))
-            alone.update()
-            trainer.update()
-    return Report(None, found, course_sums)
-
-
-def _copy(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.clone()
-
-
-def _first_wrong(reports: Sequence[Report], causes: Sequence[tuple[float, str]]) -> str | None:
-    for number, steps in enumerate(zip(*(report.steps for report in reports), strict=True), start=1):
-        got = {place: x for step in steps for place, x in step.got.items()}
-        want = {place: x for step in steps for place, x in step.want.items()}
-        reason = malformed(got, want, "a division by zero?")
-        if not reason and not agree(got, want):
-            reason = differing(got, want, causes, {})
-        if reason := reason or _wrong_loss(steps):
-            return f"step {number}: {reason}"
-    return None
-
-
-def _wrong_loss(steps: Sequence[Step]) -> str | None:
-    for rank, step in enumerate(steps):
-        if isinstance(step.loss, str):
-            return f"right gradients, but rank {rank} {wrong_kind(step.loss, 'the loss as a number')}"
-        if not isclose(step.loss, step.right_loss, rel_tol=1e-9):
-            return (
-                f"right gradients, but the loss on rank {rank} is {step.loss:.6g}, one device's {step.right_loss:.6g}"
-            )
-    return None
+        with patch.object(trainer.local, "partial_sums", wraps=trainer.local.partial_sums) as sums:
+            found = [step_beside(trainer, alone, batch) for batch in given.batches]
+    return Report(None, found, sums.called)

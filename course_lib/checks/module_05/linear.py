@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from course_lib import comm
+from course_lib.checks.kit.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause
-from course_lib.checks.module_05.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 
 NAMES = ("the output", "the weight's gradient", "the bias's gradient", "x's gradient")
 _Way = Callable[[Tensor], Tensor]

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from course_lib import comm
+from course_lib.checks.kit.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_05.linear import AVERAGE, MEAN_OF_ROWS, SUMMED_TWICE, WHOLE_GRADIENT, Widths
-from course_lib.checks.module_05.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 
 NAMES = (
     "the output",

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from course_lib import comm
+from course_lib.checks.kit.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_05.parts import Advice, Asked, Parts, cut, generator, parts_exercise
 from course_lib.split import split_sizes
 
 _NO_NUMBER = (

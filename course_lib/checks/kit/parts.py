@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.checks.kit.form import another, wrong_form
 from course_lib.checks.kit.gradients import differing
 from course_lib.checks.kit.probe import ProbeExercise, Slips
 from course_lib.checks.kit.runner import Trial
@@ -22,8 +23,7 @@ from course_lib.checks.kit.said import plural, wrong_kind, wrong_means
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause, possible
-from course_lib.checks.module_05.form import another, wrong_form
-from course_lib.checks.module_05.work import Work, import_sympy
+from course_lib.checks.kit.work import Work, import_sympy
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.collectives import comm_time
@@ -52,11 +52,16 @@ class _Case(Protocol):
     def look(self) -> bool: ...
 
 
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """What each rank is given and what it must return, in the order of the exercise's names.
 
-    `terms` are what a rank has of a sum before anything was added up, by name.
+    `terms` are what a rank has of a sum before anything was added up, by name. Where the answer is no function that
+    returns all of it, `drive` uses the answer and returns what it got.
     """
 
     arguments: Sequence[tuple[Any, ...]]  # by rank
@@ -65,6 +70,14 @@ class Parts:
     made: Callable[[], tuple[Any, ...]] = lambda: ()  # more arguments, made on the rank
     multiplications: int = 0  # that a rank needs in products of matrices; 0: any number
     normalised: int = 0  # rows, which a rank need not normalise all; 0: any number
+    drive: Callable[..., Any] = _called  # of the answer and its arguments
+
+
+class Noted(NamedTuple):
+    """What a drive got from an answer, and what it saw meanwhile."""
+
+    results: tuple[Any, ...]
+    notes: Mapping[str, int]
 
 
 class Report(NamedTuple):
@@ -75,6 +88,7 @@ class Report(NamedTuple):
     changed: bool  # an argument
     multiplications: int
     normalised: int  # rows
+    notes: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +115,13 @@ def parts_exercise(
     advice: Advice,
     only: Callable[[Any], Sequence[int]] | None = None,
     known_by: int | None = None,
+    also: Callable[[Any, Sequence[Report]], str | None] = lambda case, reports: None,
+    warm_up: Callable[[], None] = import_sympy,
 ) -> ProbeExercise:
     """An exercise whose answer returns `names` on each rank; `asked` are the collectives that are enough.
 
     `only` are the places of the names that a case looks at, `known_by` is that of the one that gives a slip away.
+    `also` judges what a drive noted, of right values.
     """
 
     def looked_at(case: Any) -> Sequence[int]:
@@ -117,6 +134,7 @@ def parts_exercise(
             or _first_wrong(names, looked_at(case), given, reports, causes, advice.nan(case))
             or _changed(reports)
             or (_wrong_means(given, reports, book) if asked(case) else None)
+            or also(case, reports)
             or (_too_much(case, given, reports, book, asked(case), advice) if case.look else None)
         )
         return f"{case}: {found}" if found else None
@@ -127,7 +145,7 @@ def parts_exercise(
         inputs=_drawn(draw),
         probe=_attempt,
         verdict=verdict,
-        warm_up=import_sympy,
+        warm_up=warm_up,
         levels=levels,
         hints=hints,
         slips=slips,
@@ -164,7 +182,8 @@ def _attempt(function: Callable[..., Any], given: Parts) -> Report:
         more = given.made()
         ledger.clear()
         with Work() as work:
-            result = function(*arguments, *more)
+            result = given.drive(function, *arguments, *more)
+    result, notes = result if isinstance(result, Noted) else (result, {})
     kept = list(ledger.current())
     changed = any(isinstance(x, Tensor) and not torch.equal(x, y) for x, y in zip(mine, arguments, strict=True))
     ledger.clear()
@@ -173,7 +192,7 @@ def _attempt(function: Callable[..., Any], given: Parts) -> Report:
         return Report((), type(result).__name__, changed, 0, 0)
     wanted = given.wanted[dist.get_rank()]
     found = [_tensor(x, wanted[place] if place < len(wanted) else None) for place, x in enumerate(result)]
-    return Report(tuple(found), "", changed, work.multiplications, work.normalised)
+    return Report(tuple(found), "", changed, work.multiplications, work.normalised, notes)
 
 
 def _tensor(x: Any, like: Tensor | None) -> Tensor | str:
@@ -210,7 +229,8 @@ def _first_wrong(
         name, want = names[place], [wanted[place] for wanted in given.wanted]
         results = [report.results[place] for report in reports]
         for rank, pair in enumerate(zip(results, want, strict=True)):
-            if form := another(names, place, pair[0], given.wanted[rank]) or wrong_form(*pair, len(reports), nan):
+            swapped = another(names, place, pair[0], given.wanted[rank]) if given.drive is _called else None
+            if form := swapped or wrong_form(*pair, len(reports), nan):
                 return f"{name} on rank {rank}{form}"
         got = [found for found in results if isinstance(found, Tensor)]
         if not _all_close(got, want):

@@ -1,0 +1,68 @@
+"""A trainer that the learner mended, step by step beside one device, each rank's parts against that device's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isclose
+from typing import NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.checks.kit.gradients import Place, agree, differing, malformed
+from course_lib.checks.kit.said import wrong_kind
+from course_lib.checks.kit.scene import number_or_type
+from course_lib.training.batches import Batch
+from course_lib.training.trainer import Trainer
+from course_lib.verify.causes import Causes
+
+
+class Step(NamedTuple):
+    """One rank's gradients and the parts of one device's that belong there, and both losses."""
+
+    got: dict[Place, Tensor | None]
+    want: dict[Place, Tensor | None]
+    loss: float | str
+    right_loss: float
+
+
+def step_beside(trainer: Trainer, alone: Trainer, batch: Batch) -> Step:
+    """Runs on a rank: both take a step."""
+    rank, right = dist.get_rank(), alone.compute_gradients(batch)
+    loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
+    got = {(rank, name): _copy(p.grad) for name, p in trainer.local.parameters.items()}
+    whole = alone.gradients()
+    want: dict[Place, Tensor | None] = {
+        (rank, name): trainer.local.part(name, whole[name]).clone() for name in trainer.local.parameters
+    }
+    alone.update()
+    trainer.update()
+    return Step(got, want, loss, right)
+
+
+def _copy(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.clone()
+
+
+def first_wrong(by_rank: Sequence[Sequence[Step]], causes: Causes) -> str | None:
+    """What is said of the first step that is wrong, of gradients or the loss."""
+    for number, steps in enumerate(zip(*by_rank, strict=True), start=1):
+        got = {place: x for step in steps for place, x in step.got.items()}
+        want = {place: x for step in steps for place, x in step.want.items()}
+        reason = malformed(got, want, "a division by zero?")
+        if not reason and not agree(got, want):
+            reason = differing(got, want, causes, {})
+        if reason := reason or _wrong_loss(steps):
+            return f"step {number}: {reason}"
+    return None
+
+
+def _wrong_loss(steps: Sequence[Step]) -> str | None:
+    for rank, step in enumerate(steps):
+        if isinstance(step.loss, str):
+            return f"right gradients, but rank {rank} {wrong_kind(step.loss, 'the loss as a number')}"
+        if not isclose(step.loss, step.right_loss, rel_tol=1e-9):
+            return (
+                f"right gradients, but the loss on rank {rank} is {step.loss:.6g}, one device's {step.right_loss:.6g}"
+            )
+    return None

@@ -1,0 +1,1 @@
+"""The exercises of module 06: ZeRO and FSDP."""

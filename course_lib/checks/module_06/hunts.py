@@ -1,0 +1,162 @@
+"""How 06.9 and 06.10 are judged: units that the learner mended train beside one device, step by step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.checks.kit import models
+from course_lib.checks.kit.diagnosis import Diagnosis
+from course_lib.checks.kit.mended import Step, first_wrong, step_beside
+from course_lib.checks.kit.models import Kind
+from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.scene import in_dtype
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import Cause, possible
+from course_lib.checks.module_06.small import InUnits
+from course_lib.comm.ledger import Ledger
+from course_lib.config import TrainConfig
+from course_lib.training.batches import Batch
+from course_lib.training.trainer import Trainer
+
+_RATE = 0.1
+_OF_THE_TRAINER = 2  # all-gathers of a step: rows and targets, then losses
+_BEFORE = "every step before is right: does each layer compute with the weights of this step?"
+UNITS: Mapping[Kind, int] = {"gelu": 2, "deep": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hunt:
+    """So many steps by SGD, with `rows` rows in each batch; or what the learner found."""
+
+    world_size: int
+    shards: int = 0  # 0: all ranks
+    model: Kind = "gelu"
+    rows: int = 8
+    steps: int = 3
+    micro_batches: int = 1
+    evaluates: bool = False  # before each step
+    diagnosis: bool = False
+    look: bool = False  # at the calls, and at what is whole between steps
+
+    def __str__(self) -> str:
+        if self.diagnosis:
+            return "diagnosis"
+        parts = [plural(self.world_size, "rank"), models.WORDS[self.model], plural(self.rows, "row")]
+        parts += [f"each row shared among {self.shards}"] * bool(self.shards)
+        parts += [f"{self.micro_batches} micro-batches"] * (self.micro_batches > 1)
+        parts += ["an evaluation before each step"] * self.evaluates
+        return ", ".join(parts)
+
+
+class Given(NamedTuple):
+    """The case, the seed of the model and the batches."""
+
+    case: Hunt
+    seed: int
+    batches: list[Batch]
+
+
+class Report(NamedTuple):
+    """One rank: the diagnosis, or its steps, and which layers were whole after one of them."""
+
+    diagnosis: Any
+    steps: list[Step]
+    whole: list[str]
+
+
+def hunt(
+    *,
+    key: str,
+    title: str,
+    answer: Diagnosis,
+    causes: Sequence[Cause],
+    levels: Mapping[str, Level],
+    hints: tuple[str, ...],
+    gathers: Callable[[int], int] = lambda units: 2 * units,
+) -> ProbeExercise:
+    """An exercise in which a class of units is mended; `gathers` of the number of units are enough for a step."""
+
+    def verdict(case: Hunt, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
+        if case.diagnosis:
+            reason = answer.why_wrong(reports[0].diagnosis)
+        else:
+            reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
+            if reason and not reason.startswith("step 1:"):
+                reason += f", and {_BEFORE}"
+            if case.look and not reason:
+                reason = _left_whole(reports) or _too_many(case, book, case.micro_batches * gathers(UNITS[case.model]))
+        return f"{case}: {reason}" if reason else None
+
+    return ProbeExercise(
+        key=key,
+        title=title,
+        inputs=_draw,
+        probe=_attempt,
+        verdict=verdict,
+        warm_up=_warm_up,
+        levels=levels,
+        hints=hints,
+    )
+
+
+def _left_whole(reports: Sequence[Report]) -> str | None:
+    for rank, report in enumerate(reports):
+        if report.whole:
+            return f"right gradients, but after backward {report.whole[0]} is still whole on rank {rank}"
+    return None
+
+
+def _too_many(case: Hunt, book: Ledger, target: int) -> str | None:
+    calls = len(book.of("all_gather").calls()) / case.steps - _OF_THE_TRAINER
+    if case.world_size == 1 or calls <= target:
+        return None
+    found = f"right gradients, but {calls:g} all-gathers of weights in a step, target {target}"
+    return f"{found}: the last unit need not be gathered again for backward, for nothing came in between"
+
+
+def _warm_up() -> None:
+    """Runs on a rank, outside the learner's time."""
+    import_module("course_lib.checks.module_06.small")
+    import_optimizers()
+
+
+def _draw(case: Hunt, seed: int) -> Given:
+    """The same batches on all ranks."""
+    source = torch.Generator().manual_seed(seed * 1009 + case.rows * 10 + case.world_size)
+    batches: list[Batch] = []
+    for _ in range(case.steps):
+        inputs = torch.randn(case.rows, models.IN, generator=source, dtype=torch.float64)
+        batches.append((inputs, torch.randint(models.OUT, (case.rows,), generator=source)))
+    return Given(case, 1 + 10 * seed, batches)
+
+
+def _attempt(answer: Callable[..., Any], given: Given) -> Report:
+    """Runs on a rank: `answer` is the class of units; beside it one device trains on the same batches."""
+    case = given.case
+    with in_dtype(torch.float64):
+        model = models.build(case.model, given.seed, torch.float64)
+        config = TrainConfig(learning_rate=_RATE, accumulation=case.micro_batches)
+        alone = Trainer(copy.deepcopy(model), TrainConfig(learning_rate=_RATE))
+        trainer = InUnits(answer, model, config, case.shards or None)
+        if case.diagnosis:
+            return Report(next(iter(trainer.units.values())).diagnosis(), [], [])  # type: ignore[attr-defined]
+        steps, whole = [], []
+        for batch in given.batches:
+            if case.evaluates:
+                trainer.output(batch[0])
+            steps.append(step_beside(trainer, alone, batch))
+            whole += [name for name, unit in trainer.units.items() if _is_whole(unit)]
+    return Report(None, steps, whole)
+
+
+def _is_whole(unit: Any) -> bool:
+    row = getattr(unit, "row", None)
+    return isinstance(row, Tensor) and row.untyped_storage().size() > 0

@@ -1,0 +1,635 @@
+# %% [markdown]
+# # Exercises 06: ZeRO and FSDP
+#
+# Do notebook `06_zero_and_fsdp` first.
+
+# %% [markdown]
+# ## How to work
+#
+# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("06.1", ...)`, runs what you wrote on
+# **real processes**, on 1 to 4 ranks, and compares each rank's piece with what one device computes. It tells you what it sees, and a
+# hang, a crash or an endless loop costs nothing but that check.
+#
+# Stuck? Under each check stands a line with `hint`, behind a `#`. Without the `#` it gives a small hint, and the next one each time
+# that you run the cell. The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+
+from course_lib import comm
+from course_lib.checks import check, given, hint
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %% [markdown]
+# ## 06.1
+#
+# *Write · medium · 25 minutes.* **You learn** to share out numbers fairly, wherever one tensor ends and the next begins.
+#
+# The 6-4-2 MLP has four tensors of 24, 4, 8 and 2 numbers. Two ranks should keep half of them each, but how do you halve four tensors
+# fairly? Do not halve them at all. Lay them side by side in one row, and cut the row:
+#
+# ```text
+#           layer1.weight              layer1.bias   layer2.weight   layer2.bias
+# row       0 ................... 23 | 24 .... 27  | 28 ....... 35 | 36 37
+# rank 0    0 .............. 18
+# rank 1                    19 .. 23 | 24 .... 27  | 28 ....... 35 | 36 37
+# ```
+#
+# Each rank has 19 of the 38 numbers. Rank 0 has nothing but a part of the first weight, and rank 1 has a little of everything.
+
+# %% [markdown]
+# Write it as a class, which keeps this rank's piece from one use to the next. An optimizer will train the pieces, number by number and in
+# place, and `gather()` has to bring back what it made of them.
+#
+# **Target:** pieces as `torch.tensor_split` cuts the row, and the whole tensors again. `gather()` makes one `comm.all_gather`. In
+# between a rank keeps the memory of its own piece and not that of the whole row.
+
+
+# %% nbgrader={"grade": false, "grade_id": "06-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Row:
+    def __init__(self, tensors):
+        """Keep this rank's piece of the tensors, laid side by side in one row."""
+        ### BEGIN SOLUTION
+        rank, p = dist.get_rank(), dist.get_world_size()
+        self.shapes, self.sizes = [x.shape for x in tensors], [x.numel() for x in tensors]
+        parts = torch.cat([x.flatten() for x in tensors]).tensor_split(p)
+        self.piece = parts[rank].clone()
+        self.first = sum(len(part) for part in parts[:rank])
+        ### END SOLUTION
+
+    def pieces(self):
+        """Return for each tensor what this rank's piece has of it: flat, a view of what is kept, and empty if it has nothing."""
+        ### BEGIN SOLUTION
+        ends = [end - self.first for end in accumulate(self.sizes, initial=0)]
+        ends = [min(max(end, 0), len(self.piece)) for end in ends]
+        return [self.piece[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        ### END SOLUTION
+
+    def gather(self):
+        """Return the whole tensors, each in its shape."""
+        ### BEGIN SOLUTION
+        row = comm.all_gather(self.piece, length=sum(self.sizes))
+        return [part.view(shape) for part, shape in zip(row.split(self.sizes), self.shapes, strict=True)]
+        ### END SOLUTION
+
+
+check("06.1", Row)
+# hint("06.1")
+
+# %% [markdown]
+# ## 06.2
+#
+# *Write · medium · 30 minutes.* **You learn** what PyTorch's FSDP2 does instead, and what it pays for it.
+#
+# A row is fair, but a piece of it may begin in the middle of a matrix. FSDP2 cuts each tensor by itself, by whole rows, as `torch.chunk`
+# does: 5 rows on 4 ranks are 2, 2, 1 and none. So ranks have different numbers of rows, and a fast all-gather wants the same length from
+# everybody. FSDP2 fills up with zeros until all are as long as the longest:
+#
+# ```text
+#           a, 5 rows       b, 1 row        what each rank sends
+# rank 0    a0 a1           b0              a0 a1 | b0
+# rank 1    a2 a3           -               a2 a3 | 0
+# rank 2    a4              -               a4 0  | 0
+# rank 3    -               -               0  0  | 0
+# ```
+
+# %% [markdown]
+# After the all-gather every rank has all these lines, one after the other. Now read them in the other direction: the parts of `a` stand
+# in the first column, with zeros at its end.
+#
+# **Target:** this rank's rows of each tensor, without zeros; the buffer that it sends, with them; and the whole tensors again. `gather()`
+# makes one `comm.all_gather`, of which every rank gives equally much.
+
+
+# %% nbgrader={"grade": false, "grade_id": "06-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Padded:
+    def __init__(self, tensors):
+        """Keep this rank's rows of each tensor. Every tensor has at least one dim."""
+        ### BEGIN SOLUTION
+        rank, p = dist.get_rank(), dist.get_world_size()
+        self.shapes = [x.shape for x in tensors]
+        parts = [x.chunk(p) for x in tensors]
+        self.rows = [part[rank].clone() if rank < len(part) else part[0][:0] for part in parts]
+        self.lengths = [part[0].numel() for part in parts]
+        ### END SOLUTION
+
+    def pieces(self):
+        """Return this rank's rows of each tensor, without zeros behind them; shape (0, ...) where there are none."""
+        ### BEGIN SOLUTION
+        return self.rows
+        ### END SOLUTION
+
+    def buffer(self):
+        """Return what this rank sends: flat, its rows of all tensors, each with zeros behind it up to the longest rank's."""
+        ### BEGIN SOLUTION
+        sizes = zip(self.rows, self.lengths, strict=True)
+        return torch.cat([torch.cat([x.flatten(), x.new_zeros(length - x.numel())]) for x, length in sizes])
+        ### END SOLUTION
+
+    def gather(self):
+        """Return the whole tensors, each in its shape."""
+        ### BEGIN SOLUTION
+        lines = comm.all_gather(self.buffer()).view(dist.get_world_size(), -1)
+        columns = [column.flatten() for column in lines.split(self.lengths, 1)]
+        return [x[: shape.numel()].view(shape) for x, shape in zip(columns, self.shapes, strict=True)]
+        ### END SOLUTION
+
+
+check("06.2", Padded)
+# hint("06.2")
+
+# %% [markdown]
+# ## 06.3
+#
+# *Write · medium · 30 minutes.* **You learn** that a rank can train a piece of a model without ever seeing the rest of its gradient.
+#
+# Under DDP all ranks make the same update of all weights, and each keeps Adam's two moments for every one of them. That is the same work
+# and the same memory p times over. In **ZeRO-1** each rank updates its piece alone:
+#
+# ```text
+# whole gradient ──► reduce-scatter ──► my piece of the average ──► Adam ──► my piece ──► all-gather ──► whole weights
+# ```
+#
+# One thing needs care. Gradients are clipped: if the norm of the whole average is above `max_norm`, all of it is multiplied by
+# `max_norm / norm`. But no rank has the whole average.
+
+# %% [markdown]
+# In this exercise the weights are one flat row already, cut as in 06.1.
+#
+# **Target:** the weights of one device after all steps, on every rank. The optimizer gets this rank's piece and nothing else. Each step
+# makes one reduce-scatter, one all-reduce of a single number, and one all-gather.
+
+
+# %% nbgrader={"grade": false, "grade_id": "06-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def zero_1(weights, gradients, make_optimizer, max_norm):
+    """Return two things: the whole weights after all steps, and the norm of the last step's average, before clipping.
+
+    weights: (N), the same on all ranks. gradients: a list, for each step this rank's (N). make_optimizer([parameter]) makes an AdamW
+    of parameters.
+    """
+    ### BEGIN SOLUTION
+    rank, p = dist.get_rank(), dist.get_world_size()
+    piece = torch.nn.Parameter(weights.tensor_split(p)[rank].clone())
+    optimizer = make_optimizer([piece])
+    for gradient in gradients:
+        piece.grad = comm.reduce_scatter(gradient) / p
+        norm = comm.all_reduce(piece.grad.square().sum().reshape(1)).sqrt().item()
+        if norm > max_norm:
+            piece.grad *= max_norm / norm
+        optimizer.step()
+        whole = comm.all_gather(piece.detach(), length=len(weights))
+    return whole, norm
+    ### END SOLUTION
+
+
+check("06.3", zero_1)
+# hint("06.3")
+
+# %% [markdown]
+# ## 06.4
+#
+# *Predict · easy · 20 minutes.* **You learn** to compute the most famous table of this subject, and what it does not promise.
+#
+# Training with Adam in mixed precision keeps three things for each parameter: a bf16 weight (2 bytes), a bf16 gradient (2 bytes), and what
+# only the optimizer reads, an fp32 weight and two fp32 moments (12 bytes). Each stage of ZeRO shares out one more of them among the GPUs.
+
+# %% nbgrader={"grade": false, "grade_id": "06-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+P, N, Q, n, budget = given("06.4", GRADE_SEED)
+print(f"the paper's model: P = {P:,} parameters on N = {N} GPUs")
+print(f"a Llama: Q = {Q:,} parameters on n = {n} GPUs of {budget} GB")
+
+# %% [markdown]
+# | name | number to give, for one GPU, in GB of 10⁹ bytes |
+# | --- | --- |
+# | `ddp_gb` | what the paper's model keeps from step to step with DDP |
+# | `zero_1_gb`, `zero_2_gb`, `zero_3_gb` | the same with each stage |
+# | `llama_1_gb`, `llama_2_gb`, `llama_3_gb` | what the Llama keeps with each stage if gradients are fp32, of 4 bytes |
+# | `stage` | the first stage (0 is DDP) with which the Llama fits on its n GPUs, with bf16 gradients, if nothing else needed room |
+# | `floor_gb` | what the Llama's GPU still keeps with ZeRO-2 if n grows without end |
+
+# %% nbgrader={"grade": false, "grade_id": "06-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+ddp_gb = 16 * P / 1e9
+zero_1_gb = (4 + 12 / N) * P / 1e9
+zero_2_gb = (2 + 14 / N) * P / 1e9
+zero_3_gb = 16 / N * P / 1e9
+llama_1_gb = (6 + 12 / n) * Q / 1e9
+llama_2_gb = (2 + 16 / n) * Q / 1e9
+llama_3_gb = 18 / n * Q / 1e9
+stage = next(i for i, each in enumerate((16, 4 + 12 / n, 2 + 14 / n, 16 / n)) if each * Q / 1e9 <= budget)
+floor_gb = 2 * Q / 1e9
+### END SOLUTION
+memory = ...
+check("06.4", memory, seed=GRADE_SEED)
+# hint("06.4")
+
+# %% [markdown]
+# ## 06.5
+#
+# *Write · medium · 30 minutes.* **You learn** how a layer computes with a weight that nobody owns.
+#
+# ZeRO-3 shares out the weights as well, and a product needs all of its matrix. So the ranks gather it, multiply, and let it go again. In
+# backward it is needed once more, and gathered once more:
+#
+# ```text
+# forward      piece ──► gather ──► y = x Wᵀ ──► forget W
+# backward     piece ──► gather ──► gradients of x and W ──► forget W, reduce-scatter W's gradient
+# ```
+#
+# The place to write that is a `torch.autograd.Function`: what its `forward` does not save is gone when it returns. Each rank has rows of
+# its own in `x`, as in data parallelism.
+
+# %% [markdown]
+# **Target:** this rank's output and the gradient of its `x`; and as the gradient of the piece, this rank's piece of the weight's gradient,
+# *averaged* over the ranks. Two all-gathers and one reduce-scatter. Between forward and backward no rank keeps the whole weight.
+
+
+# %% nbgrader={"grade": false, "grade_id": "06-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, piece, shape):
+        """Return x @ weight.T. piece: flat, this rank's of the flattened weight, cut as in 06.1. shape: the weight's, (out, in)."""
+        ### BEGIN SOLUTION
+        ctx.save_for_backward(x, piece)
+        ctx.shape = shape
+        return x @ comm.all_gather(piece, length=shape[0] * shape[1]).view(shape).T
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Return the gradients of x and of the piece, and None for shape. gradient: (rows, out), the output's."""
+        ### BEGIN SOLUTION
+        x, piece = ctx.saved_tensors
+        weight = comm.all_gather(piece, length=ctx.shape[0] * ctx.shape[1]).view(ctx.shape)
+        mine = comm.reduce_scatter((gradient.T @ x).flatten()) / dist.get_world_size()
+        return gradient @ weight, mine, None
+        ### END SOLUTION
+
+
+check("06.5", Gathered)
+# hint("06.5")
+
+# %% [markdown]
+# ## 06.6
+#
+# *Write · medium · 25 minutes.* **You learn** when a gradient may go, and why ZeRO-2 cannot wait until backward is through.
+#
+# ZeRO-2 shares out the gradients. But backward makes them whole, one after the other, from the last layer to the first. If you wait until
+# it is through, all of them lie side by side in memory, and nothing has been saved. So each of them has to go as soon as it comes:
+#
+# ```text
+# backward     layer2.bias comes ──► reduce-scatter, keep a piece, drop the whole
+#              layer2.weight comes ──► reduce-scatter, keep a piece, drop the whole
+#              ...
+# ```
+#
+# `p.register_post_accumulate_grad_hook(f)` calls `f(p)` in every backward, as soon as `p.grad` is complete.
+
+# %% [markdown]
+# A step has several micro-batches, each with a backward of its own. Their losses are divided by their number already, so gradients only
+# add up. Between the ranks they are averaged.
+#
+# **Target:** in `.grad` of each piece, this rank's piece of the average, added up over the micro-batches. One `comm.reduce_scatter` for
+# each parameter in each backward, and never two whole gradients at the same time.
+
+
+# %% nbgrader={"grade": false, "grade_id": "06-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def reduce_when_it_comes(parameters, pieces):
+    """Register what reduces each parameter's gradient into `.grad` of its piece. The check runs the backwards.
+
+    parameters: a list, whole on every rank. pieces: for each of them this rank's piece of the flattened parameter, cut as in 06.1.
+    """
+    ### BEGIN SOLUTION
+    piece_of = dict(zip(parameters, pieces, strict=True))
+
+    def came(p):
+        piece = piece_of[p]
+        mine = comm.reduce_scatter(p.grad.flatten()) / dist.get_world_size()
+        piece.grad = mine if piece.grad is None else piece.grad + mine
+        p.grad = None
+
+    for p in parameters:
+        p.register_post_accumulate_grad_hook(came)
+    ### END SOLUTION
+
+
+check("06.6", reduce_when_it_comes)
+# hint("06.6")
+
+# %% [markdown]
+# ## 06.7
+#
+# *Predict · medium · 25 minutes.* **You learn** what each strategy sends, and which of them pays for every micro-batch.
+#
+# A Llama is cut into units: each of its `L` blocks is one, and what is left over is the *root's*: embedding, last norm and head. Weights
+# and gradients travel in bf16, two bytes each, in rings. The root is whole from the beginning of forward to the end of backward.
+
+# %% nbgrader={"grade": false, "grade_id": "06-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+L, block, root, p, s, m = given("06.7", GRADE_SEED)
+print(f"L = {L} blocks of {block:,} numbers, and {root:,} in the root")
+print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two rows")
+
+# %% [markdown]
+# `FULL_SHARD` shares each unit among all p GPUs, gathers a block for forward and again for backward. `HYBRID_SHARD` does so among the s
+# GPUs of a node, and the nodes are copies of each other. Only the last two rows have more than one micro-batch.
+#
+# | name | number to give, for one step |
+# | --- | --- |
+# | `ddp_sends` | bytes that each GPU sends with DDP |
+# | `zero_2_sends` | the same with ZeRO-2 |
+# | `zero_2_calls` | reduce-scatters and all-gathers of ZeRO-2 together, one for each unit |
+# | `full_gathers`, `full_scatters` | all-gathers and reduce-scatters of FULL_SHARD |
+# | `full_sends` | bytes that each GPU sends with FULL_SHARD |
+# | `hybrid_inside` | bytes that each GPU sends inside its node with HYBRID_SHARD |
+# | `hybrid_across` | bytes that it sends to other nodes |
+# | `ddp_accumulated` | bytes that each GPU sends with DDP and m micro-batches, all but the last one under `no_sync()` |
+# | `full_accumulated` | the same with FULL_SHARD, which reduces in every micro-batch |
+
+# %% nbgrader={"grade": false, "grade_id": "06-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+ddp_sends = 2 * (p - 1) / p * 2 * (L * block + root)
+zero_2_sends = ddp_sends
+zero_2_calls = 2 * (L + 1)
+full_gathers = 2 * L + 1
+full_scatters = L + 1
+full_sends = (p - 1) / p * 2 * (3 * L * block + 2 * root)
+hybrid_inside = (s - 1) / s * 2 * (3 * L * block + 2 * root)
+hybrid_across = 2 * (p / s - 1) / (p / s) * 2 * (L * block + root) / s
+ddp_accumulated = ddp_sends
+full_accumulated = m * full_sends
+### END SOLUTION
+step = ...
+check("06.7", step, seed=GRADE_SEED)
+# hint("06.7")
+
+# %% [markdown]
+# ## 06.8
+#
+# *Predict · medium · 25 minutes.* **You learn** to find the worst instant of a step, and to choose units that fit.
+#
+# Between steps a rank has pieces, and the table of 06.4 tells their size. During a step some units are whole, and that is what runs out of
+# memory. Here you count these. The blocks of a small model have different sizes, and forward goes through them in this order. Its root is
+# frozen, so it has no gradients, and it is whole from the beginning of forward to the end of backward.
+
+# %% nbgrader={"grade": false, "grade_id": "06-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+sizes, root, L, block, outer, budget = given("06.8", GRADE_SEED)
+print(f"small model: blocks of {', '.join(map(str, sizes))} numbers, root of {root}")
+print(
+    f"Llama: L = {L} blocks of {block:,} numbers, root of {outer:,}; {budget} GB of 10⁹ bytes for whole weights in bf16"
+)
+
+# %% [markdown]
+# *Prefetch* means that while one block computes, the next one in order is gathered already. A block is freed as soon as it has computed,
+# and a block's gradients are reduced, and gone, before the next block's backward begins.
+#
+# | name | number to give |
+# | --- | --- |
+# | `alone` | small model: most numbers of whole weights at one instant of forward, FULL_SHARD without prefetch |
+# | `ahead` | the same with prefetch |
+# | `kept` | the same with SHARD_GRAD_OP, which does not free a block after its forward |
+# | `with_gradients` | backward, FULL_SHARD without prefetch: most numbers of whole weights and whole gradients together |
+# | `group_ahead` | Llama: most blocks in a unit so that forward with prefetch fits. All units have equally many blocks |
+# | `group_alone` | the same without prefetch |
+# | `gathers` | all-gathers of a step, forward and backward, with `group_ahead` blocks in a unit |
+
+# %% nbgrader={"grade": false, "grade_id": "06-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+alone = root + max(sizes)
+ahead = root + max(one + other for one, other in zip(sizes, sizes[1:], strict=False))
+kept = root + sum(sizes)
+with_gradients = root + 2 * max(sizes)
+group_ahead = max(k for k in range(1, L + 1) if L % k == 0 and outer + 2 * k * block <= budget * 1e9 / 2)
+group_alone = max(k for k in range(1, L + 1) if L % k == 0 and outer + k * block <= budget * 1e9 / 2)
+gathers = 2 * L // group_ahead + 1
+### END SOLUTION
+worst = ...
+check("06.8", worst, seed=GRADE_SEED)
+# hint("06.8")
+
+# %% [markdown]
+# ## 06.9
+#
+# *Find the bug · medium · 25 minutes.* **You learn** to follow a number through two groups of ranks.
+#
+# You have written all parts of an FSDP by now. Here they are together, in one class. A `Unit` is a layer whose weights are a piece between
+# its uses. It is made for HYBRID_SHARD: the ranks in `inside` share the row, and those in `across` have the same piece of it.
+# `resize_(0)` gives the row's memory back while everything that looks into it stays in place, so that the row can be filled again.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
+class Unit:
+    is_last = False  # of the model's layers
+
+    def __init__(self, layer, inside, across):
+        self.inside, self.across = inside, across
+        self.whole = list(layer.parameters())
+        self.row = torch.cat([p.detach().flatten() for p in self.whole])
+        self.piece = torch.nn.Parameter(self.row.tensor_split(inside.size())[inside.rank()].clone())
+        parts = self.row.split([p.numel() for p in self.whole])
+        for p, part in zip(self.whole, parts, strict=True):
+            p.data = part.view_as(p)
+            p.register_post_accumulate_grad_hook(self.gradient_came)
+        layer.register_forward_pre_hook(lambda *_: self.gather())
+        layer.register_forward_hook(self.after_forward)
+        self.free()
+
+    def gather(self):
+        self.row.untyped_storage().resize_(self.row.nbytes)
+        self.row.copy_(comm.all_gather(self.piece.detach(), length=len(self.row), group=self.inside))
+
+    def free(self):
+        self.row.untyped_storage().resize_(0)
+
+    def after_forward(self, layer, inputs, output):
+        self.free()
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.gather())
+
+    def gradient_came(self, p):
+        if any(q.grad is None for q in self.whole):
+            return
+        row = torch.cat([q.grad.flatten() for q in self.whole])
+        for q in self.whole:
+            q.grad = None
+        self.free()
+        mine = self.average(row)
+        self.piece.grad = mine if self.piece.grad is None else self.piece.grad + mine
+
+    def average(self, row):
+        mine = comm.reduce_scatter(row, op=dist.ReduceOp.AVG, group=self.inside)
+        comm.all_reduce_(mine, group=self.across)
+        return mine / dist.get_world_size()
+
+
+# %% [markdown]
+# `InUnits` makes each layer of a model a unit and trains it. Train with AdamW on 4 ranks, 2 of which share each row, and on one device:
+
+
+# %%
+from course_lib.checks.module_06.small import InUnits
+from course_lib.config import TrainConfig
+from course_lib.models.mlp import MLP
+from course_lib.ranks import run_ranks
+from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+
+
+def task(number):
+    inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(number))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def losses(unit, shards, optimizer="adamw", learning_rate=0.02):
+    torch.manual_seed(0)
+    model, config = MLP(gelu=True), TrainConfig(optimizer=optimizer, learning_rate=learning_rate)
+    trainer = Trainer(model, config) if unit is None else InUnits(unit, model, config, shards)
+    return [trainer.step(task(number)) for number in range(60)]
+
+
+one_device, on_ranks = losses(None, 1), run_ranks(losses, 4, Unit, 2)[0]
+for at in (1, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at - 1]:.3f}   in units {on_ranks[at - 1]:.3f}")
+
+# %% [markdown]
+# The same curve, to three digits. Climb the ladder nevertheless, with `climb(Unit)`. It takes the number of ranks that share a row as
+# well: `climb(Unit, shards=4)`, or 1.
+
+
+# %%
+def climb(unit, shards=2, rungs=RUNGS, steps=3):
+    def one(config):
+        return Trainer(MLP(gelu=True), config)
+
+    def several(config):
+        return InUnits(unit, MLP(gelu=True), config, shards)
+
+    try:
+        print(assert_parallel_equals(one, several, task, world_size=4, rungs=rungs, steps=steps))
+    except NotEqual as error:
+        print(error)
+
+
+# %% [markdown]
+# Write down what it finds, and mend the one method that is wrong. Try your repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
+#
+# **Target:** the gradients of one device, on any number of ranks, however many of them share a row.
+
+
+# %% nbgrader={"grade": false, "grade_id": "06-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Unit):
+    def diagnosis(self):
+        """Return two things for 4 ranks, 2 of which share a row: the first rung that fails, and the ratio there."""
+        ### BEGIN SOLUTION
+        return "gradients", 0.5
+        ### END SOLUTION
+
+    def average(self, row):
+        """Return this rank's piece of the average over all ranks. row: flat, the unit's whole gradient on this rank."""
+        ### BEGIN SOLUTION
+        mine = comm.reduce_scatter(row, group=self.inside)
+        comm.all_reduce_(mine, group=self.across)
+        return mine / dist.get_world_size()
+        ### END SOLUTION
+
+
+check("06.9", Repaired)
+# hint("06.9")
+
+# %% [markdown]
+# ## 06.10
+#
+# *Find the bug · hard · 30 minutes.* **You learn** to save a gather where it is safe, and to see where it is not.
+#
+# The last layer of a model is the first one that backward needs. To free it after forward, and to gather it again at once, is a waste.
+# [torchtitan](https://github.com/pytorch/torchtitan), PyTorch's own training code, leaves its last block whole for that reason. `Saving`
+# wants to do the same. Here all ranks share every row, so there are no copies:
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-saving", "locked": true, "schema_version": 3, "solution": false, "task": false}
+class Saving(Unit):
+    def gather(self):
+        if self.row.untyped_storage().size() == 0:
+            super().gather()
+
+    def free(self):
+        if not self.is_last:
+            super().free()
+
+    def average(self, row):
+        return comm.reduce_scatter(row, op=dist.ReduceOp.AVG, group=self.inside)
+
+
+# %%
+one_device, on_ranks = losses(None, 4), run_ranks(losses, 4, Saving, 4)[0]
+for at in (1, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at - 1]:.3f}   saving {on_ranks[at - 1]:.3f}")
+
+# %% [markdown]
+# Both learn, and the ranks learn more slowly. Would a larger learning rate do? Ask the ladder first: `climb(Saving, 4)`. Then climb the
+# first four rungs alone, with one step and with two: `climb(Saving, 4, rungs=RUNGS[:4], steps=1)`. And `gathers_of(Saving)` returns how
+# many all-gathers of weights each of three steps makes:
+
+
+# %%
+from course_lib.comm import ledger
+
+OF_THE_TRAINER = 2  # all-gathers of a step that are about rows and losses
+
+
+def gathers_of(unit):
+    def count():
+        trainer, found = InUnits(unit, MLP(gelu=True), TrainConfig(learning_rate=0.1)), []
+        for number in range(3):
+            ledger.clear()
+            trainer.step(task(number))
+            calls = {event.call for event in ledger.current() if event.operation == "all_gather"}
+            found.append(len(calls) - OF_THE_TRAINER)
+        return found
+
+    return run_ranks(count, 4)[0]
+
+
+# %% [markdown]
+# Write down what you found, and mend it. Write the two methods below again, or take them out and write others.
+#
+# **Target:** the gradients of one device in every step. With U units a micro-batch makes 2 U − 1 all-gathers of weights, and after backward
+# every unit is a piece again.
+
+
+# %% nbgrader={"grade": false, "grade_id": "06-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Saved(Saving):
+    def diagnosis(self):
+        """Return two things: the first rung that fails, and how many updates the last layer's weights lack in the third step."""
+        ### BEGIN SOLUTION
+        return "parameters", 2
+        ### END SOLUTION
+
+    def after_forward(self, layer, inputs, output):
+        """Runs after the layer's forward. output: the layer's, whose gradient comes when its backward begins, if it has one."""
+        ### BEGIN SOLUTION
+        if not (self.is_last and output.requires_grad):
+            self.free()
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.gather())
+        ### END SOLUTION
+
+    def free(self):
+        """Make the unit a piece again."""
+        ### BEGIN SOLUTION
+        Unit.free(self)
+        ### END SOLUTION
+
+
+check("06.10", Saved)
+# hint("06.10")
+
+# %% [markdown]
+# ## Where this leads
+#
+# Row, piece, gather, reduce-scatter, and care for when each of them happens: that is all of FSDP, and `Unit` is one in fifty lines. It
+# shares out what every rank had alike. A sequence that is too long for one device is still whole on some rank, and there the next module
+# begins.
