@@ -378,9 +378,8 @@ check("06.7", step, seed=GRADE_SEED)
 # %% nbgrader={"grade": false, "grade_id": "06-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 sizes, root, L, block, outer, budget = given("06.8", GRADE_SEED)
 print(f"small model: blocks of {', '.join(map(str, sizes))} numbers, root of {root}")
-print(
-    f"Llama: L = {L} blocks of {block:,} numbers, root of {outer:,}; {budget} GB of 10⁹ bytes for whole weights in bf16"
-)
+print(f"Llama: L = {L} blocks of {block:,} numbers, root of {outer:,}")
+print(f"{budget} GB of 10⁹ bytes for whole weights in bf16")
 
 # %% [markdown]
 # *Prefetch* means that while one block computes, the next one in order is gathered already. A block is freed as soon as it has computed,

@@ -162,14 +162,14 @@ _WHEN_IT_COMES = parts_exercise(
         ),
         "when": Level(
             points=1,
-            cases=(Backward(world_size=2, memory=True, look=True),),
-            praise="no two whole gradients ever lie side by side",
+            cases=(Backward(world_size=2, memory=True), Backward(world_size=2, micro_batches=2, look=True)),
+            praise="no two whole gradients ever lie side by side, and each is sent once in each backward",
         ),
         "edges": Level(
             points=1,
             cases=(
                 Backward(world_size=3, micro_batches=2, memory=True, look=True),
-                Backward(world_size=4, rows=1, memory=True, look=True),
+                Backward(world_size=4, rows=1, look=True),
                 Backward(world_size=1, micro_batches=2, memory=True),
             ),
             praise="right where a rank has no number of a tensor, and on one rank",

@@ -18,7 +18,7 @@ from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause
 
-NAMES = ("the weights", "the norm of the last gradient")
+NAMES = ("the weights", "the last norm before clipping")
 # Gradients are so large that 1e-6 more in a norm, as PyTorch adds it, is less than rounding; so is Adam's own eps.
 _ADAMW = {"lr": 0.25, "eps": 1e5, "weight_decay": 0.01}
 _LARGE = 1e7
@@ -199,7 +199,7 @@ _ZERO_1 = parts_exercise(
         ),
         "clipping": Level(
             points=1,
-            cases=(Training(world_size=4, clip=2.0), Training(world_size=2, clip=1.0)),
+            cases=(Training(world_size=4, clip=1.0), Training(world_size=2, clip=2.0)),
             praise="one number from each rank is enough for the norm of all",
         ),
         "memory": Level(
