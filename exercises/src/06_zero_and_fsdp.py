@@ -194,8 +194,8 @@ check("06.3", zero_1)
 #
 # *Predict · easy · 20 minutes.* **You learn** to compute the most famous table of this subject, and what it does not promise.
 #
-# Training with Adam in mixed precision keeps three things for each parameter: a bf16 weight (2 bytes), a bf16 gradient (2 bytes), and what
-# only the optimizer reads, an fp32 weight and two fp32 moments (12 bytes). Each stage of ZeRO shares out one more of them among the GPUs.
+# Training with Adam in mixed precision keeps three things for each parameter: a bf16 weight of two bytes, a bf16 gradient of two
+# bytes, and what only the optimizer reads: an fp32 weight and two fp32 moments, twelve bytes in all. Each stage of ZeRO shares out one more of them among the GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "06-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 P, N, Q, n, budget = given("06.4", GRADE_SEED)
@@ -207,7 +207,7 @@ print(f"a Llama: Q = {Q:,} parameters on n = {n} GPUs of {budget} GB")
 # | --- | --- |
 # | `ddp_gb` | what the paper's model keeps from step to step with DDP |
 # | `zero_1_gb`, `zero_2_gb`, `zero_3_gb` | the same with each stage |
-# | `llama_1_gb`, `llama_2_gb`, `llama_3_gb` | what the Llama keeps with each stage if gradients are fp32, of 4 bytes |
+# | `llama_1_gb`, `llama_2_gb`, `llama_3_gb` | what the Llama keeps with each stage if gradients are fp32, of four bytes |
 # | `stage` | the first stage (0 is DDP) with which the Llama fits on its n GPUs, with bf16 gradients, if nothing else needed room |
 # | `floor_gb` | what the Llama's GPU still keeps with ZeRO-2 if n grows without end |
 

@@ -11,6 +11,8 @@ _UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
 _WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
 _LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
 _COLLECTIVE = re.compile(r"waits? in \w+ #\d+")
+_NO_MEMORY = "out of bounds for storage of size 0"
+_FREED = "; memory that was given back is read: a unit was freed too early, or not gathered again"
 _NO_HISTORY = "; backward starts at a tensor without history: was it detached? Only what is sent needs none"
 
 
@@ -61,6 +63,8 @@ def _partner_that_returned(text: str) -> str | None:
 def _advice_on_error(text: str, row: tuple[int, ...]) -> str:
     if "does not require grad and does not have a grad_fn" in text:
         return _NO_HISTORY
+    if _NO_MEMORY in text:
+        return _FREED
     lengths = _LENGTHS.search(text)
     if lengths and lengths[1] == lengths[3] and lengths[2] != lengths[4]:
         return f"; this check computes in {lengths[2]}: name no dtype, or take that of a tensor which you were given"

@@ -100,6 +100,7 @@ class Advice:
     traffic: str | Callable[[Any, Counter[str]], str] = ""  # of the case, and how often each collective was called
     work: str = ""
     norm: str = ""
+    noted: Callable[[Any, Sequence[Report]], str | None] = lambda case, reports: None  # by a drive, of right values
 
 
 def parts_exercise(
@@ -115,13 +116,11 @@ def parts_exercise(
     advice: Advice,
     only: Callable[[Any], Sequence[int]] | None = None,
     known_by: int | None = None,
-    also: Callable[[Any, Sequence[Report]], str | None] = lambda case, reports: None,
     warm_up: Callable[[], None] = import_sympy,
 ) -> ProbeExercise:
     """An exercise whose answer returns `names` on each rank; `asked` are the collectives that are enough.
 
     `only` are the places of the names that a case looks at, `known_by` is that of the one that gives a slip away.
-    `also` judges what a drive noted, of right values.
     """
 
     def looked_at(case: Any) -> Sequence[int]:
@@ -132,10 +131,7 @@ def parts_exercise(
         found = (
             _wrong_number(names, reports)
             or _first_wrong(names, looked_at(case), given, reports, causes, advice.nan(case))
-            or _changed(reports)
-            or (_wrong_means(given, reports, book) if asked(case) else None)
-            or also(case, reports)
-            or (_too_much(case, given, reports, book, asked(case), advice) if case.look else None)
+            or _besides_values(case, given, reports, book, asked(case), advice)
         )
         return f"{case}: {found}" if found else None
 
@@ -264,6 +260,18 @@ def _put_together(got: Sequence[Tensor], want: Sequence[Tensor]) -> str:
 
 def _causes(advice: Advice, case: _Case, levels: Mapping[str, Level], name: str) -> list[tuple[float, str]]:
     return list(possible(advice.causes.get(name, ()), case, levels))
+
+
+def _besides_values(
+    case: Any, given: Parts, reports: Sequence[Report], book: Ledger, asked: Sequence[Asked], advice: Advice
+) -> str | None:
+    """What is wrong where the values are right."""
+    return (
+        _changed(reports)
+        or (_wrong_means(given, reports, book) if asked else None)
+        or advice.noted(case, reports)
+        or (_too_much(case, given, reports, book, asked, advice) if case.look else None)
+    )
 
 
 def _changed(reports: Sequence[Report]) -> str | None:

@@ -146,8 +146,8 @@ _ONLY_WHILE = parts_exercise(
             NAMES[2]: (_SUM, _TWICE),
         },
         traffic=_traffic,
+        noted=_kept_whole,
     ),
-    also=_kept_whole,
     levels={
         "values": Level(
             points=2,

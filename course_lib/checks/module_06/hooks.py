@@ -146,8 +146,7 @@ _WHEN_IT_COMES = parts_exercise(
         "an earlier micro-batch counts once more in each later one: backward adds to .grad, so what has been reduced "
         "must be dropped": partial(_hooks, drops=False),
     },
-    advice=Advice(causes=dict.fromkeys(NAMES, (_SUM, _TWICE, _MICRO)), traffic=_traffic),
-    also=_left_whole,
+    advice=Advice(causes=dict.fromkeys(NAMES, (_SUM, _TWICE, _MICRO)), traffic=_traffic, noted=_left_whole),
     levels={
         "values": Level(
             points=2,

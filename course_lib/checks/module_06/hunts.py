@@ -29,7 +29,7 @@ from course_lib.training.trainer import Trainer
 _RATE = 0.1
 _OF_THE_TRAINER = 2  # all-gathers of a step: rows and targets, then losses
 _BEFORE = "every step before is right: does each layer compute with the weights of this step?"
-UNITS: Mapping[Kind, int] = {"gelu": 2, "deep": 4}
+_UNITS: Mapping[Kind, int] = {"gelu": 2, "deep": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def hunt(
             if reason and not reason.startswith("step 1:"):
                 reason += f", and {_BEFORE}"
             if case.look and not reason:
-                reason = _left_whole(reports) or _too_many(case, book, case.micro_batches * gathers(UNITS[case.model]))
+                reason = _left_whole(reports) or _too_many(case, book, case.micro_batches * gathers(_UNITS[case.model]))
         return f"{case}: {reason}" if reason else None
 
     return ProbeExercise(

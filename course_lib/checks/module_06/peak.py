@@ -14,7 +14,7 @@ from course_lib.units import GB
 BF16 = 2
 
 
-class Wholes(NamedTuple):
+class _Wholes(NamedTuple):
     """Numbers of a small model's blocks and of its root; a Llama's blocks, block and root, and GB for what is whole."""
 
     blocks: tuple[int, ...]
@@ -41,14 +41,14 @@ class Wholes(NamedTuple):
         return max(n for n in range(1, self.L + 1) if self.L % n == 0 and units * n * self.block <= room)
 
 
-def wholes(seed: int) -> Wholes:
+def _wholes(seed: int) -> _Wholes:
     """Other sizes for another seed; the largest block never stands beside the second largest."""
     draw, one = random.Random(seed), load_model("llama3_1_8b")
     block, outer = (sum(w.parameters for w in found(one)) for found in (layer_weights, outer_weights))
     unit = 1 if seed == 0 else draw.choice((3, 7, 10))
     sizes = tuple(unit * n for n in (40, 50, 20, 90, 10, 60, 80))
     budget = 6.0 if seed == 0 else draw.choice((5.8, 10.0, 10.5))
-    return Wholes(sizes, 35 * unit, one.n_layers, block, outer, budget)
+    return _Wholes(sizes, 35 * unit, one.n_layers, block, outer, budget)
 
 
 _WITHOUT_ROOT = "the root is whole too, from the beginning of forward to the end of backward"
@@ -56,7 +56,7 @@ _WITHOUT_ROOT = "the root is whole too, from the beginning of forward to the end
 _WORST = NumberExercise(
     key="06.8",
     title="the worst instant",
-    given=wholes,
+    given=_wholes,
     levels={
         "forward": Group(2, (
             Ask("alone", "numbers", lambda g: g.root + max(g.blocks), {

@@ -207,8 +207,7 @@ _ONE_ROW = parts_exercise(
             partial(_Row, copies=True)
         ),
     },
-    advice=Advice(traffic="one all-gather of the whole row puts all tensors together"),
-    also=_kept_whole,
+    advice=Advice(traffic="one all-gather of the whole row puts all tensors together", noted=_kept_whole),
     levels={
         "pieces": Level(
             points=2,

@@ -19,7 +19,7 @@ from course_lib.training.batches import Batch
 from course_lib.training.setup import Setup
 from course_lib.training.trainer import Trainer
 
-AXIS = "dp"
+_AXIS = "dp"
 
 
 class Unit(Protocol):
@@ -44,36 +44,36 @@ class InUnits(Trainer):
 
     def __init__(self, make_unit: MakesUnits, model: nn.Module, config: TrainConfig, shards: int | None = None) -> None:
         self.make_unit, self.shards, self.units = make_unit, shards or dist.get_world_size(), dict[str, Unit]()
-        self.parts: dict[str, Mapping[str, slice]] = {}
+        self.slices: dict[str, Mapping[str, slice]] = {}
         super().__init__(model, config, mesh=make_mesh(dp=dist.get_world_size()), apply=(self._cut,))
 
     def _cut(self, setup: Setup) -> None:
         """The technique: units, the table of where everything lies, and pieces for the optimizer."""
-        setup.begin("fully_shard", AXIS)
+        setup.begin("fully_shard", _AXIS)
         broadcast_state(setup.model)
         local, pieces = setup.local, dict[str, nn.Parameter]()
         assert local.mesh is not None
-        inside, across = groups_within(local.mesh, AXIS, self.shards)
+        inside, across = groups_within(local.mesh, _AXIS, self.shards)
         for name, layer in setup.model.named_modules():
             named = {f"{name}.{own}": p for own, p in layer.named_parameters(recurse=False)}
             if named:
                 shapes, flats = {own: p.shape for own, p in named.items()}, self._flats(name, named)
                 self.units[name] = unit = self.make_unit(layer, inside, across)
-                self.parts[name] = parts = self._parts(flats, shapes)
+                self.slices[name] = parts = self._parts(flats, shapes)
                 for own, part in parts.items():
                     pieces[own] = nn.Parameter(self._shaped(unit.piece.detach()[part], shapes[own]))
                     if self.shards > 1:
                         local.layout.write(own, flat=flats[own])
         for name, unit in self.units.items():
             unit.is_last = name == list(self.units)[-1]
-        local.layout.averaged.add(AXIS)
+        local.layout.averaged.add(_AXIS)
         local.parameters = {name: pieces[name] for name in local.parameters}
 
     def _flats(self, unit: str, named: Mapping[str, nn.Parameter]) -> dict[str, Flat]:
         starts = [0, *accumulate(p.numel() for p in named.values())]
         parts = self.shards if self.shards < dist.get_world_size() else None
         return {
-            name: Flat(axis=AXIS, row=unit, start=start, total=starts[-1], parts=parts)
+            name: Flat(axis=_AXIS, row=unit, start=start, total=starts[-1], parts=parts)
             for name, start in zip(named, starts, strict=False)
         }
 
@@ -96,7 +96,7 @@ class InUnits(Trainer):
         shapes = self.shapes()
         for name, unit in self.units.items():
             gradient, unit.piece.grad = unit.piece.grad, None
-            for own, part in self.parts[name].items():
+            for own, part in self.slices[name].items():
                 mine = None if gradient is None else self._shaped(gradient[part], shapes[own])
                 self.local.parameters[own].grad = mine
         return loss

@@ -187,8 +187,7 @@ _ZERO_1 = parts_exercise(
         "nothing was clipped": partial(_zero, clipped=False),
         "only the last step was taken": partial(_zero, only_last=True),
     },
-    advice=Advice(causes={NAMES[1]: (_SUMMED, _TWICE)}, traffic=_traffic),
-    also=_held_too_much,
+    advice=Advice(causes={NAMES[1]: (_SUMMED, _TWICE)}, traffic=_traffic, noted=_held_too_much),
     warm_up=import_optimizers,
     levels={
         "weights": Level(
