@@ -195,7 +195,8 @@ check("06.3", zero_1)
 # *Predict · easy · 20 minutes.* **You learn** to compute the most famous table of this subject, and what it does not promise.
 #
 # Training with Adam in mixed precision keeps three things for each parameter: a bf16 weight of two bytes, a bf16 gradient of two
-# bytes, and what only the optimizer reads: an fp32 weight and two fp32 moments, twelve bytes in all. Each stage of ZeRO shares out one more of them among the GPUs.
+# bytes, and what only the optimizer reads: an fp32 weight and two fp32 moments, twelve bytes in all. Each stage of ZeRO shares out one
+# more of them among the GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "06-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 P, N, Q, n, budget = given("06.4", GRADE_SEED)
