@@ -42,6 +42,7 @@ def of_each_algorithm():
     found["hierarchical"] = three_times(lambda: comm.all_reduce_(x, algorithm="hierarchical", node_size=RANKS))
     for name in ("naive", "ring"):
         found[f"{name} reduce_scatter"] = three_times(lambda name=name: comm.reduce_scatter(x, algorithm=name))
+        found[f"{name} reduce_scatter_"] = three_times(lambda name=name: comm.reduce_scatter_(x, algorithm=name))
     return found
 
 
