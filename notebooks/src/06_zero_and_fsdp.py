@@ -36,6 +36,7 @@ from course_lib.training.text import load_text
 from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
+from course_lib.verify.memory_track import track_step
 
 # %%
 PARAMETERS, GPUS = 7_500_000_000, 64
@@ -144,7 +145,7 @@ predict("numbers that each rank sends", guess=None, answer=ledger().bytes_sent(0
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
-# Not one number more! Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce, with the optimizer's step moved into its middle; what the second half carries is no longer gradients, but new weights.
+# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce, with the optimizer's step moved into its middle, and what the second half carries is no longer gradients, but new weights. So not one number more is sent!
 #
 # Lesson 02 said of that middle that one day, when memory is short, we would stop there on purpose. That day is today.
 
@@ -168,7 +169,7 @@ viz.plot_kept(2)
 def four_micro_batches(stage):
     config = TrainConfig(accumulation=4)
     trainer = Trainer(MLP(), config, mesh=make_mesh(dp=2), apply=(zero(stage),))
-    trainer.compute_gradients((inputs, goals.argmax(1)))
+    trainer.compute_gradients((inputs, goals.argmax(1)))  # the trainer's loss wants classes
 
 
 made = {}
@@ -179,12 +180,12 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# Eight for ZeRO-2. Whole gradients are what it has no room for, so it cannot wait: each micro-batch has to be summed up at once, and only pieces add up. For the first time in this lesson memory is paid for with messages. If micro-batches are many and whole gradients fit, ZeRO-1 is the better choice.
+# Whole gradients are what ZeRO-2 has no room for. So when the backward of the first micro-batch is over, rank 0 may have its own pieces of the sum and nothing else. Each micro-batch has to be summed up at once: two calls, four times. For the first time in this lesson memory is paid for with messages. If micro-batches are many and whole gradients fit, ZeRO-1 is the better choice.
 
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still grey: 38 weights on both ranks. Between the steps 19 would do. But this line is different from the others, because forward and backward really need all weights.
+# One line is still grey: 38 weights on both ranks. At the update 19 would do. But this line is different from the others, because forward and backward really need all weights.
 #
 # All of them, but not all **at the same time**. Forward is in one layer at any moment. So let each rank keep its 19. When forward comes to a layer, gather that layer, compute, and forget what you gathered. Backward comes to it once more: gather it again.
 #
@@ -245,7 +246,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # The gradient of $W_1$ needs $x$ and what came back, not $W_1$ itself. A real unit gathers anyway, because the layer before it waits for the gradient of its input.
 # </details>
 #
-# You have just written FSDP. In the library, hooks do this by themselves: one before each unit's forward, one after it, one before its backward, and one when all of its gradients are there.
+# With these two lines you have written FSDP. In the library nobody has to write it out for each model: hooks gather before a unit's forward, forget after it, gather again before its backward, and reduce when all of its gradients are there.
 
 # %% [markdown]
 # ### Eight steps
@@ -274,9 +275,9 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# Half as much again. Read the list from above. A unit is gathered, then comes its forward; twice. Then backward begins at the end: gather, backward, reduce-scatter; twice. The update comes last, and needs nobody. Only *free* is missing, because it sends nothing.
+# Read the list from above. A unit is gathered, then comes its forward; twice. Then backward begins at the end: gather, backward, reduce-scatter; twice. The update comes last, and needs nobody. Only *free* is missing, because it sends nothing.
 #
-# The weights travel twice, the gradients once, and each time a rank sends its half of 38. With $p$ ranks and $\Psi$ parameters,
+# The weights travel twice, the gradients once, and each time a rank sends its half of 38. That makes half as much again as before. With $p$ ranks and $\Psi$ parameters,
 #
 # $$\text{numbers sent by each rank} = 3\,\frac{p-1}{p}\,\Psi$$
 #
@@ -287,7 +288,7 @@ for event in ledger().events:
 #
 # While the first unit computes, the network has nothing to do. So let it fetch the second unit already. This is called **prefetch**, and backward can do it in the other direction.
 #
-# We ask the emulated clock. Six units of 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. One gather, or one reduce-scatter, takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) --> over Ethernet. If each waits for the other, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) -->.
+# We ask the emulated clock. Six units of 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. One gather, or one reduce-scatter, takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) --> over Ethernet. If all wait for each other, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) -->.
 #
 # **Predict** the step with prefetch. Think of which messages have nothing to hide behind.
 
@@ -313,7 +314,7 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture computing has hardly a gap. Look for the three places where it waits. Unit 0 has to be there before anything can begin. Unit 5 has to be fetched again, because it was freed after forward and its backward comes at once. And when the last backward is through, its gradients still have to be summed up. Three messages of 18 are seen; the others hide.
+# In the lower picture computing has hardly a gap. Look for the three places where it waits. Unit 0 has to be there before anything can begin. Unit 5 has to be fetched again, because it was freed after forward and its backward comes at once. And when the last backward is through, its gradients still have to be summed up. So of 18 messages only three are seen, 3 × 0.34; the others hide.
 #
 # Now look at the network while unit 2 computes forward: unit 3 is on its way. So for a moment **two** units are whole, and that is the price of prefetch.
 
@@ -334,9 +335,9 @@ def llama_alone(train):
     return Trainer(Decoder(SMALL), train)
 
 
-def llama_sharded(train, *bugs, technique=None):
+def llama_sharded(train, *bugs, technique=None, config=SMALL):
     mesh = make_mesh(dp=dist.get_world_size())
-    return Trainer(Decoder(SMALL), train, mesh=mesh, apply=(technique or fully_shard(by_block), *bugs))
+    return Trainer(Decoder(config), train, mesh=mesh, apply=(technique or fully_shard(by_block), *bugs))
 
 
 report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
@@ -369,7 +370,7 @@ def sent_by(technique):
 
 once = costs.model_parameters(SMALL) * 3 / 4 * 4  # three quarters of all parameters, 4 bytes each
 reports = 3 * 8 * 3  # the trainer's own: three numbers of 8 bytes to the three others, samples, targets and losses
-techniques = {"ZeRO-1": zero(1), "ZeRO-2": zero(2), "FULL_SHARD": fully_shard(by_block)}
+techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FULL_SHARD": fully_shard(by_block)}
 found = {name: sent_by(technique) - reports for name, technique in techniques.items()}
 predict("what FSDP sends, in units of all parameters", guess=None, answer=found["FULL_SHARD"] / once)
 for name, sent in found.items():
@@ -377,38 +378,31 @@ for name, sent in found.items():
     print(f"{name:10}  {sent:9,} bytes, by the formula {formula:9,}: {sent / once:.2f}")
 
 # %% [markdown]
-# A little less than 3, and the difference is the root: 65,600 are 0.26 of all parameters, and these were not gathered a second time. `FULL_SHARD` is PyTorch's older name for what we do. The formula was written without the code that sends, and it agrees to the byte.
+# The root makes the difference: 65,600 are 0.26 of all parameters, and these are not gathered a second time. So 0.26 of a 3 are saved, and in a large model, whose root is a small part, less. `FULL_SHARD` is PyTorch's older name for what we do. The formula was written without the code that sends, and it agrees to the byte.
 #
-# ## Measure: what is kept
+# ## Measure: what is in memory
 #
-# Now back to memory. We train the small Llama on four ranks for one step, and then look at what stays: the weights and Adam's states. Gradients are gone by then. Here everything is in float32, so a weight takes 4 bytes<!-- =find_convention("fp32").weights --> and Adam 8 bytes<!-- =find_convention("fp32").optimizer -->.
+# And what did we do it for? Four ranks train a small Llama of eight blocks, and we look at rank 0 from block to block: forward, backward, update.
+
+# %% varies="what PyTorch allocates while it computes differs between processors"
+DEEP = replace(SMALL, n_layers=8)
 
 
-# %%
-def kept_after_a_step(technique):
-    """Bytes of weights and of Adam's states on this rank."""
-    trainer = llama_sharded(TrainConfig(optimizer="adamw"), technique=technique)
-    trainer.step(text.batch(0))
-    states = [x for state in trainer.optimizer.state.values() for x in state.values() if x.dim()]
-    return [sum(x.numel() * x.element_size() for x in kept) for kept in (trainer.model.parameters(), states)]
+def in_memory(technique):
+    trainer = llama_sharded(TrainConfig(optimizer="adamw"), technique=technique, config=DEEP)
+    trainer.step(text.batch(0))  # in the first step Adam's states come into being
+    return track_step(trainer, text.batch(1))
 
 
-whole = costs.model_parameters(SMALL)
-for name, stage, technique in (
-    ("data parallelism", 0, replicate()),
-    ("ZeRO-1", 1, zero(1)),
-    ("ZeRO-2", 2, zero(2)),
-    ("FSDP", 3, fully_shard(by_block)),
-):
-    kept = [sum(found) for found in zip(*run_ranks(kept_after_a_step, 4, technique), strict=True)]
-    formula = state_bytes(whole, find_convention("fp32"), zero_stage=stage, shards=4)
-    print(f"{name:17} weights {kept[0] / 4:9,.0f}   Adam {kept[1] / 4:9,.0f}   bytes on a rank", end="")
-    print(f"   by the formula {formula.weights:9,} and {formula.optimizer:9,}")
+steps = {name: run_ranks(in_memory, 4, technique, timeout=55)[0] for name, technique in techniques.items()}
+viz.plot_memory_strips(steps)
 
 # %% [markdown]
-# Read down the columns. With ZeRO-1 Adam's states shrink to a quarter, with FSDP the weights do so too. ZeRO-2 has the same line as ZeRO-1, because between two steps there are no gradients here; what it saves, it saves during backward.
+# Each strip is one step. Look at its two ends first: that is what lasts. From DDP to ZeRO-1 the yellow shrinks to a quarter, and under FSDP the violet does so too.
 #
-# That is the catch in all of these numbers: they hold at the update. During forward and backward a rank also has the units that are whole just then, gradients that are not summed up yet, and activations.
+# Now look at the middle. Activations grow in forward and shrink in backward, the same in all strips: nothing here makes them smaller. In ZeRO-1 the red piles up until backward is through; ZeRO-2 gives most of it away on the way. The dark boxes under FSDP are what is whole just then: the root, and two blocks.
+#
+# So the 1.9 GB<!-- =16 * PARAMETERS / 64 / GB --> are not the peak. On top come a unit or two, and activations.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -417,11 +411,12 @@ for name, stage, technique in (
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `fully_shard(by_block)` | `fully_shard(layer)` for each layer, then `fully_shard(model)` | each parameter is cut along its first dimension, not a row |
+# | `fully_shard(by_block)` | `fully_shard(layer)` for each layer, then `fully_shard(model)` | each parameter is cut along its first dimension |
 # | pieces of any length | DTensors with `Shard(0)` | padded to equal length on the wire |
-# | `strategy="SHARD_GRAD_OP"` | `reshard_after_forward=False` | – |
-# | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out, not cut |
-# | the ladder's norm | `clip_grad_norm_` | DTensors know that they are pieces |
+# | units reduce in every micro-batch | `set_requires_gradient_sync(False)` until the last | whole gradients stay meanwhile |
+# | `trainer.clip()` | `clip_grad_norm_` | DTensors know that they are pieces |
+# | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
+# | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
 
 # %% [markdown]
 # ## Bug museum
@@ -457,11 +452,11 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# Both bugs need a model that nobody has whole.
+# Run C leaves one device slowly, as rounding does. A and B are far away by step 3. Both bugs need a model that nobody has whole.
 #
-# <details><summary>Run A</summary>Gradients are right, their norm is too small. Each rank took the norm of <b>its own pieces</b> for the norm of all. So the two ranks clip by different factors. It was <a href="https://github.com/areal-project/AReaL/issues/312">met in public</a>.</details>
+# <details><summary>Run A</summary>Each rank took the norm of <b>its own pieces</b> for the norm of all, and clipped by it. It was <a href="https://github.com/areal-project/AReaL/issues/312">met in public</a>.</details>
 #
-# <details><summary>Run B</summary>The first step is right, the second is not. To spare the network, backward took the weights from a <b>copy</b> near by, and nobody renewed that copy after the update. So forward and backward belonged to two different models. It was <a href="https://github.com/deepspeedai/DeepSpeed/issues/4851">met, too</a>.</details>
+# <details><summary>Run B</summary>To spare the network, backward took the weights from a <b>copy</b> near by, and nobody renewed it after the update. So forward and backward belonged to two different models. It was <a href="https://github.com/deepspeedai/DeepSpeed/issues/4851">met, too</a>.</details>
 #
 # ## Back to the 64 GPUs
 #
@@ -489,7 +484,7 @@ viz.zero_explorer()
 # Take the first line that makes it fit. More than that only sends more.
 
 # %% [markdown]
-# And is it hidden? Take one layer of Llama 3.1 8B. Lesson 02 found that 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> of it take 8.7 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 --> through a card of 50 GB/s<!-- =50 -->, and a gather brings just that. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * H100.peak_flops_per_s()) -->. The gather just hides.
+# And is it hidden? Take one layer of Llama 3.1 8B. Lesson 02 found that 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> of it take 8.7 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 --> through a card of 50 GB/s<!-- =50 -->, and a gather brings nearly that. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * H100.peak_flops_per_s()) -->. The gather just hides.
 #
 # Give each GPU half of that text, and computing takes half as long. The gather does not, because weights do not care how much text there is. Tensor parallelism was the other way round: it sends activations.
 
@@ -540,7 +535,7 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# Read the first line: four blocks, and embedding, norm and head are the root's. In this small model the two tables are smaller than a block, so `by_block_and_size` has nothing to add; with Llama's 128,256 tokens they get units of their own. `by_block_group` takes two neighbours. `size_based` asks only how many parameters a module has. In PyTorch its threshold is a hundred million; here it is 30,000, and finds what is large *within* the blocks.
+# Read the first line: four blocks, and embedding, norm and head are the root's. In this small model the two tables are smaller than a block, so `by_block_and_size` has nothing to add; with the 128,256 tokens of Llama 3.1 8B they get units of their own. `by_block_group` takes two neighbours. `size_based` asks only how many parameters a module has. In PyTorch its threshold is a hundred million; here it is 30,000, and finds what is large *within* the blocks.
 #
 # ## Four strategies
 #

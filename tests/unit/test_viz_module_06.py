@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +14,7 @@ from course_lib.costs import state_bytes
 from course_lib.costs.model.conventions import find_convention
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.wrapping import by_block, by_block_group, by_name, size_based
-from course_lib.viz import plot_kept, plot_states, plot_units, plot_wrapping, zero_explorer
+from course_lib.viz import plot_kept, plot_memory_strips, plot_states, plot_units, plot_wrapping, zero_explorer
 from course_lib.viz.style import SOFT, rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
@@ -46,7 +47,20 @@ def wrapped(**policies):
     return plot_wrapping(model, {name: policy(model) for name, policy in policies.items()})
 
 
+def strip(blocks, **more):
+    """A step in which only activations grow and shrink."""
+    passes = [
+        *(f"forward layers.{n}" for n in range(blocks)),
+        *(f"backward layers.{n}" for n in reversed(range(blocks))),
+    ]
+    names = ["start", *passes, "end"]
+    kept = {"weights": 4096, "gathered": 0, "gradients": 0, "reducing": 0, "gradient_pieces": 0, "optimizer": 8192}
+    return [SimpleNamespace(name=name, activations=1024 * n, **kept | more) for n, name in enumerate(names)]
+
+
 FIGURES = {
+    "strips": lambda: plot_memory_strips({"DDP": strip(4), "ZeRO-1": strip(4, optimizer=2048, gathered=99)}),
+    "strips-many": lambda: plot_memory_strips({f"way {n}": strip(9, gradients=10**n) for n in range(5)}),
     **{f"kept-{stage}": lambda stage=stage: plot_kept(stage) for stage in range(4)},
     "states": lambda: plot_states(states(), memory_bytes=80e9),
     "states-one": lambda: plot_states({"each GPU": states()["ZeRO-0"]}, subtitle="one"),
@@ -129,7 +143,17 @@ def test_units_within_blocks_are_taken_out_of_them():
     assert f"the largest has {max(block - ffn, ffn, whole - block):,} parameters" in words
 
 
+def test_a_strip_adds_up_all_that_belongs_to_gradients():
+    words = plot_memory_strips({"run": strip(1, gradients=1024, reducing=512, gradient_pieces=512)}).description
+    assert "start: weights 4 KiB, optimizer 8 KiB, gradients 2 KiB" in words
+    assert "run: at most 17 KiB, at end" in words and "activations 2 KiB" in words
+
+
 def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="^plot_memory_strips: 0 steps of no instants; "):
+        plot_memory_strips({})
+    with pytest.raises(ValueError, match="^plot_memory_strips: 2 steps of 4, 6 instants; "):
+        plot_memory_strips({"one": strip(1), "two": strip(2)})
     with pytest.raises(ValueError, match="^plot_kept: stage=4; ZeRO has the stages 1 to 3; choose 0"):
         plot_kept(4)
     with pytest.raises(ValueError, match="^plot_states: 0 rows; "):

@@ -1,0 +1,146 @@
+"""Memory as a strip over one training step: what a rank has at each instant, a strip for each strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from matplotlib.axes import Axes
+
+from course_lib.errors import four_parts
+from course_lib.units import format_bytes
+from course_lib.viz import marks, style
+from course_lib.viz.badges import Kind
+from course_lib.viz.keys import Entry, draw_key
+from course_lib.viz.memory_parts import MEMORY_PARTS
+from course_lib.viz.picture import Picture
+
+_TALL, _PITCH, _LEFT, _RIGHT = 0.92, 1.2, style.MARGIN + 1.5, 1.6  # inches: a strip, to the next, names, the peak
+_MOST, _MOST_INSTANTS = 5, 20
+_PARTS = ("weights", "optimizer", "gathered", "gradients", "activations")  # from the foot up
+
+
+class Bytes(Protocol):
+    """What a rank has at an instant, as `verify.track_step` measures it and `costs.step_memory` counts it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def weights(self) -> int: ...
+    @property
+    def gathered(self) -> int: ...
+    @property
+    def gradients(self) -> int: ...
+    @property
+    def reducing(self) -> int: ...
+    @property
+    def gradient_pieces(self) -> int: ...
+    @property
+    def optimizer(self) -> int: ...
+    @property
+    def activations(self) -> int: ...
+
+
+class _Column(NamedTuple):
+    """One instant: its name, and bytes of each part; all that belongs to gradients is one part."""
+
+    name: str
+    weights: int
+    optimizer: int
+    gathered: int
+    gradients: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(self[1:])
+
+
+@style.course_style()
+def plot_memory_strips(
+    steps: Mapping[str, Sequence[Bytes]],
+    *,
+    kind: Kind = "measured",
+    title: str = "What a rank has in memory during one step",
+    subtitle: str = "",
+) -> Picture:
+    """For each strategy a column for every instant, all on one scale, and what the tallest one has.
+
+    All steps have the same instants: "forward" and "backward" of blocks are named by the block's number.
+    Raises: ValueError for no steps or more than 5, different instants, or more than 20.
+    """
+    strips = {name: [_column(instant) for instant in instants] for name, instants in steps.items()}
+    instants = _instants(strips)
+    top = style.HEADER + 0.5
+    figure, page = style.new_page(top + len(strips) * _PITCH + 0.5, title, subtitle)
+    draw_key(page, [Entry(MEMORY_PARTS[part][0], [MEMORY_PARTS[part][1]]) for part in _PARTS], style.MARGIN)
+    wide = (style.PAGE_WIDTH - _LEFT - _RIGHT) / len(instants)
+    most = max(column.total for columns in strips.values() for column in columns)
+    for number, (name, columns) in enumerate(strips.items()):
+        foot = top + number * _PITCH + _TALL
+        marks.label(page, style.MARGIN, foot - _TALL / 2, name, bold=True, align="left", size=style.SMALL_SIZE)
+        page.plot([_LEFT, style.PAGE_WIDTH - _RIGHT], [foot, foot], color=style.FAINT, linewidth=1.0)
+        for place, column in enumerate(columns):
+            _draw_column(page, _LEFT + place * wide, foot, wide, column, _TALL / most)
+        tallest = max(columns, key=lambda column: column.total)
+        x, words = style.PAGE_WIDTH - _RIGHT + 0.14, f"≤ {_short(tallest.total)}"
+        marks.label(page, x, foot - _TALL / 2, words, align="left", size=style.SMALL_SIZE)
+    _name_instants(page, top + len(strips) * _PITCH - 0.08, wide, instants)
+    return Picture(figure, title=title, description=_in_words(strips, subtitle), kinds=[kind])
+
+
+def _column(at: Bytes) -> _Column:
+    gradients = at.gradients + at.reducing + at.gradient_pieces
+    return _Column(at.name, at.weights, at.optimizer, at.gathered, gradients, at.activations)
+
+
+def _instants(strips: Mapping[str, Sequence[_Column]]) -> list[str]:
+    """The names that all steps have."""
+    names = [[column.name for column in columns] for columns in strips.values()]
+    if not 1 <= len(names) <= _MOST or not 1 <= len(names[0]) <= _MOST_INSTANTS or any(n != names[0] for n in names):
+        values = f"{len(names)} steps of {', '.join(str(len(n)) for n in names) or 'no'} instants"
+        rule = f"this picture holds 1 to {_MOST} steps of the same instants, {_MOST_INSTANTS} at most"
+        raise ValueError(four_parts("plot_memory_strips", values, rule, "track the same model, with fewer blocks"))
+    return names[0]
+
+
+def _draw_column(page: Axes, x: float, foot: float, wide: float, column: _Column, scale: float) -> None:
+    y = foot
+    for part in _PARTS:
+        tall = getattr(column, part) * scale
+        y -= tall
+        if tall > 0:
+            marks.box(page, x + 0.02, y, wide - 0.04, tall, fill=MEMORY_PARTS[part][1], corner=0)
+
+
+def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -> None:
+    """Under the columns: a block's number, and once over all numbers of a pass its name."""
+    for place, name in enumerate(instants):
+        words = name.rpartition(".")[2] if "." in name else ""
+        marks.label(page, _LEFT + (place + 0.5) * wide, y, words, size=style.SMALL_SIZE, colour=style.SOFT)
+    for kind in ("forward", "backward"):
+        places = [place for place, name in enumerate(instants) if name.startswith(kind)]
+        if places:
+            middle = _LEFT + (sum(places) / len(places) + 0.5) * wide
+            marks.label(page, middle, y + 0.27, f"{kind} of block", size=style.SMALL_SIZE, colour=style.SOFT)
+
+
+def _short(nbytes: int) -> str:
+    """Three digits, as of 3.82 MiB."""
+    number, _, unit = format_bytes(nbytes).partition(" ")
+    return f"{float(number.replace(',', '')):.3g} {unit}"
+
+
+def _in_words(strips: Mapping[str, Sequence[_Column]], subtitle: str) -> str:
+    lines = [subtitle] if subtitle else []
+    for name, columns in strips.items():
+        tallest = max(columns, key=lambda column: column.total)
+        lines.append(f"  {name}: at most {format_bytes(tallest.total)}, at {tallest.name}")
+        for column in columns:
+            parts = ", ".join(
+                f"{MEMORY_PARTS[part][0]} {format_bytes(getattr(column, part))}"
+                for part in _PARTS
+                if getattr(column, part)
+            )
+            lines.append(f"    {column.name}: {parts}")
+    return "\n".join(lines)
