@@ -20,6 +20,10 @@ from course_lib.errors import four_parts
 
 FOLDER = "COURSE_LIB_RANKS_FOLDER"  # the environment variable that names it to the server
 
+_QUIET = {  # logs that would stand between what the ranks print
+    "TORCH_CPP_LOG_LEVEL": "FATAL",  # gloo's lines about a lost rank, which ours names
+    "KINETO_LOG_LEVEL": "6",  # a line for each start and end of a profiler
+}
 _folder = ""
 
 
@@ -30,8 +34,8 @@ def start_fork_server() -> None:
     """
     forkserver.set_forkserver_preload(["course_lib.ranks.tether", "course_lib.ranks.preload"])
     _stay_on_this_machine()
-    level = os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")  # without gloo's lines about a lost rank, which ours names
-    with refusals_told(), _environment({"TORCH_CPP_LOG_LEVEL": level, FOLDER: _shared_folder()}):
+    chosen = {name: os.environ.get(name, level) for name, level in _QUIET.items()}
+    with refusals_told(), _environment({**chosen, FOLDER: _shared_folder()}):
         forkserver.ensure_running()
 
 

@@ -15,7 +15,7 @@ from course_lib.viz.keys import Entry, draw_key
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
-_TALL, _PITCH, _LEFT, _RIGHT = 0.92, 1.2, style.MARGIN + 1.5, 1.6  # inches: a strip, to the next, names, the peak
+_TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.5, 1.6  # inches: a strip, to the next, names, the peak
 _MOST, _MOST_INSTANTS = 5, 20
 _PARTS = ("weights", "optimizer", "gathered", "gradients", "activations")  # from the foot up
 

@@ -79,17 +79,17 @@ model = MLP()
 inputs, goals = torch.randn(8, 6), torch.randn(8, 2)
 
 
-def row_of(tensors):
+def one_row(tensors):
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def gradient_of(rows):
     """The 38 gradients of the mean loss over these rows."""
     loss = F.mse_loss(model(inputs[rows]), goals[rows])
-    return row_of(torch.autograd.grad(loss, list(model.parameters())))
+    return one_row(torch.autograd.grad(loss, list(model.parameters())))
 
 
-weights = row_of(model.parameters())
+weights = one_row(model.parameters())
 alone = weights.clone().requires_grad_()
 alone.grad = gradient_of(slice(0, 8))
 torch.optim.AdamW([alone], lr=0.1).step()
@@ -385,13 +385,13 @@ for name, sent in found.items():
 # And what did we do it for? Four ranks train a small Llama of eight blocks, and we look at rank 0 from block to block: forward, backward, update.
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
-DEEP = replace(SMALL, n_layers=8)
+DEEP, short = replace(SMALL, n_layers=8), replace(text, sequence=16)
 
 
 def in_memory(technique):
     trainer = llama_sharded(TrainConfig(optimizer="adamw"), technique=technique, config=DEEP)
-    trainer.step(text.batch(0))  # in the first step Adam's states come into being
-    return track_step(trainer, text.batch(1))
+    trainer.step(short.batch(0))  # in the first step Adam's states come into being
+    return track_step(trainer, short.batch(1))
 
 
 steps = {name: run_ranks(in_memory, 4, technique, timeout=55)[0] for name, technique in techniques.items()}
