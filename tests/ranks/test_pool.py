@@ -53,6 +53,11 @@ def test_the_pool_is_kept_between_runs():
     assert [pid for _, pid, _ in run_ranks(sum_of_ranks, 3)] == first
 
 
+def test_a_profiler_on_the_ranks_prints_no_lines_of_its_own():
+    """They go straight to the kernel's stderr, where no rank's output is collected."""
+    assert run_ranks(lambda: os.environ["KINETO_LOG_LEVEL"], 1) == [os.environ.get("KINETO_LOG_LEVEL", "6")]
+
+
 def test_output_is_one_block_in_rank_order(capsys):
     def speak():
         time.sleep(0.05 * (2 - dist.get_rank()))
