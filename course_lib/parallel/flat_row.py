@@ -28,7 +28,8 @@ class Sharing:
     A `resident` row stays whole from step to step, as in ZeRO-1 and ZeRO-2: the optimizer then has parameters of its
     own, and what it changed must be gathered. `dtype` is what is computed and gathered in, `reduce_dtype` what
     gradients are added up in; without them, the parameters' own. With `offload` pieces lie in main memory, where the
-    optimizer then works, and a row is on the device only while it is whole.
+    optimizer then works, and a row is on the device only while it is whole. Of `secondary`, a run of neighbours, each
+    keeps a piece of the whole row from forward to backward, so that it is gathered again among them alone.
     """
 
     shards: ProcessGroup
@@ -39,6 +40,7 @@ class Sharing:
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
     offload: bool = False
+    secondary: ProcessGroup | None = None
     algorithm: str = "ring"
 
 
@@ -57,19 +59,18 @@ class FlatRow:
         own, device = first.dtype, device_of(sharing.everyone) if first.is_meta else first.device
         self.whole = torch.empty(sum(self.sizes), dtype=sharing.dtype or own, device=device)
         self.views = [part.view(shape) for part, shape in zip(self.whole.split(self.sizes), self.shapes, strict=True)]
-        self.chunk = self._of_this_rank(self.whole)
+        chunk = self._of_this_rank(self.whole)
         home = torch.device("cpu") if sharing.offload else device
         is_same = (self.whole.dtype, device) == (own, home)
         self.one_memory = is_same and (sharing.resident or sharing.shards.size() == 1)
         pinned = home != device  # else a copy to the device would wait for the processor
-        shard = (
-            self.chunk if self.one_memory else torch.empty(len(self.chunk), dtype=own, device=home, pin_memory=pinned)
-        )
+        shard = chunk if self.one_memory else torch.empty(len(chunk), dtype=own, device=home, pin_memory=pinned)
         self.shard = shard
         self.stretches, self.parts = self._stretches()
         self._take_over()
         self.pieces = dict(zip(self.names, self._make_pieces(), strict=True))
         self.is_whole = not sharing.resident
+        self.kept: Tensor | None = None  # this rank's secondary piece, between forward and backward
         self._gathering: comm.Work | None = None
         self._reducing: tuple[Tensor, list[comm.Work]] | None = None
         self._put_aside: list[Tensor | None] = [None] * len(self.parameters)
@@ -79,7 +80,7 @@ class FlatRow:
             self.free()
 
     def _of_this_rank(self, row: Tensor) -> Tensor:
-        return row.tensor_split(self.sharing.shards.size())[self.sharing.shards.rank()]
+        return _piece(row, self.sharing.shards)
 
     def _stretches(self) -> tuple[list[slice], list[slice]]:
         """What of each parameter lies in the shard, and where in the shard."""
@@ -149,14 +150,14 @@ class FlatRow:
         """
         if self._gathering is not None:
             return
+        sharing, group, mine = self.sharing, self.sharing.shards, self.shard
+        if sharing.secondary is not None and self.kept is not None:
+            group, mine, self.kept = sharing.secondary, self.kept, None
         if not self.one_memory:
             self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())
-            self.chunk.copy_(self.shard)
-        if self.sharing.shards.size() > 1:
-            sharing = self.sharing
-            self._gathering = comm.all_gather_(
-                self.whole, algorithm=sharing.algorithm, group=sharing.shards, async_op=async_op
-            )
+            _piece(self.whole, group).copy_(mine)
+        if group.size() > 1:
+            self._gathering = comm.all_gather_(self.whole, algorithm=sharing.algorithm, group=group, async_op=async_op)
 
     def wait(self) -> None:
         """Return when what `gather` began is there."""
@@ -174,9 +175,14 @@ class FlatRow:
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad, parameter.data = None, view
 
-    def free(self) -> None:
-        """Give the memory back, unless the row is resident; the parameters are this rank's pieces."""
+    def free(self, *, keep: bool = False) -> None:
+        """Give the memory back, unless the row is resident; the parameters are this rank's pieces.
+
+        With `keep` backward will want it again: the secondary piece stays.
+        """
         self.wait()
+        secondary = self.sharing.secondary
+        self.kept = _piece(self.whole, secondary).clone() if keep and secondary is not None else None
         if self.sharing.resident:
             return
         if self.is_whole:
@@ -240,6 +246,10 @@ class FlatRow:
         for parameter in self.parameters:
             parameter.grad = None
         self.free()
+
+
+def _piece(row: Tensor, group: ProcessGroup) -> Tensor:
+    return row.tensor_split(group.size())[group.rank()]
 
 
 def _all_reduce(x: Tensor, sharing: Sharing, async_op: bool) -> comm.Work | None:

@@ -106,7 +106,7 @@ class ShardedModel:
             if unit.is_root and not graph:
                 self._free_all()
             elif not unit.is_root and (self.reshard_after_forward or not graph):
-                unit.free()
+                unit.free(keep=bool(graph))
         return self._cast(output, self.sharing.dtype and torch.float32) if unit.is_root else None
 
     def _begin_forward(self) -> None:
@@ -114,6 +114,8 @@ class ShardedModel:
         if self.in_backward or self.reducing is not None:
             self.give_up()
         self.latest = None
+        for row in self.rows:
+            row.kept = None  # of a forward without a backward; the weights may have changed
         rule, way_out = "its numbers are this rank's piece of a row", "change its numbers in place"
         problem = untouched.changed(self.model, self.rows)
         agreement.no_problem(_OPERATION, problem, rule, way_out, self.sharing.everyone, compare=active.guard)

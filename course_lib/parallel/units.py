@@ -56,10 +56,10 @@ class Unit:
                 row.wait()
                 row.show_whole()
 
-    def free(self) -> None:
-        """Give the memory back."""
+    def free(self, *, keep: bool = False) -> None:
+        """Give the memory back; with `keep` backward will want it again."""
         for row in self.rows:
-            row.free()
+            row.free(keep=keep)
 
     def free_frozen(self) -> None:
         """The same for what has no gradients."""

@@ -47,6 +47,9 @@ def _check(parameter: nn.Parameter, row: FlatRow, optimizer: Optimizer) -> None:
     if row.sharing.resident:
         values, rule = f"{kind} holds the whole {name}", "with ZeRO-1 and ZeRO-2 gradients come to this rank's pieces"
         raise ValueError(four_parts("zero", values, rule, "build the optimizer of the pieces, as ZeroOptimizer does"))
+    if row.is_whole:
+        values, rule = f"{kind} steps while {name} is whole", "its gradients wait for the backward of a later forward"
+        raise ValueError(four_parts("fully_shard", values, rule, "evaluate under torch.no_grad(), or after the step"))
     for state in optimizer.state.get(parameter, {}).values():
         if isinstance(state, Tensor) and state.dim() and state.shape != parameter.shape:
             values = f"{kind} has a state of shape {tuple(state.shape)} for {name}, of which this rank has "

@@ -59,6 +59,7 @@ def fully_shard(
     *,
     strategy: Strategy = "FULL_SHARD",
     shards: int | None = None,
+    secondary: int | None = None,
     param_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     overlap: bool = True,
@@ -70,26 +71,28 @@ def fully_shard(
 
     Strategies have PyTorch's names. FULL_SHARD frees a unit after its forward and gathers it again in backward;
     SHARD_GRAD_OP leaves it whole in between; NO_SHARD is data parallelism; with HYBRID_SHARD runs of `shards`
-    neighbours share, and the runs are copies. `param_dtype` is what is computed and gathered in, `reduce_dtype` what
-    gradients are added up in; pieces, which the optimizer changes, keep the model's own.
-    A model on the meta device gets its numbers from `init`, one parameter after the other, so that no rank ever holds
-    it whole. `offload_policy` says where pieces and optimizer states lie: `parallel.offload`.
+    neighbours share, and the runs are copies. With FULL_SHARD runs of `secondary` neighbours may keep pieces of a unit
+    from forward to backward, which then gathers inside a run. `param_dtype` is what is computed and gathered in,
+    `reduce_dtype` what gradients are added up in; pieces, which the optimizer changes, keep the model's own.
+    `init` fills a model on meta: `parallel.meta`. `offload_policy` says where pieces lie: `parallel.offload`.
 
     Cost: per micro-batch two all-gathers of a unit (SHARD_GRAD_OP: one) and a reduce-scatter; HYBRID_SHARD also an
     all-reduce of the pieces over the runs.
-    Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4.
-    Raises: ValueError for another strategy, and for `shards` that do not divide the axis or have no HYBRID_SHARD;
-        OSError, the same on all ranks, if there is no room on the disk.
+    Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4; Wang et al. 2023, ZeRO++, section 3.2.
+    Raises: ValueError for another strategy, and for `shards` or `secondary` that it does not take or that do not divide
+        the axis; OSError, the same on all ranks, if there is no room on the disk.
     """
-    check_strategy(strategy, shards)
+    check_strategy(strategy, shards, secondary)
 
     def apply(setup: Setup) -> None:
-        options: dict[str, object] = {"strategy": strategy, "shards": shards, "dtypes": (param_dtype, reduce_dtype)}
-        options |= {"overlap": overlap, "algorithm": algorithm, "offload_policy": type(offload_policy).__name__}
+        options: dict[str, object] = {"strategy": strategy, "shards": shards, "secondary": secondary}
+        options |= {"dtypes": (param_dtype, reduce_dtype), "overlap": overlap, "algorithm": algorithm}
+        options |= {"offload_policy": type(offload_policy).__name__}
         group = begin(setup, "fully_shard", options, init)
         inside, copies = _who_shares(setup.local, parts_of(strategy, shards, group.size()))
         sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
-        sharing = replace(sharing, offload=offload_policy is not None)
+        neighbours = _who_shares(setup.local, secondary)[0] if secondary is not None else None
+        sharing = replace(sharing, offload=offload_policy is not None, secondary=neighbours)
         reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
         _cut(setup, sharing, policy, init=init, reshard_after_forward=reshard, overlap=overlap)
         if isinstance(offload_policy, DiskOffloadPolicy):
@@ -98,14 +101,17 @@ def fully_shard(
     return apply
 
 
-def check_strategy(strategy: Strategy, shards: int | None) -> None:
-    """Refuse an unknown strategy, and a number of shards where it has no meaning."""
+def check_strategy(strategy: Strategy, shards: int | None, secondary: int | None = None) -> None:
+    """Refuse an unknown strategy, and a number of shards or secondary ones where it has no meaning."""
     if strategy not in get_args(Strategy):
         values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(Strategy))}"
         raise ValueError(four_parts("fully_shard", values, "not a known strategy", way_out))
     if (shards is not None) != (strategy == "HYBRID_SHARD"):
         values, rule = f"strategy={strategy!r}, shards={shards}", "HYBRID_SHARD, and it alone, takes a number of shards"
         raise ValueError(four_parts("fully_shard", values, rule, "give both, or neither"))
+    if secondary is not None and strategy != "FULL_SHARD":
+        values, rule = f"strategy={strategy!r}, secondary={secondary}", "FULL_SHARD alone gathers again in a run"
+        raise ValueError(four_parts("fully_shard", values, rule, "leave secondary out, or choose FULL_SHARD"))
 
 
 def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:

@@ -80,6 +80,14 @@ def optimizer_with_a_past():
     optimizer.step()
 
 
+def forward_before_the_step():
+    """The root's unit is whole until the backward that never comes, and its gradients are put aside."""
+    trainer = made()
+    trainer.compute_gradients(TOKENS.batch(0))
+    trainer.model(TOKENS.batch(1)[0])
+    trainer.update()
+
+
 def optimizer_of_whole_weights():
     """With ZeRO-1 the model's own parameters get no gradients."""
     model = MODELS["mlp"]()
@@ -95,6 +103,10 @@ REFUSED = [
     (
         lambda: made(technique=fully_shard(strategy="FULL")),
         r"fully_shard: strategy='FULL'; .*; choose from NO_SHARD",
+    ),
+    (
+        lambda: made(technique=fully_shard(strategy="SHARD_GRAD_OP", secondary=2)),
+        r"fully_shard: strategy='SHARD_GRAD_OP', secondary=2; FULL_SHARD alone .*; leave secondary out, or ",
     ),
     (lambda: made(technique=fully_shard(shards=2)), r"fully_shard: strategy='FULL_SHARD', shards=2; .*; give both, or"),
     (
@@ -114,6 +126,10 @@ REFUSED = [
     (
         optimizer_with_a_past,
         r"fully_shard: AdamW has a state of shape \(.*\) for layer1.weight, .*; build the opti",
+    ),
+    (
+        forward_before_the_step,
+        r"fully_shard: SGD steps while embedding.weight is whole; .*; evaluate under torch.no_grad\(\), or after",
     ),
     (optimizer_of_whole_weights, r"zero: SGD holds the whole layer1.weight; .*; build the optimizer of the pieces"),
 ]

@@ -28,6 +28,7 @@ TECHNIQUES = {
     "zero 2": zero(2),
     "full": fully_shard(),
     "hybrid": fully_shard(strategy="HYBRID_SHARD", shards=2),
+    "secondary": fully_shard(secondary=2),
     "bf16": fully_shard(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
 }
 
@@ -164,3 +165,22 @@ def test_ranks_really_talked():
     run_ranks(one_step, 3)
     calls = [name for _, name, _ in ledger().calls()]
     assert calls.count("all_gather") >= 7 and calls.count("reduce_scatter") == 4
+
+
+def changed_after_a_forward(secondary):
+    """Gradients where weights have changed since a forward that no backward followed."""
+    torch.manual_seed(0)
+    trainer = sharded(ADAMW, fully_shard(secondary=secondary))
+    trainer.model(TOKENS.batch(0)[0])
+    with torch.no_grad():
+        for layer in trainer.model.layers:
+            for parameter in layer.parameters():
+                parameter.mul_(1.5)
+    trainer.compute_gradients(EIGHT.batch(1))
+    return trainer.gradients()
+
+
+def test_what_neighbours_keep_is_the_last_forwards_and_has_the_same_bits():
+    everyone = run_ranks(changed_after_a_forward, 4, 2)
+    wanted = run_ranks(changed_after_a_forward, 4, None)[0]
+    assert all(torch.equal(gradients[name], wanted[name]) for gradients in everyone for name in wanted)

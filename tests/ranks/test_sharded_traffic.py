@@ -90,6 +90,8 @@ CASES = [  # each strategy meets wrappings, models, ranks and numbers of micro-b
     ("FULL_SHARD", size_based(150), {}, "frozen embedding", 3, 1),
     ("FULL_SHARD", by_block_group(2), {"overlap": False}, "frozen", 2, 1),
     ("FULL_SHARD", by_block, {"algorithm": "naive"}, "mlp", 4, 1),
+    ("FULL_SHARD", by_block, {"secondary": 2}, "frozen", 4, 2),
+    ("FULL_SHARD", by_block_group(2), MIXED | {"secondary": 3}, "tied", 6, 1),
     ("HYBRID_SHARD", by_block, MIXED | {"shards": 2}, "frozen", 4, 2),
     ("HYBRID_SHARD", by_block_and_size, {"shards": 2, "overlap": False}, "tied", 4, 1),
 ]
@@ -106,13 +108,14 @@ def test_bytes_and_messages_equal_the_formula(strategy, policy, options, model, 
         strategy=strategy,
         world_size=ranks,
         shards=options.get("shards"),
+        secondary=options.get("secondary"),
         itemsize=gathered.itemsize,
         reduce_itemsize=reduced.itemsize if reduced else None,
         microbatches=accumulation,
     )
     step = sharding_step(rows, algorithm=options.get("algorithm", "ring"))
     assert Traffic.measured(ledger()) == Traffic.predicted([step, *reports(ranks)])
-    if strategy != "HYBRID_SHARD":  # whose groups count their calls apart
+    if "shards" not in options and "secondary" not in options:  # whose groups count their calls apart
         calls = Counter({"all_gather": len(reports(ranks))})
         for row in rows:
             calls[row.operation] += row.times

@@ -11,6 +11,7 @@ copies of each other.
     SHARD_GRAD_OP   all_gather N, reduce_scatter N
     FULL_SHARD      all_gather N forward and backward, reduce_scatter N
     HYBRID_SHARD    the same in each run, then all_reduce of a piece over the runs
+    with secondary  FULL_SHARD, whose all_gather in backward is inside runs of `secondary` neighbours (ZeRO++)
 
 The middle is sent in every micro-batch, so m times a step. The root's unit stays whole between forward and backward,
 so that it is gathered once. Frozen rows are gathered as others are, where weights are shared, and never reduced. The
@@ -84,6 +85,7 @@ def sharding_rows(
     strategy: DataParallel,
     world_size: int,
     shards: int | None = None,
+    secondary: int | None = None,
     itemsize: int = 4,
     reduce_itemsize: int | None = None,
     microbatches: int = 1,
@@ -94,7 +96,8 @@ def sharding_rows(
     A number takes `itemsize` bytes where it is gathered, and `reduce_itemsize` where gradients are added up, by
     default as many: bf16 gathers and fp32 reduction are 2 + 2 + 4 = 8 bytes for each parameter under FULL_SHARD. DDP's
     buckets are not units: `ddp_step` has its bytes to the last one.
-    Source: Rajbhandari et al. 2020, ZeRO, section 7; Zhao et al. 2023, PyTorch FSDP, section 3.2.2.
+    Source: Rajbhandari et al. 2020, ZeRO, section 7; Zhao et al. 2023, PyTorch FSDP, section 3.2.2; Wang et al. 2023,
+        ZeRO++, section 3.2.
     Raises: ValueError as `shards_of`.
     """
     parts, reached = shards_of(strategy, world_size, shards), _reached(units)
@@ -108,7 +111,7 @@ def sharding_rows(
             times=1 if call.when == "step" else microbatches,
             among=call.among,
             world_size=world_size,
-            shards=parts,
+            shards=secondary if secondary and call.is_again else parts,
         )
         for unit in units
         for call in _calls(unit, strategy, parts, world_size // parts, unit.label in reached)
@@ -160,6 +163,11 @@ class _Call(NamedTuple):
     operation: Operation
     trained: bool = True
     among: Among = "shards"
+
+    @property
+    def is_again(self) -> bool:
+        """Whether it brings back what was freed."""
+        return (self.when, self.operation) == ("backward", "all_gather")
 
 
 def _calls(unit: UnitShapes, strategy: DataParallel, shards: int, copies: int, reached: bool) -> Iterator[_Call]:
