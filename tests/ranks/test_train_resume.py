@@ -96,7 +96,8 @@ def test_the_same_command_goes_on_bit_by_bit(tmp_path, monkeypatch, capsys, layo
 def test_at_another_layout_it_goes_on_within_rounding(tmp_path, monkeypatch, capsys):
     assert run("dtype=float64", f"out={tmp_path}/whole") == 0
     out = f"out={tmp_path}/parts"
-    assert run_stopped(monkeypatch, "dtype=float64", "checkpoint_every=2", "dp=2", out) == 1
+    shared = "dp=2", "zero_stage=2"
+    assert run_stopped(monkeypatch, "dtype=float64", "checkpoint_every=2", *shared, out) == 1
     assert run("dtype=float64", "pp=2", "tp=2", out) == 0
     found, want = (list(map(float, losses(tmp_path / name))) for name in ("parts", "whole"))
     assert found == pytest.approx(want, rel=1e-9)
