@@ -106,6 +106,7 @@ class Local:
         if not self.layout.cutting_axes:
             return dict.fromkeys(self.members, mine)
         found = [mine] * len(self.members)
+        mine = {name: {kind: _alone(x) for kind, x in kinds.items()} for name, kinds in mine.items()}
         dist.all_gather_object(found, mine, group=self.everyone)
         return dict(zip(self.members, found, strict=True))
 
@@ -205,6 +206,11 @@ class Local:
                     values += f" and {' '.join(row.split())!r} on rank {rank}"
                     rule = "what is gathered is put together from one table"
                     raise ValueError(four_parts("Trainer", values, rule, "let every rank apply the same techniques"))
+
+
+def _alone(x: Tensor) -> Tensor:
+    """The tensor in memory of its own: one that is pickled takes all of the memory with it that it is a part of."""
+    return x if x.untyped_storage().nbytes() == x.nbytes else x.clone()
 
 
 def own_part(x: Tensor) -> Tensor:

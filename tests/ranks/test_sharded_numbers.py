@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -184,3 +186,23 @@ def test_what_neighbours_keep_is_the_last_forwards_and_has_the_same_bits():
     everyone = run_ranks(changed_after_a_forward, 4, 2)
     wanted = run_ranks(changed_after_a_forward, 4, None)[0]
     assert all(torch.equal(gradients[name], wanted[name]) for gradients in everyone for name in wanted)
+
+
+def told():
+    """Bytes that a rank tells the others of its weights, and those that it has."""
+    trainer, sizes = sharded(TrainConfig(), fully_shard()), []
+    gather = dist.all_gather_object
+
+    def measured(found, mine, **options):
+        sizes.append(len(pickle.dumps(mine)))
+        gather(found, mine, **options)
+
+    with patch.object(dist, "all_gather_object", measured):
+        trainer.parameters()
+    held = sum(p.nbytes for p in trainer.local.parameters.values())
+    return sizes, held, len(trainer.local.parameters)
+
+
+def test_a_piece_is_told_without_the_row_that_it_lies_in():
+    for (told_bytes,), held, pieces in run_ranks(told, 2):
+        assert told_bytes < held + 700 * pieces  # a pickled tensor's own description
