@@ -136,7 +136,7 @@ class FlatRow:
         """The tensors that it keeps, by what they are; gradients of parameters apart."""
         return {
             "weights": [self.shard],
-            "gathered": [] if self.one_memory else [self.whole],
+            "gathered": ([] if self.one_memory else [self.whole]) + ([] if self.kept is None else [self.kept]),
             "reducing": [] if self._reducing is None else [self._reducing[0]],
             "gradient pieces": [gradient for gradient in self._put_aside if gradient is not None],
         }

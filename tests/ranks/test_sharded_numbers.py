@@ -17,11 +17,14 @@ from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.sharded import ShardedModel
+from course_lib.parallel.untouched import row_of
 from course_lib.parallel.zero import ZeroOptimizer, check_elementwise
 from course_lib.ranks import RankError, ledger, run_ranks
+from course_lib.split import split_sizes
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.step import summed_loss
 from course_lib.verify.memory import recompute_layers
+from course_lib.verify.memory_track import track_step
 
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.5, accumulation=2)
 EIGHT = replace(TOKENS, batch_size=8)
@@ -206,3 +209,19 @@ def told():
 def test_a_piece_is_told_without_the_row_that_it_lies_in():
     for (told_bytes,), held, pieces in run_ranks(told, 2):
         assert told_bytes < held + 700 * pieces  # a pickled tensor's own description
+
+
+def between_forward_and_backward():
+    """Bytes of whole units and of what neighbours keep, and what they should be: the root, and half of each other."""
+    trainer = sharded(ADAMW, fully_shard(secondary=2))
+    trainer.step(EIGHT.batch(0))
+    found = [instant.gathered for instant in track_step(trainer, EIGHT.batch(1)) if instant.name == "loss"]
+    numbers = {row.names: row.whole.numel() for row in map(row_of, trainer.model.parameters())}
+    root = [n for names, n in numbers.items() if "embedding.weight" in names]
+    kept = [split_sizes(n, 2)[dist.get_rank() % 2] for names, n in numbers.items() if "embedding.weight" not in names]
+    return found, 4 * (sum(root) + sum(kept)), len(kept)
+
+
+def test_neighbours_keep_a_unit_in_pieces():
+    for found, wanted, units in run_ranks(between_forward_and_backward, 4):
+        assert found == [wanted] * 2 and units == 3  # two micro-batches
