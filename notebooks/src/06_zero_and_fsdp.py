@@ -1,13 +1,14 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# In lesson 05 a question was left over: 128 GPUs remembered the very same Adam states. Let us take that question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts of its own, and a copy of everything else.
+# Lesson 05 ended with a question: why should 128 GPUs remember the very same Adam states? Let us take it to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts of its own, and a copy of everything else.
 #
 # Everything else takes 16 bytes<!-- =ZERO.bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for what Adam remembers of it.
 
 # %% folded=true
 # %load_ext course_lib
 from dataclasses import replace
+from functools import partial
 from textwrap import fill
 
 import torch
@@ -321,7 +322,7 @@ viz.plot_units(runs, 6)
 # %% [markdown]
 # ## Prove it
 #
-# A rank now computes with weights that it does not have, and forgets gradients that it has found. Is this still the same training? We put it on a small Llama, and the ladder compares four ranks with one device.
+# A rank now computes with weights that it does not keep, and forgets gradients that it has found. Is this still the same training? We put it on a small Llama, and the ladder compares four ranks with one device.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -344,7 +345,7 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks are one device, up to the last digits. Look at the upper rungs, since here they are the hard ones. AdamW and clipping need the norm of all gradients, and no rank has them all: each adds up the squares of its pieces, and one all-reduce of a single number does the rest. Save and load puts the pieces together again, so that any other number of ranks can go on from there.
+# On every rung the four ranks are one device, up to the last digits. Look at the upper rungs, since here they are the hard ones. Clipping needs the norm of all gradients, and no rank has them all: each adds up the squares of its pieces, and one all-reduce of a single number does the rest. Save and load puts the pieces together again, so that any other number of ranks can go on from there.
 
 # %% [markdown]
 # ## Measure: what is sent
@@ -407,7 +408,7 @@ viz.plot_memory_strips(steps)
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch calls it `fully_shard`. You call it on each unit, and last on the whole model, whose unit takes the rest. [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a small decoder this way, without this course's library; start it with `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py`.
+# PyTorch calls it `fully_shard`. You call it on each unit, and last on the whole model, whose unit takes the rest. [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a small transformer this way, saves it and goes on; start it with `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py`.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
@@ -544,22 +545,14 @@ viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.i
 # %%
 for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
     technique = fully_shard(by_block, strategy=strategy, shards=shards)
-
-    def make(train, technique=technique):
-        return llama_sharded(train, technique=technique)
-
-    def one_step(make=make):
-        trainer = make(TrainConfig())
-        comm.ledger.clear()
-        trainer.compute_gradients(text.batch(0))
-        return sum(p.numel() for p in trainer.model.parameters())
-
+    make = partial(llama_sharded, technique=technique)
     assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
-    held = run_ranks(one_step, 4)[0]
-    print(f"{strategy:14} keeps {held:7,} weights a rank, sends {ledger().bytes_sent(0):9,} bytes; equal to one device")
+    rows = sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4, shards=shards)
+    sent, formula = sent_by(technique) - reports, sharding_step(rows).sent_bytes[0]
+    print(f"{strategy:14} equal to one device; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# `SHARD_GRAD_OP` keeps units whole between forward and backward. So it sends a 2, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so half of the weights stay on each rank; what is left to send between the pairs are halves of gradients. Put the neighbours into one node, and the slow wire carries little.
+# `SHARD_GRAD_OP` keeps units whole between forward and backward. So it sends a 2, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights; what is left to send between the pairs are halves of gradients. Put the neighbours into one node, and the slow wire carries little.
 #
 # ## Mixed precision
 #
@@ -584,8 +577,8 @@ for name, technique, sizes in (
 # %% [markdown]
 # ## Further savings
 #
-# - **Offload** puts Adam's states into the memory of the CPU, or on a disk (ZeRO-Infinity).
-# - **ZeRO-R** cuts what ZeRO leaves, as activations that several ranks keep.
+# - **Offload** puts pieces and Adam's states into the memory of the CPU, or on a disk, as ZeRO-Infinity does: `fully_shard(offload_policy=…)`.
+# - **ZeRO-R** cuts activations that several ranks keep.
 # - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node for backward. Run B forgot to renew that one.
 #
 # On a GPU node and on a cluster only the back end changes. This lesson ran on neither.
