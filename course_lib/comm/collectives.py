@@ -10,6 +10,7 @@ None of these calls is differentiable: autograd would know of this rank's part a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, overload
 
 from torch import Tensor
@@ -89,7 +90,7 @@ def all_reduce_(
     """
     port = open_call("all_reduce", algorithm, group, x, op=op, node_size=node_size, background=async_op)
     if async_op and algorithm == NATIVE:
-        return port.native_in_background("all_reduce_", x, lambda: native.all_reduce_async(x.detach(), op, port.group))
+        return port.native_in_background("all_reduce_", x, lambda: native.all_reduce_begun(x.detach(), op, port.group))
     work = _launched(port, "all_reduce_", lambda: _all_reduce(x.detach(), op, algorithm, port, node_size), async_op)
     return x if work is None else work
 
@@ -150,14 +151,13 @@ def reduce_scatter_(
     """
     port = open_call("reduce_scatter", algorithm, group, x, op=op, background=async_op)
     chunks = x.detach().tensor_split(port.size)
+    if algorithm == NATIVE:
+        begin = partial(native.reduce_scatter_begun, chunks, op, port.group)
+        return _native(port, "reduce_scatter_", x, begin, async_op)
 
     def call() -> None:
-        if algorithm == NATIVE:
-            with port.native(x):
-                chunks[port.rank].copy_(native.reduce_scatter(x.detach(), op, port.group))
-        else:
-            _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
-            _ended(chunks[port.rank], op, port)
+        _SHARDED[algorithm].reduce_scatter(chunks, port, COMBINE[op])
+        _ended(chunks[port.rank], op, port)
 
     return _launched(port, "reduce_scatter_", call, async_op)
 
@@ -171,15 +171,19 @@ def all_gather_(
     """
     port = open_call("all_gather", algorithm, group, whole, background=async_op)
     chunks = whole.detach().tensor_split(port.size)
+    if algorithm == NATIVE:
+        begin = partial(native.all_gather_begun, chunks, port.group)
+        return _native(port, "all_gather_", chunks[port.rank], begin, async_op)
+    return _launched(port, "all_gather_", lambda: _SHARDED[algorithm].all_gather(chunks, port), async_op)
 
-    def call() -> None:
-        if algorithm == NATIVE:
-            with port.native(chunks[port.rank]):
-                whole.detach().copy_(native.all_gather(chunks[port.rank], _lengths(whole, port), port.group))
-        else:
-            _SHARDED[algorithm].all_gather(chunks, port)
 
-    return _launched(port, "all_gather_", call, async_op)
+def _native(port: Port, name: str, payload: Tensor, begin: Callable[[], native.Begun], async_op: bool) -> Work | None:
+    """Make a native call: begun in the background it runs on the back end's own threads, in the order of launch."""
+    work = port.native_in_background(name, payload, begin)
+    if async_op:
+        return work
+    work.wait()
+    return None
 
 
 def all_gather(

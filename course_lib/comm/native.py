@@ -6,10 +6,14 @@ where a tensor is split; these twins pad to the longest part and cut again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
+
+Begun = tuple[dist.Work, Callable[[], None]]  # a call under way, and what is left to do when it has ended
 
 
 def all_reduce(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> Tensor:
@@ -18,11 +22,9 @@ def all_reduce(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> Tensor
     return x
 
 
-def all_reduce_async(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> dist.Work:
+def all_reduce_begun(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> Begun:
     """`dist.all_reduce` with `async_op=True`, in place."""
-    work = dist.all_reduce(x, op=op, group=group, async_op=True)
-    assert work is not None
-    return work
+    return _begun(dist.all_reduce(x, op=op, group=group, async_op=True), lambda: None)
 
 
 def broadcast(x: Tensor, root: int, group: ProcessGroup) -> Tensor:
@@ -65,6 +67,21 @@ def all_gather(shard: Tensor, lengths: list[int], group: ProcessGroup) -> Tensor
     return _cut(parts, lengths)
 
 
+def all_gather_begun(chunks: Sequence[Tensor], group: ProcessGroup) -> Begun:
+    """`dist.all_gather` of this rank's chunk into the others'; padded, so that they are filled when it has ended."""
+    padded = _pad(chunks[group.rank()], len(chunks[0]))
+    parts = [torch.empty_like(padded) for _ in chunks]
+    return _begun(dist.all_gather(parts, padded, group=group, async_op=True), lambda: _take(chunks, parts))
+
+
+def reduce_scatter_begun(chunks: Sequence[Tensor], op: ReduceOp.RedOpType, group: ProcessGroup) -> Begun:
+    """`dist.reduce_scatter` of padded chunks, whose result replaces this rank's."""
+    mine = torch.empty_like(chunks[0])
+    padded = [_pad(chunk, len(mine)) for chunk in chunks]
+    work = dist.reduce_scatter(mine, padded, op=op, group=group, async_op=True)
+    return _begun(work, lambda: _take([chunks[group.rank()]], [mine]))
+
+
 def reduce_scatter(x: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup) -> Tensor:
     """`dist.reduce_scatter` of padded chunks; this rank's shard of the sum."""
     chunks = x.tensor_split(group.size())
@@ -85,6 +102,16 @@ def all_to_all(x: Tensor, group: ProcessGroup) -> Tensor:
 def barrier(group: ProcessGroup) -> None:
     """`dist.barrier`."""
     dist.barrier(group=group)
+
+
+def _begun(work: dist.Work | None, take: Callable[[], None]) -> Begun:
+    assert work is not None
+    return work, take
+
+
+def _take(chunks: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+    for chunk, part in zip(chunks, parts, strict=True):
+        chunk.copy_(part[: len(chunk)])
 
 
 def _pad(x: Tensor, length: int) -> Tensor:

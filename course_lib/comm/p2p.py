@@ -184,12 +184,15 @@ class Port:
 
         return Work(what, finish)
 
-    def native_in_background(self, name: str, payload: Tensor, start: Callable[[], dist.Work]) -> Work:
-        """Start an asynchronous native call; `wait` notes it."""
-        started, work = clock.now_s(), start()
+    def native_in_background(
+        self, name: str, payload: Tensor, start: Callable[[], tuple[dist.Work, Callable[[], object]]]
+    ) -> Work:
+        """Start an asynchronous native call, which says what is left to do when it has ended; `wait` notes it."""
+        started, (work, take) = clock.now_s(), start()
 
         def finish() -> None:
             work.wait()
+            take()
             self._note("native", payload.nbytes, None, started, clock.now_s())
 
         return Work(f"{name} #{self.call}", finish)

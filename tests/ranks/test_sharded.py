@@ -32,7 +32,7 @@ def climb(technique, model, world_size, accumulation=1, **options):
         (zero(2), "tied", 4),
         (zero(2), "buffers", 3),
         (fully_shard(), "llama", 1),
-        (fully_shard(), "tied", 2),
+        (fully_shard(algorithm="native"), "tied", 2),
         (fully_shard(), "frozen", 3),
         (fully_shard(overlap=False), "llama", 4),
         (fully_shard(strategy="SHARD_GRAD_OP"), "frozen", 4),
