@@ -63,6 +63,9 @@ WRONG["06.2", "pieces"] = {
         "return self.rows": "return [x.flatten() for x in self.rows]"
     },
     "the buffer on rank 1: shape (": {f"torch.cat([x.flatten(), {ZEROS}])": "x.flatten()"},
+    "the rows of tensor 0 on rank 3: shape (2, 3), expected (0, 3)": {
+        "x.chunk(p)": "torch.cat([x, x.new_zeros(-len(x) % p, *x.shape[1:])]).chunk(p)"
+    },
     "the buffer on rank 0: list, not a tensor": {"return torch.cat([": "return ([" },
 }  # fmt: skip
 WRONG["06.2", "gather"] = {
@@ -72,6 +75,7 @@ WRONG["06.2", "gather"] = {
     "4 ranks, tensors of (6, 3), (1,), (5, 1, 2), (4,): an error": {
         "comm.all_gather(self.buffer())": "comm.all_gather(torch.cat([x.flatten() for x in self.rows]))"
     },
+    "RuntimeError: shape '[6, 3]' is invalid for input of size 17": {CUT_OFF: "x[x != 0].view(shape)"},
     "tensor 0, gathered on rank 0: shape (8, 3), expected (6, 3)": {CUT_OFF: "x.view(-1, *shape[1:])"},
 }  # fmt: skip
 WRONG["06.2", "calls"] = {
@@ -156,11 +160,11 @@ WRONG["06.5", "values"] = {
     },
 }  # fmt: skip
 WRONG["06.5", "memory"] = {
-    "right values, but 960 bytes more than x, the piece and the output live on from forward to backward": {
+    "right values, but 15360 bytes more than x, the piece and the output live on from forward to backward": {
         RETURNED: f"ctx.weight = {WHOLE}\n        return x @ weight.T",
         f"weight = {AGAIN}": "weight = ctx.weight",
     },
-    "live on from forward to backward: among them the whole weight, of 960": {
+    "live on from forward to backward: among them the whole weight, of 15360": {
         "        ctx.save_for_backward(x, piece)\n": "",
         RETURNED: f"{WHOLE}\n        ctx.save_for_backward(x, weight)\n        return x @ weight.T",
         "x, piece = ctx.saved_tensors": "x, weight = ctx.saved_tensors",
@@ -303,5 +307,8 @@ WRONG["06.10", "steps"] |= {
 }
 WRONG["06.10", "calls"] = {
     "right gradients, but 4 all-gathers of weights in a step, target 3: the last unit need not": {KEEPS: "True"},
+    "an MLP of four layers, 7 rows: right gradients, but 5 all-gathers of weights in a step, target 7: another unit": {
+        KEEPS: "self.is_last"
+    },
     "right gradients, but after backward layer2 is still whole on rank 0": {FREED: NEVER_FREED},
 }

@@ -34,7 +34,7 @@ def wrong_form(got: Tensor | str, want: Tensor, world_size: int, nan: str) -> st
 
 def _by_shape(got: Tensor, want: Tensor, world_size: int) -> str:
     """How a part was cut wrongly, behind a colon; empty if that is not seen."""
-    if got.ndim != want.ndim or world_size == 1 or not want.is_floating_point():
+    if got.ndim != want.ndim or world_size == 1 or not want.numel() or not want.is_floating_point():
         return ""
     ratios = sorted(one / other for one, other in zip(got.shape, want.shape, strict=True) if one != other)
     if ratios == [1 / world_size, world_size]:

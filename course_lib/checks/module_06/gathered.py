@@ -26,7 +26,7 @@ _Way = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """A weight on so many ranks, each with rows of its own."""
+    """A weight on so many ranks, each with rows of its own; where memory counts, far larger than what messages take."""
 
     world_size: int
     ins: int = 12
@@ -81,6 +81,7 @@ class _Gathered(torch.autograd.Function):
         lambda piece, shape: comm.all_gather(piece, length=shape[0] * shape[1]).view(shape)
     )
     average: _Way = staticmethod(lambda row: comm.reduce_scatter(row) / dist.get_world_size())
+    transposed = False
 
     @classmethod
     def forward(cls, ctx: Any, x: Tensor, piece: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -94,7 +95,14 @@ class _Gathered(torch.autograd.Function):
         """With the whole weight once more."""
         x, piece = ctx.saved_tensors
         weight = cls.gather(piece, ctx.shape)
-        return gradient @ weight, cls.average((gradient.T @ x).flatten()), None
+        whole = x.T @ gradient if cls.transposed else gradient.T @ x
+        return gradient @ weight, cls.average(whole.flatten()), None
+
+
+class _Transposed(_Gathered):
+    """As if the weight were (in, out)."""
+
+    transposed = True
 
 
 def _own_piece(row: Tensor) -> Tensor:
@@ -134,6 +142,8 @@ _ONLY_WHILE = parts_exercise(
     ],
     slips={
         "the piece's gradient comes from this rank's own rows: nothing was averaged over the ranks": _with(_own_piece),
+        "the piece was cut from the transposed gradient, x.T @ gradient. The weight is (out, in), and so is its "
+        "gradient: gradient.T @ x": _Transposed,
         "rank r has the average of the piece of rank r + 1": _with(
             lambda row: (comm.all_reduce(row) / dist.get_world_size()).tensor_split(dist.get_world_size())[
                 (dist.get_rank() + 1) % dist.get_world_size()
@@ -157,13 +167,16 @@ _ONLY_WHILE = parts_exercise(
         ),
         "memory": Level(
             points=2,
-            cases=(Linear(world_size=2, memory=True), Linear(world_size=4, memory=True)),
+            cases=(
+                Linear(world_size=2, ins=48, outs=40, memory=True),
+                Linear(world_size=4, ins=40, outs=48, memory=True),
+            ),
             praise="between forward and backward there is the piece, and nothing else of the weight",
         ),
         "edges": Level(
             points=1,
             cases=(
-                Linear(world_size=3, ins=7, outs=5, memory=True, look=True),
+                Linear(world_size=3, ins=47, outs=41, memory=True, look=True),
                 Linear(world_size=2, look=True),
                 Linear(world_size=1, rows=1),
             ),

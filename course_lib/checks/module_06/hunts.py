@@ -92,7 +92,9 @@ def hunt(
             if reason and not reason.startswith("step 1:"):
                 reason += f", and {_BEFORE}"
             if case.look and not reason:
-                reason = _left_whole(reports) or _too_many(case, book, case.micro_batches * gathers(_UNITS[case.model]))
+                reason = _left_whole(reports) or _wrong_calls(
+                    case, book, case.micro_batches * gathers(_UNITS[case.model])
+                )
         return f"{case}: {reason}" if reason else None
 
     return ProbeExercise(
@@ -114,11 +116,13 @@ def _left_whole(reports: Sequence[Report]) -> str | None:
     return None
 
 
-def _too_many(case: Hunt, book: Ledger, target: int) -> str | None:
+def _wrong_calls(case: Hunt, book: Ledger, target: int) -> str | None:
     calls = len(book.of("all_gather").calls()) / case.steps - _OF_THE_TRAINER
-    if case.world_size == 1 or calls <= target:
+    if case.world_size == 1 or calls == target:
         return None
     found = f"right gradients, but {calls:g} all-gathers of weights in a step, target {target}"
+    if calls < target:
+        return f"{found}: another unit than the last one stays whole between its forward and its backward"
     return f"{found}: the last unit need not be gathered again for backward, for nothing came in between"
 
 

@@ -104,7 +104,7 @@ _WORST = NumberExercise(
                     lambda g: g.root + 2 * g.ahead, lambda g: g.root + g.ahead + max(g.blocks)
                 ),
                 "a block's gradients are reduced at once, so no two blocks' are there": (
-                    lambda g: g.root + max(g.blocks) + sum(g.blocks)
+                    lambda g: g.root + max(g.blocks) + sum(g.blocks), lambda g: g.root + 2 * sum(g.blocks)
                 ),
             }),
         ), "right: weights and gradients of one block, then the gradients are gone as well"),

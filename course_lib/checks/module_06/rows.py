@@ -45,9 +45,12 @@ class Tensors:
         return [prod(shape) for shape in self.shapes]
 
     def drawn(self, seed: int) -> list[Tensor]:
-        """The whole tensors."""
+        """The whole tensors; of the longer ones a number is zero, which is no padding."""
         source = generator(seed, self.world_size, sum(self.sizes))
-        return [torch.randn(shape, generator=source) for shape in self.shapes]
+        found = [torch.randn(shape, generator=source) for shape in self.shapes]
+        for x in found:
+            x.view(-1)[1:2] = 0.0
+        return found
 
 
 def listed(found: Any, call: str, number: int) -> list[Tensor]:
@@ -203,9 +206,8 @@ _ONE_ROW = parts_exercise(
         "each rank has the piece of the rank after it": partial(_Row, whose=lambda rank, p: (rank + 1) % p),
         "the pieces lie in the opposite order, rank 0's at the end": partial(_Row, whose=lambda rank, p: p - 1 - rank),
         "the row was dealt out like cards, every p-th number to a rank; a piece is a stretch of neighbours": _Cards,
-        "what is written into the pieces is lost: pieces() returned copies, where views of what you keep are needed": (
-            partial(_Row, copies=True)
-        ),
+        "what is written into the pieces is lost. Does pieces() return copies, where views are needed, or gather() "
+        "something that was gathered before?": (partial(_Row, copies=True)),
     },
     advice=Advice(traffic="one all-gather of the whole row puts all tensors together", noted=_kept_whole),
     levels={

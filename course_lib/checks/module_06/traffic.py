@@ -54,13 +54,12 @@ class Units(NamedTuple):
 
 
 def units(seed: int) -> Units:
-    """The 8B on two nodes of 8, unless an instructor asks for other numbers."""
+    """The 8B on four nodes of 8, unless an instructor asks for other numbers."""
     draw, one = random.Random(seed), load_model("llama3_1_8b")
     block, root = (sum(w.parameters for w in found(one)) for found in (layer_weights, outer_weights))
-    L, p, m = (
-        (one.n_layers, 16, 4) if seed == 0 else (draw.choice((24, 40)), draw.choice((32, 64)), draw.choice((3, 5)))
-    )
-    return Units(L, block, root, p, 8, m)
+    if seed == 0:
+        return Units(one.n_layers, block, root, 32, 8, 4)
+    return Units(draw.choice((24, 40)), block, root, draw.choice((32, 64)), 8, draw.choice((3, 5)))
 
 
 _TWO_PHASES = "an all-reduce has two phases, a reduce-scatter and an all-gather"
@@ -93,7 +92,7 @@ _SENDS = NumberExercise(
             }, follows=lambda own, g: own["ddp_sends"], collective=False),
             Ask("zero_2_calls", "calls", lambda g: 2 * (g.L + 1), {
                 "one kind of them alone: each unit is reduced once and gathered once": lambda g: g.L + 1,
-                "the root is a unit too": lambda g: 2 * g.L,
+                "the root is a unit too": (lambda g: 2 * g.L, lambda g: g.L),
                 "ZeRO-2 never gathers in forward or backward: its weights are whole": lambda g: 3 * (g.L + 1),
             }, collective=False),
         ), "right: ZeRO-2 sends not one byte more than DDP. It takes the all-reduce apart and updates in between"),
@@ -113,7 +112,7 @@ _SENDS = NumberExercise(
                 ),
                 f"as much as DDP? {_FORWARD_ONLY[0].upper()}{_FORWARD_ONLY[1:]}": lambda g: 2 * g.part(g.p) * g.whole,
                 "the gathers alone: the gradients' reduce-scatter comes on top": lambda g: g.part(g.p) * g.twice,
-                "a ring sends (p-1)/p in one phase": lambda g: g.twice + g.whole,
+                "a ring sends (p-1)/p in one phase": (lambda g: g.twice + g.whole, lambda g: 3 * g.whole),
                 "without the root? It is gathered and reduced once": lambda g: 3 * g.part(g.p) * BF16 * g.L * g.block,
                 f"the gradients were all-reduced, where a reduce-scatter is enough: {_TWO_PHASES}": (
                     lambda g: g.part(g.p) * (g.twice + 2 * g.whole)
@@ -131,6 +130,9 @@ _SENDS = NumberExercise(
                     lambda g: 2 * g.part(g.p // g.s) * g.whole
                 ),
                 f"half of it: {_TWO_PHASES}": lambda g: g.across / 2,
+                "a ring over the p/s nodes sends 2(r-1)/r of the piece, with r = p/s": (
+                    lambda g: 2 * g.whole / g.s, lambda g: g.whole / g.s
+                ),
                 "the piece is 1/s of the gradients, and the ring has p/s ranks": (
                     lambda g: 2 * g.part(g.p) * g.whole / g.s, lambda g: 2 * g.part(g.p // g.s) * g.whole / g.p
                 ),
