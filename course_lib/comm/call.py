@@ -35,7 +35,7 @@ def set_default_group(group: ProcessGroup) -> None:
 
 
 def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
-    """The group meant by `group`: None is the default group, as in PyTorch.
+    """The group meant by `group`: None is the default group, as in PyTorch, and so is the default group itself.
 
     Raises: ValueError if this rank is not in it, or if there is no group yet.
     """
@@ -57,7 +57,8 @@ def resolve(group: ProcessGroup | int | None, operation: str) -> ProcessGroup:
                 "call it under `if rank in members`",
             )
         )
-    return group or _default or dist.distributed_c10d._get_default_group()
+    default = dist.distributed_c10d._get_default_group()
+    return group if group is not None and group is not default else _default or default
 
 
 def device_of(group: ProcessGroup) -> torch.device:

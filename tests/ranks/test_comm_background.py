@@ -205,3 +205,20 @@ def test_a_call_starts_no_earlier_than_its_launch():
     first, second = ([event for event in ledger().events if event.call == number] for number in (1, 2))
     assert min(event.start_s for event in first if event.kind == "send") == pytest.approx(100e-6, rel=1e-3)
     assert min(event.start_s for event in second) >= max(event.end_s for event in first) > 150e-6
+
+
+def named():
+    """The default group by its name: in the background while the main thread makes a native call of its own."""
+    summed = torch.ones(10_000)
+    work = comm.all_reduce_(summed, group=dist.group.WORLD, async_op=True)
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, dist.get_rank())
+    work.wait()
+    comm.all_reduce(torch.ones(2), group=dist.group.WORLD)
+    return everyone, summed[0].item()
+
+
+def test_naming_the_default_group_is_the_same_as_naming_none():
+    """PyTorch watches that group: a message of ours on it would make its next collective fail."""
+    for _ in range(3):
+        assert run_ranks(named, 4) == [([0, 1, 2, 3], 4.0)] * 4
