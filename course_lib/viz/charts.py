@@ -68,7 +68,8 @@ def number_axis(chart: Axes, values: Sequence[float], most: int) -> None:
     chart.yaxis.set_major_locator(FixedLocator(shown if len(shown) <= most else ticks[::3]))
     chart.yaxis.set_minor_locator(NullLocator())
     chart.yaxis.set_minor_formatter(NullFormatter())
-    chart.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    form = "g" if high / low < 1e4 else ".0e"  # not 0.0001 above 1e-05
+    chart.yaxis.set_major_formatter(lambda value, _: f"{value:{form}}")
     chart.tick_params(axis="y", length=0, pad=6)
     centre_on_ticks(chart)
 

@@ -44,7 +44,7 @@ def plot_layout(
     tall = {name: _VECTOR if len(shapes[name]) == 1 else _MATRIX for name in regions}
     cell = min(1.5, (style.PAGE_WIDTH - 2 * style.MARGIN - _NAMES) / ranks)
     left, top = style.MARGIN + _NAMES, style.HEADER + 0.5 + _LINE * len(axes)
-    subtitle = "a box is the whole tensor; coloured is what the rank holds of it"
+    subtitle = "a box is the whole tensor; coloured is what the rank holds of it; boxes are not to scale"
     figure, page = style.new_page(top + sum(max(one, _TEXT) + _BETWEEN for one in tall.values()) + 0.2, title, subtitle)
     _name_ranks(page, places, axes, left, cell)
     y = top

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from course_lib.viz import charts, style
 
+_PERIOD = 6.0  # widths of a line, from one dash to the next
 _NAME_GAP = 0.03  # of the chart's width, between a line's end and its name
 
 
@@ -20,6 +21,7 @@ class Line(NamedTuple):
     hue: str
     points: Mapping[Any, float]
     width: float = 3.0
+    shown: float = 1.0  # the share of it that is drawn, as dashes
 
 
 def algorithm_line(algorithm: str, points: Mapping[Any, float], width: float = 3.0) -> Line:
@@ -28,10 +30,13 @@ def algorithm_line(algorithm: str, points: Mapping[Any, float], width: float = 3
 
 
 def draw_line(chart: Axes, line: Line) -> None:
-    """From point to point, with round ends."""
+    """From point to point, with round ends; as dashes where a part of it is to show what lies beneath."""
     places = sorted(line.points)
     heights = [line.points[place] for place in places]
-    chart.plot(places, heights, color=line.hue, linewidth=line.width, solid_capstyle="round", zorder=2)
+    look: dict[str, Any] = {"color": line.hue, "linewidth": line.width, "solid_capstyle": "round", "zorder": 2}
+    if line.shown < 1:
+        look["linestyle"] = (0, (_PERIOD * line.shown, _PERIOD * (1 - line.shown)))
+    chart.plot(places, heights, **look)
 
 
 def draw_dashed(chart: Axes, points: Mapping[Any, float], colour: str = style.SOFT, zorder: float = 1) -> None:

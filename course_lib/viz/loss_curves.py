@@ -15,6 +15,7 @@ from course_lib.viz.picture import Picture
 
 Curves = Mapping[str, Sequence[float]]
 _LEFT, _RIGHT = style.MARGIN + 0.72, 2.75
+_BROAD, _LINE = 11.0, 2.4  # points: the reference, every other run
 _LEAST = 1e-7  # what rounding in float32 makes of a loss
 _LOSS, _NORM = 2.6, 1.45  # inches: the two panels
 _WIDTH = style.PAGE_WIDTH - _LEFT - _RIGHT
@@ -37,7 +38,7 @@ def plot_loss_curves(
     _check(curves, norms)
     hues = dict(zip(curves, style.RUN_HUES, strict=False))
     reference = next(iter(curves))
-    subtitle = subtitle or (f"broad: {reference}" if len(curves) > 1 else "")
+    subtitle = subtitle or (f"the broad pale line is {reference}" if len(curves) > 1 else "")
     top = style.HEADER + 0.42
     height = top + _LOSS + (0.68 + _NORM if norms else 0) + 0.85
     figure, page = style.new_page(height, title, subtitle)
@@ -62,7 +63,7 @@ def plot_loss_curves(
 
 
 @style.course_style()
-def plot_loss_differences(curves: Curves, *, title: str = "How far each run is from the first") -> Picture:
+def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
     """For each further run how far its loss is from the first one's in the same step, on a log scale.
 
     Raises: ValueError for fewer than two runs or too many, or one without a finite value.
@@ -75,12 +76,13 @@ def plot_loss_differences(curves: Curves, *, title: str = "How far each run is f
     hues = dict(zip(curves, style.RUN_HUES, strict=False))
     apart = {name: [abs(a - b) for a, b in zip(curves[name], curves[reference], strict=True)] for name in others}
     drawn = {name: [max(value, _LEAST) for value in values] for name, values in apart.items()}
-    top = style.HEADER + 0.2
-    subtitle = f"difference of its loss from that of {reference}; log scale; what is below {_LEAST:g} is drawn there"
-    figure, _ = style.new_page(top + _LOSS + 0.85, title, subtitle)
+    top, title = style.HEADER + 0.42, title or f"How far each run's loss is from that of {reference}"
+    subtitle = f"in the same step; log scale; what is below {_LEAST:g} is drawn there"
+    figure, page = style.new_page(top + _LOSS + 0.85, title, subtitle)
+    marks.label(page, _LEFT, top - 0.24, "difference of the losses", colour=style.SOFT, align="left")
     chart = style.chart_axes(figure, _LEFT, top, _WIDTH, _LOSS)
     for name, values in drawn.items():
-        draw_line(chart, Line(name, hues[name], dict(enumerate(values, 1)), 2.6))
+        draw_line(chart, Line(name, hues[name], dict(enumerate(values, 1)), _LINE))
     _finish(chart, drawn)
     charts.number_axis(chart, [v for values in drawn.values() for v in values if v < math.inf], most=5)
     _name(chart, {name: name for name in drawn}, drawn, hues, least=0.3 / _LOSS)
@@ -108,12 +110,13 @@ def _check(curves: Curves, norms: Curves | None) -> None:
 
 
 def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
-    """The reference broad and pale, each further run narrower on top, so that what coincides is seen to coincide."""
-    for number, (name, values) in enumerate(curves.items()):
-        broad = number == 0 and len(curves) > 1
-        width = 11.0 if broad else 1.8 + 1.6 * (len(curves) - 1 - number)
-        hue = style.tint(hues[name], 0.35) if broad else hues[name]
-        draw_line(chart, Line(name, hue, dict(enumerate(values, 1)), width))
+    """The reference broad and pale, the runs on top and all alike, so that no width seems to mean something."""
+    reference, *runs = curves
+    alone = style.tint(hues[reference], 0.35) if runs else hues[reference]
+    draw_line(chart, Line(reference, alone, dict(enumerate(curves[reference], 1)), _BROAD if runs else _LINE))
+    for number, name in enumerate(runs):  # each later one has wider gaps, so that lines upon each other are all seen
+        line = Line(name, hues[name], dict(enumerate(curves[name], 1)), _LINE, 1 - number / len(runs))
+        draw_line(chart, line)
     _finish(chart, curves)
 
 

@@ -126,7 +126,7 @@ def _check_rows(rows: Mapping[str, GpuMemory]) -> None:
 
 
 def _device_words(device: Device) -> str:
-    return f"{device.name}, read as {device.memory_bytes() / GiB:.1f} GiB"
+    return f"{device.name} = {device.memory_bytes() / GiB:.1f} GiB"
 
 
 def _verdict(memory: GpuMemory, device: Device) -> tuple[str, str]:

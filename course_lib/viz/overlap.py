@@ -47,7 +47,7 @@ def plot_overlap(
     ends = {name: round(ledger.span_s, _DIGITS) for name, ledger in timelines.items()}
     factor, unit = time_unit(max(ends.values()))
     key = key_of([span for spans in runs.values() for span in spans])
-    key += [Entry(f"{number}: {name}") for number, name in enumerate(calls, start=1)]
+    key += [Entry("; ".join(f"bar {number}: {name}" for number, name in enumerate(calls, start=1)))] if calls else []
     first = _TOP + LINE * (len(lines_of(key, _LEFT)) - 1)
     figure, page = style.new_page(first + len(runs) * _PITCH + 0.72, title, subtitle)
     draw_key(page, key, _LEFT)
@@ -56,7 +56,7 @@ def plot_overlap(
     for number, (name, spans) in enumerate(runs.items()):
         top = first + number * _PITCH + 0.42
         axes = style.chart_axes(figure, _LEFT, top, width, 2 * _LANE)
-        label = f"time since the step began ({unit})" if number == len(runs) - 1 else ""
+        label = f"time since its beginning ({unit})" if number == len(runs) - 1 else ""
         prepare_lanes(axes, _NAMES, reach, label, gap=10, pad=8, size=style.SMALL_SIZE, color=style.SOFT)
         end = ends[name] * factor
         draw_ground(axes, len(_NAMES), end, (0.03, 0.97), style.PANEL)

@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 from matplotlib.axes import Axes
 
+from course_lib.costs import chain_partition
 from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
+from course_lib.split import MatrixCut
 from course_lib.viz import keys, marks, style
 from course_lib.viz.picture import Picture
-
-Cut = Literal["column", "row"]  # as in Megatron's Y = X A: by outputs, or by inputs
-_RANKS = 2
-_MEANINGS = {"column": "by outputs", "row": "by inputs"}
-_CELL, _GAP, _PITCH = 0.235, 0.03, 1.92  # inches: a number, between numbers, from one rank to the next
-_TALL = SIZES[0] * _CELL
-_WHOLE = {"column": "all_gather", "row": "all_reduce"}  # what makes a matrix's output whole
-_MADE = {"column": "finished", "row": "terms"}
-_TOP = style.HEADER + 0.64  # inches: of the first rank's row
-_X, _W1, _AFTER, _W2, _END = 1.3, 1.85, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what W₂ reads, W₂ and y
-_PRODUCTS: Mapping[Cut, tuple[float, float]] = {"column": (4.0, 8.1), "row": (3.58, 7.68)}  # of W₁ x and W₂ h
-_BIASES = (4.62, 8.74)  # where it is added to a sum, behind the bar
-_TO_BAR = {"column": 0.72, "row": 0.64}  # from a product's left edge to the middle of the bar that follows it
-_OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one
-_Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
-
-
-_KEY = (
-    keys.Entry("one rank's alone", style.RANK_HUES[:1]),
-    keys.Entry("on both ranks", [style.SOFT]),
-    keys.Entry("not used here", [style.PANEL]),
-    keys.Entry("a sum over both", style.RANK_HUES[:_RANKS]),
+from course_lib.viz.shared_matrices import (
+    CELL,
+    KEY,
+    KEY_WITH_SUMS,
+    OUTSIDE,
+    RANKS,
+    Holders,
+    draw_arrows,
+    draw_bar,
+    draw_cell,
+    draw_table,
+    draw_vector,
+    part,
 )
 
-
-class _Words(NamedTuple):
-    """What a pair's parts are called."""
-
-    formula: str
-    first: str
-    bent: str
-    second: str
-    has_biases: bool
-
-
-_PERCEPTRON = _Words("y = W₂ GELU(W₁ x + b₁) + b₂", "W₁", "after GELU", "W₂", True)
-_ATTENTION = _Words("one hidden number stands for one head", "q, k, v", "after softmax", "o", False)
+Cut = Literal["column", "row"]  # as in Megatron's Y = X A: by outputs, or by inputs
+_MEANINGS = {"column": "by outputs", "row": "by inputs"}
+_OF_CHAIN: Mapping[Cut, MatrixCut] = {"column": "out", "row": "in"}
+_MADE = {"column": "finished", "row": "terms"}
+_FORMULA = "y = W₂ GELU(W₁ x + b₁) + b₂"
+_ITEMSIZE = 4
+_TALL, _PITCH = SIZES[0] * CELL, 1.92  # inches: of x, from one rank to the next
+_X, _W1, _AFTER, _W2, _END = 1.3, 1.85, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what W₂ reads, W₂ and y
+_BESIDE, _BEHIND = (4.0, 8.1), (3.58, 7.68)  # of W₁ x and W₂ h: with the bias beside the matrix, or behind the bar
+_BIASES = (4.62, 8.74)  # where it is added to a sum, behind the bar
+_TO_BAR = (0.72, 0.64)  # from a product's left edge to the middle of the bar that follows it, in the same two cases
 
 
 class _Table(NamedTuple):
@@ -63,169 +54,153 @@ class _Table(NamedTuple):
         return len(self.rows) * len(self.columns) + len(self.bias)
 
 
+class _Pair(NamedTuple):
+    """How both matrices are cut, and whether the terms of the first are added only after the second."""
+
+    first: Cut
+    second: Cut
+    late: bool = False
+
+    @property
+    def cuts(self) -> tuple[Cut, Cut]:
+        return self.first, self.second
+
+    def talks(self) -> list[tuple[str, int]]:
+        """Before the GELU and at the end: the collective, "" for none, and the numbers that each rank sends."""
+        cuts: list[MatrixCut] = [_OF_CHAIN[cut] for cut in self.cuts]
+        passages = chain_partition(SIZES, cuts, tp=RANKS, itemsize=_ITEMSIZE).passages[1:]
+        found = [(one.forward, one.forward_cost.sent_bytes[0] // _ITEMSIZE) for one in passages]
+        found[0] = ("nothing", 0) if self.late else found[0]
+        return [(name.replace("nothing", ""), sent) for name, sent in found]
+
+    def tables(self, rank: int) -> tuple[_Table, _Table]:
+        """What a rank has of both matrices."""
+        inputs, hidden, outputs = SIZES
+        first, second = _table(self.first, rank, (hidden, inputs)), _table(self.second, rank, (outputs, hidden))
+        if self.late:  # its terms of all hidden numbers go through the whole second matrix
+            return first, second._replace(columns=range(hidden))
+        if self.second == "row":  # which reads some of the hidden numbers, and needs no other's bias
+            return first._replace(bias=part(hidden, rank)), second
+        return first, second
+
+    def adds_behind(self, number: int) -> bool:
+        """Whether a bias is added to a sum, behind the bar."""
+        return self.cuts[number] == "row" and not self.late
+
+    def left_of(self, number: int) -> float:
+        """Where a matrix's product is drawn."""
+        return (_BEHIND if self.adds_behind(number) else _BESIDE)[number]
+
+    def bar_of(self, number: int) -> float:
+        """Where the ranks talk after that."""
+        return self.left_of(number) + _TO_BAR[self.adds_behind(number)]
+
+
 @style.course_style()
 def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
     """Draw the 38 parameters of `course_lib.models.mlp.MLP` on two ranks, each of its matrices cut in one way.
 
-    Bars stand where forward needs a collective.
-
+    Bars stand where forward needs a collective; below each, how many numbers a rank sends for one row of inputs.
     Raises: ValueError for a cut that there is not.
     """
     for cut in (first, second):
         if cut not in get_args(Cut):
             rule, way_out = "a matrix is cut by outputs or by inputs", "choose 'column' or 'row'"
             raise ValueError(four_parts("plot_pair", f"{cut!r}", rule, way_out))
-    return _draw((first, second), title or f"First {_MEANINGS[first]}, then {_MEANINGS[second]}", _PERCEPTRON)
+    return _draw(_Pair(first, second), title or f"First {_MEANINGS[first]}, then {_MEANINGS[second]}")
 
 
 @style.course_style()
-def plot_heads(*, title: str = "Attention: two heads on each rank") -> Picture:
-    """The same picture of attention: four heads on two ranks, queries, keys and values by outputs, then o by inputs."""
-    return _draw(("column", "row"), title, _ATTENTION)
+def plot_late_sum(*, title: str = "Terms through the GELU: wrong") -> Picture:
+    """The pair that puts its sum off too long: each rank bends its terms, and they are added only at the very end.
+
+    It is right without the GELU. Each rank adds half of each bias, so that the sum has it once.
+    """
+    return _draw(_Pair("row", "row", late=True), title)
 
 
-def _draw(cuts: tuple[Cut, Cut], title: str, words: _Words) -> Picture:
-    (inputs, hidden, outputs), (first, second) = SIZES, cuts
-    talks = _talks(first, second)
-    figure, page = style.new_page(_TOP - 0.15 + _RANKS * _PITCH, title, words.formula)
-    keys.draw_key(page, _KEY, style.MARGIN)
+def _draw(pair: _Pair, title: str) -> Picture:
+    talks = pair.talks()
+    sums = any(name in ("reduce_scatter", "all_reduce") for name, _ in talks)
+    key = KEY_WITH_SUMS if sums else KEY
+    first = style.HEADER + 0.64 + keys.LINE * (len(keys.lines_of(key, style.MARGIN)) - 1) + _TALL / 2
+    middles = [first + rank * _PITCH for rank in range(RANKS)]
+    figure, page = style.new_page(middles[-1] + _TALL / 2 + 0.4, title, _FORMULA)
+    keys.draw_key(page, key, style.MARGIN)
     lines = []
-    for rank in range(_RANKS):
-        top = _TOP + rank * _PITCH
-        tables = _table(first, rank, (hidden, inputs)), _table(second, rank, (outputs, hidden))
-        if second == "row":  # which reads some of the hidden numbers, and needs no other's bias
-            tables = tables[0]._replace(bias=_part(hidden, rank)), tables[1]
-        parameters = sum(table.parameters for table in tables)
-        held = f"{parameters} of 38" if words.has_biases else f"{hidden // _RANKS} heads"
-        marks.rank_badge(page, style.MARGIN + 0.37, top + _TALL / 2 - 0.2, rank)
-        marks.label(page, style.MARGIN, top + _TALL / 2 + 0.16, held, size=style.SMALL_SIZE, align="left")
-        _draw_rank(page, rank, top, cuts, tables, words)
-        lines.append(f"  rank {rank}: {held}" + f" parameters; {_in_words(tables)}" * words.has_biases)
-    for number, (cut, operation) in enumerate(zip(cuts, talks, strict=True)):
-        _draw_talk(page, _PRODUCTS[cut][number] + _TO_BAR[cut], operation)
-    lines.append(f"  between them: {talks[0] or 'nothing is sent'}; at the end: {talks[1]}")
-    return Picture(figure, title=title, description="\n".join([words.formula, *lines]))
-
-
-def _talks(first: Cut, second: Cut) -> tuple[str, str]:
-    """The collective before the GELU, if one is needed, and the one at the end."""
-    if second == "row":  # it reads its rank's part alone
-        return {"column": "", "row": "reduce_scatter"}[first], _WHOLE[second]
-    return _WHOLE[first], _WHOLE[second]
-
-
-def _part(length: int, rank: int) -> range:
-    return range(rank * length // _RANKS, (rank + 1) * length // _RANKS)
+    for rank, middle in enumerate(middles):
+        tables = pair.tables(rank)
+        held = f"{sum(table.parameters for table in tables)} of 38"
+        marks.rank_badge(page, style.MARGIN + 0.37, middle - 0.2, rank)
+        marks.label(page, style.MARGIN, middle + 0.16, held, size=style.SMALL_SIZE, align="left")
+        _draw_rank(page, rank, middle, pair, tables)
+        lines.append(f"  rank {rank}: {held} parameters; {_in_words(tables)}")
+    for number, (operation, sent) in enumerate(talks):
+        if operation:
+            draw_bar(page, pair.bar_of(number), middles, operation, f"each sends {sent}")
+        else:
+            draw_arrows(page, pair.bar_of(number), middles)
+    for middle in middles if pair.late else ():
+        _draw_cross(page, pair.bar_of(0), middle)
+    said = [f"{name}, each sends {sent}" if name else "nothing is sent" for name, sent in talks]
+    lines.append(f"  between them: {said[0]}; at the end: {said[1]}")
+    return Picture(figure, title=title, description="\n".join([_FORMULA, *lines]))
 
 
 def _table(cut: Cut, rank: int, shape: tuple[int, int]) -> _Table:
     out, into = shape
     if cut == "column":
-        return _Table(_part(out, rank), range(into), _part(out, rank), shape)
-    return _Table(range(out), _part(into, rank), range(out), shape)
+        return _Table(part(out, rank), range(into), part(out, rank), shape)
+    return _Table(range(out), part(into, rank), range(out), shape)
 
 
-def _draw_rank(
-    page: Axes, rank: int, top: float, cuts: tuple[Cut, Cut], tables: tuple[_Table, _Table], words: _Words
-) -> None:
-    """One rank's row, from x to y."""
+def _made(cut: Cut, rank: int, length: int) -> Holders:
+    """What a rank's product gives: finished numbers, or terms of all."""
+    return [(rank,) if cut == "row" or place in part(length, rank) else () for place in range(length)]
+
+
+def _whole(cut: Cut, length: int) -> Holders:
+    """The same after the collective."""
+    return [tuple(range(RANKS)) if cut == "row" else (place // (length // RANKS),) for place in range(length)]
+
+
+def _draw_rank(page: Axes, rank: int, middle: float, pair: _Pair, tables: tuple[_Table, _Table]) -> None:
+    """One rank's half, from x to y."""
     inputs, hidden, outputs = SIZES
-    own, both, everyone = (rank,), tuple(range(_RANKS)), [(one,) for one in range(_RANKS)]
-
-    def made(cut: Cut, length: int) -> _Holders:
-        """What this rank's product gives: finished numbers, or terms of all."""
-        return [own if cut == "row" or place in _part(length, rank) else () for place in range(length)]
-
-    def whole(cut: Cut, length: int) -> _Holders:
-        """The same after the collective."""
-        per_rank = length // _RANKS
-        return [both if cut == "row" else everyone[place // per_rank] for place in range(length)]
-
-    read = range(inputs) if cuts[0] == "column" else _part(inputs, rank)
-    _draw_vector(page, _X, top, [_OUTSIDE if place in read else () for place in range(inputs)], "x")
-    before, at_end = made(cuts[0], hidden), made(cuts[1], outputs)
-    after = whole(cuts[0], hidden) if _talks(*cuts)[0] else before
-    if cuts[1] == "row":
-        after = [held if place in _part(hidden, rank) else () for place, held in enumerate(after)]
-    _draw_table(page, _W1, top, tables[0], rank, words.first)
-    _draw_vector(page, _PRODUCTS[cuts[0]][0], top, before, _MADE[cuts[0]])
-    _draw_vector(page, _AFTER, top, after, words.bent)
-    _draw_table(page, _W2, top, tables[1], rank, words.second)
-    if words.has_biases:
-        _draw_bias(page, _W1, top, tables[0], rank, "b₁", _BIASES[0] if cuts[0] == "row" else None)
-        _draw_bias(page, _W2, top, tables[1], rank, "b₂", _BIASES[1] if cuts[1] == "row" else None)
-    _draw_vector(page, _PRODUCTS[cuts[1]][1], top, at_end, _MADE[cuts[1]])
-    _draw_vector(page, _END, top, whole(cuts[1], outputs), "y")
+    read = range(inputs) if pair.first == "column" else part(inputs, rank)
+    draw_vector(page, _X, middle, [OUTSIDE if place in read else () for place in range(inputs)], "x")
+    before, at_end = _made(pair.first, rank, hidden), _made(pair.second, rank, outputs)
+    after = _whole(pair.first, hidden) if pair.talks()[0][0] else before
+    if pair.second == "row" and not pair.late:
+        after = [held if place in part(hidden, rank) else () for place, held in enumerate(after)]
+    for number, (left, name) in enumerate(((_W1, "W₁"), (_W2, "W₂"))):
+        table = tables[number]
+        everywhere = len(table.rows) * len(table.columns) == table.shape[0] * table.shape[1]
+        hue = style.SOFT if everywhere else style.rank_hue(rank)
+        draw_table(page, left, middle, table.shape, table.rows, table.columns, hue=hue, name=name)
+        x = _BIASES[number] if pair.adds_behind(number) else left + table.shape[1] * CELL + 0.12
+        _draw_bias(page, x, middle, table, rank, "½ " * pair.late + "b₁b₂"[2 * number : 2 * number + 2])
+    draw_vector(page, pair.left_of(0), middle, before, _MADE[pair.first])
+    draw_vector(page, _AFTER, middle, after, "after GELU")
+    draw_vector(page, pair.left_of(1), middle, at_end, _MADE[pair.second])
+    draw_vector(page, _END, middle, _whole(pair.second, outputs), "y")
 
 
-def _draw_vector(page: Axes, left: float, top: float, holders: _Holders, name: str) -> None:
-    """A column of numbers, centred in the row."""
-    y = top + (_TALL - len(holders) * _CELL) / 2
-    if name:
-        marks.label(page, left + _CELL / 2, y - 0.2, name, size=style.SMALL_SIZE, bold=name in "xy")
-    size = _CELL - _GAP
-    for place, ranks in enumerate(holders):
-        at = (left, y + place * _CELL)
-        if ranks == _OUTSIDE:
-            marks.box(page, *at, size, size, fill=style.SOFT, corner=0.03)
-        elif len(ranks) > 1:
-            for slot, rank in enumerate(ranks):
-                wide = size / len(ranks)
-                marks.box(page, at[0] + slot * wide, at[1], wide, size, fill=style.rank_hue(rank), corner=0)
-        else:
-            _draw_cell(page, *at, style.rank_hue(ranks[0]) if ranks else "")
-
-
-def _draw_table(page: Axes, left: float, top: float, table: _Table, rank: int, name: str) -> None:
-    """A matrix, coloured where the rank has it."""
-    rows, columns = table.shape
-    y, hue = top + (_TALL - rows * _CELL) / 2, style.rank_hue(rank)
+def _draw_bias(page: Axes, x: float, middle: float, table: _Table, rank: int, name: str) -> None:
+    """Beside its matrix, or, where its product is a term, behind the bar; whole, it is the same on all ranks."""
+    rows = table.shape[0]
+    y, hue = middle - rows * CELL / 2, style.rank_hue(rank) if len(table.bias) < rows else style.SOFT
     for row in range(rows):
-        for column in range(columns):
-            mine = row in table.rows and column in table.columns
-            _draw_cell(page, left + column * _CELL, y + row * _CELL, hue if mine else "")
-    marks.label(page, left + columns * _CELL / 2, y - 0.2, name, bold=True)
+        draw_cell(page, x, y + row * CELL, hue if row in table.bias else "")
+    marks.label(page, x + CELL / 2, y - 0.2, name, bold=True)
 
 
-def _draw_bias(page: Axes, left: float, top: float, table: _Table, rank: int, name: str, behind: float | None) -> None:
-    """A matrix's bias: beside it, or, where its product is a term, behind the bar, so that it counts once.
-
-    Whole, it is the same on all ranks.
-    """
-    rows, columns = table.shape
-    y, hue = top + (_TALL - rows * _CELL) / 2, style.rank_hue(rank) if len(table.bias) < rows else style.SOFT
-    x = left + columns * _CELL + 0.12 if behind is None else behind
-    for row in range(rows):
-        _draw_cell(page, x, y + row * _CELL, hue if row in table.bias else "")
-    marks.label(page, x + _CELL / 2, y - 0.2, name, bold=True)
-
-
-def _draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
-    size = _CELL - _GAP
-    marks.box(page, x, y, size, size, fill=hue or style.PANEL, edge="none" if hue else style.FAINT, corner=0.03)
-
-
-def _draw_talk(page: Axes, x: float, operation: str) -> None:
-    """A bar over all ranks where they talk; an arrow in each row where they need not."""
-    top = _TOP
-    for rank in range(_RANKS):
-        y = top + rank * _PITCH + _TALL / 2
-        marks.arrow(page, (x - 0.3, y), (x + 0.32, y), line=1.6)
-    if operation:
-        middle, tall = top + (_PITCH + _TALL) / 2, _PITCH + 0.5
-        marks.box(page, x - 0.15, middle - tall / 2, 0.3, tall, fill=style.COMMUNICATION, zorder=4)
-        page.text(
-            x,
-            middle,
-            operation,
-            rotation=90,
-            size=style.SMALL_SIZE,
-            weight=600,
-            color=style.PAPER,
-            ha="center",
-            va="center",
-            zorder=6,
-        )
+def _draw_cross(page: Axes, x: float, middle: float) -> None:
+    """Here something is missing."""
+    for slope in (1, -1):
+        reach = 0.14
+        across, down = [x - reach, x + reach], [middle - slope * reach, middle + slope * reach]
+        page.plot(across, down, color=style.RUN_HUES[1], linewidth=3.4, solid_capstyle="round", zorder=6)
 
 
 def _in_words(tables: tuple[_Table, _Table]) -> str:

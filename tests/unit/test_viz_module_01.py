@@ -101,7 +101,7 @@ def test_the_bars_are_as_long_as_what_the_gpu_holds():
 
 def test_the_bars_say_what_they_hold_and_whether_it_fits():
     text = viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100).text
-    assert "memory: H100 SXM 80 GB, read as 74.5 GiB" in text
+    assert "memory: H100 SXM 80 GB = 74.5 GiB" in text
     assert "  alone: weights 131, gradients 131, optimizer 788, activations 102, head and loss 1.10; together" in text
     assert "; together 1,154 GiB, too much, 15.5 × what it has\n" in text
     assert "  on 64 GPUs: weights 2.05, gradients 2.05, optimizer 12.3, gathered weights" in text
@@ -221,7 +221,7 @@ def test_recompute_and_micro_batch_reach_the_bar():
         explorer.controls[name].value = value
         texts.add(explorer.text)
     assert len(texts) == 4
-    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB, read as 131.3 GiB" in explorer.text
+    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB = 131.3 GiB" in explorer.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 from course_lib.costs import chain_partition
-from course_lib.viz import plot_heads, plot_ladder, plot_loss_differences, plot_pair
+from course_lib.viz import plot_heads, plot_ladder, plot_late_sum, plot_loss_differences, plot_pair
 from course_lib.viz.style import rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
@@ -21,6 +21,7 @@ LOSSES = {"one device": [5.0, 4.0, 3.0], "run A": [5.0, 4.001, 3.1], "run B": [5
 PAIRS = tuple(product(("column", "row"), repeat=2))
 FIGURES = {
     **{f"pair-{first}-{second}": lambda cuts=(first, second): plot_pair(*cuts) for first, second in PAIRS},
+    "late-sum": plot_late_sum,
     "heads": plot_heads,
     "differences": lambda: plot_loss_differences(LOSSES),
     "ladder": lambda: plot_ladder(RUNGS, tolerance=1e-11),
@@ -36,7 +37,7 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["pair-column-row", "heads", "differences", "ladder"])
+@pytest.mark.parametrize("name", ["pair-column-row", "late-sum", "heads", "differences", "ladder"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
     assert picture.svg == FIGURES[name]().svg
@@ -74,8 +75,32 @@ def test_a_rank_s_parameters_are_counted_and_coloured(cuts, each):
 def test_the_ranks_talk_where_the_formula_says(cuts):
     of_chain = {"column": "out", "row": "in"}
     passages = chain_partition((6, 4, 2), [of_chain[cut] for cut in cuts], tp=2).passages
-    middle, end = (passage.forward.replace("nothing", "nothing is sent") for passage in passages[1:])
-    assert plot_pair(*cuts).description.endswith(f"between them: {middle}; at the end: {end}")
+    sends = [f"each sends {passage.forward_cost.sent_bytes[0] // 4}" for passage in passages[1:]]
+    talks = [f"{passage.forward}, {sent}" for passage, sent in zip(passages[1:], sends, strict=True)]
+    middle, end = (talk.replace("nothing, each sends 0", "nothing is sent") for talk in talks)
+    picture = plot_pair(*cuts)
+    assert picture.description.endswith(f"between them: {middle}; at the end: {end}")
+    written = [text for text, _, _ in drawn_texts(picture.figure) if text.startswith("each sends")]
+    assert sorted(written) == sorted(sent for sent in sends if not sent.endswith(" 0"))
+
+
+def test_the_key_names_sums_where_there_are_some():
+    """After an all-gather the other rank's numbers stand on a rank: a colour says who made them, not who has them."""
+    for cuts in PAIRS:
+        words = [text for text, _, _ in drawn_texts(plot_pair(*cuts).figure)]
+        assert {"kept or made by rank 0", "by rank 1"} <= set(words)
+        assert ("made of both ranks' terms" in words) == ("row" in cuts)
+
+
+def test_a_late_sum_sends_at_the_end_alone_and_is_crossed_at_the_bend():
+    picture = plot_late_sum()
+    assert picture.description.endswith("between them: nothing is sent; at the end: all_reduce, each sends 2")
+    words = [text for text, _, _ in drawn_texts(picture.figure)]
+    assert words.count("26 of 38") == words.count("½ b₁") == words.count("½ b₂") == 2  # all of W₂ and of both biases
+    page = picture.figure.axes[0]
+    places = {text: box[0] for text, _, box in drawn_texts(picture.figure)}
+    crosses = [sum(line.get_xdata()) / 2 for line in page.lines]
+    assert len(crosses) == 4 and all(places["½ b₁"] < x < places["after GELU"] for x in crosses)
 
 
 def test_the_bias_of_a_row_parallel_matrix_is_behind_the_sum():
@@ -89,8 +114,8 @@ def test_the_bias_of_a_row_parallel_matrix_is_behind_the_sum():
 
 def test_heads_are_cut_as_the_third_attempt_and_have_no_biases():
     words = [text for text, _, _ in drawn_texts(plot_heads().figure)]
-    assert words.count("2 heads") == words.count("after softmax") == 2 and "b₁" not in words
-    assert plot_heads().description.endswith("between them: nothing is sent; at the end: all_reduce")
+    assert words.count("2 heads") == words.count("softmax") == words.count("k_proj") == 2 and "b₁" not in words
+    assert plot_heads().description.endswith("before the end: nothing is sent; at the end: all_reduce")
 
 
 def test_differences_are_those_from_the_first_run():
@@ -98,6 +123,10 @@ def test_differences_are_those_from_the_first_run():
     first, second = (line for line in picture.figure.axes[1].lines if list(line.get_xdata()) == [1, 2, 3])
     assert first.get_ydata() == pytest.approx([1e-7, 1e-3, 0.1])
     assert list(second.get_ydata())[:2] == [1e-7, 1e-7]
+    ticks = [tick.get_text() for tick in picture.figure.axes[1].get_yticklabels()]
+    assert {"1e-07", "1e-05", "1e-03"} <= set(ticks) and picture.title.startswith(
+        "How far each run's loss is from that"
+    )
     with pytest.raises(ValueError, match="plot_loss_differences: 1 curve; each run is compared with the first; give"):
         plot_loss_differences({"one device": [1.0]})
 

@@ -64,8 +64,9 @@ def times(axes, hue):
 
 def test_calls_are_named_in_the_key():
     picture = viz.plot_overlap({"in turn": IN_TURN}, calls=("first sum", "second sum"))
-    assert {"1: first sum", "2: second sum"} <= {words for words, _, _ in drawn_texts(picture.figure)}
-    assert "; 1: first sum; 2: second sum" in picture.description and list(flaws(picture.figure)) == []
+    said = "bar 1: first sum; bar 2: second sum"
+    assert said in [words for words, _, _ in drawn_texts(picture.figure)]
+    assert f"; {said}" in picture.description and list(flaws(picture.figure)) == []
 
 
 def test_overlap_draws_all_runs_on_one_time_axis_with_the_end_of_each():
