@@ -53,18 +53,18 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar. That is the longest text that this Llama reads, and one layer is far too much. A pipeline cannot help: a layer is the smallest piece that it cuts. Recomputing, as in lesson 01, does not help either: when backward reaches the layer, everything in it is there again.
+# Look at the lowest bar. That is the longest text that this Llama reads, and one layer is far too much. A finer pipeline cannot help: the layer's feed-forward block alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. Recomputing, as in lesson 01, does not help either: when backward reaches the layer, everything in it is there again.
 #
-# A second thing hurts. A text visits the 126 GPUs one after the other. So for **this** text all together need as long as one GPU would.
+# A second thing hurts. A text visits the 126 GPUs one after the other. So all 126 together take as long over **this** text as a single GPU would.
 #
-# So let several GPUs work on the same layer and the same text **at the same time**. In this lesson they share its matrices. They can also share the text; the last page comes back to that.
+# So let several GPUs work on the same layer and the same text **at the same time**. In this lesson they share its matrices.
 
 # %% [markdown]
 # In an hour you will be able to
 # - cut a matrix in two ways, and say which collective each of them asks for,
 # - cut a whole decoder layer so that its ranks talk only a few times, and prove that nothing else has changed,
 # - say why these GPUs have to sit in one node,
-# - find mistakes that a loss curve cannot tell from rounding.
+# - find mistakes that nobody sees in a loss curve.
 #
 # *One hour; the exercises come on top.*
 #
@@ -118,14 +118,14 @@ print("equal to one device:", torch.allclose(torch.cat(outputs, dim=1), right))
 viz.plot_pair("column", "column", title="First attempt: both by outputs")
 
 # %% [markdown]
-# Read a row from left to right: it is what one rank does. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones. The second bar brings the outputs together.
+# Each half of the picture, upper and lower, is one rank. Read it from left to right. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones, which rank 1 made. The second bar brings the outputs together.
 #
-# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Ours carries four numbers, but a real model is at its widest there: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
+# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Here each rank sends only two numbers for a row of inputs. But a real model is at its widest in the middle: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
 
 # %% [markdown]
 # ## Second attempt: by inputs first
 #
-# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? A matrix times a sum is the sum of the products, so let each rank take its own term through all of $W_2$, and add only at the very end, where a row has two numbers.
+# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? A matrix times a sum is the sum of the products, so let each rank take its own term through all of $W_2$, and add only at the very end, where each input has become two numbers.
 #
 # Try it twice, with the GELU and without.
 
@@ -142,7 +142,7 @@ for name, bend in (("nothing", lambda numbers: numbers), ("a GELU", F.gelu)):
     print(f"{name:8} in the middle: off by {(put_off(bend) - wanted).abs().max():.0e}")
 
 # %% [markdown]
-# Without the GELU this idea is right. With it, the outputs are off, and nothing complained! What went wrong is small enough to do by hand.
+# Without the GELU this idea is right. With it the outputs are off, and nothing complained! What went wrong is small enough to do by hand.
 #
 # **Predict.** For one hidden number rank 0 has the term 2, and rank 1 has the term −2. One device adds them, gets 0, and GELU(0) is 0. Our two ranks take the GELU first and add afterwards. What do they get?
 
@@ -150,38 +150,42 @@ for name, bend in (("nothing", lambda numbers: numbers), ("a GELU", F.gelu)):
 terms = torch.tensor([2.0, -2.0])
 predict("GELU(2) + GELU(−2)", guess=None, answer=F.gelu(terms).sum().item(), tolerance=0.06)
 print("each:", [round(number, 3) for number in F.gelu(terms).tolist()])
-viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs")
+wrong = viz.plot_late_sum(title="Second attempt: the terms go through the GELU")
+display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs"))
 
 # %% [markdown]
-# A GELU bends: the 2 comes through nearly whole, and of the −2 nearly nothing is left to take it away again. So the terms must be added **before** the GELU, and the bias must join them before it, too. Each rank then needs two of these sums, so a reduce-scatter is enough.
+# A GELU bends: the 2 comes through nearly whole, and of the −2 nearly nothing is left to take it away again. The crosses in the upper picture are where the sum is missing. The terms must be added **before** the GELU, and the bias must join them before it, too.
 #
-# The reduce-scatter sends 2 numbers from each rank, as the all-gather did. The second bar was an all-gather and sent 1. Now it is an all-reduce, a reduce-scatter and an all-gather, and sends 1 + 1. That makes 4 numbers instead of 3. Still, keep one thing: a sum may be put off as long as nothing bends.
+# The lower picture does so. Both matrices are cut by inputs, so in $W_2$ a rank reads only two of the four hidden numbers, and a reduce-scatter gives it just these two sums. It loses, 4 numbers to 3. Keep two things from it. A sum may be put off as long as nothing bends. And two finished numbers were enough to go through $W_2$.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# Stop the first attempt before its first bar. Rank 0 holds two finished hidden numbers. What can it do with those two? For $W_2$ they are inputs, and each belongs to one **column**. So give it those two columns!
+# After the first matrix of the **first** attempt rank 0 holds two finished hidden numbers, without any message. So take the left half of the first picture and the right half of the last one. $b_2$ would be in the sum twice, so we add it afterwards.
 #
-# Now each rank gets a term of each output. Nothing bends after $W_2$, so one sum is enough. $b_2$ would be in it twice, so we add that afterwards.
+# With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
-# **Predict.** Make the middle 400 wide instead of 4. For one row, each rank would then send 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 202<!-- =chain_partition((6, 400, 2), ("in", "in"), tp=2).forward.sent_bytes[0] // 4 --> in the second. How many in this one?
+# **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Take one matrix on the way in, and two ranks. How many times as many numbers does a rank send in the first attempt?
 
 # %%
 terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
 
-sent = chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] / 4  # in numbers of 4 bytes
-predict("numbers that each rank sends for one row, 400 in the middle", guess=None, answer=sent)
+widths = (16384, 53248, 16384)
+first, third = (chain_partition(widths, ("out", then), tp=2).forward.sent_bytes[0] for then in ("out", "in"))
+predict("times as many, first attempt to third", guess=None, answer=first / third, tolerance=0.03)
 print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
-# Follow rank 0 once more. Its two blue numbers go through the GELU and on to the two blue columns of $W_2$, and nobody is asked. The only bar stands at the narrow end, and carries two numbers, however wide the middle is. Behind it comes $b_2$, once.
+# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and nobody is asked.
 #
-# Count what a rank stores: 12 of $W_1$, 2 of $b_1$, 4 of $W_2$, and both of $b_2$. That makes 20 of the 38, and not 19: both have to add all of $b_2$. This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
+# Why only twice as good for the 405B? Its ends are not narrow: the third attempt sums up all 16,384 numbers. The first attempt sends what a rank has finished: half of the middle and half of the end.
+#
+# It stores 12 of $W_1$, 2 of $b_1$, 4 of $W_2$ and the 2 of $b_2$. That makes 20 of the 38, and not 19: $b_2$ is needed whole on each rank. This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
 # ## On real ranks
 #
-# Two processes now, each with its own part. Find the one line in which they talk.
+# Two processes now. Find the one line in which they talk.
 
 # %%
 # %%ranks 2 --push model,inputs,right
@@ -202,9 +206,9 @@ print("equal to one device:", torch.allclose(outputs, right))
 #
 # ## And backward?
 #
-# Nobody has told the ranks how to go back. There are five gradients: of $W_2$, $b_2$, $W_1$ and $b_1$, and of $x$, for which the layer before us waits.
+# Each rank wants five gradients: of its parts of $W_2$, $W_1$ and $b_1$, of $b_2$, and of $x$, for which the layer before us waits.
 #
-# Let each rank try it alone. It has its own two hidden numbers and the whole $y$, so it can compute the loss. What the other rank added to $y$ are just numbers to it, and it goes back through its own.
+# Let each rank try it alone. It has its own two hidden numbers and the whole $y$, so it can compute the loss. To it, what the other rank added to $y$ is a constant: it goes back only through its own two hidden numbers.
 #
 # **Predict.** Take the five one after the other, from the end. For how many of them is this not enough?
 
@@ -212,8 +216,9 @@ print("equal to one device:", torch.allclose(outputs, right))
 # %%
 def by_itself(rank):
     """The five gradients that a rank finds by itself: of x, of its parts of W₁, b₁ and W₂, and of b₂."""
-    mine = (inputs, w1[halves[rank]], b1[halves[rank]], w2[:, halves[rank]], b2)
-    mine = x, rows, bias, columns, last = [part.clone().requires_grad_() for part in mine]
+    parts = (inputs, w1[halves[rank]], b1[halves[rank]], w2[:, halves[rank]], b2)
+    mine = [part.clone().requires_grad_() for part in parts]
+    x, rows, bias, columns, last = mine
     y = F.linear(F.gelu(F.linear(x, rows, bias)), columns) + terms[1 - rank] + last
     return torch.autograd.grad(100 * y[:, 0].sum(), mine)  # 100, so that the numbers are easy to read
 
@@ -230,18 +235,18 @@ for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", 
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
-# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$, and that is $b_2$'s as well. Do not add these two: it is one loss, computed twice. Now, $y$ is a sum of two terms, and the gradient of a sum is the gradient of each term. So each rank already has the gradient of its own term, and needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
+# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$, and its sum over the eight rows of inputs is $b_2$'s. Do not add these two: it is one loss, computed twice. Now, $y$ is a sum of two terms, so its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
 # Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. The first two lines add up to the third. So backward needs an all-reduce.
 
 # %% [markdown]
 # ### Build it: two operators
 #
-# At the end of the pair forward adds the terms, and backward copies: each term gets $y$'s gradient. At its beginning forward copies $x$ to both ranks, and backward adds.
+# At the end of the pair, forward adds the terms, and backward hands $y$'s gradient to each of them. At the beginning, forward hands the same $x$ to each rank, which costs no message, since both have it. And backward adds.
 #
-# **Where forward adds, backward copies. Where forward copies, backward adds.** The Megatron paper calls the operator at the beginning $f$ and the one at the end $g$.
+# **Where forward adds, backward hands on. Where forward hands on, backward adds.** The Megatron paper calls the operator at the beginning $f$ and the one at the end $g$.
 #
-# Autograd does not see messages, so we write both. A `torch.autograd.Function` says itself what happens forward, and what backward. With $f$ before the first matrix and $g$ behind the second, `backward()` goes by itself.
+# Autograd does not see messages, so we write both: a `torch.autograd.Function` says itself what happens forward, and what backward.
 #
 # **Predict.** Forward still sends 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] --> from each rank. How many does backward send?
 
@@ -277,24 +282,21 @@ print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_grad
 viz.show_source(RowParallelLinear)
 
 # %% [markdown]
-# Backward is the dearer way here, because $x$ is wider than $y$: eight rows of six numbers. In a decoder layer both are equally wide.
+# Backward is the dearer way here, because $x$ is wider than $y$: eight rows of six numbers. The source is the library's row-parallel layer. It leaves its **region**, the stretch in which the ranks hold different things, by $g$, and only then adds its bias.
 #
-# The source is that of the library's row-parallel layer. It enters its **region**, the stretch in which the ranks hold different things, with the numbers that the column-parallel layer left there. It leaves by $g$, and only then adds its bias. Its partner, `ColumnParallelLinear`, begins with $f$.
-
-# %% [markdown]
 # ## A whole layer
 #
-# The feed-forward block of a decoder layer is our pair already. Llama has two matrices on the way in, gate and up. Both are cut by outputs, so that a rank can multiply its own numbers of the two.
+# The feed-forward block of a decoder layer is our pair already. Llama's two matrices on the way in are both cut by outputs.
 #
-# And attention? There the softmax stands where our GELU stood, and it bends as well. So ask again what a rank can do with what it has. No head looks at another head. Give each rank whole heads, and it can do everything that they need: queries, keys, values and the softmax.
+# And attention? There the softmax bends, where our GELU stood. But a head computes $\text{softmax}(q k^T)\, v$ from its own $q$, $k$ and $v$, and never looks at another head's. Give each rank whole heads, and it can do everything that they need.
 
 # %%
 viz.plot_heads()
 
 # %% [markdown]
-# Here one hidden number stands for a whole head, and there are four. The matrices of queries, keys and values are cut by outputs, between two heads. Rank 0 then takes its blue heads through the softmax, and nobody is asked. $W_O$ mixes the heads, and mixing is adding: it is cut by inputs. It is the third attempt once more.
+# Each of the four heads is one number wide here, so $x$ and $y$ have four numbers: in a layer both ends are equally wide. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax, and nobody is asked. `o_proj` mixes the heads, and mixing is adding: it is cut by inputs.
 #
-# In Llama a few query heads share one head of keys and values, its **key head**, and go to the same rank with it.
+# In Llama a few query heads share one **kv head** (lesson 01), and go to the same rank with it.
 #
 # Now `tensor()` cuts a small Llama for four ranks.
 
@@ -319,11 +321,14 @@ layout = run_ranks(lambda: llama_on_ranks(TrainConfig()).local.layout, 4)[0]
 held, whole = rank_parameters(SMALL, ParallelConfig(tp=4)).total, costs.model_parameters(SMALL)
 assert [parameters_at(layout, at) for at in coordinates(layout.sizes)] == 4 * [held]
 print(f"each rank holds {held:,} of {whole:,} parameters, {held / whole:.1%}")
-first_layer = {name: parts for name, parts in layout.regions().items() if name.startswith("layers.0")}
-viz.plot_layout(first_layer, layout.shapes(), list(coordinates(layout.sizes)), title="One layer on four ranks")
+names = [name for name in layout.regions() if name.startswith("layers.0.")]
+regions, shapes = (
+    {name.removeprefix("layers.0."): found[name] for name in names} for found in (layout.regions(), layout.shapes())
+)
+viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks")
 
 # %% [markdown]
-# A box is the whole tensor, and the coloured part is what a rank holds of it. Where a rank has a band across, the matrix is cut by outputs: queries, keys, values, gate and up. Where it has a band from top to bottom, it is cut by inputs: `o_proj` and `down_proj`. The two thin strips are the norms. They stand between the pairs, and every rank keeps them whole, so it holds a little more than a quarter of all.
+# A box is the whole tensor, and the coloured part is what a rank holds of it. Where a rank has a band across, the matrix is cut by outputs: queries, keys, values, gate and up. Where it has a band from top to bottom, it is cut by inputs: `o_proj` and `down_proj`. The two thin strips are the norms. Every rank keeps them whole, so it holds a little more than a quarter.
 #
 # **Predict.** Five matrices are cut by outputs, and each reads an $x$ that all ranks share. How many all-reduces does one layer make in **backward**?
 
@@ -353,11 +358,9 @@ predict("all-reduces of one layer in backward", guess=None, answer=one_layer_mak
 # %% [markdown]
 # Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. With the two $g$ of forward a layer makes four all-reduces in a step.
 #
-# Each carries the activations: $B$ texts of $S$ tokens with $H$ numbers. You know from lesson 02 what a ring sends of that, so for a layer
+# Each carries the activations. You know from lesson 02 what a ring sends of a tensor.
 #
-# $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
-#
-# **Predict** how many KiB a rank sends for **one layer** of our small Llama: 4 texts of 32 tokens, 64 numbers of 4 bytes<!-- =4 --> each, on 4 ranks.
+# **Predict** how many KiB a rank sends in one step for **one layer** of our small Llama: 4 texts of 32 tokens, 64 numbers of 4 bytes<!-- =4 --> each, on 4 ranks.
 
 # %%
 sizes = {"tp": 4, "batch": 4, "sequence": 32}
@@ -380,30 +383,32 @@ twice = replace(SMALL, ffn_size=2 * SMALL.ffn_size)
 print(f"a layer with ffn_size twice as large: {one_layer_sends(twice):.0f} KiB")
 
 # %% [markdown]
-# The list has every all-reduce of forward and backward. Those of attention and feed-forward are our four; `2 x` means once in each of the two layers. The others belong to the two ends of the model: embedding, output head and loss are cut along the vocabulary, and *Going deeper* shows how.
+# The four sums are of $B$ texts with $S$ tokens of $H$ numbers. So for a layer
 #
-# Now read the formula again and look for the number of weights. It is not there! Data parallelism sends gradients, nearly two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same: the last line says so.
+# $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
+#
+# In the list, `2 x` means once in each layer. What is neither attention nor feed-forward belongs to the model's two ends: see *Going deeper*.
+#
+# Now look for the number of weights in the formula. It is not there! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same: the last line says so.
 
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. The ladder says whether it is still the same training. One device and four ranks read the same text, and on each rung the largest difference is compared with what rounding in float64 allows.
+# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. The ladder says whether it is still the same training. One device and four ranks read the same text, and on each rung the largest difference is compared with a tolerance that is far above float64's rounding and far below any bug here.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# Read it from the foot up. The output is the same, and so are the gradient of every parameter, its norm and the weights after three steps. The last rung is a run that was saved and loaded. Every dot is far to the left of the dashed line. What is left are the last few bits of a number, because four ranks add in another order than one.
+# Read it from the foot up. The output is the same, and so are the gradient of every parameter, its norm and the weights after three steps. The last rung is a run that was saved and loaded. Every dot is far to the left of the dashed line: four ranks add in another order than one, and only the last few bits show it.
 
 # %% [markdown]
 # ## Measure: time
 #
-# Is it faster? We ask the emulated clock.
+# A layer of Llama 3.1 8B over 2048 tokens, forward, takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, at 40 %<!-- =40 --> of its peak and without the attention scores. Four GPUs each compute a quarter, and after attention and again after feed-forward they add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
 #
-# A layer of Llama 3.1 8B over 2048 tokens, forward, takes one H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, at 40 %<!-- =40 --> of its peak (without the attention scores, which we leave out). On four GPUs each computes a quarter, and after both blocks all of them add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
-#
-# NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour in a node of four, InfiniBand between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Each of the ring's six steps also waits 3.4 µs<!-- =1e6 * NVLINK.alpha_s --> or 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->.
+# In a node of four without a switch NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour. Behind a switch a ring may use 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->. InfiniBand between nodes carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, and each of a ring's six steps waits 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->.
 #
 # **Predict** how many times as fast the four are over InfiniBand. One sum takes one and a half times its bytes over the wire, and six waits.
 
@@ -421,9 +426,12 @@ def one_layer_forward(link):
             comm.all_reduce_(activations, async_op=True).wait()
 
 
-runs = {}
-for name, p, link in (("one GPU", 1, NVLINK), ("four, NVLink", 4, NVLINK), ("four, InfiniBand", 4, INFINIBAND)):
-    run_ranks(one_layer_forward, p, link)
+switched = replace(NVLINK, bandwidth_bytes_per_s=3 * NVLINK.bandwidth_bytes_per_s)
+links = {"four, NVLink": NVLINK, "four, switch": switched, "four, InfiniBand": INFINIBAND}
+run_ranks(one_layer_forward, 1, NVLINK)
+runs = {"one GPU": ledger()}
+for name, link in links.items():
+    run_ranks(one_layer_forward, 4, link)
     runs[name] = ledger()
 faster = runs["one GPU"].span_s / runs["four, InfiniBand"].span_s
 predict("times as fast, over InfiniBand", guess=None, answer=faster, tolerance=0.1)
@@ -432,34 +440,36 @@ subtitle = "emulated clock, no real GPU; rank 0; the line is the end"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]
-# In both runs of four the blue bars have shrunk to a quarter. Compare the dark ones, the two sums. Over InfiniBand they cost twice as much as the computing: of a possible factor of 4, 1.3 is left. Over NVLink it is 2.4. That is one ring in a node of four without a switch, which uses one of each GPU's three neighbours. Behind a switch one ring may use all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->, and the formula gives 3.1.
+# In all three runs of four the two blue bars, attention and feed-forward, have shrunk to a quarter. Compare the dark ones, the two sums. Over InfiniBand they cost twice as much as the computing: of a possible factor of 4, 1.3 is left. NVLink without a switch leaves 2.4, since the ring uses one of each GPU's three neighbours. A switch leaves 3.15.
 #
-# Could we hide the sums, as lesson 03 did? Backward makes the weights' gradients while $f$ adds. Forward has nothing to do meanwhile: the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**.
+# Could we hide the sums, as lesson 03 did? Backward could: it has the weights' gradients to make while $f$ adds. Forward has nothing to do meanwhile: the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# In PyTorch a plan says how to cut, and `parallelize_module` cuts. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) does so with a small decoder:
+# In PyTorch you write down which module is cut in which way. That is a **plan**, and `parallelize_module` follows it. For a feed-forward block:
 #
-# `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
-#
-# It prints one line, `4 ranks agree: …`. It has four heads, so start it on 1, 2 or 4 processes. Between the pairs it cuts the text, too: see *Going deeper*, later.
+# `plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}`
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `"column"` in a plan | `ColwiseParallel()` | – |
-# | `"row"` | `RowwiseParallel()` | `output_layouts=Shard(1)` cuts the text |
-# | `tensor()` | `parallelize_module` | weights become DTensors: you write no $f$ or $g$ |
-# | `sequence_parallel=` | `SequenceParallel()` | part of the plan |
-# | the cut loss | `with loss_parallel():` | around loss and backward |
-# | copies of key heads | – | the ranks must divide the key heads |
+# | `tensor()` | `parallelize_module(model, mesh, plan)` | you write the plan |
+# | $f$ and $g$ | – | weights become DTensors |
+#
+# A DTensor is a tensor that knows which part of a whole it is, so it finds its messages itself. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
+#
+# `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
+#
+# Its last line is `4 ranks agree: …`. Its plan cuts the text, too: see *Going deeper*, later.
 
 # %% [markdown]
 # ## Bug museum
 #
-# A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
+# A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping, as people train. The broad line is one device. Run A has a bug that you know: each rank adds the bias of a row-parallel matrix **before** the sum. B and C may have one or none. Would you trust them?
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each: the rung on which it falls, what it names there, and by how much that is off. A second picture shows how far each loss is from one device's. Say for each run that falls in which line you would look.
+# **Predict.** The ladder's first rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after three steps. All biases are born as 0. On which rung does A fall?
+#
+# Then you see for each run where it falls, and where the ladder would look.
 
 # %% varies="forty steps of rounding differ between processors"
 GPT = replace(
@@ -472,7 +482,7 @@ GPT = replace(
     biases=("qkv", "attention_output", "ffn"),
 )
 names = sorted([*museum.TENSOR_BUGS, "sound"], key=lambda name: name[1:])  # an order that gives nothing away
-exhibits = {"A": names[3], "B": names[5], "C": names[2]}  # print them after you have decided
+exhibits = {"A": "bias_with_each_term", "B": names[5], "C": names[2]}  # print them after you have decided
 reading = replace(text, batch_size=16)
 
 
@@ -488,41 +498,58 @@ makers = {
     run: museum.TENSOR_BUGS[name].planted(gpt_on_ranks) if name != "sound" else gpt_on_ranks
     for run, name in exhibits.items()
 }
-losses = {"one device": museum.curve_alone(gpt_alone, reading.batch, 40).losses}
+curves = {"one device": museum.curve_alone(gpt_alone, reading.batch, 40)}
 for run, make in makers.items():
-    losses[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
-viz.plot_loss_curves(losses, title="Which of these runs are sound?")
+    curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40)
+losses = {name: curve.losses for name, curve in curves.items()}
+viz.plot_loss_curves(losses, title="Which of these runs would you trust?")
 
 # %%
-hints = {}  # what the ladder would look at; print them if you are stuck
-sound = "".join(run for run, name in exhibits.items() if name == "sound")
-predict("the sound runs among A, B and C", guess=None, answer=sound)
+falls = dict.fromkeys(makers)
 for run, make in makers.items():
     try:
         assert_parallel_equals(gpt_alone, make, text, world_size=2, rungs=RUNGS[:5])
-        print(f"run {run}: equal on every rung")
     except NotEqual as error:
-        what, _, way_out = str(error).split("; ", 2)
-        print(f"run {run} falls on: {error.rung}")
-        print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
-        hints[run] = way_out
+        falls[run] = error
+predict("the rung on which run A falls", guess=None, answer=RUNGS.index(falls["A"].rung) + 1)
+for run, error in falls.items():
+    print(f"run {run}", f"falls on: {error.rung}" if error else "is equal on every rung")
+    if error:
+        what, _, where = str(error).split("; ", 2)
+        for words in (what.partition(": ")[2], where):
+            print(fill(words, 110, initial_indent="    ", subsequent_indent="    "))
 viz.plot_loss_differences(losses)
 
 # %% [markdown]
-# Run B is sound, and yet it leaves one device: rounding differs, and after twenty steps it grows. So a distance at the end says little. A and C are far away by step 3. What do they do wrong?
+# A falls late: twice nothing is nothing, so its first step is right. After it the biases count twice. It was [met in public](https://github.com/awslabs/slapo/issues/10).
 #
-# <details><summary>Two hints</summary>What is special about biases in the first step? On how many ranks is C's added?</details>
+# B is sound, and yet it leaves one device: rounding grows, and after twenty steps it shows. By step 3 A and C are off by a thousandth or less: invisible above, but thousands of times B's rounding.
 #
-# <details><summary>Run A</summary>A adds biases <b>before the sum</b>, so each counts twice. Born as zeros, they hide it for a step. <a href="https://github.com/awslabs/slapo/issues/10">Met in public</a>.</details>
+# Which line of `RowParallelLinear.forward` would you change to get C's halves?
 #
-# <details><summary>Run C</summary>Each rank adds half of the bias. Autograd then halves its gradient, and nobody adds up the halves. <a href="https://github.com/pytorch/torchtitan/pull/4332">Met, too</a>.</details>
+# <details><summary>Run C</summary>Each rank adds half of the bias. Autograd halves its gradient, and nobody adds the halves. <a href="https://github.com/pytorch/torchtitan/pull/4332">Met, too</a>.</details>
+#
+# Adam divides each gradient by its own size, so why does C jump? Clipping looks at sizes. Train without it:
+
+
+# %% varies="forty steps of rounding differ between processors"
+def without_clipping(make):
+    return lambda train, *bugs: make(replace(train, max_norm=None), *bugs)
+
+
+free = {"one device": museum.curve_alone(without_clipping(gpt_alone), reading.batch, 40).losses}
+for run, make in makers.items():
+    free[f"run {run}"] = museum.curve_on_ranks(without_clipping(make), reading.batch, world_size=2, steps=40).losses
+for name in ("one device", "run C"):
+    print(f"{name:10} norm of all gradients in steps 1 to 3:", *(f"{norm:.2f}" for norm in curves[name].norms[:3]))
+viz.plot_loss_differences(free, title="Without clipping: how far each loss is from one device's")
 
 # %% [markdown]
-# ### Why does C jump?
+# Without clipping C stays as near as B, and A does not. Clipping to 1 divides **all** gradients by their common norm, and with the halves in it that norm is too small in the first two steps, as the lines above the picture say. From the third on nothing is clipped.
 #
-# Half a gradient should not matter here: Adam divides each gradient by its own size. We tried it, and without clipping C stays on one device's line. But clipping divides **all** gradients by their common norm, and with the halves in it that norm is too small. This training clips in its first two steps. There every weight of C takes a slightly wrong step, and such differences grow as B's did, from a larger start.
+# A wrong factor that stays the same would cancel in Adam, too. But this one changes from step to step, and Adam averages over steps. So from the second update on **every** weight of C moves a little wrongly.
 #
-# So the bug sits in two biases of each layer, and the clipping spreads it over the whole model. No loss curve tells you that. The ladder names the biases in the first step.
+# The bug sits in two biases of each layer, and the clipping spreads it over the whole model. Only the ladder says where.
 
 # %% [markdown]
 # ## When to use it
@@ -534,7 +561,7 @@ viz.plot_loss_differences(losses)
 # | the layers fit, the model does not | a pipeline, lesson 04 | between nodes: a cut carries little |
 # | all fits, there is too much text | data parallelism, lesson 03 | between nodes: it hides behind backward |
 #
-# How many ranks? At most as many as a node has GPUs, and best a number that divides the key heads, 8 in every Llama 3.1. With more ranks each matrix gets thinner, but the messages stay as large.
+# How many ranks? At most as many as a node has GPUs, best a divisor of the number of kv heads, 8 in every Llama 3.1. With more ranks each matrix gets thinner, but the sums stay as large.
 #
 # And the layer from the first page? Eight GPUs of a node share it now.
 
@@ -543,13 +570,13 @@ shared = {f"shared by {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# Two GPUs just hold it, on paper. But on eight the activations are not an eighth. What goes into the two norms and comes out is whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
+# Two GPUs just hold it, on paper. But on eight the activations are not an eighth. The input and the output of each of the two norms are whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
 #
 # ## What still hurts
 #
 # Eight GPUs share each layer of the 405B, and sixteen such nodes are a pipeline, so 128 hold it once. Meta's 16,384 GPUs make 128 copies.
 #
-# If each GPU kept all Adam states of its part, they would take 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and its twin in each other copy would keep the very same. Why remember it 128 times? Meta's GPUs did not; lesson 06 begins there. For long texts they cut the text, too.
+# If each GPU kept all Adam states of its part, that would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, the same in each copy. Why remember it 128 times? Meta's GPUs did not; lesson 06 begins there. For long texts they cut the text, too.
 
 # %%
 score()
@@ -596,13 +623,13 @@ for part, first in zip(parts, firsts, strict=True):
 print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goals, reduction="none")))
 
 # %% [markdown]
-# Three numbers for each token instead of 128,256. In backward the loss sends nothing. The embedding is the mirror image: a rank has some rows, gives zeros for the other tokens, and one all-reduce brings every token its row.
+# Three numbers for each token instead of 128,256, and none in backward. In PyTorch: `with loss_parallel():` around loss and backward. The embedding is the mirror image: a rank has some rows, and gives zeros for other tokens; one all-reduce brings every token its row.
 #
 # ## Sequence parallelism
 #
-# Between the pairs all ranks still do the same: norms and additions, on activations that all of them keep. But an all-reduce is a reduce-scatter and an all-gather. Stop in the middle, and each rank has some **positions**. Do the norms and additions there, and gather where the next pair begins.
+# Between the pairs all ranks still do the same norms and additions, on activations that all keep. But an all-reduce is a reduce-scatter and an all-gather. Stop in the middle, and each rank has some **positions**. Do the norms and additions there, and gather where the next pair begins.
 #
-# For the gradients of the weights, backward needs the gathered activations again. `"keep"` holds on to them; `"regather"` gathers a second time.
+# Backward needs the gathered activations again. `"keep"` holds on to them; `"regather"` gathers a second time.
 
 # %%
 for form in (None, "keep", "regather"):
@@ -617,11 +644,13 @@ for form in (None, "keep", "regather"):
     )
 
 # %% [markdown]
-# The first two send nearly the same: each all-reduce has become its two halves. The second sends a little more because of the norms: each rank finds a term of their gradients, from its own positions, and these are added up. Forget that, and you have one more exhibit.
+# The second sends a little more than the first because of the norms: each rank finds a term of their gradients, from its own positions, and these are added up.
 #
-# ## Fewer key heads than ranks
+# In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 are the positions.
 #
-# In Llama 3.1 8B four query heads read one key head, and go to the same rank with it. There are 8 key heads. On 16 ranks each would get half a head, so two ranks keep copies of one head. Each finds its own queries' term of the gradient, and these are added up. The small Llama with two key heads on four ranks:
+# ## Fewer kv heads than ranks
+#
+# Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds its own queries' term of the gradient, and these are added up. PyTorch's plans know no copies: the number of ranks must divide the number of kv heads. Our small Llama with two kv heads on four ranks:
 
 # %%
 few = replace(SMALL, n_kv_heads=2)
@@ -641,10 +670,12 @@ report = assert_parallel_equals(few_alone, few_on_ranks, text, world_size=4, run
 print("equal to one device:", *report.deviations, sep="\n    ")
 
 # %% [markdown]
-# `copies=2`: two halves, each kept on two ranks. `Partial()`: each of the two ranks has only a term of its gradient.
+# `copies=2`: two halves, each kept on two ranks. `Partial()`: each has only a term of its gradient.
 #
-# ## A chain of matrices
+# ## A chain of three matrices
 #
-# A talk (K. Yuan, 2024) shows $y = W_3 W_2 W_1 x$ with two partitions, and leaves their costs to the listener. For 8, 32, 8 and 16 numbers, four rows and two ranks, `chain_partition` has them. By outputs, inputs, inputs the busiest rank sends 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) --> forward and 64 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).backward.sent_bytes) --> backward. By outputs, outputs, inputs it sends 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) --> and 256 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).backward.sent_bytes) -->: it gathers where the chain is wide.
+# For $y = W_3 W_2 W_1 x$ with 8, 32, 8 and 16 numbers, four rows and two ranks: which is cheaper in forward, by outputs, **inputs**, inputs, or by outputs, **outputs**, inputs? Draw the bars before you look.
+#
+# <details><summary>The answer</summary>The first: 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) --> against 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->. The second gathers where the chain is wide. Backward, with the gradient of $x$: 192 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) --> against 384 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) -->.</details>
 #
 # References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Llama team 2024.
