@@ -56,7 +56,7 @@ def plot_overlap(
     for number, (name, spans) in enumerate(runs.items()):
         top = first + number * _PITCH + 0.42
         axes = style.chart_axes(figure, _LEFT, top, width, 2 * _LANE)
-        label = f"time since its beginning ({unit})" if number == len(runs) - 1 else ""
+        label = f"time since the run began ({unit})" if number == len(runs) - 1 else ""
         prepare_lanes(axes, _NAMES, reach, label, gap=10, pad=8, size=style.SMALL_SIZE, color=style.SOFT)
         end = ends[name] * factor
         draw_ground(axes, len(_NAMES), end, (0.03, 0.97), style.PANEL)

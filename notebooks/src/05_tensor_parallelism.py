@@ -646,11 +646,11 @@ for form in (None, "keep", "regather"):
 # %% [markdown]
 # The second sends a little more than the first because of the norms: each rank finds a term of their gradients, from its own positions, and these are added up.
 #
-# In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 are the positions.
+# In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 has the positions.
 #
 # ## Fewer kv heads than ranks
 #
-# Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds its own queries' term of the gradient, and these are added up. PyTorch's plans know no copies: the number of ranks must divide the number of kv heads. Our small Llama with two kv heads on four ranks:
+# Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds the gradient from its own queries alone, and the two are added up. PyTorch's plans know no copies: the number of ranks must divide the number of kv heads. Our small Llama with two kv heads on four ranks:
 
 # %%
 few = replace(SMALL, n_kv_heads=2)
