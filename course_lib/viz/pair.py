@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 from matplotlib.axes import Axes
 
-from course_lib.costs import chain_partition
+from course_lib.costs.comm.chain import chain_partition
 from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
 from course_lib.split import MatrixCut

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from course_lib.viz import keys, marks, style
 
 RANKS = 2
-CELL, GAP = 0.235, 0.03  # inches: a number, between numbers
+CELL, _GAP = 0.235, 0.03  # inches: a number, between numbers
 OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one, or that all make alike
 Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
 
@@ -33,7 +33,7 @@ def draw_vector(page: Axes, left: float, middle: float, holders: Holders, name: 
     """A column of numbers, centred on `middle`."""
     y = middle - len(holders) * CELL / 2
     marks.label(page, left + CELL / 2, y - 0.2, name, size=style.SMALL_SIZE, bold=name in "xy")
-    size = CELL - GAP
+    size = CELL - _GAP
     for place, ranks in enumerate(holders):
         at = (left, y + place * CELL)
         if ranks == OUTSIDE:
@@ -55,12 +55,12 @@ def draw_table(
         for column in range(shape[1]):
             mine = row in rows and column in columns
             draw_cell(page, left + column * CELL, y + row * CELL, hue if mine else "")
-    marks.label(page, left + (shape[1] * CELL - GAP) / 2, y - 0.2, name, bold=True)
+    marks.label(page, left + (shape[1] * CELL - _GAP) / 2, y - 0.2, name, bold=True)
 
 
 def draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
     """A number; without a hue an empty place."""
-    size = CELL - GAP
+    size = CELL - _GAP
     marks.box(page, x, y, size, size, fill=hue or style.PANEL, edge="none" if hue else style.FAINT, corner=0.03)
 
 
