@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Exercises 05: tensor parallelism
 #
-# Do notebook `05_tensor_parallelism` first.
+# Do notebook `05_tensor_parallelism` first. For 05.5 to 05.8 and for 05.10 do its *Going deeper* as well. The forward of 05.5 stands
+# there, so try yours before you look.
 
 # %% [markdown]
 # ## How to work
@@ -90,7 +91,7 @@ check("05.1", parts, seed=GRADE_SEED)
 # %% [markdown]
 # ## 05.2
 #
-# *Write · easy · 15 minutes.* **You learn** that cutting a matrix by its outputs costs nothing on the way forward, and who pays on the way back.
+# *Write · easy · 15 minutes.* **You learn** that cutting a matrix by its outputs costs nothing on the way forward, and what it costs on the way back.
 #
 # Every rank has all of `x`, some rows of `weight`, and the numbers of `bias` that belong to these rows. So it computes some of the
 # outputs, and it need not ask anybody. Backward starts from the gradient of these outputs:
@@ -104,7 +105,7 @@ check("05.1", parts, seed=GRADE_SEED)
 # Now look at `x`. It went into both products, so the loss depends on it in two ways, and each rank knows only one of them.
 #
 # **Target:** this rank's outputs, the gradients of its weight and bias, and the gradient of `x`, which is whole on every rank. One
-# all-reduce, and three products with this rank's own rows. `comm.all_reduce(t)` returns the sum of all ranks' `t`.
+# all-reduce, and three matrix products, each of this rank's share alone. `comm.all_reduce(t)` returns the sum of all ranks' `t`.
 
 
 # %%
@@ -143,7 +144,7 @@ check("05.2", column_parallel)
 # Whatever comes after `y` is the same on every rank. So backward starts on every rank from the same gradient, that of the whole `y`.
 #
 # **Target:** the whole output on every rank, and the gradients of this rank's columns, of the bias, and of this rank's features of `x`.
-# One all-reduce in all, and three products with this rank's own columns.
+# One all-reduce in all, and three matrix products, each of this rank's share alone.
 
 
 # %%
@@ -175,7 +176,7 @@ check("05.3", row_parallel)
 # Nobody wants to differentiate a GELU by hand, and nobody has to. What a rank does alone, autograd can take back:
 #
 # ```text
-# leaves = ...requires_grad_()               this rank's parts
+# leaves = ...requires_grad_()               this rank's parts, and x
 # term   = ...                               this rank's term of the output
 # torch.autograd.grad(term, leaves, gradient)
 # ```
@@ -231,8 +232,8 @@ check("05.4", feed_forward)
 # position from all of them, and the loss stays the same. Here no rank knows which one is the largest.
 # `comm.all_reduce(t, op=dist.ReduceOp.MAX)` takes the maximum over the ranks, number by number.
 #
-# **Target:** the loss of each target, equal on all ranks, and the gradient of the *mean* loss for this rank's logits. Three all-reduces of
-# one number for each position, and nothing else.
+# **Target:** the loss of each target, equal on all ranks, and the gradient of the *mean* loss for this rank's logits. Three numbers
+# for each position travel, in at most three all-reduces, and nothing else.
 
 
 # %%
@@ -282,7 +283,7 @@ check("05.5", loss_of_parts)
 # There is one more place where a copy can go wrong. Clipping needs the norm of all gradients as one long vector, and a head that lies
 # on two ranks must not be counted twice there.
 #
-# `group` are the ranks that have the same kv heads as this one: `comm.all_reduce(t, group=group)` adds up among them,
+# `group` is the group of the ranks that have the same kv heads as this one: `comm.all_reduce(t, group=group)` adds up among them,
 # `comm.all_reduce(t)` over all ranks.
 #
 # **Target:** the heads of this rank, the gradient of its kv heads, and the norm of the gradients of all kv heads. One all-reduce in the
@@ -295,10 +296,11 @@ check("05.5", loss_of_parts)
 
 # %% nbgrader={"grade": false, "grade_id": "05-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def share_heads(n_heads, n_kv_heads, gradient, group):
-    """Return four things: this rank's query heads and its kv heads (lists), the gradient of these kv heads, and the norm.
+    """Return four things: this rank's query heads and its kv heads (lists), the gradient of these kv heads, and the norm,
+    as a number or a tensor.
 
-    gradient: (kv heads of this rank, numbers of a head), from this rank's queries. The number of ranks divides n_heads; it
-    divides n_kv_heads, or n_kv_heads divides it.
+    gradient: (kv heads of this rank, numbers of a head), from this rank's queries. p, the number of ranks, divides n_heads,
+    and either p divides n_kv_heads or n_kv_heads divides p.
     """
     ### BEGIN SOLUTION
     rank, p = dist.get_rank(), dist.get_world_size()
@@ -340,8 +342,8 @@ check("05.6", share_heads)
 # | `comm.reduce_scatter(term)` | adds up over the ranks, and returns this rank's rows of the sum |
 #
 # **Target:** this rank's positions of the output and of the gradient of `x`, the gradients of its parts of `w1` and `w2`, and the whole
-# gradient of `gain`. The bytes of two all-reduces of the activations, and one of the short vector `gain`. A rank normalises its own
-# S/p positions and no others; whether all at once or one after the other is up to you.
+# gradient of `gain`. Two all-gathers and two reduce-scatters of activations, together the bytes of two all-reduces, and one all-reduce
+# of `gain`'s gradient. A rank normalises its own S/p positions and no others.
 
 
 # %%
@@ -373,7 +375,7 @@ check("05.7", spread_block)
 # %% [markdown]
 # ## 05.8
 #
-# *Predict · medium · 20 minutes.* **You learn** what a step costs before you run one, and which of its collectives you may forget.
+# *Predict · medium · 20 minutes.* **You learn** what a step costs before you run one, and which of its collectives is easily overlooked.
 #
 # A Llama of the 8B's shape trains on one sequence of `S` tokens with tensor parallelism on `p` ranks. Activations are bf16, two bytes
 # each, and the loss is computed of fp32 logits, four bytes each. All collectives are rings.
@@ -391,7 +393,7 @@ print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V}
 # | --- | --- |
 # | `calls` | all-reduces of all layers together, without embedding, head and loss |
 # | `layer_sends` | bytes that each rank sends for one layer |
-# | `loss_numbers` | numbers in the all-reduces of the loss, all of them together |
+# | `loss_numbers` | how many numbers the loss adds up or compares over the ranks, for all S tokens |
 # | `gather_sends` | bytes that each rank would send if the fp32 logits were gathered on all ranks instead |
 # | `spread_calls` | sequence parallelism, input kept: collectives of all layers together, without the norms' gradients |
 # | `spread_sends` | the same: bytes that each rank sends for one layer |
@@ -418,10 +420,10 @@ check("05.8", step, seed=GRADE_SEED)
 # %% [markdown]
 # ## 05.9
 #
-# *Find the bug · hard · 30 minutes.* **You learn** that one bug can hide behind another, and behind the numbers that a model starts with.
+# *Find the bug · medium · 25 minutes.* **You learn** that one bug can hide behind another, and behind the numbers that a model starts with.
 #
 # A block of a Llama begins with a norm, which every rank has whole. So here the 6-4-2 MLP has a norm in front of it. `Suspect` is its
-# tensor parallelism as one writes it from memory. The course's `tensor()` has cut the weights of the two layers, and `forward` uses the
+# tensor-parallel version, written from memory. The course's `tensor()` has cut the weights of the two layers, and `forward` uses the
 # parts. Two operators do the talking, and autograd knows both of them:
 #
 # | call | forward | backward |
@@ -508,7 +510,7 @@ for at in (1, 20, 40, 60):
 # | --- | --- |
 # | `climb(Repaired, rungs=RUNGS[:4], steps=1)` | climbs the first four rungs alone, and trains a single step |
 # | `climb(Repaired, biased=True)` | lets the biases start from other numbers than zero |
-# | `outputs(Repaired)` | prints these biases, and returns two outputs that have them: on 4 ranks and on one device |
+# | `outputs(Repaired)` | prints these biases, and returns two outputs that have them: yours on 4 ranks first, then one device's |
 
 
 # %%
@@ -538,7 +540,8 @@ def outputs(trainer_class):
 # %% [markdown]
 # Write `forward` again without the bugs, and write down what you found on the way.
 #
-# **Target:** the gradients and the loss of one device in every step, for any number of ranks.
+# **Target:** the gradients and the loss of one device in every step, for any number of ranks. The gradient of `x` counts as well: a layer
+# before the norm would learn from it.
 
 
 # %%
@@ -548,8 +551,8 @@ def outputs(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "05-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the rung that fails once the first bug is mended, by its name and with biases of zero, and
-        how many times too often one of the parameters is in the suspect's output on 4 ranks, with biases.
+        """Return two things: the name of the rung that fails with biases of zero once the first bug is mended, and how
+        many times more than once one of the parameters is in the suspect's output on 4 ranks, with biases.
         """
         ### BEGIN SOLUTION
         return "parameters", 3.0
@@ -573,8 +576,9 @@ check("05.9", Repaired)
 # *Find the bug · hard · 30 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
 #
 # `Spread` trains a small Llama with sequence parallelism, so between the blocks each rank has some positions. The course's
-# `tensor(sequence_parallel="keep")` has cut the model. `ends` belong to the trainer: they know how to start, and how to compute a loss of
-# logits that are cut. The training step is written anew:
+# `tensor(sequence_parallel="keep")` has cut the model. `ends` belong to the trainer: they compute a loss of
+# logits that are cut. `ends.told(inputs)` tells the blocks how long the whole sequence is, because no rank can see that from its own
+# positions. The training step is written anew:
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-spread", "locked": true, "schema_version": 3, "solution": false, "task": false}

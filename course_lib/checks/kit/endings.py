@@ -13,6 +13,7 @@ _LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\
 _COLLECTIVE = re.compile(r"waits? in \w+ #\d+")
 _NO_MEMORY = "out of bounds for storage of size 0"
 _FREED = "; memory that was given back is read: a unit was freed too early, or not gathered again"
+_NO_LEAF = "; what `comm` returns has no history: make it a new leaf with `.requires_grad_()`"
 _NO_HISTORY = "; backward starts at a tensor without history: was it detached? Only what is sent needs none"
 
 
@@ -63,6 +64,8 @@ def _partner_that_returned(text: str) -> str | None:
 def _advice_on_error(text: str, row: tuple[int, ...]) -> str:
     if "does not require grad and does not have a grad_fn" in text:
         return _NO_HISTORY
+    if "One of the differentiated Tensors does not require grad" in text:
+        return _NO_LEAF
     if _NO_MEMORY in text:
         return _FREED
     lengths = _LENGTHS.search(text)

@@ -61,14 +61,16 @@ def _levels(spec: Exercise, part: str | None) -> list[str]:
 def _run_levels(spec: ProbeExercise, answer: Any, names: list[str], *, seed: int, timeout: float) -> list[LevelResult]:
     """Run level after level; after a failure the rest is not run, since its cause is most likely the same."""
     results: list[LevelResult] = []
+    stopped = False
     for name in names:
         level = spec.levels[name]
-        if results and not results[-1].passed:
+        if stopped:
             result = LevelResult(name=name, points=0, possible=level.points, detail="not run yet", ran=False)
         else:
             reason = _why_wrong(spec, answer, level, seed=seed, timeout=timeout)
             points, detail = (0, reason) if reason else (level.points, level.praise)
             result = LevelResult(name=name, points=points, possible=level.points, detail=detail)
+            stopped = reason is not None and not level.alone
         results.append(result)
     return results
 

@@ -22,6 +22,9 @@ def wrong_form(got: Tensor | str, want: Tensor, world_size: int, nan: str) -> st
     """What cannot be compared with the right result, and what its shape reveals."""
     if isinstance(got, str):
         return f": {got}, not a tensor of shape {tuple(want.shape)}"
+    if got.shape != want.shape and not want.is_floating_point():
+        found, right = got.flatten().tolist(), want.flatten().tolist()
+        return f" are {found}, expected {right}{': each once' if {*found} == {*right} else ''}"
     if got.shape != want.shape:
         return f": shape {tuple(got.shape)}, expected {tuple(want.shape)}{_by_shape(got, want, world_size)}"
     if got.dtype != want.dtype:

@@ -16,6 +16,8 @@ from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 from course_lib.verify.causes import Causes
 
+_INPUT = "the input x"
+
 
 class Step(NamedTuple):
     """One rank's gradients and the parts of one device's that belong there, and both losses."""
@@ -26,18 +28,26 @@ class Step(NamedTuple):
     right_loss: float
 
 
-def step_beside(trainer: Trainer, alone: Trainer, batch: Batch) -> Step:
-    """Runs on a rank: both take a step."""
-    rank, right = dist.get_rank(), alone.compute_gradients(batch)
-    loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
+def step_beside(trainer: Trainer, alone: Trainer, batch: Batch, *, of_inputs: bool = False) -> Step:
+    """Runs on a rank: both take a step. With `of_inputs` the gradient of what they are given counts as well."""
+    mine, theirs = (_on_a_leaf(batch) if of_inputs else batch for _ in range(2))
+    rank, right = dist.get_rank(), alone.compute_gradients(theirs)
+    loss = number_or_type(trainer.compute_gradients(mine), tensors=True)
     got = {(rank, name): _copy(p.grad) for name, p in trainer.local.parameters.items()}
     whole = alone.gradients()
     want: dict[Place, Tensor | None] = {
         (rank, name): trainer.local.part(name, whole[name]).clone() for name in trainer.local.parameters
     }
+    if of_inputs:
+        got[rank, _INPUT], want[rank, _INPUT] = mine[0].grad, theirs[0].grad
     alone.update()
     trainer.update()
     return Step(got, want, loss, right)
+
+
+def _on_a_leaf(batch: Batch) -> Batch:
+    inputs, targets = batch
+    return inputs.clone().requires_grad_(), targets
 
 
 def _copy(x: Tensor | None) -> Tensor | None:

@@ -46,9 +46,11 @@ class Level:
     """One graded step of an exercise: `points` for all of `cases`.
 
     Its graded cell asks `again`, hidden, with other inputs: who only knows the first ones does not get its points.
+    What fails `alone` says nothing about the levels after it, so they run.
     """
 
     points: int
     cases: tuple[Any, ...]  # Case, or what the exercise's own probe takes
     again: bool = False
+    alone: bool = False
     praise: str

@@ -24,6 +24,7 @@ _ONE_BEHIND_THE_OTHER = hunt(
         "diagnosis": Level(
             points=2,
             cases=(Hunt(world_size=1, model="normed", diagnosis=True),),
+            alone=True,
             praise="with biases of zero even a wrong multiple of them is right, until the first update",
         ),
         "steps": Level(
@@ -32,7 +33,7 @@ _ONE_BEHIND_THE_OTHER = hunt(
                 Hunt(world_size=4, model="zero biases", steps=3),
                 Hunt(world_size=2, model="normed"),
             ),
-            praise="the gradients and the loss of one device, in every step",
+            praise="the gradients and the loss of one device in every step, and x's gradient too",
         ),
         "edges": Level(
             points=1,
@@ -52,7 +53,7 @@ _ONE_BEHIND_THE_OTHER = hunt(
         "copy_to_region does nothing in forward, and in backward it adds up the gradients of all ranks. The norm needs "
         "that sum. So on which side of the norm does copy_to_region belong?",
         "climb(Repaired) goes further now. Climb with rungs=RUNGS[:4], steps=1, then steps=2: the weights are right "
-        "after the first step and wrong after the second. What has changed in between that was harmless before?",
+        "after the first step and wrong after the second. What was zero then, and is not now?",
         "wrong, right = outputs(Repaired) gives your output and one device's, both with biases. Look at the rows of "
         "wrong - right: they are all the same. Which parameter has that length?",
         "layer2's terms are added up over the ranks. What is added to them before is added by every rank.",
@@ -76,6 +77,7 @@ _LEFT_IN_PARTS = hunt(
         "diagnosis": Level(
             points=1,
             cases=(Hunt(world_size=1, model="llama", diagnosis=True),),
+            alone=True,
             praise="what every rank has whole has seen this rank's positions alone",
         ),
         "steps": Level(
@@ -100,7 +102,7 @@ _LEFT_IN_PARTS = hunt(
         ),
     },
     hints=(
-        "climb(Spread) names the first gradient that is wrong. What is special about its parameter: is it cut?",
+        "climb_llama(Spread) names the first gradient that is wrong. What is special about its parameter: is it cut?",
         "gradients_of(Trainer, 1) and gradients_of(Spread, 2) return the gradients by name. Count the names whose "
         "gradients differ.",
         "A norm's weight is whole on every rank, and each rank has normalised its own positions with it.",

@@ -119,7 +119,8 @@ _HEADS = parts_exercise(
         "of it are on neighbouring ranks: rank // copies": (
             lambda *given: _share(*given, kv=lambda rank, p, keys: None if keys >= p else [rank % keys])
         ),
-        "every rank has all kv heads; it needs those of its own queries alone": (
+        "every rank has all kv heads, and needs those of its own queries alone: *neighbouring* queries share one, "
+        "`q // (n_heads // n_kv_heads)`, not every n_kv_heads-th": (
             lambda *given: _share(*given, kv=lambda rank, p, keys: [*range(keys)])
         ),
         "the copies' terms were added up over all ranks, those of other heads among them: add them up in the group "
@@ -130,6 +131,10 @@ _HEADS = parts_exercise(
         "the norm is that of one copy's terms: were the gradients added up first?": lambda *given: (
             *_share(*given)[:3],
             _share(*given, summed=lambda x, group: x)[3],
+        ),
+        "the norm was taken of the terms, before the copies were added up": lambda *given: (
+            *_share(*given)[:3],
+            _share(*given, summed=lambda x, group: x, counted=lambda copies: 1)[3],
         ),
         "that is the square of the norm": lambda *given: (*_share(*given)[:3], _share(*given)[3].square()),
         "the norm is that of this rank's kv heads; the others have other heads": lambda *given: (

@@ -182,5 +182,5 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Report:
         if case.diagnosis:
             return Report(trainer.diagnosis(), [], course_sums=False)
         with patch.object(trainer.local, "partial_sums", wraps=trainer.local.partial_sums) as sums:
-            found = [step_beside(trainer, alone, batch) for batch in given.batches]
+            found = [step_beside(trainer, alone, batch, of_inputs=not _is_text(case.model)) for batch in given.batches]
     return Report(None, found, sums.called)

@@ -113,6 +113,9 @@ _COLUMN = parts_exercise(
     slips={
         "the weight's gradient was added up over the ranks, as in data parallelism; here each rank has other rows of "
         "the weight, and all of the batch": lambda *given: _column(*given, own=comm.all_reduce),
+        "`gradient` was added up over the ranks, and on each of them it is that of other outputs: a sum mixes them": (
+            lambda x, weight, bias, gradient: _column(x, weight, bias, comm.all_reduce(gradient))
+        ),
         "the output has no bias": lambda x, weight, bias, gradient: (
             x @ weight.T,
             *_column(x, weight, bias, gradient)[1:],

@@ -88,6 +88,16 @@ def _forward_alone(
     return (leave(hidden @ w2.tensor_split(p, 1)[rank].T, b2),)
 
 
+def _even_slices(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, gradient: Tensor) -> tuple[Tensor, ...]:
+    """Right where the ranks divide the hidden width."""
+    rank, width = dist.get_rank(), len(w1) // dist.get_world_size()
+    mine = slice(rank * width, (rank + 1) * width)
+    leaves = [part.clone().requires_grad_() for part in (x, w1[mine], b1[mine], w2[:, mine])]
+    term = F.gelu(F.linear(*leaves[:3])) @ leaves[3].T
+    back, *own = torch.autograd.grad(term, leaves, gradient)
+    return comm.all_reduce(term.detach()) + b2, *own, gradient.sum(0), comm.all_reduce(back)
+
+
 def _where_the_sums_are(case: Block, calls: Counter[str]) -> str:
     if calls["all_gather"]:
         return "the hidden features need not be put together, because GELU acts on each of them alone"
@@ -127,6 +137,8 @@ _PAIR = parts_exercise(
         "the ranks' terms were averaged, and they add up to the output": (
             lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms, op=ReduceOp.AVG) + bias, *given)
         ),
+        "the slices are even, which leaves some hidden numbers to nobody where the ranks do not divide them: cut as "
+        "tensor_split does": _even_slices,
         "the output has no b2": lambda *given: _forward_alone(lambda terms, bias: comm.all_reduce(terms), *given),
         "the output is this rank's term, without b2: nothing was added up": (
             lambda *given: _forward_alone(lambda terms, bias: terms, *given)

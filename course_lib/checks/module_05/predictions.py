@@ -16,6 +16,9 @@ MLP = (6, 4, 2)
 
 # 05.1 ---------------------------------------------------------------------------------------------------------------
 
+# where a rank's kv heads, a kv head's query heads and its copies are three numbers
+_SHAPES = (("llama3_1_405b", 32), ("llama3_1_405b", 64), ("llama3_1_70b", 32))
+
 
 class Shapes(NamedTuple):
     """A Llama's width H, feed-forward width F, heads, kv heads and a head's numbers; ranks, one of them, more ranks."""
@@ -36,11 +39,10 @@ class Shapes(NamedTuple):
 
 
 def shapes(seed: int) -> Shapes:
-    """The 8B on 4 ranks and on 16, unless an instructor asks for other numbers."""
-    draw = random.Random(seed)
-    name, p = ("llama3_1_8b", 4) if seed == 0 else draw.choice((("llama3_1_8b", 4), ("llama3_1_70b", 8)))
+    """The 405B on 4 ranks and on 32, unless an instructor asks for other numbers."""
+    draw, p = random.Random(seed), 4
+    name, many = _SHAPES[0] if seed == 0 else draw.choice(_SHAPES)
     rank = 2 if seed == 0 else draw.randrange(1, p - 1)
-    many = 16 if seed == 0 else draw.choice((16, 32))
     one = load_model(name)
     return Shapes(one.hidden_size, one.ffn_size, one.n_heads, one.n_kv_heads, one.head_size, p, rank, many)
 
@@ -139,6 +141,9 @@ _WHO_HAS_WHAT = NumberExercise(
                 "that is the number of kv heads": lambda g: g.kv if g.kv != g.copies else float("nan"),
                 "all of them? Each has only the kv head that its queries ask": lambda g: g.many,
                 "fewer kv heads than ranks: each is on several": 1,
+                "that is how many query heads ask one kv head":
+                    lambda g: g.heads // g.kv if g.heads // g.kv != g.kv else float("nan"),
+                "that is how many kv heads a rank has if there are fewer ranks than kv heads": lambda g: g.kv // g.p,
             }),
         ), "right. Heads stay whole, so k has rows for whole heads, copied where there are more ranks than kv heads"),
     },
@@ -207,15 +212,17 @@ class Stack(NamedTuple):
 
 
 def stack(seed: int) -> Stack:
-    """The 8B on 4 ranks, unless an instructor asks for other numbers."""
+    """The 8B on 8 ranks, unless an instructor asks for other numbers."""
     draw, one = random.Random(seed), load_model("llama3_1_8b")
-    p, L, S = (
-        (4, 32, 8192) if seed == 0 else (draw.choice((4, 8)), draw.choice((24, 40, 48)), draw.choice((2048, 4096)))
-    )
-    return Stack(p, L, S, one.hidden_size, one.vocab_size)
+    L, S = (32, 8192) if seed == 0 else (draw.choice((24, 40, 48)), draw.choice((2048, 4096)))
+    return Stack(8, L, S, one.hidden_size, one.vocab_size)
 
 
 FORWARD = "that is forward alone; backward has as many"
+ONE_FOR_THREE = (
+    "q, k and v read the same x: their terms are added up first, and one all-reduce serves the three; gate and up "
+    "likewise"
+)
 ONE_BLOCK = "a layer has two blocks, attention and the feed-forward one"
 
 _BYTES = NumberExercise(
@@ -229,6 +236,7 @@ _BYTES = NumberExercise(
                 FORWARD: lambda g: 2 * g.L,
                 "one for each of a layer's seven matrices, forward and backward? One for each *pair* is enough":
                     lambda g: 14 * g.L,
+                f"seven in a layer? {ONE_FOR_THREE}": lambda g: 7 * g.L,
                 f"{ONE_BLOCK}, each with a sum in forward and one in backward": lambda g: g.L,
                 "that is one layer": 4,
                 "twice as many? An all-reduce is one call; it is sequence parallelism that makes two of it":
@@ -238,12 +246,14 @@ _BYTES = NumberExercise(
                 ),
             }, collective=False),
             Ask("layer_sends", "bytes", lambda g: g.layer(), {
-                "half of it: forward alone, where backward sends as much? Or numbers, where one of bf16 has 2 bytes?":
+                "half of it: forward alone, where backward sends as much? Numbers, where one of bf16 has 2 bytes? "
+                "Or (p-1)/p, which is an all-gather's?":
                     lambda g: g.layer() / BF16,
                 "one all-reduce; a layer has four in a step": lambda g: g.layer() / 4,
                 "four times the activations once: a ring sends 2(p-1)/p of them": lambda g: 4 * g.whole,
                 "four times the activations twice: a ring sends 2(p-1)/p of them, not quite twice":
                     lambda g: 8 * g.whole,
+                f"seven all-reduces? {ONE_FOR_THREE}": lambda g: 7 / 4 * g.layer(),
                 "that is all layers": lambda g: g.L * g.layer(),
                 "4 bytes a number? In bf16 it has 2": lambda g: 2 * g.layer(),
             }, collective=False),
@@ -253,6 +263,7 @@ _BYTES = NumberExercise(
                 "that is one of three: the maximum, the sum of powers, and the target's logit": lambda g: g.S,
                 "two? The maximum has to be exchanged before the powers are summed": lambda g: 2 * g.S,
                 "those are logits; they stay where they are": lambda g: g.S * g.V,
+                "those are bytes": lambda g: FP32 * g.loss,
                 "that is for one token; the sequence has S of them": 3,
             }, collective=False),
             Ask("gather_sends", "bytes", lambda g: g.gather, {

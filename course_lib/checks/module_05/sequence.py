@@ -107,6 +107,11 @@ def _without_x(x: Tensor, *others: Any) -> tuple[Tensor, ...]:
     return y - x, *gradients
 
 
+def _with_x_inside(x: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    y, *gradients = _spread_block(x, *others)
+    return y + (dist.get_world_size() - 1) * x, *gradients
+
+
 _SPREAD = parts_exercise(
     key="05.7",
     title="each rank some positions",
@@ -117,11 +122,13 @@ _SPREAD = parts_exercise(
         *[Asked("reduce_scatter", case.positions, case.hidden)] * 2,
         Asked("all_reduce", case.hidden),
     ],
+    known_by=0,
     slips={
         "x's gradient lacks the way past the block: y = x + block(x), so y's gradient reaches x unchanged as well": (
             lambda *given: _spread_block(*given, straight=False)
         ),
         "the output is that of the block alone: y = x + block(x)": _without_x,
+        "x was added before the reduce-scatter, once by every rank": _with_x_inside,
         "the ranks' terms of the output were averaged, and they add up": (
             lambda *given: _spread_block(*given, left=lambda term: comm.reduce_scatter(term, op=ReduceOp.AVG))
         ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ReduceOp
@@ -19,9 +20,11 @@ from course_lib.checks.kit.spec import Level
 from course_lib.split import split_sizes
 
 _NO_NUMBER = (
-    "did an exp overflow, or are all powers of a position 0? Subtract the largest logit of the position on any rank, "
-    "no more and no less"
+    "did an exp overflow, or are all powers of a position 0? Subtract the largest logit of the position over all "
+    "ranks, no more and no less"
 )
+LOOKED_UP = "a target that another rank has was looked up here as well"
+IS_ZERO = "where `mine` is false the target's logit is 0"
 NAMES = ("the loss of each target", "the logits' gradient")
 
 
@@ -108,6 +111,18 @@ def _first_word(place: Tensor, width: int) -> Tensor:
     return place.where((place >= 0) & (place < width), 0)
 
 
+def _nearest_word(place: Tensor, width: int) -> Tensor:
+    return place.clamp(0, width - 1)
+
+
+def _one_too_many(place: Tensor, width: int) -> Tensor:
+    return (place >= 0) & (place <= width)
+
+
+def _unmasked(logit: Tensor, shift: Tensor, mine: Tensor) -> Tensor:
+    return logit - shift
+
+
 def _raw(logit: Tensor, shift: Tensor, mine: Tensor) -> Tensor:
     return logit * mine
 
@@ -128,6 +143,7 @@ _LOSS = parts_exercise(
     names=NAMES,
     draw=_drawn,
     asked=lambda case: [Asked("all_reduce", case.positions)] * 3,
+    known_by=0,
     slips={
         "each rank subtracted a maximum of its own, so the powers that were added up do not belong to one scale": (
             lambda *given: _loss_of_parts(*given, largest=_same)
@@ -158,28 +174,26 @@ _LOSS = parts_exercise(
         "the losses are right, but the gradient has a -1 on every rank, also on those that do not have the target": (
             lambda *given: _loss_of_parts(*given, looked_up=_first_word, marked=torch.ones_like)
         ),
+        "the losses are right, but the -1 stands on ranks that do not have the target, too": (
+            lambda *given: _loss_of_parts(*given, looked_up=_nearest_word, marked=torch.ones_like)
+        ),
         "only the rank that has the target knows its logit, and the others took 0 for it": (
             lambda *given: _loss_of_parts(*given, found=_same)
         ),
-        "every rank looked the target up among its own words, also those that do not have it": (
-            lambda *given: _loss_of_parts(*given, here=lambda place, width: torch.ones_like(place, dtype=torch.bool))
+        f"{LOOKED_UP}, its place taken modulo the width: {IS_ZERO}": lambda *given: _loss_of_parts(
+            *given, term=_unmasked
         ),
-        "ranks that do not have the target added the logit of a word of their own: it is zero there": (
-            lambda *given: _loss_of_parts(*given, looked_up=_first_word, term=lambda logit, shift, mine: logit - shift)
+        f"{LOOKED_UP}, as this rank's first word: {IS_ZERO}": (
+            lambda *given: _loss_of_parts(*given, looked_up=_first_word, term=_unmasked)
         ),
-        "ranks that do not have the target added the logit of their first word, and put a -1 there: both are zero "
-        "there": lambda *given: _loss_of_parts(
-            *given,
-            looked_up=_first_word,
-            term=lambda logit, shift, mine: logit - shift,
-            marked=torch.ones_like,
+        f"{LOOKED_UP}, as this rank's nearest word: {IS_ZERO}": (
+            lambda *given: _loss_of_parts(*given, looked_up=_nearest_word, term=_unmasked)
         ),
-        "ranks that do not have the target added the logit of their nearest word, and put a -1 there: both are zero "
-        "there": lambda *given: _loss_of_parts(
-            *given,
-            looked_up=lambda place, width: place.clamp(0, width - 1),
-            term=lambda logit, shift, mine: logit - shift,
-            marked=torch.ones_like,
+        "a rank took the word number first + width for its own, and that is the next rank's": (
+            lambda *given: _loss_of_parts(*given, here=_one_too_many, looked_up=_nearest_word)
+        ),
+        "`first` is not rank x width where the vocabulary does not divide: use the `first` that you are given": (
+            lambda logits, targets, first: _loss_of_parts(logits, targets, dist.get_rank() * logits.shape[-1])
         ),
         "each rank's words were counted from first + 1. The first one is word number `first`, at place 0": (
             lambda logits, targets, first: _loss_of_parts(logits, targets, first + 1)
