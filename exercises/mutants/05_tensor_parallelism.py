@@ -65,6 +65,9 @@ HANGS["05.2", "values"] = {
 }
 
 WRONG["05.2", "values"] |= {
+    "`gradient` was added up over the ranks, and on each of them it is that of other outputs": {
+        START: "gradient = comm.all_reduce(gradient)"
+    },
     "the weight's gradient is exactly 1/4 of the reference: divided by the number of ranks? This part": {
         "gradient.T @ x": f"gradient.T @ x / {P}"
     },
@@ -193,6 +196,16 @@ WRONG["05.4", "calls"] = {
     },
 }
 
+WRONG["05.4", "edges"] = {
+    "3 ranks, 5 rows, 11 hidden features: the slices are even, which leaves some hidden numbers to nobody": {
+        START: "mine = len(w1) // dist.get_world_size()\n"
+        "    mine = slice(dist.get_rank() * mine, (dist.get_rank() + 1) * mine)",
+        "w1.tensor_split(p)[rank], b1.tensor_split(p)[rank], w2.tensor_split(p, 1)[rank]": (
+            "w1[mine], b1[mine], w2[:, mine]"
+        ),
+    },
+}
+
 # 05.5 ------------------------------------------------------------------------------------------------------------
 
 LARGEST, MINE = "comm.all_reduce(logits.amax(-1), op=dist.ReduceOp.MAX)", "(targets < first + width)"
@@ -213,7 +226,7 @@ WRONG["05.5", "values"] = {
     "only the rank that has the target knows its logit": {
         "comm.all_reduce(shifted.gather(-1, place).squeeze(-1) * mine)": "shifted.gather(-1, place).squeeze(-1) * mine"
     },
-    "every rank looked the target up among its own words": {
+    "a target that another rank has was looked up here as well, its place taken modulo the width": {
         "(targets >= first) & (targets < first + width)": "torch.ones_like(targets, dtype=torch.bool)",
         ".where(mine, 0)": ".remainder(width)",
     },
@@ -247,7 +260,7 @@ WRONG["05.5", "calls"] = {
     },
 }
 WRONG["05.5", "edges"] = {
-    "3 ranks, 2 x 3 positions, 17 words: ": {
+    "3 ranks, 2 x 3 positions, 17 words: `first` is not rank x width where the vocabulary": {
         "(targets >= first)": "(targets >= dist.get_rank() * width)",
         "(targets - first)": "(targets - dist.get_rank() * width)",
         MINE: "(targets < (dist.get_rank() + 1) * width)",
@@ -284,8 +297,22 @@ WRONG["05.5", "values"] |= {
     "a softmax over this rank's words alone": {"powers / total.unsqueeze(-1)": "logits.softmax(-1)"},
     "the gradient has no -1 at the target": {" - hot)": ")"},
     "the gradient has a -1 on every rank": {HOT: "torch.ones_like(logits[..., :1])"},
-    "added the logit of a word of their own": {SHIFTED: "shifted.gather(-1, place).squeeze(-1)"},
-    "added the logit of their first word, and put a -1 there": {
+    "looked up here as well, as this rank's first word: where `mine` is false the target's": {
+        SHIFTED: "shifted.gather(-1, place).squeeze(-1)"
+    },
+    "looked up here as well, as this rank's nearest word": {
+        ".where(mine, 0)": ".clamp(0, width - 1)",
+        SHIFTED: "shifted.gather(-1, place).squeeze(-1)",
+    },
+    "4 ranks, 2 x 3 positions, 16 words: the losses are right, but the -1 stands on ranks that do not have": {
+        ".where(mine, 0)": ".clamp(0, width - 1)",
+        HOT: "torch.ones_like(logits[..., :1])",
+    },
+    "a rank took the word number first + width for its own": {
+        MINE: "(targets <= first + width)",
+        ".where(mine, 0)": ".clamp(0, width - 1)",
+    },
+    "looked up here as well, as this rank's first word": {
         SHIFTED: "shifted.gather(-1, place).squeeze(-1)",
         HOT: "torch.ones_like(logits[..., :1])",
     },
@@ -301,8 +328,14 @@ WRONG["05.6", "heads"] = {
     "the query heads on rank 1 are [1, 2, 3, 4], expected [4, 5, 6, 7]": {
         "range(rank * mine, (rank + 1) * mine)": "range(rank, rank + mine)"
     },
-    "the query heads on rank 0: shape (2,), expected (4,)": {"n_heads // p": "n_heads // 4"},
-    "4 ranks, 8 query heads, 2 kv heads: the kv heads on rank 0: shape (0,)": {
+    "the query heads on rank 0 are [0, 1], expected [0, 1, 2, 3]": {"n_heads // p": "n_heads // 4"},
+    "2 ranks, 8 query heads, 4 kv heads: the kv heads on rank 0 are [0, 0, 1, 1], expected [0, 1]: each once": {
+        "list(range(first, first + each))": "[q // (n_heads // n_kv_heads) for q in queries]"
+    },
+    "*neighbouring* queries share one": {
+        "list(range(first, first + each))": "sorted({q % n_kv_heads for q in queries})"
+    },
+    "4 ranks, 8 query heads, 2 kv heads: the kv heads on rank 0 are [], expected [0]": {
         "each, copies = n_heads // p, max(1, n_kv_heads // p)": "each, copies = n_heads // p, n_kv_heads // p"
     },
     "the query heads on rank 0: function, not a tensor": {"return queries": "return share_heads"},
@@ -316,6 +349,9 @@ WRONG["05.6", "gradient"] = {
 WRONG["05.6", "norm"] = {
     "each head is counted in the norm once for every copy": {".sum() / copies": ".sum()"},
     "were the gradients added up first?": {"whole.square()": "gradient.square()"},
+    "the norm was taken of the terms, before the copies were added up": {
+        "whole.square().sum() / copies": "gradient.square().sum()"
+    },
     "that is the square of the norm": {"squares.sqrt()": "squares"},
     "the others have other heads": {"squares.sqrt()": "whole.norm()"},
     "the norms of the ranks' heads were added up": {
@@ -370,6 +406,13 @@ WRONG["05.7", "values"] = {
     f"the norm weight's gradient {NO_TERMS}": {GAIN: "gain_term"},
     "the norm weight's gradient is exactly 1/4 of the reference: an average": {GAIN: GAIN[:-1] + AVERAGE},
     "x's gradient lacks the way past the block": {"x_gradient + gradient": "x_gradient"},
+    "the output is that of the block alone": {"x_gradient + gradient": "x_gradient", "x.detach() + comm": "comm"},
+    "x was added before the reduce-scatter, once by every rank": {
+        "x.detach() + comm.reduce_scatter(term)": "comm.reduce_scatter(term + comm.all_gather(x, length=length))"
+    },
+    "what `comm` returns has no history: make it a new leaf with `.requires_grad_()`": {
+        "length=length).requires_grad_()": "length=length)"
+    },
     "in backward each rank kept its own positions of its own term": {
         "comm.reduce_scatter(whole_term)": "whole_term.tensor_split(dist.get_world_size())[dist.get_rank()]"
     },
@@ -431,6 +474,9 @@ WRONG["05.9", "steps"] = {
         "self.operators.copy_to_region(self.model.norm(x))": "self.model.norm(self.operators.copy_to_region(x))"
     },
     "and the ranks hold different ones, terms that add up to it": {"self.operators.copy_to_region": ""},
+    "step 1: the input x on rank 0 is exactly 4.0 x the reference: does it count once from every rank": {
+        "copy_to_region(self.model.norm(x))": "copy_to_region(self.model.norm(self.operators.copy_to_region(x)))"
+    },
     "step 1: norm.weight on rank 0 is exactly 4.0 x the reference: does it count once from every rank": {
         "copy_to_region(self.model": "copy_to_region(self.operators.copy_to_region(self.model",
         "norm(x))": "norm(x)))",

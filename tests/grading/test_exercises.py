@@ -46,6 +46,12 @@ def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answ
     assert reason in failed.detail
 
 
+def test_a_wrong_diagnosis_does_not_hide_what_was_mended(answers):
+    mended = answer_of("05.9", answers, "solutions")
+    wrong = type("Wrong", (mended,), {"diagnosis": lambda self: ("parameters", 4)})
+    assert [level.points for level in check("05.9", wrong).levels] == [0, 2, 1]
+
+
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_every_exercise_has_wrong_answers(exercise):
     wrong = sum(mutant[0] == exercise for mutant in MUTANTS) + slips_of(EXERCISES[exercise])

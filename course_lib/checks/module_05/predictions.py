@@ -16,8 +16,8 @@ MLP = (6, 4, 2)
 
 # 05.1 ---------------------------------------------------------------------------------------------------------------
 
-# where a rank's kv heads, a kv head's query heads and its copies are three numbers
-_SHAPES = (("llama3_1_405b", 32), ("llama3_1_405b", 64), ("llama3_1_70b", 32))
+# where a rank's kv heads, a kv head's query heads and a kv head's copies are three numbers
+_SHAPES = (("llama3_1_70b", 32), ("llama3_1_405b", 32), ("llama3_1_405b", 64))
 
 
 class Shapes(NamedTuple):
@@ -39,7 +39,7 @@ class Shapes(NamedTuple):
 
 
 def shapes(seed: int) -> Shapes:
-    """The 405B on 4 ranks and on 32, unless an instructor asks for other numbers."""
+    """The 70B on 4 ranks and on 32, unless an instructor asks for other numbers."""
     draw, p = random.Random(seed), 4
     name, many = _SHAPES[0] if seed == 0 else draw.choice(_SHAPES)
     rank = 2 if seed == 0 else draw.randrange(1, p - 1)
@@ -114,7 +114,7 @@ _WHO_HAS_WHAT = NumberExercise(
         "attention": Group(2, (
             Ask("q_rows", "rows", lambda g: g.H // g.p, {
                 "those are heads; each has several rows": lambda g: g.heads // g.p,
-                "that is one head": lambda g: g.head,
+                "that is one head": lambda g: g.head if g.head != g.heads else float("nan"),
                 "those are the heads of all ranks; a rank has some of them, and each has several rows": (
                     lambda g: g.heads
                 ),
@@ -138,11 +138,11 @@ _WHO_HAS_WHAT = NumberExercise(
                 ),
             }),
             Ask("ranks_with_the_first_kv_head", "ranks", lambda g: g.copies, {
-                "that is the number of kv heads": lambda g: g.kv if g.kv != g.copies else float("nan"),
+                "those are heads, all kv heads or the query heads that ask one of them": (
+                    lambda g: g.kv if g.kv != g.copies else float("nan"), lambda g: g.heads // g.kv
+                ),
                 "all of them? Each has only the kv head that its queries ask": lambda g: g.many,
                 "fewer kv heads than ranks: each is on several": 1,
-                "that is how many query heads ask one kv head":
-                    lambda g: g.heads // g.kv if g.heads // g.kv != g.kv else float("nan"),
                 "that is how many kv heads a rank has if there are fewer ranks than kv heads": lambda g: g.kv // g.p,
             }),
         ), "right. Heads stay whole, so k has rows for whole heads, copied where there are more ranks than kv heads"),
