@@ -226,7 +226,7 @@ WRONG["05.5", "values"] = {
     "only the rank that has the target knows its logit": {
         "comm.all_reduce(shifted.gather(-1, place).squeeze(-1) * mine)": "shifted.gather(-1, place).squeeze(-1) * mine"
     },
-    "a target that another rank has was looked up here as well, its place taken modulo the width": {
+    "was looked up here as well, its place taken modulo the width, and got a -1": {
         "(targets >= first) & (targets < first + width)": "torch.ones_like(targets, dtype=torch.bool)",
         ".where(mine, 0)": ".remainder(width)",
     },
@@ -312,7 +312,7 @@ WRONG["05.5", "values"] |= {
         MINE: "(targets <= first + width)",
         ".where(mine, 0)": ".clamp(0, width - 1)",
     },
-    "looked up here as well, as this rank's first word": {
+    "looked up here as well, as this rank's first word, and got a -1": {
         SHIFTED: "shifted.gather(-1, place).squeeze(-1)",
         HOT: "torch.ones_like(logits[..., :1])",
     },
@@ -406,7 +406,10 @@ WRONG["05.7", "values"] = {
     f"the norm weight's gradient {NO_TERMS}": {GAIN: "gain_term"},
     "the norm weight's gradient is exactly 1/4 of the reference: an average": {GAIN: GAIN[:-1] + AVERAGE},
     "x's gradient lacks the way past the block": {"x_gradient + gradient": "x_gradient"},
-    "the output is that of the block alone": {"x_gradient + gradient": "x_gradient", "x.detach() + comm": "comm"},
+    "the output is that of the block alone, and x's gradient too": {
+        "x_gradient + gradient": "x_gradient",
+        "x.detach() + comm": "comm",
+    },
     "x was added before the reduce-scatter, once by every rank": {
         "x.detach() + comm.reduce_scatter(term)": "comm.reduce_scatter(term + comm.all_gather(x, length=length))"
     },

@@ -120,8 +120,7 @@ def parts_exercise(
 ) -> ProbeExercise:
     """An exercise whose answer returns `names` on each rank; `asked` are the collectives that are enough.
 
-    `only` are the places of the names that a case looks at, `known_by` is that of one which gives a slip away if
-    it is wrong, whatever the others are.
+    `only` are the places of the names that a case looks at, `known_by` is that of the one that gives a slip away.
     """
 
     def looked_at(case: Any) -> Sequence[int]:
@@ -336,7 +335,7 @@ def _left(case: _Case, given: Parts, trial: Trial, places: Sequence[int], known_
     if known_by is None:
         return results
     known = [report.results[known_by] if report.results else "" for report in trial.reports]
-    return results if _all_close(known, [mine[known_by] for mine in given.wanted]) else known
+    return None if _all_close(known, [mine[known_by] for mine in given.wanted]) else known
 
 
 def _all_close(got: Sequence[Tensor | str], want: Sequence[Tensor]) -> bool:

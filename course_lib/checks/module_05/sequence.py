@@ -102,8 +102,8 @@ def _own_rows(whole: Tensor, x: Tensor, length: int) -> Tensor:
     return whole.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
-def _without_x(x: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    y, *gradients = _spread_block(x, *others)
+def _without_x(x: Tensor, *others: Any, straight: bool = True) -> tuple[Tensor, ...]:
+    y, *gradients = _spread_block(x, *others, straight=straight)
     return y - x, *gradients
 
 
@@ -122,12 +122,14 @@ _SPREAD = parts_exercise(
         *[Asked("reduce_scatter", case.positions, case.hidden)] * 2,
         Asked("all_reduce", case.hidden),
     ],
-    known_by=0,
     slips={
         "x's gradient lacks the way past the block: y = x + block(x), so y's gradient reaches x unchanged as well": (
             lambda *given: _spread_block(*given, straight=False)
         ),
         "the output is that of the block alone: y = x + block(x)": _without_x,
+        "the output is that of the block alone, and x's gradient too: y = x + block(x)": (
+            lambda *given: _without_x(*given, straight=False)
+        ),
         "x was added before the reduce-scatter, once by every rank": _with_x_inside,
         "the ranks' terms of the output were averaged, and they add up": (
             lambda *given: _spread_block(*given, left=lambda term: comm.reduce_scatter(term, op=ReduceOp.AVG))

@@ -143,7 +143,6 @@ _LOSS = parts_exercise(
     names=NAMES,
     draw=_drawn,
     asked=lambda case: [Asked("all_reduce", case.positions)] * 3,
-    known_by=0,
     slips={
         "each rank subtracted a maximum of its own, so the powers that were added up do not belong to one scale": (
             lambda *given: _loss_of_parts(*given, largest=_same)
@@ -188,6 +187,15 @@ _LOSS = parts_exercise(
         ),
         f"{LOOKED_UP}, as this rank's nearest word: {IS_ZERO}": (
             lambda *given: _loss_of_parts(*given, looked_up=_nearest_word, term=_unmasked)
+        ),
+        f"{LOOKED_UP}, as this rank's first word, and got a -1: {IS_ZERO}, and there is no -1": (
+            lambda *given: _loss_of_parts(*given, looked_up=_first_word, term=_unmasked, marked=torch.ones_like)
+        ),
+        f"{LOOKED_UP}, as this rank's nearest word, and got a -1: {IS_ZERO}, and there is no -1": (
+            lambda *given: _loss_of_parts(*given, looked_up=_nearest_word, term=_unmasked, marked=torch.ones_like)
+        ),
+        f"{LOOKED_UP}, its place taken modulo the width, and got a -1: {IS_ZERO}, and there is no -1": (
+            lambda *given: _loss_of_parts(*given, here=lambda place, width: torch.ones_like(place, dtype=torch.bool))
         ),
         "a rank took the word number first + width for its own, and that is the next rank's": (
             lambda *given: _loss_of_parts(*given, here=_one_too_many, looked_up=_nearest_word)
