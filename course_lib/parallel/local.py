@@ -145,7 +145,7 @@ class Local:
         device = next(iter(self.parameters.values())).device
         squares = torch.zeros(1, dtype=torch.float64, device=device)
         for gradient in mine:
-            squares += gradient.double().square().sum()
+            squares += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
         for axis in self.layout.sizes:
             if axis in cutting and self.size(axis) > 1:
                 group = self.group(axis)
