@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from course_lib.cli.compose import refuse, require_whole
 from course_lib.parallel.wrapping import (
@@ -15,7 +15,7 @@ from course_lib.parallel.wrapping import (
     size_based,
 )
 from course_lib.training.setup import Technique
-from course_lib.training.sharding import Strategy, fully_shard, parts_of, zero
+from course_lib.training.sharding import check_strategy, fully_shard, parts_of, zero
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 
 COMMAND = "train"
@@ -69,17 +69,12 @@ def _check_degrees(values: Mapping[str, Any]) -> None:
 
 def _check_strategy(values: Mapping[str, Any]) -> None:
     stage, strategy, shards, dp = (values[name] for name in ("zero_stage", "strategy", "shards", "dp"))
-    if strategy is not None and stage < 3:
-        rule, way_out = "strategies share weights, which is stage 3", "give zero_stage=3, or leave strategy out"
-        _refuse(f"strategy={strategy} with zero_stage={stage}", rule, way_out)
-    if strategy is not None and strategy not in get_args(Strategy):
-        way_out = f"choose from {', '.join(get_args(Strategy))}"
-        _refuse(f"strategy={strategy!r}", "not a known strategy", way_out)
-    if (shards is not None) != (strategy == "HYBRID_SHARD"):
-        rule = "HYBRID_SHARD, and it alone, takes a number of shards"
-        _refuse(
-            f"strategy={strategy}, shards={shards}", rule, "give both, as strategy=HYBRID_SHARD shards=2, or neither"
-        )
+    for name in ("strategy", "shards"):
+        if values[name] is not None and stage < 3:
+            rule, way_out = "strategies share weights, which is stage 3", f"give zero_stage=3, or leave {name} out"
+            _refuse(f"{name}={values[name]} with zero_stage={stage}", rule, way_out)
+    if stage == 3:
+        check_strategy(COMMAND, strategy, shards)
     if shards is not None and (shards < 1 or dp % shards):
         fitting = [n for n in range(1, dp + 1) if dp % n == 0]
         _refuse(f"shards={shards} with dp={dp}", "every copy has equally many ranks", f"choose shards in {fitting}")

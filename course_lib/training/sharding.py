@@ -32,6 +32,7 @@ from course_lib.training.setup import Setup, Technique
 
 AXIS = "dp"
 Strategy = Literal["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"]
+RESHARDED = ("FULL_SHARD", "HYBRID_SHARD")  # a unit is freed between forward and backward
 
 
 def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> Technique:
@@ -82,7 +83,7 @@ def fully_shard(
     Raises: ValueError for another strategy, and for `shards` or `secondary` that it does not take or that do not divide
         the axis; OSError, the same on all ranks, if there is no room on the disk.
     """
-    check_strategy(strategy, shards, secondary)
+    check_strategy("fully_shard", strategy, shards, secondary)
 
     def apply(setup: Setup) -> None:
         options: dict[str, object] = {"strategy": strategy, "shards": shards, "secondary": secondary}
@@ -93,30 +94,31 @@ def fully_shard(
         sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
         neighbours = _who_shares(setup.local, secondary)[0] if secondary is not None else None
         sharing = replace(sharing, offload=offload_policy is not None, secondary=neighbours)
-        reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
-        _cut(setup, sharing, policy, init=init, reshard_after_forward=reshard, overlap=overlap)
+        _cut(setup, sharing, policy, init=init, reshard_after_forward=strategy in RESHARDED, overlap=overlap)
         if isinstance(offload_policy, DiskOffloadPolicy):
             setup.shared = partial(StatesOnDisk, folder=offload_policy.folder, group=group)
 
     return apply
 
 
-def check_strategy(strategy: Strategy, shards: int | None, secondary: int | None = None) -> None:
+def check_strategy(operation: str, strategy: Strategy, shards: int | None, secondary: int | None = None) -> None:
     """Refuse an unknown strategy, and a number of shards or secondary ones where it has no meaning."""
     if strategy not in get_args(Strategy):
         values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(Strategy))}"
-        raise ValueError(four_parts("fully_shard", values, "not a known strategy", way_out))
+        raise ValueError(four_parts(operation, values, "not a known strategy", way_out))
     if (shards is not None) != (strategy == "HYBRID_SHARD"):
         values, rule = f"strategy={strategy!r}, shards={shards}", "HYBRID_SHARD, and it alone, takes a number of shards"
-        raise ValueError(four_parts("fully_shard", values, rule, "give both, or neither"))
+        raise ValueError(four_parts(operation, values, rule, "give both, or neither"))
     if secondary is not None and strategy != "FULL_SHARD":
         values, rule = f"strategy={strategy!r}, secondary={secondary}", "FULL_SHARD alone gathers again in a run"
-        raise ValueError(four_parts("fully_shard", values, rule, "leave secondary out, or choose FULL_SHARD"))
+        raise ValueError(four_parts(operation, values, rule, "leave secondary out, or choose FULL_SHARD"))
 
 
 def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:
     """Among how many of the ranks a row is shared."""
-    return {"NO_SHARD": 1, "HYBRID_SHARD": shards}.get(strategy) or ranks
+    if shards is not None:
+        return shards
+    return 1 if strategy == "NO_SHARD" else ranks
 
 
 def begin(setup: Setup, name: str, options: dict[str, object], init: Init | None = None) -> ProcessGroup:

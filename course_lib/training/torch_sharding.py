@@ -20,7 +20,7 @@ from course_lib.parallel.placement import Shard
 from course_lib.parallel.units import group_around, owners
 from course_lib.parallel.wrapping import Names, Policy, by_block
 from course_lib.training.setup import Setup, Technique
-from course_lib.training.sharding import AXIS, Strategy, begin, check_strategy, parts_of
+from course_lib.training.sharding import AXIS, RESHARDED, Strategy, begin, check_strategy, parts_of
 from course_lib.training.torch_techniques import wrap
 
 
@@ -33,8 +33,7 @@ def torch_zero(**options: Any) -> Technique:
     """
 
     def apply(setup: Setup) -> None:
-        begin(setup, "zero", {"by": "PyTorch"})
-        group = setup.local.group(AXIS)
+        group = begin(setup, "zero", {"by": "PyTorch"})
         setup.local.layout.averaged.add(AXIS)
         wrap(setup, options)
         setup.shared = lambda optimizer: _share(optimizer, group)
@@ -77,7 +76,7 @@ def torch_fully_shard(
     Cost: as `fully_shard`, with the rows of each parameter padded to equally many on every rank.
     Raises: ValueError as `fully_shard`, for parameters without rows, and for a weight tied across two units.
     """
-    check_strategy(strategy, shards)
+    check_strategy("torch_fully_shard", strategy, shards)
 
     def apply(setup: Setup) -> None:
         options: dict[str, object] = {
@@ -91,8 +90,7 @@ def torch_fully_shard(
         _check_model(setup.model, groups)
         parts = parts_of(strategy, shards, setup.local.size(AXIS))
         _write_table(setup.local, parts)
-        reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
-        _shard(setup.model, groups, _mesh(setup.local, parts), reshard, param_dtype, reduce_dtype)
+        _shard(setup.model, groups, _mesh(setup.local, parts), strategy in RESHARDED, param_dtype, reduce_dtype)
         setup.local.renew(setup.model)
 
     return apply

@@ -40,8 +40,12 @@ HYBRID = [*ZERO, "strategy=HYBRID_SHARD"]
             ["dp=2", "zero_stage=2", "strategy=FULL_SHARD"],
             "train: strategy=FULL_SHARD with zero_stage=2; strategies sh",
         ),
+        (
+            ["dp=2", "zero_stage=1", "shards=2"],
+            "train: shards=2 with zero_stage=1; strategies share weights, which is stage 3; give zero_stage=3, or lea",
+        ),
         ([*ZERO, "strategy=full_shard"], "train: strategy='full_shard'; not a known strategy; choose from NO_SHARD, S"),
-        (HYBRID, "train: strategy=HYBRID_SHARD, shards=None; HYBRID_SHARD, and it alone, takes a number of shards; "),
+        (HYBRID, "train: strategy='HYBRID_SHARD', shards=None; HYBRID_SHARD, and it alone, takes a number of shards; "),
         (
             [*HYBRID, "shards=3"],
             "train: shards=3 with dp=4; every copy has equally many ranks; choose shards in [1, 2,",

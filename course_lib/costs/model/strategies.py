@@ -19,7 +19,7 @@ def shards_of(strategy: DataParallel, world_size: int, shards: int | None = None
     if strategy not in get_args(DataParallel):
         values, way_out = f"strategy={strategy!r}", f"choose from {', '.join(get_args(DataParallel))}"
         raise ValueError(four_parts("data parallelism", values, "not a known strategy", way_out))
-    if (shards is not None) != (strategy == "HYBRID_SHARD") or world_size % (shards or 1):
+    if (shards is not None) != (strategy == "HYBRID_SHARD") or shards == 0 or world_size % (shards or 1):
         values = f"strategy={strategy!r}, shards={shards}, world_size={world_size}"
         rule = "HYBRID_SHARD, and it alone, takes a number of shards, which divides the ranks"
         fitting = [n for n in range(1, world_size + 1) if world_size % n == 0]
