@@ -139,7 +139,7 @@ class ShardedModel:
 
     @staticmethod
     def _cast(values: Any, dtype: torch.dtype | None) -> Any:
-        """With mixed precision, numbers come in in the dtype of computing and leave in that of the parameters."""
+        """With mixed precision, numbers come in in the dtype of computing and leave in float32."""
         if dtype is None:
             return values
         return tree_map(lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, values)

@@ -11,8 +11,6 @@ from course_lib.parallel.flat_row import FlatRow, Sharing
 from course_lib.parallel.layout import first_names
 from course_lib.parallel.wrapping import Names, Policy
 
-_ROOT = "root"
-
 
 class Unit:
     """Modules that run one after the other, and their parameters: a row for each dtype, of what is trained and frozen.
@@ -21,8 +19,10 @@ class Unit:
     trained parameters whose gradients have not come yet.
     """
 
-    def __init__(self, label: str, modules: list[nn.Module], named: dict[str, nn.Parameter], sharing: Sharing) -> None:
-        self.label, self.modules, self.named, self.is_root = label, modules, named, label == _ROOT
+    def __init__(
+        self, group: Names, modules: list[nn.Module], named: dict[str, nn.Parameter], sharing: Sharing
+    ) -> None:
+        self.label, self.modules, self.named, self.is_root = label_of(group), modules, named, not group
         self.rows = [FlatRow(in_row, sharing) for in_row in rows_of(named, resident=sharing.resident)]
         self.trained = [p for p in named.values() if p.requires_grad]
         self.awaited: set[nn.Parameter] = set()
@@ -93,7 +93,7 @@ def make_units(model: nn.Module, policy: Policy, sharing: Sharing) -> list[Unit]
     """
     modules = dict(model.named_modules())
     return [
-        Unit(label_of(group), [modules[name] for name in group] or [model], named, sharing)
+        Unit(group, [modules[name] for name in group] or [model], named, sharing)
         for group, named in weights_of_units(model, policy).items()
     ]
 
@@ -143,4 +143,4 @@ def group_around(name: str, groups: Sequence[Names]) -> Names:
 
 def label_of(group: Names) -> str:
     """layers.0, layers.0 to layers.3, or root"""
-    return _ROOT if not group else group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"
+    return "root" if not group else group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"
