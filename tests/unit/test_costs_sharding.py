@@ -123,13 +123,19 @@ def test_runs_within_a_node_leave_it_only_for_the_sum_over_copies():
     assert everywhere == steps and full > hybrid
 
 
+def test_a_single_rank_sends_nothing():
+    step = sharding_step(sharding_rows(UNITS, strategy="FULL_SHARD", world_size=1))
+    assert (step.sent_bytes, step.messages, step.path) == ((0,), (0,), ())
+
+
 def test_it_prints_as_a_table():
     rows = sharding_rows(UNITS, strategy="HYBRID_SHARD", world_size=4, shards=2)
     assert " ".join(str(rows[-1]).split()) == "root backward 1 x all_reduce 48 x 4 B among copies"
 
 
 @pytest.mark.parametrize(
-    ("strategy", "p", "shards"), [("ZeRO-3", 4, None), ("FULL_SHARD", 4, 2), ("HYBRID_SHARD", 4, None)]
+    ("strategy", "p", "shards"),
+    [("ZeRO-3", 4, None), ("FULL_SHARD", 4, 2), ("HYBRID_SHARD", 4, None), ("HYBRID_SHARD", 4, 0)],
 )
 def test_what_is_no_strategy_is_refused(strategy, p, shards):
     with pytest.raises(ValueError, match="^data parallelism: strategy="):

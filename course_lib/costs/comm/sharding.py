@@ -74,9 +74,13 @@ class ShardingRow:
 
 
 def sharding_step(rows: Iterable[ShardingRow], *, algorithm: str = "ring", node_size: int | None = None) -> CommTime:
-    """What these rows send together, one after the other: a whole step, the optimizer's part included."""
-    calls = (row.traffic(algorithm=algorithm, node_size=node_size) * row.times for row in rows)
-    return reduce(add, calls)
+    """What these rows send together, one after the other: a whole step, the optimizer's part included.
+
+    No rows are a single rank's.
+    """
+    calls = [row.traffic(algorithm=algorithm, node_size=node_size) * row.times for row in rows]
+    alone = CommTime(sent_bytes=(0,), received_bytes=(0,), messages=(0,), path=())
+    return reduce(add, calls) if calls else alone
 
 
 def sharding_rows(
