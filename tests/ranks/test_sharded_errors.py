@@ -32,6 +32,10 @@ def tiny():
     return Trainer(nn.Linear(2, 1), TrainConfig(), mesh=make_mesh(dp=RANKS), apply=(fully_shard(),))
 
 
+def both():
+    Trainer(MODELS["llama"](), TrainConfig(), mesh=make_mesh(dp=RANKS), apply=(replicate(), fully_shard()))
+
+
 def replaced():
     trainer = made()
     trainer.model.layers[1].ffn.up_proj.weight = nn.Parameter(torch.zeros(13, 10))
@@ -113,6 +117,11 @@ REFUSED = [
         lambda: made(technique=fully_shard(strategy="HYBRID_SHARD", shards=3)),
         r"groups_within: 3 parts of dp=4; .*; choose from \[1, 2, 4\]$",
     ),
+    (
+        lambda: made(technique=fully_shard(strategy="HYBRID_SHARD", shards=0)),
+        r"groups_within: 0 parts of dp=4; .*; choose from \[1, 2, 4\]$",
+    ),
+    (both, r"fully_shard: applied after replicate; "),
     (tiny, r"fully_shard: 3 trained parameters, 4 ranks; every rank has something to train; choose dp <= 3$"),
     (lambda: made(technique=fully_shard(by_name("blocks.*"))), r"by_name: no module is called 'blocks.\*'; "),
     (lambda: by_block_group(0), r"by_block_group: size=0; a group has blocks; give size >= 1$"),
@@ -153,16 +162,6 @@ def test_each_is_refused_in_one_line_on_all_ranks():
     for said in everyone:
         for text, (_, wanted) in zip(said, REFUSED, strict=True):
             assert re.match(wanted, text) and "\n" not in text, text
-
-
-def test_two_techniques_on_one_axis_are_refused():
-    def both():
-        try:
-            Trainer(MODELS["llama"](), TrainConfig(), mesh=make_mesh(dp=2), apply=(replicate(), fully_shard()))
-        except ValueError as error:
-            return str(error)
-
-    assert "fully_shard: applied after replicate; " in run_ranks(both, 2)[0]
 
 
 def failed_once(overlap):

@@ -24,11 +24,11 @@ ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1)
 HYBRID = fully_shard(strategy="HYBRID_SHARD", shards=2)
 CHAIN = [
     (4, fully_shard()),
-    (3, zero(2)),
     (4, HYBRID),
+    (3, zero(2)),
+    (3, torch_zero()),
     (2, torch_fully_shard()),
     (2, replicate()),
-    (3, torch_zero()),
 ]
 
 
