@@ -1,6 +1,8 @@
-"""The perceptron's 38 parameters in one row on two ranks: which numbers each rank has at the update."""
+"""The perceptron's 38 parameters in one row on two ranks: what each rank has when backward is through."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -8,7 +10,7 @@ from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
 from course_lib.split import split_sizes
 from course_lib.viz import marks, style
-from course_lib.viz.keys import Entry, draw_key
+from course_lib.viz.keys import LINE, Entry, draw_key, lines_of
 from course_lib.viz.picture import Picture
 
 _RANKS = 2
@@ -16,20 +18,24 @@ _CELL, _TALL, _ROW, _PITCH = 0.166, 0.25, 0.36, 2.0  # inches: a number across a
 _LEFT = style.MARGIN + 1.42
 _ROWS = ("weights", "gradients", "Adam's m", "Adam's v")
 _SHARED_FROM = (3, 2, 1, 1)  # the stage of ZeRO from which a row is shared out
-_BY_LAYER = 3  # the stage in which each layer is cut, as a unit
-_SUBTITLES = ("the 38 parameters in one row", "the 38 parameters in one row; each layer is a unit")
+_BY_LAYER = 2  # the stage from which each layer is cut, since each is summed up as soon as it is there
+_UNSUMMED = (1, "gradients")  # the stage and row in which a rank has all numbers, found in its own samples alone
+_SUBTITLES = ("the 38 parameters in one row", "the 38 parameters in one row; each layer is cut in two")
+_HUES = [style.rank_hue(rank) for rank in range(_RANKS)]
 _KEY = (
     Entry("both ranks have the same", [style.SOFT]),
-    Entry("only this rank has it", [style.rank_hue(0), style.rank_hue(1)]),
+    Entry("only this rank has it", _HUES),
     Entry("not there", [style.FAINT]),
 )
+_KEY_UNSUMMED = (Entry("of this rank's own samples, not yet summed", _HUES, striped=True),)
 
 
 @style.course_style()
 def plot_kept(stage: int, *, title: str = "") -> Picture:
     """Weights, gradients and Adam's two states of `course_lib.models.mlp.MLP` as rows of 38 numbers, for each rank.
 
-    `stage` is that of ZeRO; 0 shares nothing. In stage 3 each layer is a unit and is cut, before it the whole row.
+    `stage` is that of ZeRO; 0 shares nothing. From stage 2 on each layer is cut, before it the whole row. Stage 1
+    still has the gradients of each rank's own samples, since it sums them up after backward.
     Raises: ValueError for a stage that ZeRO does not have.
     """
     if stage not in range(4):
@@ -37,26 +43,29 @@ def plot_kept(stage: int, *, title: str = "") -> Picture:
         raise ValueError(four_parts("plot_kept", f"stage={stage}", rule, way_out))
     lengths = _lengths()
     numbers = sum(lengths.values())
-    title = title or (f"In memory at the update: ZeRO-{stage}" if stage else "In memory at the update: all, on both")
-    top = style.HEADER + 0.72
-    figure, page = style.new_page(top + _RANKS * _PITCH - 0.1, title, _SUBTITLES[stage == _BY_LAYER])
-    draw_key(page, _KEY, style.MARGIN)
+    title = title or f"In memory when backward is through: {f'ZeRO-{stage}' if stage else 'all, on both'}"
+    key = _KEY + _KEY_UNSUMMED * (stage == _UNSUMMED[0])
+    top = style.HEADER + 0.42 + LINE * len(lines_of(key, style.MARGIN))
+    figure, page = style.new_page(top + _RANKS * _PITCH - 0.1, title, _SUBTITLES[stage >= _BY_LAYER])
+    draw_key(page, key, style.MARGIN)
     lines = []
     for rank in range(_RANKS):
         y = top + rank * _PITCH
         _name_parameters(page, y, lengths)
         marks.rank_badge(page, style.MARGIN + 0.37, y - 0.03, rank)
-        own = _piece(lengths, rank, by_layer=stage == _BY_LAYER)
+        own = _piece(lengths, rank, by_layer=stage >= _BY_LAYER)
         parts = [own if stage >= since else set(range(numbers)) for since in _SHARED_FROM]
         for row, (name, part) in enumerate(zip(_ROWS, parts, strict=True)):
             at = y + 0.25 + row * _ROW
             marks.label(page, style.MARGIN, at + _TALL / 2, name, size=style.SMALL_SIZE, align="left")
-            hue = style.SOFT if len(part) == numbers else style.rank_hue(rank)
-            _draw_row(page, at, part, hue, lengths)
+            unsummed = (stage, name) == _UNSUMMED
+            hue = style.rank_hue(rank) if unsummed or len(part) < numbers else style.SOFT
+            _draw_row(page, at, part, hue, lengths, striped=unsummed)
             _count(page, at, str(len(part)))
         total = sum(map(len, parts))
         _count(page, y - 0.1, f"{total} of {len(_ROWS) * numbers}", bold=True)
-        kept = ", ".join(f"{name} {len(part)}" for name, part in zip(_ROWS, parts, strict=True))
+        words = {name: " (of its own samples)" * ((stage, name) == _UNSUMMED) for name in _ROWS}
+        kept = ", ".join(f"{name} {len(part)}{words[name]}" for name, part in zip(_ROWS, parts, strict=True))
         lines.append(f"  rank {rank} has {total} numbers of {len(_ROWS) * numbers}: {kept}")
     names = ", ".join(f"{name} {length}" for name, length in lengths.items())
     return Picture(figure, title=title, description="\n".join([f"in one row: {names}", *lines]))
@@ -89,14 +98,16 @@ def _name_parameters(page: Axes, y: float, lengths: dict[str, int]) -> None:
         start += length
 
 
-def _draw_row(page: Axes, y: float, part: set[int], hue: str, lengths: dict[str, int]) -> None:
+def _draw_row(page: Axes, y: float, part: set[int], hue: str, lengths: dict[str, int], *, striped: bool) -> None:
     """One number after the other, with a little more room before the next parameter."""
     number = 0
     for length in lengths.values():
         for place in range(length):
             wide = _CELL - (0.05 if place == length - 1 else 0.02)
-            fill = hue if number in part else style.FAINT
-            marks.box(page, _LEFT + number * _CELL, y, wide, _TALL, fill=fill, corner=0.02)
+            look: dict[str, Any] = {"fill": hue if number in part else style.FAINT}
+            if striped:
+                look = {"fill": style.PAPER, "edge": hue, "striped": True}
+            marks.box(page, _LEFT + number * _CELL, y, wide, _TALL, corner=0.02, **look)
             number += 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
@@ -18,6 +18,7 @@ class Entry(NamedTuple):
 
     text: str
     hues: Sequence[str] = ()
+    striped: bool = False
 
     @property
     def swatch(self) -> float:
@@ -54,7 +55,8 @@ def draw_key(page: Axes, entries: Sequence[Entry], left: float) -> None:
 def _draw_entry(page: Axes, entry: Entry, x: float, y: float) -> None:
     corner = 0.03 if len(entry.hues) == 1 else 0.0
     for number, hue in enumerate(entry.hues):
-        edge = style.FAINT if hue == style.PANEL else "none"
-        marks.box(page, x + number * entry.swatch, y - 0.08, entry.swatch, 0.16, fill=hue, edge=edge, corner=corner)
+        edge = hue if entry.striped else style.FAINT if hue == style.PANEL else "none"
+        look: dict[str, Any] = {"fill": style.PAPER if entry.striped else hue, "edge": edge, "striped": entry.striped}
+        marks.box(page, x + number * entry.swatch, y - 0.08, entry.swatch, 0.16, corner=corner, **look)
     x += len(entry.hues) * entry.swatch + (_GAP if entry.hues else 0.0)
     marks.label(page, x, y, entry.text, size=style.SMALL_SIZE, colour=style.SOFT, align="left")

@@ -29,9 +29,10 @@ def box(
     line: float = 1.0,
     corner: float = _CORNER,
     dashed: bool = False,
+    striped: bool = False,
     zorder: float = 1.0,
 ) -> FancyBboxPatch:
-    """A rectangle with rounded corners; `x`, `y` is its top left one."""
+    """A rectangle with rounded corners; `x`, `y` is its top left one. Stripes are in the colour of its edge."""
     patch = FancyBboxPatch(
         (x, y),
         width,
@@ -41,6 +42,7 @@ def box(
         edgecolor=edge,
         linewidth=line,
         linestyle=(0, (3, 2)) if dashed else "-",
+        hatch="/////" if striped else None,
         zorder=zorder,
         clip_on=False,
     )

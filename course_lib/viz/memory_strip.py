@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 from matplotlib.axes import Axes
 
@@ -15,7 +17,10 @@ from course_lib.viz.keys import Entry, draw_key
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
-_TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.5, 1.6  # inches: a strip, to the next, names, the peak
+_TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.75, 1.6  # inches: a strip, to the next, names, the peak
+_TICKS = 3  # at most, above the foot of a strip
+_WORDS = {"start": "center", "loss": "center", "gradients": "right", "end": "left"}  # instants beside the blocks' own
+_SAID = {"gradients": "update"}  # when gradients are complete, the update begins
 _MOST, _MOST_INSTANTS = 5, 20
 _PARTS = ("weights", "optimizer", "gathered", "gradients", "activations")  # from the foot up
 
@@ -76,15 +81,18 @@ def plot_memory_strips(
     draw_key(page, [Entry(MEMORY_PARTS[part][0], [MEMORY_PARTS[part][1]]) for part in _PARTS], style.MARGIN)
     wide = (style.PAGE_WIDTH - _LEFT - _RIGHT) / len(instants)
     most = max(column.total for columns in strips.values() for column in columns)
+    _draw_guides(page, top, top + len(strips) * _PITCH - 0.2, wide, instants)
     for number, (name, columns) in enumerate(strips.items()):
         foot = top + number * _PITCH + _TALL
         marks.label(page, style.MARGIN, foot - _TALL / 2, name, bold=True, align="left", size=style.SMALL_SIZE)
-        page.plot([_LEFT, style.PAGE_WIDTH - _RIGHT], [foot, foot], color=style.FAINT, linewidth=1.0)
+        _draw_heights(page, foot, most)
         for place, column in enumerate(columns):
             _draw_column(page, _LEFT + place * wide, foot, wide, column, _TALL / most)
         tallest = max(columns, key=lambda column: column.total)
-        x, words = style.PAGE_WIDTH - _RIGHT + 0.14, f"≤ {_short(tallest.total)}"
-        marks.label(page, x, foot - _TALL / 2, words, align="left", size=style.SMALL_SIZE)
+        look: dict[str, Any] = {"align": "left", "size": style.SMALL_SIZE}
+        x = style.PAGE_WIDTH - _RIGHT + 0.14
+        marks.label(page, x, foot - _TALL / 2 - 0.13, f"≤ {_short(tallest.total)}", **look)
+        marks.label(page, x, foot - _TALL / 2 + 0.13, f"at {_said(tallest.name)}", colour=style.SOFT, **look)
     _name_instants(page, top + len(strips) * _PITCH - 0.08, wide, instants)
     return Picture(figure, title=title, description=_in_words(strips, subtitle), kinds=[kind])
 
@@ -113,8 +121,39 @@ def _draw_column(page: Axes, x: float, foot: float, wide: float, column: _Column
             marks.box(page, x + 0.02, y, wide - 0.04, tall, fill=MEMORY_PARTS[part][1], corner=0)
 
 
+def _draw_guides(page: Axes, y: float, foot: float, wide: float, instants: Sequence[str]) -> None:
+    """Thin lines through all strips, where one pass ends and another begins."""
+    kinds = [name.partition(" ")[0] for name in instants]
+    for place, (before, after) in enumerate(pairwise(kinds), 1):
+        if before != after:
+            x = _LEFT + place * wide
+            page.plot([x, x], [y, foot], color=style.FAINT, linewidth=1.0, zorder=0)
+
+
+def _draw_heights(page: Axes, foot: float, most: int) -> None:
+    """Lines at round numbers of bytes, the foot among them."""
+    unit = 1024 ** int(math.log(max(most, 1), 1024))
+    step = next(
+        step
+        for power in range(4)
+        for step in (10**power, 2 * 10**power, 5 * 10**power)
+        if step * unit * (_TICKS + 1) > most
+    )
+    for number in range(0, most // unit + 1, step):
+        y = foot - number * unit * _TALL / most
+        page.plot([_LEFT, style.PAGE_WIDTH - _RIGHT], [y, y], color=style.FAINT, linewidth=1.0, zorder=0)
+        words = _short(number * unit) if number else "0"
+        marks.label(page, _LEFT - 0.08, y, words, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
+
+
+def _said(instant: str) -> str:
+    """An instant in words: "backward layers.3" is backward 3."""
+    kind, _, block = instant.partition(" ")
+    return f"{_SAID.get(kind, kind)} {block.rpartition('.')[2]}".rstrip()
+
+
 def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -> None:
-    """Under the columns: a block's number, and once over all numbers of a pass its name."""
+    """Under the columns: a block's number, and below once for all of a pass its name, and the other instants'."""
     for place, name in enumerate(instants):
         words = name.rpartition(".")[2] if "." in name else ""
         marks.label(page, _LEFT + (place + 0.5) * wide, y, words, size=style.SMALL_SIZE, colour=style.SOFT)
@@ -123,6 +162,10 @@ def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -
         if places:
             middle = _LEFT + (sum(places) / len(places) + 0.5) * wide
             marks.label(page, middle, y + 0.27, f"{kind} of block", size=style.SMALL_SIZE, colour=style.SOFT)
+    for place, name in enumerate(instants):
+        if align := _WORDS.get(name):
+            x = _LEFT + (place + {"left": 0.5, "center": 0.5, "right": 0.8}[align]) * wide
+            marks.label(page, x, y + 0.27, _said(name), size=style.SMALL_SIZE, colour=style.SOFT, align=align)
 
 
 def _short(nbytes: int) -> str:

@@ -43,7 +43,7 @@ def plot_units(
     if not 1 <= len(runs) <= _MOST:
         rule = f"this picture holds 1 to {_MOST} runs"
         raise ValueError(four_parts("plot_units", f"{len(runs)} runs", rule, "draw two pictures"))
-    subtitle = subtitle or f"rank {rank}; a number is a unit's; the line is the end of the step"
+    subtitle = subtitle or f"rank {rank}; the number names the unit; the line is the end of the step"
     spans = {name: _spans(name, ledger, n_units, rank) for name, ledger in runs.items()}
     ends = {name: round(ledger.span_s, _DIGITS) for name, ledger in runs.items()}
     factor, unit = time_unit(max(ends.values()))
@@ -62,7 +62,7 @@ def plot_units(
         draw_ground(axes, 2, end, (0.03, 0.97), style.PANEL)
         for kind, (_, hue, _) in _KINDS.items():
             these = [span for span in spans[name] if span.what == kind]
-            draw_spans(axes, these, factor, _PLACE, facecolor=hue, edgecolor=style.PAPER, linewidth=0.8)
+            draw_spans(axes, these, factor, _PLACE, facecolor=hue, edgecolor=style.PAPER, linewidth=1.6)
             write_texts(axes, these, factor, _PLACE, width / reach, room=0.02, colour=style.text_on(hue))
         axes.axvline(end, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
         charts.write(axes, end, 1, f"{end:.3g} {unit}", within="data", right=10, weight=600, size=style.BASE_SIZE)

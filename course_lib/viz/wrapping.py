@@ -13,7 +13,7 @@ from course_lib.viz.keys import Entry, draw_key
 from course_lib.viz.picture import Picture
 
 Groups = Sequence[tuple[str, ...]]  # the module names of each unit
-_NAMES, _ROW, _TALL, _LARGEST = 2.35, 0.5, 0.34, 1.35  # inches: names, a policy, a unit, the largest unit in numbers
+_NAMES, _ROW, _TALL, _LARGEST = 2.35, 0.5, 0.34, 1.75  # inches: names, a policy, a unit, the largest unit in numbers
 _LEAST = 0.62  # inches: a part of the model
 _MOST_PARTS, _MOST_ROWS = 12, 8
 _UNIT, _ROOT = style.COMMUNICATION, style.FAINT
@@ -33,7 +33,7 @@ def plot_wrapping(
         values, rule = f"{len(parts)} parts, {len(policies)} policies", f"room is for {_MOST_PARTS} and {_MOST_ROWS}"
         raise ValueError(four_parts("plot_wrapping", values, rule, "draw a smaller model, or fewer policies"))
     top, left = style.HEADER + 0.85, style.MARGIN + _NAMES
-    subtitle = f"{sum(parts.values()):,} parameters; a box is a unit"
+    subtitle = f"{sum(parts.values()):,} parameters; a box is a unit; at the right, the parameters of the largest"
     figure, page = style.new_page(top + len(policies) * _ROW + 0.25, title, subtitle)
     draw_key(page, [Entry("a unit", [_UNIT]), Entry("the root's unit", [_ROOT])], style.MARGIN)
     wide = (style.PAGE_WIDTH - style.MARGIN - _LARGEST - left) / len(parts)
@@ -41,16 +41,18 @@ def plot_wrapping(
         short = name.rpartition(".")[2]
         marks.label(page, left + (place + 0.5) * wide, top - 0.24, _SHORT.get(short, short), size=style.SMALL_SIZE)
     right = style.PAGE_WIDTH - style.MARGIN
-    marks.label(page, right, top - 0.24, "largest", size=style.SMALL_SIZE, colour=style.SOFT, align="right")
+    marks.label(page, right, top - 0.24, "largest unit", size=style.SMALL_SIZE, colour=style.SOFT, align="right")
     lines = []
     for number, (name, groups) in enumerate(policies.items()):
         y = top + number * _ROW
         marks.label(page, style.MARGIN, y + _TALL / 2, name, align="left", size=style.SMALL_SIZE, code=True)
         _draw_units(page, left, y, wide, [*parts], groups)
-        largest = max(_sizes(model, groups))
-        marks.label(page, right, y + _TALL / 2, f"{largest:,}", size=style.SMALL_SIZE, align="right")
-        units = "; ".join(" + ".join(group) for group in groups)
-        lines.append(f"  {name}: {units or 'no units'}, and the root's; the largest has {largest:,} parameters")
+        *units, root = _sizes(model, groups)
+        largest = max(root, *units)
+        words, whose = f"{largest:,}{' (root)' * (root == largest)}", ", the root's" * (root == largest)
+        marks.label(page, right, y + _TALL / 2, words, size=style.SMALL_SIZE, align="right")
+        named = "; ".join(" + ".join(group) for group in groups)
+        lines.append(f"  {name}: {named or 'no units'}, and the root's; the largest has {largest:,} parameters{whose}")
     return Picture(figure, title=title, description="\n".join([subtitle, *lines]))
 
 

@@ -1,4 +1,4 @@
-"""What a rank has of a model at the update, under each stage of ZeRO: weights, gradients, optimizer states."""
+"""What a rank has of a model when backward is through, under each stage of ZeRO: weights, gradients, Adam's states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plot_states(
     rows: Mapping[str, StateBytes],
     *,
     memory_bytes: float = 0,
-    title: str = "What each rank has at the update",
+    title: str = "What each rank has when backward is through",
     subtitle: str = "",
 ) -> Picture:
     """A stacked bar for each row; a line at `memory_bytes`, if they are given, is what one device has.
@@ -79,7 +79,7 @@ def _stages(*, billions: float, ranks: int, convention: str) -> Picture:
         )
         for stage in range(4)
     }
-    title = f"{billions:g} billion parameters on {ranks:,} rank{'s' * (ranks != 1)}, at the update"
+    title = f"{billions:g} billion parameters on {ranks:,} rank{'s' * (ranks != 1)}, after backward"
     subtitle = f"{counted.weights} + {counted.gradients} + {counted.optimizer} bytes a parameter: {counted.assumes}"
     return plot_states(rows, title=title, subtitle=_cut(subtitle))
 

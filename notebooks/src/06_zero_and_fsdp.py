@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: why should 128 GPUs remember the very same Adam states? Let us take it to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts of its own, and a copy of everything else.
+# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? Let us take the question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts of its own, and a copy of everything else.
 #
-# Everything else takes 16 bytes<!-- =ZERO.bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for what Adam remembers of it.
+# Everything else takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer, which keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -18,14 +18,15 @@ import torch.nn.functional as F
 from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.comm import EmulatedClock
-from course_lib.config import ModelConfig, TrainConfig
-from course_lib.costs import decoder_units, sharding_rows, sharding_step, state_bytes
+from course_lib.config import ModelConfig, TrainConfig, load_model
+from course_lib.costs import decoder_units, layer_parameters, sharding_rows, sharding_step, state_bytes
 from course_lib.costs.model.conventions import find_convention
 from course_lib.hardware import ETHERNET, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, tier_bytes
 from course_lib.parallel.sharded import ShardedModel
 from course_lib.parallel.wrapping import by_block, by_block_and_size, by_block_group, size_based
 from course_lib.ranks import ledger, run_ranks
@@ -50,12 +51,12 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Each GPU would have to keep 120 GB<!-- =16 * PARAMETERS / GB -->, and it has 80 GB<!-- =H100.memory_bytes() / GB -->. So the training does not even start. It does not help to buy more GPUs, because every new one has to keep the same 120 GB<!-- =16 * PARAMETERS / GB --> again.
+# Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and it has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So the training does not even start. It does not help to buy more GPUs, because every new one has to keep the same 120 GB<!-- =16 * 7.5e9 / GB --> again.
 #
-# Now look at all of them together. The 64 GPUs have 5120 GB<!-- =64 * H100.memory_bytes() / GB -->, far more than the model needs. They only spend it badly: when it comes to the update, all 64 have exactly the same numbers in their memory.
+# Now look at all of them together. The 64 GPUs have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs. They only spend it badly: when backward is through and the gradients are summed, all 64 have exactly the same numbers in their memory.
 
 # %% [markdown]
-# In an hour each GPU will keep 1.9 GB<!-- =16 * PARAMETERS / 64 / GB -->, and the training will be the same to the last digits. You will be able to
+# At the end of this lesson each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the training is the same up to rounding. You will be able to
 # - share out Adam's states, gradients and weights, in three steps,
 # - say what each step costs in messages, before you run it,
 # - follow the weights of one layer as they come and go,
@@ -68,11 +69,11 @@ viz.plot_states(
 # %% [markdown]
 # ## What is right
 #
-# Our object is the perceptron of 38 parameters again, without a GELU, so that you can follow each number. It reads eight rows. One device finds the gradient of their mean loss, and AdamW makes one step.
+# Our object is the perceptron of 38 parameters again, without a GELU, so that you can follow each number. It reads eight rows. One device finds the gradient of their mean loss, and AdamW makes one step. All of it is in float32, so AdamW needs no precise copy.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Two ranks with the data parallelism of lesson 03 read four rows each. An all-reduce adds their gradients up, both divide by two, and both make this very step. The picture shows what the two have in memory just then.
+# Two ranks with the data parallelism of lesson 03 read four rows each. During backward an all-reduce adds their gradients up, both divide by two, and then both make this very step. The picture shows what the two have in memory just before it.
 
 # %%
 torch.manual_seed(0)
@@ -126,9 +127,11 @@ viz.plot_kept(1)
 # %% [markdown]
 # Look at the two lowest lines of each rank. They have a colour now, because each number is remembered by one rank alone. This is **ZeRO-1**: ZeRO stands for *zero redundancy optimizer*, and 1 for its first stage.
 #
+# The gradients have changed as well. They are striped, because the picture was taken before the reduce-scatter: these 38 come from each rank's own four rows.
+#
 # What does that cost? Let us run it on two real ranks and count.
 #
-# **Predict.** For its all-reduce, lesson 03 sent 38 numbers from each rank. How many does each rank send in our new step?
+# **Predict.** Is it more than for the all-reduce of lesson 03, less, or the same? Decide, and say why. Then count: how many numbers does each rank send in our new step?
 
 
 # %%
@@ -142,20 +145,20 @@ def zero_1(weights, gradients):
 
 
 on_ranks = run_ranks(zero_1, 2, weights, gradients)
-predict("numbers that each rank sends", guess=None, answer=ledger().bytes_sent(0) / 4)
+predict("numbers that each rank sends under ZeRO-1", guess=None, answer=ledger().bytes_sent(0) / 4)
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
-# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce, with the optimizer's step moved into its middle, and what the second half carries is no longer gradients, but new weights. So not one number more is sent!
-#
-# Lesson 02 said of that middle that one day, when memory is short, we would stop there on purpose. That day is today.
+# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce, with the optimizer's step moved into its middle, and what the second half carries is no longer gradients, but new weights. Each half carries 19 numbers away from a rank, as before. So not one number more is sent!
 
 # %% [markdown]
 # ## Step two: the gradients
 #
-# Look at the gradients in the last picture: 38 on each rank, all grey. Who needs them after the reduce-scatter? Each rank updates its own 19 and never looks at the others. So throw the others away.
+# Look at the gradients in the last picture: each rank still has 38, of its own rows. After the reduce-scatter it has its 19 sums, and the 38 are rubbish. But when they were complete, they took their whole room.
 #
-# And when? Not at the end of backward. As in lesson 03, the gradients of the last layer are ready first. Sum them up as soon as they are there, keep your own piece, and give the memory back before the next layer's gradients come. Then no rank ever has all 38 at once. This is **ZeRO-2**.
+# So do not wait. As in lesson 03, the gradients of the last layer are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
+#
+# A single cut at 19 would leave rank 0 nothing of the last layer. So cut each layer in two: 28 and 10 make 14 + 5 for each rank.
 
 # %%
 viz.plot_kept(2)
@@ -163,7 +166,7 @@ viz.plot_kept(2)
 # %% [markdown]
 # It costs nothing either, as long as a step has a single backward. But suppose a step is cut into four micro-batches, whose gradients add up before the one update.
 #
-# **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers: two in a step. How many does ZeRO-2 need? Think of what rank 0 may still have after the first micro-batch.
+# **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers: two in a step. How many does ZeRO-2 need?
 
 
 # %%
@@ -188,21 +191,21 @@ print("ZeRO-1 makes", made[1])
 #
 # One line is still grey: 38 weights on both ranks. At the update 19 would do. But this line is different from the others, because forward and backward really need all weights.
 #
-# All of them, but not all **at the same time**. Forward is in one layer at any moment. So let each rank keep its 19. When forward comes to a layer, gather that layer, compute, and forget what you gathered. Backward comes to it once more: gather it again.
+# All of them, but not all **at the same time**. Forward is in one layer at any moment. So let each rank keep its 14 + 5. When forward comes to a layer, gather that layer, compute, and forget what you gathered. Backward comes to it once more: gather it again.
 #
-# What is gathered together is called a **unit**. Ours are the two layers, of 28 and 10 parameters, and a rank keeps half of each.
+# What is gathered together is called a **unit**. Ours are the two layers.
 
 # %%
 viz.plot_kept(3)
 
 # %% [markdown]
-# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**, and PyTorch's form of it is called FSDP, *fully sharded data parallel*.
+# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**. In PyTorch it is called **FSDP**, *fully sharded data parallel*, and so it is here from now on. `FULL_SHARD`, its first name there, and `fully_shard`, today's, mean the same.
 #
 # ### Build it
 #
-# Here is a step on two real ranks, without its optimizer. A rank begins with four rows of inputs and pieces of 14 and 5 numbers. Forward is complete, and so is the backward of the second unit. Count the gathers.
+# Here is a step on two real ranks, without its optimizer. A rank begins with four rows and pieces of 14 and 5 numbers. Forward is complete, and so is the backward of the second unit. There were three gathers so far. Is a fourth needed?
 #
-# **Your turn**: the backward of the first unit, at the end. You need two lines. Nobody waits for the gradient of $x$, so ask yourself whether you have to gather at all.
+# **Your turn**: the backward of the first unit, at the end. You need two lines. Nobody needs the gradient of $x$.
 
 # %%
 # %%ranks 2 --push model,inputs,goals --pull first,second
@@ -244,7 +247,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # of_first = torch.cat([(g_hidden.T @ x).flatten(), g_hidden.sum(0)])
 # first = reduce_scatter(of_first) / 2
 # </pre>
-# The gradient of $W_1$ needs $x$ and what came back, not $W_1$ itself. A real unit gathers anyway, because the layer before it waits for the gradient of its input.
+# The gradient of $W_1$ needs $x$ and what came back, not $W_1$ itself. The library gathers the first unit too: its hooks treat all units alike, and every other unit does need its weights, for the gradient of its input.
 # </details>
 #
 # With these two lines you have written FSDP. In the library nobody has to write it out for each model: hooks gather before a unit's forward, forget after it, gather again before its backward, and reduce when all of its gradients are there.
@@ -252,33 +255,37 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %% [markdown]
 # ### Eight steps
 #
-# The workshop that our perceptron comes from counts eight steps: gather, forward, free; gather again, backward, free; reduce-scatter; update. In three of them something is sent.
+# The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update. In three of them something is sent.
 #
-# **Predict.** The all-reduce of lesson 03 sent 38 numbers from each rank, and so did ZeRO-1. How many does a rank send under FSDP, if every unit is gathered both in forward and in backward?
+# **Predict.** A step is cut into four micro-batches of one row on each rank. Data parallelism can add their gradients up first, and sends 38 numbers from each rank once. The weights do not change between micro-batches. How many numbers does a rank send under FSDP in the whole step?
+#
+# With the answer comes a list of what rank 0 does in a single micro-batch.
 
 
 # %%
-def fsdp_step():
+def fsdp_step(micro_batches):
     rows = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
     everyone = Sharing(dist.group.WORLD, dist.group.WORLD)
     ShardedModel(model, everyone, by_block, overlap=False)  # from here on a parameter is this rank's piece
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with pace([model.layer1, model.layer2], forward_s=0, backward_s=0):  # notes forward and backward in the ledger
-        F.mse_loss(model(inputs[rows]), goals[rows]).backward()
+        for x, goal in zip(inputs[rows].chunk(micro_batches), goals[rows].chunk(micro_batches), strict=True):
+            (F.mse_loss(model(x), goal) / micro_batches).backward()
     with comm.span("update"):
         optimizer.step()
 
 
-run_ranks(fsdp_step, 2)
-predict("numbers that each rank sends", guess=None, answer=ledger().bytes_sent(0) / 4)
+run_ranks(fsdp_step, 2, 4)
+predict("numbers that each rank sends under FSDP", guess=None, answer=ledger().bytes_sent(0) / 4)
+run_ranks(fsdp_step, 2, 1)
 for event in ledger().events:
     if event.rank == 0 and event.kind != "recv":
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# Read the list from above. A unit is gathered, then comes its forward; twice. Then backward begins at the end: gather, backward, reduce-scatter; twice. The update comes last, and needs nobody. Only *free* is missing, because it sends nothing.
+# Read the list from the top. A unit is gathered, then comes its forward; twice. Backward begins at the end: gather, backward, reduce-scatter; twice. The update needs nobody. *Free* is missing, because it sends nothing.
 #
-# The weights travel twice, the gradients once, and each time a rank sends its half of 38. That makes half as much again as before. With $p$ ranks and $\Psi$ parameters,
+# The weights travel twice, the gradients once, and each time a rank sends its half of 38: that makes 57. It happens in each of the four micro-batches, which makes 228. The weights did not change in between, but nobody had kept them. For one micro-batch, with $p$ ranks and $\Psi$ parameters,
 #
 # $$\text{numbers sent by each rank} = 3\,\frac{p-1}{p}\,\Psi$$
 #
@@ -287,11 +294,11 @@ for event in ledger().events:
 # %% [markdown]
 # ## Do we have to wait for it?
 #
-# While the first unit computes, the network has nothing to do. So let it fetch the second unit already. This is called **prefetch**, and backward can do it in the other direction.
+# While the first unit computes, the network is idle. So let it fetch the second already. This is called **prefetch**. Backward does it the other way round.
 #
-# We ask the emulated clock. Six units of 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. One gather, or one reduce-scatter, takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) --> over Ethernet. If all wait for each other, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).seconds(ETHERNET) -->.
+# We ask the emulated clock. Six units of 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. One gather, or one reduce-scatter, takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) --> over Ethernet. If computing and messages take turns, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
-# **Predict** the step with prefetch. Think of which messages have nothing to hide behind.
+# **Predict** the step with prefetch. Every unit is freed after its forward, the last one too, and a unit is fetched while its neighbour computes. Which messages have nothing to hide behind?
 
 
 # %%
@@ -315,14 +322,13 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture computing has hardly a gap. Look for the three places where it waits. Unit 0 has to be there before anything can begin. Unit 5 has to be fetched again, because it was freed after forward and its backward comes at once. And when the last backward is through, its gradients still have to be summed up. So of 18 messages only three are seen, 3 × 0.34; the others hide.
+# In the lower picture computing waits only three times. Unit 0 has to be there before anything can begin. Unit 5 was freed after forward, and its backward comes at once. And after the last backward gradients still have to be summed up. Of 18 messages three are seen, 3 × 0.34; the others hide.
 #
-# Now look at the network while unit 2 computes forward: unit 3 is on its way. So for a moment **two** units are whole, and that is the price of prefetch.
-
-# %% [markdown]
+# Now look at the blue 2. Below it, the network brings a 3. So **two** units are whole at a time, and that is the price of prefetch.
+#
 # ## Prove it
 #
-# A rank now computes with weights that it does not keep, and forgets gradients that it has found. Is this still the same training? We put it on a small Llama, and the ladder compares four ranks with one device.
+# A rank now computes with weights that it does not keep, and forgets gradients that it has found. Is this the same training? The ladder compares four ranks with one device, on a small Llama.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -345,19 +351,19 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks are one device, up to the last digits. Look at the upper rungs, since here they are the hard ones. Clipping needs the norm of all gradients, and no rank has them all: each adds up the squares of its pieces, and one all-reduce of a single number does the rest. Save and load puts the pieces together again, so that any other number of ranks can go on from there.
+# On every rung the four ranks are one device, up to the last digits. Look at the upper rungs, since here they are the hard ones. Clipping needs the norm of all gradients, and no rank has them all: each adds up the squares of its pieces, and one all-reduce of a single number does the rest. Save and load puts the pieces together, and takes them apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
 #
-# The perceptron had nothing but its two units. A decoder has more: embedding, last norm and output head stand beside its layers. What no unit has is the **root's** unit. It is needed at both ends, so it is gathered once and stays whole until backward is through.
+# The perceptron had nothing but its two units. A decoder has more: embedding, last norm and output head stand beside its layers. What is left over is a unit of its own, the **root's**. It holds the embedding, needed first, and the head, needed last; so it is gathered once, before forward, and stays whole until backward is through.
 #
-# **Predict.** The small Llama has 250,432 parameters, and its root 65,600 of them. In units of $\frac{p-1}{p}\Psi$ the first two stages send 2. What does FSDP send?
+# The small Llama has 250,432 parameters, and its root 65,600 of them. Four ranks make a step of one micro-batch. We count what a rank sends, in units of $\frac{p-1}{p}\Psi$, beside a formula that knows nothing of the code that sends.
 
 
 # %%
 def sent_by(technique):
-    """Bytes that rank 0 of four sends in a training step; without the norm, which sends one number."""
+    """Bytes that rank 0 of four sends for weights and gradients in a training step."""
 
     def one_step():
         trainer = llama_sharded(TrainConfig(), technique=technique)
@@ -366,44 +372,48 @@ def sent_by(technique):
         trainer.update()
 
     run_ranks(one_step, 4)
-    return ledger().bytes_sent(0)
+    return ledger().bytes_sent(0) - 3 * 24  # every rank tells the three others its loss, in 24 bytes
 
 
 once = costs.model_parameters(SMALL) * 3 / 4 * 4  # three quarters of all parameters, 4 bytes each
-reports = 3 * 8 * 3  # the trainer's own: three numbers of 8 bytes to the three others, samples, targets and losses
-techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FULL_SHARD": fully_shard(by_block)}
-found = {name: sent_by(technique) - reports for name, technique in techniques.items()}
-predict("what FSDP sends, in units of all parameters", guess=None, answer=found["FULL_SHARD"] / once)
-for name, sent in found.items():
-    formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=name, world_size=4)).sent_bytes[0]
-    print(f"{name:10}  {sent:9,} bytes, by the formula {formula:9,}: {sent / once:.2f}")
+techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": fully_shard(by_block)}
+for name, technique in techniques.items():
+    strategy, sent = {"FSDP": "FULL_SHARD"}.get(name, name), sent_by(technique)
+    formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)).sent_bytes[0]
+    print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / once:.2f}")
 
 # %% [markdown]
-# The root makes the difference: 65,600 are 0.26 of all parameters, and these are not gathered a second time. So 0.26 of a 3 are saved, and in a large model, whose root is a small part, less. `FULL_SHARD` is PyTorch's older name for what we do. The formula was written without the code that sends, and it agrees to the byte.
+# FSDP sends 2.74 and not 3, because of the root: 65,600 are 0.26 of all parameters. One of their three trips is saved: 3 − 0.26 = 2.74. In a large model the root is a smaller part, and the number is closer to 3.
 #
 # ## Measure: what is in memory
 #
-# And what did we do it for? Four ranks train a small Llama of eight blocks, and we look at rank 0 from block to block: forward, backward, update.
+# And what did we do it for? Four ranks train a small Llama of eight blocks with AdamW, in float32. Its activations are largest at the loss, and they are larger than all its gradients together.
+#
+# **Predict.** ZeRO-2 gives most of the gradients away on the way. By how many MiB does that lower the highest point of the step, compared with ZeRO-1?
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
-DEEP, short = replace(SMALL, n_layers=8), replace(text, sequence=16)
+DEEP = replace(SMALL, n_layers=8)
 
 
 def in_memory(technique):
     trainer = llama_sharded(TrainConfig(optimizer="adamw"), technique=technique, config=DEEP)
-    trainer.step(short.batch(0))  # in the first step Adam's states come into being
-    return track_step(trainer, short.batch(1))
+    trainer.step(text.batch(0))  # in the first step Adam's states come into being
+    return track_step(trainer, text.batch(1))
 
 
 steps = {name: run_ranks(in_memory, 4, technique, timeout=55)[0] for name, technique in techniques.items()}
+most = {name: max(instant.total for instant in step) for name, step in steps.items()}
+predict(
+    "MiB by which ZeRO-2 lowers ZeRO-1's peak", guess=None, answer=round((most["ZeRO-1"] - most["ZeRO-2"]) / 2**20, 1)
+)
 viz.plot_memory_strips(steps)
 
 # %% [markdown]
-# Each strip is one step. Look at its two ends first: that is what lasts. From DDP to ZeRO-1 the yellow shrinks to a quarter, and under FSDP the violet does so too.
+# The two ends of a strip show what stays from step to step. From DDP to ZeRO-1 the optimizer's yellow shrinks to a quarter; only under FSDP do the weights, violet, shrink too. The dark boxes there are whole units: the root, and two blocks.
 #
-# Now look at the middle. Activations grow in forward and shrink in backward, the same in all strips: nothing here makes them smaller. In ZeRO-1 the red piles up until backward is through; ZeRO-2 gives most of it away on the way. The dark boxes under FSDP are what is whole just then: the root, and two blocks.
+# Now look at the middle. The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. And yet both are highest at the loss, where no gradient exists yet! While gradients come, activations go, and those are more. With less text the peak moves to the end of backward, and there ZeRO-2 wins.
 #
-# So the 1.9 GB<!-- =16 * PARAMETERS / 64 / GB --> are not the peak. On top come a unit or two, and activations.
+# So the 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are not the peak. On top come a unit or two, and activations.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -424,7 +434,9 @@ viz.plot_memory_strips(steps)
 #
 # The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see how far each loss is from one device's, and what the ladder says of each run. Before you unfold anything, say in which line of the training you would look.
+# **Predict** twice. First name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
+#
+# Look there at steps 1, 2 and 3 of run B, and name the line that is wrong in it: **G** gather for forward, **H** gather again for backward, **R** reduce-scatter, **N** norm and clipping, **U** update.
 
 # %% varies="forty steps of rounding differ between processors"
 names = sorted([*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
@@ -445,31 +457,34 @@ predict("the sound runs", guess=None, answer="".join(run for run in exhibits if 
 for run, make in makers.items():
     try:
         assert_parallel_equals(llama_alone, make, text, world_size=2, rungs=RUNGS[:5])
-        print(f"run {run}: equal on every rung")
+        print(f"run {run}: equal on the first five rungs")
     except NotEqual as error:
         what, _, way_out = str(error).split("; ", 2)
         print(f"run {run} falls on: {error.rung}")
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 viz.plot_loss_differences(curves)
 
+# %%
+predict("the line that is wrong in run B", guess=None, answer="H")
+
 # %% [markdown]
-# Run C leaves one device slowly, as rounding does. A and B are far away by step 3. Both bugs need a model that nobody has whole.
+# Follow run B. At steps 1 and 2 its loss is right, so forward and the first update are right. At step 3 it is far away, so the second gradients were wrong. What is left is the weights that backward used.
 #
-# <details><summary>Run A</summary>Each rank took the norm of <b>its own pieces</b> for the norm of all, and clipped by it. It was <a href="https://github.com/areal-project/AReaL/issues/312">met in public</a>.</details>
+# <details><summary>Run A: N</summary>Each rank took the norm of <b>its own pieces</b> for the norm of all. It was <a href="https://github.com/areal-project/AReaL/issues/312">met in public</a>.</details>
 #
-# <details><summary>Run B</summary>To spare the network, backward took the weights from a <b>copy</b> near by, and nobody renewed it after the update. So forward and backward belonged to two different models. It was <a href="https://github.com/deepspeedai/DeepSpeed/issues/4851">met, too</a>.</details>
+# <details><summary>Run B: H</summary>Backward took weights from a <b>copy</b> near by, and nobody renewed it after an update. It was <a href="https://github.com/deepspeedai/DeepSpeed/issues/4851">met, too</a>.</details>
 #
 # ## Back to the 64 GPUs
 #
-# Now take the 120 GB<!-- =16 * PARAMETERS / GB --> apart, in the same three steps.
+# Now take the 120 GB<!-- =16 * 7.5e9 / GB --> apart, in the same three steps.
 
 # %%
 viz.zero_explorer()
 
 # %% [markdown]
-# The first step removes most, because Adam is most: what was 90 GB<!-- =12 * PARAMETERS / GB --> are 1.4 GB<!-- =12 * PARAMETERS / 64 / GB --> now. It already lets the training start, and it sends nothing more. After the last step 1.9 GB<!-- =16 * PARAMETERS / 64 / GB --> are left, and what the 64 GPUs keep together is 120 GB<!-- =16 * PARAMETERS / GB -->: once, and not 64 times.
+# The first step removes most, because Adam is most: what was 90 GB<!-- =12 * 7.5e9 / GB --> are 1.4 GB<!-- =12 * 7.5e9 / 64 / GB --> now. It already lets the training start, and it sends nothing more. After the last step 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are left, and what the 64 GPUs keep together is 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times.
 #
-# Turn the controls. What happens to each bar if you double the ranks? Which bars never get below a certain length, and why?
+# Turn the controls. What happens to each bar if you double the ranks?
 
 # %% [markdown]
 # ## When to use it
@@ -478,23 +493,30 @@ viz.zero_explorer()
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | nothing: 2, as data parallelism |
 # | gradients too | ZeRO-2 | a reduce-scatter in every micro-batch |
-# | weights too | FSDP | 3 instead of 2, forward included, in every micro-batch |
-# | the wire between nodes is slow | FSDP inside a node, copies between: `HYBRID_SHARD` | a whole model in every node |
+# | weights too | FSDP | two gathers and a reduce-scatter in every micro-batch: 3 instead of 2, and forward has to wait as well |
+# | the wire between nodes is slow | FSDP inside a node, copies between nodes | a whole model in every node |
 # | activations | none of these | recompute, lesson 01; or tensor parallelism, lesson 05 |
 #
-# Take the first line that makes it fit. More than that only sends more.
+# Take the first line that makes it fit; a line further down never sends less than ZeRO-1 does.
 
 # %% [markdown]
-# And is it hidden? Take one layer of Llama 3.1 8B. Lesson 02 found that 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> of it take 8.7 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 --> through a card of 50 GB/s<!-- =50 -->, and a gather brings nearly that. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * H100.peak_flops_per_s()) -->. The gather just hides.
+# Can these messages hide behind computing, as in the picture of the six units? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that to each card, at 50 GB/s<!-- =50 --> in 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In forward the gather just hides.
 #
-# Give each GPU half of that text, and computing takes half as long. The gather does not, because weights do not care how much text there is. Tensor parallelism was the other way round: it sends activations.
+# **Predict.** Backward computes twice as long, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The network gathers a layer in bfloat16 meanwhile, and sums up another layer's gradients in float32. How many ms does it need?
+
+# %%
+layer = layer_parameters(load_model("llama3_1_8b"))
+network_s = (2 + 4) * layer * 63 / 64 / 50e9
+predict("ms that the network needs during one backward", guess=None, answer=1e3 * network_s, unit="ms", tolerance=0.03)
 
 # %% [markdown]
+# Backward does not hide it. A gather takes 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, and a reduce-scatter in float32 twice that. In bfloat16 it would just fit. With half the text computing takes half as long, but the messages do not.
+#
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. But the activations of that text stay where they are: FSDP cuts them nowhere. And with 64 GPUs there are 64 texts in a step at least, with 16,384 GPUs there are 16,384. At some point a batch is larger than training likes.
+# So FSDP wants much text on each GPU, whose activations it cuts nowhere. And 16,384 GPUs read 16,384 texts in a step. At some point that is more than training likes.
 #
-# Tensor parallelism has neither trouble: it cuts activations, and its ranks share one text. But it needs the fast wires of a node. So give each its own wire: tensor parallelism inside a node, FSDP between the nodes. Does the one still work on what the other has cut? Lesson 07 begins there.
+# Tensor parallelism helps with both: it cuts most activations, and its ranks share one text. But it needs fast wires. So take it inside a node, FSDP between nodes. Does the one still work on what the other has cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -512,7 +534,7 @@ score()
 # ZeRO-2 keeps all weights, on any number of GPUs. ZeRO-3 divides everything by 1000.
 # </details>
 #
-# <details><summary>3. Why does unit 5 have to be gathered twice in a row, and what would you change?</summary>
+# <details><summary>3. Unit 5 is gathered twice in a row. Why, and what would you change?</summary>
 # It is freed after forward, although backward begins with it. Keep it; in PyTorch, with <code>reshard_after_forward=False</code>.
 # </details>
 
@@ -548,7 +570,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     make = partial(llama_sharded, technique=technique)
     assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
     rows = sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4, shards=shards)
-    sent, formula = sent_by(technique) - reports, sharding_step(rows).sent_bytes[0]
+    sent, formula = sent_by(technique), sharding_step(rows).sent_bytes[0]
     print(f"{strategy:14} equal to one device; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
@@ -565,22 +587,33 @@ for name, technique, sizes in (
     ("gathered in bfloat16", mixed, {"itemsize": 2, "reduce_itemsize": 4}),
 ):
     rows = sharding_rows(decoder_units(SMALL), strategy="FULL_SHARD", world_size=4, **sizes)
-    print(f"{name:21} {sent_by(technique) - reports:9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}")
+    print(f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}")
 
 # %% [markdown]
 # Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter.
 #
-# ## What one text says
+# ## Offload
 #
-# A blog on ML parallelism, in its section *ZeRO-powered data parallelism*, has ZeRO-2 cut gradients and weights, and ZeRO-3 "the parameters of the optimizer". It is easy to mix up, because all three have numbers for each parameter. The order is easy to find again: begin with what sleeps longest. That is the optimizer, and the weights come last.
+# What still does not fit can lie elsewhere. The pieces are needed for a gather, Adam's states for the update alone. So both may lie in the memory of the CPU, and the states even on a disk, as ZeRO-Infinity does. **Before you run it**: how many bytes will lie on the disk, if each rank keeps a quarter of the small Llama in float32?
+
+
+# %%
+def tiers(policy):
+    sharding = fully_shard(by_block, offload_policy=policy)
+    trainer = llama_sharded(TrainConfig(optimizer="adamw"), technique=sharding)
+    trainer.step(text.batch(0))
+    return tier_bytes(trainer.local.parameters.values(), trainer.optimizer, policy)
+
+
+for policy in (None, CPUOffloadPolicy(), DiskOffloadPolicy("/tmp")):
+    print(type(policy).__name__, run_ranks(tiers, 4, policy)[0])
 
 # %% [markdown]
+# A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are 250,432 bytes<!-- =250432 --> again, and Adam's $m$ and $v$ are twice that. Without a GPU, as here, the first two lines differ in name only.
+#
 # ## Further savings
 #
-# - **Offload** puts pieces and Adam's states into the memory of the CPU, or on a disk, as ZeRO-Infinity does: `fully_shard(offload_policy=…)`.
-# - **ZeRO-R** cuts activations that several ranks keep.
+# - **ZeRO-R** attacks what is left: for example, activations that several ranks keep twice.
 # - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node for backward. Run B forgot to renew that one.
-#
-# On a GPU node and on a cluster only the back end changes. This lesson ran on neither.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.

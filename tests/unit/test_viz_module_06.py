@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import mode
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -58,6 +59,11 @@ def strip(blocks, **more):
     return [SimpleNamespace(name=name, activations=1024 * n, **kept | more) for n, name in enumerate(names)]
 
 
+def boxes_of(picture):
+    page = picture.figure.axes[0]
+    return [*page.artists, *page.patches]
+
+
 FIGURES = {
     "strips": lambda: plot_memory_strips({"DDP": strip(4), "ZeRO-1": strip(4, optimizer=2048, gathered=99)}),
     "strips-many": lambda: plot_memory_strips({f"way {n}": strip(9, gradients=10**n) for n in range(5)}),
@@ -92,15 +98,35 @@ def test_each_stage_leaves_fewer_numbers_in_the_ranks_own_colours(stage, kept):
     picture = plot_kept(stage)
     texts = [text for text, _, _ in drawn_texts(picture.figure)]
     assert texts.count(f"{kept} of 152") == 2 and picture.description.count(f"has {kept} numbers of 152") == 2
-    fills = [
-        to_hex(box.get_facecolor()).lower()
-        for box in [*picture.figure.axes[0].artists, *picture.figure.axes[0].patches]
-    ]
+    fills = [to_hex(box.get_facecolor()).lower() for box in boxes_of(picture)]
     own = 19 * {0: 0, 1: 2, 2: 3, 3: 4}[stage]
-    both = 38 * {0: 4, 1: 2, 2: 1, 3: 0}[stage]
+    both = 38 * {0: 4, 1: 1, 2: 1, 3: 0}[stage]
     keys = 1
     assert [fills.count(rank_hue(rank).lower()) for rank in (0, 1)] == [own + keys + 1] * 2  # and the rank's badge
     assert fills.count(SOFT.lower()) == 2 * both + keys
+
+
+def test_gradients_that_are_not_yet_summed_are_striped_and_no_others():
+    """ZeRO-1 sums them up after backward: until then each rank's are of its own samples."""
+    for stage in range(4):
+        picture = plot_kept(stage)
+        striped = [box for box in boxes_of(picture) if box.get_hatch()]
+        hues = [to_hex(box.get_edgecolor()).lower() for box in striped]
+        in_key = 1 if stage == 1 else 0
+        assert [hues.count(rank_hue(rank).lower()) for rank in (0, 1)] == [(38 + 1) * in_key] * 2
+        assert ("of its own samples" in picture.description) == (stage == 1)
+
+
+def test_from_stage_2_on_each_layer_is_cut():
+    """Else a rank would have no piece of the layer that is summed up first."""
+    starts = {}
+    for stage in (1, 2, 3):
+        boxes = boxes_of(plot_kept(stage))
+        tall = mode(box.get_height() for box in boxes)
+        boxes = [box for box in boxes if box.get_height() == tall]
+        row = boxes[3 * 38 : 4 * 38]  # Adam's v of rank 0
+        starts[stage] = [n for n, box in enumerate(row) if to_hex(box.get_facecolor()) == rank_hue(0).lower()]
+    assert starts == {1: [*range(19)], 2: [*range(14), *range(28, 33)], 3: [*range(14), *range(28, 33)]}
 
 
 def test_the_states_are_those_of_the_paper():
@@ -147,6 +173,19 @@ def test_a_strip_adds_up_all_that_belongs_to_gradients():
     words = plot_memory_strips({"run": strip(1, gradients=1024, reducing=512, gradient_pieces=512)}).description
     assert "start: weights 4 KiB, optimizer 8 KiB, gradients 2 KiB" in words
     assert "run: at most 17 KiB, at end" in words and "activations 2 KiB" in words
+
+
+def test_a_strip_has_heights_and_every_column_a_name():
+    names = ["start", "forward layers.0", "loss", "backward layers.0", "gradients", "end"]
+    steps = [SimpleNamespace(**vars(strip(0)[0]) | {"name": name}) for name in names]
+    texts = [text for text, _, _ in drawn_texts(plot_memory_strips({"run": steps}).figure)]
+    assert {"0", "5 KiB", "10 KiB"} <= set(texts)
+    assert {"start", "forward of block", "loss", "backward of block", "update", "end", "at start"} <= set(texts)
+
+
+def test_the_largest_unit_is_named_if_it_is_the_roots():
+    words = wrapped(one=by_name("layers.0"), each=by_block).description
+    assert "largest has 5,712 parameters, the root's" in words and words.endswith("largest has 2,336 parameters")
 
 
 def test_what_cannot_be_drawn_is_refused():
