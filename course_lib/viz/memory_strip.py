@@ -19,7 +19,7 @@ from course_lib.viz.picture import Picture
 
 _TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.75, 1.6  # inches: a strip, to the next, names, the peak
 _TICKS = 3  # at most, above the foot of a strip
-_WORDS = {"start": "center", "loss": "center", "gradients": "right", "end": "left"}  # instants beside the blocks' own
+_WORDS = {"start": "center", "loss": "center", "gradients": "center", "end": "left"}  # instants beside the blocks' own
 _SAID = {"gradients": "update"}  # when gradients are complete, the update begins
 _MOST, _MOST_INSTANTS = 5, 20
 _PARTS = ("weights", "optimizer", "gathered", "gradients", "activations")  # from the foot up
@@ -164,7 +164,7 @@ def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -
             marks.label(page, middle, y + 0.27, f"{kind} of block", size=style.SMALL_SIZE, colour=style.SOFT)
     for place, name in enumerate(instants):
         if align := _WORDS.get(name):
-            x = _LEFT + (place + {"left": 0.5, "center": 0.5, "right": 0.8}[align]) * wide
+            x = _LEFT + (place + {"left": 0.9, "center": 0.5}[align]) * wide
             marks.label(page, x, y + 0.27, _said(name), size=style.SMALL_SIZE, colour=style.SOFT, align=align)
 
 
