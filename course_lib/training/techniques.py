@@ -34,7 +34,7 @@ def replicate(**options: Any) -> Technique:
     `options` are those of `DistributedDataParallel`. Under a pipeline a stage's gradients are averaged when its last
     backward is through.
 
-    Cost: `course_lib.costs.ddp`.
+    Cost: `course_lib.costs.comm.ddp`.
     """
 
     def apply(setup: Setup) -> None:
@@ -69,7 +69,7 @@ def stages(
     many. `durations`, one for all ranks of a pipeline or for each, lets computations last that long, for the emulated
     clock. With one micro-batch it is plain model parallelism.
 
-    Cost: a step sends what `costs.pipeline.pipeline_step` says, and the loss, a broadcast of one number.
+    Cost: a step sends what `course_lib.costs.comm.pipeline` says, and the loss, a broadcast of one number.
     Raises: ValueError, the same on all ranks, if schedule, sizes, model and mesh do not fit each other.
     """
 
