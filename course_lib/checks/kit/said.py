@@ -11,10 +11,11 @@ from course_lib.comm.traces import unmatched
 def plural(number: int, word: str) -> str:
     """A number of things.
 
-    >>> plural(1, "rank"), plural(4, "rank")
-    ('1 rank', '4 ranks')
+    >>> plural(1, "rank"), plural(4, "rank"), plural(2, "batch")
+    ('1 rank', '4 ranks', '2 batches')
     """
-    return f"{number} {word}{'s' * (number != 1)}"
+    ending = "es" if word.endswith("ch") else "s"
+    return f"{number} {word}{ending * (number != 1)}"
 
 
 def wrong_kind(returned: str, wanted: str) -> str:

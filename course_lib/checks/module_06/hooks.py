@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ class Backward:
     look: bool = False
 
     def __str__(self) -> str:
-        batches = plural(self.micro_batches, "micro-batch").replace("batchs", "batches")
+        batches = plural(self.micro_batches, "micro-batch")
         return f"{plural(self.world_size, 'rank')}, {batches} of {plural(self.rows, 'row')}"
 
 
@@ -61,9 +61,9 @@ def _model(state: dict[str, Tensor]) -> MLP:
     return model
 
 
-def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-    """Of each micro-batch, divided by their number."""
-    return [(model(x) - y).square().mean() / len(inputs) for x, y in zip(inputs, targets, strict=True)]
+def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
+    """Of each micro-batch, divided by their number, one after the other."""
+    return ((model(x) - y).square().mean() / len(inputs) for x, y in zip(inputs, targets, strict=True))
 
 
 def _drive(answer: Callable[..., Any], state: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Noted:
@@ -80,8 +80,8 @@ def _drive(answer: Callable[..., Any], state: dict[str, Tensor], inputs: Tensor,
 
     for x in whole:
         x.register_post_accumulate_grad_hook(count)
-    for x, y in zip(inputs, targets, strict=True):
-        ((model(x) - y).square().mean() / len(inputs)).backward()
+    for loss in _losses(model, inputs, targets):
+        loss.backward()
     return Noted(tuple(piece.grad for piece in pieces), {"whole": most})
 
 

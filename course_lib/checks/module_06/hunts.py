@@ -51,7 +51,7 @@ class Hunt:
             return "diagnosis"
         parts = [plural(self.world_size, "rank"), models.WORDS[self.model], plural(self.rows, "row")]
         parts += [f"each row shared among {self.shards}"] * bool(self.shards)
-        parts += [f"{self.micro_batches} micro-batches"] * (self.micro_batches > 1)
+        parts += [plural(self.micro_batches, "micro-batch")] * (self.micro_batches > 1)
         parts += ["an evaluation before each step"] * self.evaluates
         return ", ".join(parts)
 
