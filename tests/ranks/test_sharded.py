@@ -31,6 +31,8 @@ def climb(technique, model, world_size):
         (fully_shard(overlap=False), "llama", 2),
         (fully_shard(strategy="SHARD_GRAD_OP"), "buffers", 2),
         (fully_shard(size_based(150)), "llama", 2),
+        (fully_shard(by_name("layers.*.ffn", "layers.*")), "llama", 2),
+        (zero(2), "tied", 2),
         (zero(1), "llama", 3),
         (zero(2), "buffers", 3),
         (fully_shard(), "frozen", 3),
@@ -38,10 +40,8 @@ def climb(technique, model, world_size):
         (fully_shard(strategy="NO_SHARD"), "tied", 3),
         (fully_shard(by_block_group(2)), "tied", 3),
         (fully_shard(by_block_and_size), "llama", 3),
-        (fully_shard(by_name("layers.*.ffn", "layers.*")), "llama", 3),
-        (zero(2), "tied", 4),
         (HYBRID, "frozen", 4),
-        (fully_shard(strategy="HYBRID_SHARD", shards=3), "llama", 6),
+        (fully_shard(strategy="HYBRID_SHARD", shards=3), "mlp", 6),
     ],
 )
 def test_it_equals_one_device(technique, model, world_size):
