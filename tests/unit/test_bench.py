@@ -56,7 +56,7 @@ def results():
 
 
 def test_every_file_with_a_benchmark_is_found_in_the_order_of_lessons():
-    assert list(discover()) == ["runner", "memory", "all_reduce", "ddp", "pipeline", "two_axes", "tensor"]
+    assert list(discover()) == ["runner", "memory", "all_reduce", "ddp", "pipeline", "two_axes", "tensor", "sharding"]
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own():

@@ -27,13 +27,13 @@ from operator import add
 from typing import Literal, NamedTuple
 
 from course_lib.costs.comm.collectives import comm_time
+from course_lib.costs.comm.tensor import When
 from course_lib.costs.comm.traffic import CommTime, Step
 from course_lib.costs.model.strategies import GATHERED, RESHARDED, DataParallel, shards_of
 from course_lib.costs.model.units import Padding, UnitShapes
 from course_lib.split import split_sizes
 
-When = Literal["forward", "backward", "step"]  # with every micro-batch, or once a step
-Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
+_Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 Among = Literal["shards", "copies"]
 
 
@@ -47,7 +47,7 @@ class ShardingRow:
 
     unit: str
     when: When
-    operation: Operation
+    operation: _Operation
     numbers: int  # of the whole row
     itemsize: int
     times: int
@@ -164,7 +164,7 @@ def sent_numbers(
 
 class _Call(NamedTuple):
     when: When
-    operation: Operation
+    operation: _Operation
     trained: bool = True
     among: Among = "shards"
 

@@ -23,12 +23,12 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.costs.model.kv_cache import kv_heads_on_rank
 from course_lib.costs.model.parameters import Weight, layer_weights, outer_weights
+from course_lib.costs.model.units import Shape
 from course_lib.errors import four_parts
 from course_lib.split import split_sizes
 
 When = Literal["forward", "backward", "step"]  # with every micro-batch, or once a step
 SequenceParallel = Literal["keep", "regather"]  # what a block keeps of its input: all that was gathered, or its piece
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
