@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
@@ -22,7 +21,7 @@ from course_lib.training.pipeline_engine import PipelineEngine
 from course_lib.training.setup import Setup
 from course_lib.training.trainer import Trainer
 from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
-from course_lib.verify.museum.seams import own_means
+from course_lib.verify.museum.seams import own_means, own_norm
 
 state = Trainer.state
 
@@ -47,21 +46,16 @@ def _broadcast_untied(model: nn.Module, group: ProcessGroup, src: int) -> None:
 
 def _norm_by_stage(setup: Setup) -> None:
     """The norm is taken of what this rank holds: every stage has a norm, and a factor, of its own."""
-    setup.local.global_norm = lambda: _own_norm(setup)  # type: ignore[method-assign]
+    setup.local.global_norm = lambda: own_norm(setup)  # type: ignore[method-assign]
 
 
 def _norm_of_all_copies(setup: Setup) -> None:
     """Each rank adds the squares of all that it holds, so a tied parameter counts once for each copy."""
 
     def over_all() -> Tensor:
-        return comm.all_reduce(_own_norm(setup).square().view(1), group=setup.local.group("pp")).sqrt()[0]
+        return comm.all_reduce(own_norm(setup).square().view(1), group=setup.local.group("pp")).sqrt()[0]
 
     setup.local.global_norm = over_all  # type: ignore[method-assign]
-
-
-def _own_norm(setup: Setup) -> Tensor:
-    """Of this rank's gradients."""
-    return torch.stack([gradient.double().norm() for gradient in setup.local.gradients().values()]).norm()
 
 
 def last_weights_left_out(setup: Setup) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from course_lib.parallel.ddp import DistributedDataParallel
@@ -50,3 +51,8 @@ def own_means(setup: Setup, divided_by: int = 1) -> None:
 
     setup.engine.cut = cut_and_keep  # type: ignore[method-assign]
     setup.engine.run = run_on_means  # type: ignore[method-assign]
+
+
+def own_norm(setup: Setup) -> Tensor:
+    """The length of this rank's gradients as one vector, in float64."""
+    return torch.stack([gradient.double().norm() for gradient in setup.local.gradients().values()]).norm()

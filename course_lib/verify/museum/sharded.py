@@ -6,11 +6,11 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from course_lib.parallel.flat_row import FlatRow
 from course_lib.training.setup import Setup
 from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
+from course_lib.verify.museum.seams import own_norm
 
 _gather, _finish_reduce = FlatRow.gather, FlatRow.finish_reduce
 _NOT_IN_BACKWARD = -1
@@ -23,12 +23,7 @@ def _divided_twice(setup: Setup) -> None:
 
 def _norm_of_own_pieces(setup: Setup) -> None:
     """Each rank takes the norm of what it holds for the norm of all, and clips by that."""
-
-    def own() -> Tensor:
-        norms = [gradient.double().norm() for gradient in setup.local.gradients().values()]
-        return torch.stack(norms).norm()
-
-    setup.local.global_norm = own  # type: ignore[method-assign]
+    setup.local.global_norm = partial(own_norm, setup)  # type: ignore[method-assign]
 
 
 def _gather_from_an_old_copy(self: FlatRow, *, async_op: bool = False) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from course_lib.parallel.tensor import AXIS
 from course_lib.parallel.tensor_layers import RowParallelLinear
 from course_lib.training.setup import Setup
 from course_lib.verify.museum.bug import ISSUES, PULLS, Bug, Issue
-from course_lib.verify.museum.seams import after_backward
+from course_lib.verify.museum.seams import after_backward, own_norm
 
 
 def bias_with_each_term(setup: Setup) -> None:
@@ -79,9 +78,7 @@ def replicated_counted_by_each(setup: Setup) -> None:
     """Every rank adds the squares of all that it holds, so what is replicated counts once for each rank."""
 
     def over_all() -> Tensor:
-        norms = [gradient.double().norm() for gradient in setup.local.gradients().values()]
-        squares = torch.stack(norms).square().sum().view(1)
-        return comm.all_reduce(squares, group=setup.local.group(AXIS)).sqrt()[0]
+        return comm.all_reduce(own_norm(setup).square().view(1), group=setup.local.group(AXIS)).sqrt()[0]
 
     setup.local.global_norm = over_all  # type: ignore[method-assign]
 
