@@ -45,8 +45,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # Write it as a class, which keeps this rank's piece from one use to the next. An optimizer will train the pieces, number by number and in
 # place, and `gather()` has to bring back what it made of them.
 #
-# **Target:** pieces as `torch.tensor_split` cuts the row, and the whole tensors again. `gather()` makes one `comm.all_gather`. In
-# between a rank keeps the memory of its own piece and not that of the whole row.
+# **Target:** pieces as `torch.tensor_split` cuts the row, and the whole tensors again. `gather()` makes one `comm.all_gather`. Before
+# and after `gather()` a rank keeps the memory of its own piece, and not that of the whole row.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -98,11 +98,12 @@ check("06.1", Row)
 # ```
 
 # %% [markdown]
-# After the all-gather every rank has all these lines, one after the other. Now read them in the other direction: the parts of `a` stand
-# in the first column, with zeros at its end.
+# After the all-gather every rank has all these lines, one after the other. Put the four buffers below each other, as in the picture.
+# Then the parts of `a` are its first column, read from top to bottom, and the zeros come last.
 #
 # **Target:** this rank's rows of each tensor, without zeros; the buffer that it sends, with them; and the whole tensors again. `gather()`
-# makes one `comm.all_gather`, of which every rank gives equally much.
+# makes one `comm.all_gather`, of which every rank gives equally much. As in 06.1 the pieces will be trained in place, so `buffer()` and
+# `gather()` use them as they are by then, and besides them a rank keeps nothing of the tensors.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -113,7 +114,7 @@ class Padded:
         rank, p = dist.get_rank(), dist.get_world_size()
         self.shapes = [x.shape for x in tensors]
         parts = [x.chunk(p) for x in tensors]
-        self.rows = [part[rank].clone() if rank < len(part) else part[0][:0] for part in parts]
+        self.rows = [(part[rank] if rank < len(part) else part[0][:0]).clone() for part in parts]
         self.lengths = [part[0].numel() for part in parts]
         ### END SOLUTION
 
@@ -161,7 +162,8 @@ check("06.2", Padded)
 # In this exercise the weights are one flat row already, cut as in 06.1.
 #
 # **Target:** the weights of one device after all steps, on every rank. The optimizer gets this rank's piece and nothing else. Each step
-# makes one reduce-scatter, one all-reduce of a single number, and one all-gather.
+# makes one reduce-scatter, one all-reduce of a single number, and one all-gather: in a real step forward needs the whole weights at
+# once.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -209,8 +211,10 @@ print(f"a Llama: Q = {Q:,} parameters on n = {n} GPUs of {budget} GB")
 # | `ddp_gb` | what the paper's model keeps from step to step with DDP |
 # | `zero_1_gb`, `zero_2_gb`, `zero_3_gb` | the same with each stage |
 # | `llama_1_gb`, `llama_2_gb`, `llama_3_gb` | what the Llama keeps with each stage if gradients are fp32, of four bytes |
-# | `stage` | the first stage (0 is DDP) with which the Llama fits on its n GPUs, with bf16 gradients, if nothing else needed room |
+# | `stage` | the first stage (0 is DDP) with which the Llama fits, gradients in bf16 again and activations not counted |
 # | `floor_gb` | what the Llama's GPU still keeps with ZeRO-2 if n grows without end |
+#
+# Let Python compute: answers are compared to 7 digits.
 
 # %% nbgrader={"grade": false, "grade_id": "06-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -327,7 +331,8 @@ check("06.6", reduce_when_it_comes)
 # *Predict · medium · 25 minutes.* **You learn** what each strategy sends, and which of them pays for every micro-batch.
 #
 # A Llama is cut into units: each of its `L` blocks is one, and what is left over is the *root's*: embedding, last norm and head. Weights
-# and gradients travel in bf16, two bytes each, in rings. The root is whole from the beginning of forward to the end of backward.
+# and gradients travel in bf16, two bytes each, in rings. The root is whole from the beginning of forward to the end of backward of
+# each micro-batch, and is gathered anew for the next one.
 
 # %% nbgrader={"grade": false, "grade_id": "06-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 L, block, root, p, s, m = given("06.7", GRADE_SEED)
@@ -514,7 +519,8 @@ def climb(unit, shards=2, rungs=RUNGS, steps=3):
 
 
 # %% [markdown]
-# Write down what it finds, and mend the one method that is wrong. Try your repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
+# Write down in `diagnosis` the rung, as `climb` names it, and the ratio, as a number. Then mend the one method that is wrong. Try your
+# repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
 #
 # **Target:** the gradients of one device, on any number of ranks, however many of them share a row.
 
@@ -594,10 +600,11 @@ def gathers_of(unit):
 
 
 # %% [markdown]
-# Write down what you found, and mend it. Write the two methods below again, or take them out and write others.
+# Write down what you found, and mend it. Write the two methods below again, or take them out and write others. Whatever you take out
+# comes from `Saving`; `Unit.free(self)` is the one that always frees.
 #
-# **Target:** the gradients of one device in every step. With U units a micro-batch makes 2 U − 1 all-gathers of weights, and after backward
-# every unit is a piece again.
+# **Target:** the gradients of one device in every step, also with evaluations in between, before or after a backward. With U units a
+# micro-batch makes 2 U − 1 all-gathers of weights, and after backward every unit is a piece again.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-10", "locked": false, "schema_version": 3, "solution": true, "task": false}

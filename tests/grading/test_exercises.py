@@ -46,10 +46,11 @@ def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answ
     assert reason in failed.detail
 
 
-def test_a_wrong_diagnosis_does_not_hide_what_was_mended(answers):
-    mended = answer_of("05.9", answers, "solutions")
-    wrong = type("Wrong", (mended,), {"diagnosis": lambda self: ("parameters", 4)})
-    assert [level.points for level in check("05.9", wrong).levels] == [0, 2, 1]
+@pytest.mark.parametrize(("exercise", "points"), [("05.9", [0, 2, 1]), ("06.9", [0, 3, 1]), ("06.10", [0, 2, 1, 1])])
+def test_a_wrong_diagnosis_does_not_hide_what_was_mended(exercise, points, answers):
+    mended = answer_of(exercise, answers, "solutions")
+    wrong = type("Wrong", (mended,), {"diagnosis": lambda self: ("gradient norm", 4)})
+    assert [level.points for level in check(exercise, wrong).levels] == points
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)

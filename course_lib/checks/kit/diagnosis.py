@@ -28,6 +28,8 @@ class Diagnosis(NamedTuple):
         if rung != self.rung:
             place = "an earlier one fails" if RUNGS.index(self.rung) < RUNGS.index(rung) else "that one passes"
             return f"rung {rung!r}: {self.once}{place}; climb again, and read which rung the error names"
+        if isinstance(number, str):
+            return f"{number!r} is text: give {self.name} as a number"
         given = number_of(number)
         if given is None or not isclose(given, self.number, rel_tol=1e-6):
             return f"the rung is right, but {self.name} is not {number!r}: {self.way_out}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isclose
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
@@ -28,7 +28,14 @@ class Step(NamedTuple):
     right_loss: float
 
 
-def step_beside(trainer: Trainer, alone: Trainer, batch: Batch, *, of_inputs: bool = False) -> Step:
+def step_beside(
+    trainer: Trainer,
+    alone: Trainer,
+    batch: Batch,
+    *,
+    of_inputs: bool = False,
+    before_update: Callable[[], Any] = lambda: None,
+) -> Step:
     """Runs on a rank: both take a step. With `of_inputs` the gradient of what they are given counts as well."""
     mine, theirs = (_on_a_leaf(batch) if of_inputs else batch for _ in range(2))
     rank, right = dist.get_rank(), alone.compute_gradients(theirs)
@@ -41,6 +48,7 @@ def step_beside(trainer: Trainer, alone: Trainer, batch: Batch, *, of_inputs: bo
     if of_inputs:
         got[rank, _INPUT], want[rank, _INPUT] = mine[0].grad, theirs[0].grad
     alone.update()
+    before_update()
     trainer.update()
     return Step(got, want, loss, right)
 

@@ -47,12 +47,13 @@ _HYBRID = hunt(
     causes=_CAUSES,
     levels={
         "diagnosis": Level(
-            points=2,
+            points=1,
             cases=(Hunt(world_size=1, diagnosis=True),),
+            alone=True,
             praise="AdamW divides a factor away, so its loss curve knows nothing of it",
         ),
         "steps": Level(
-            points=2,
+            points=3,
             again=True,
             cases=(Hunt(world_size=4, shards=2), Hunt(world_size=4, model="deep"), Hunt(world_size=4, shards=1)),
             praise="one device's gradients, however many ranks share a row",
@@ -97,6 +98,7 @@ _STALE = hunt(
         "diagnosis": Level(
             points=1,
             cases=(Hunt(world_size=1, diagnosis=True),),
+            alone=True,
             praise="what is never freed is never gathered again: the last layer keeps its first weights for ever",
         ),
         "steps": Level(
@@ -114,10 +116,11 @@ _STALE = hunt(
             points=1,
             cases=(
                 Hunt(world_size=2, micro_batches=2, look=True),
-                Hunt(world_size=3, rows=6, evaluates=True),
+                Hunt(world_size=3, rows=6, evaluates="first"),
+                Hunt(world_size=2, evaluates="before updates"),
                 Hunt(world_size=1, model="deep"),
             ),
-            praise="also in micro-batches, after an evaluation, and on one rank",
+            praise="also in micro-batches, around evaluations, and on one rank",
         ),
     },
     hints=(
@@ -126,7 +129,8 @@ _STALE = hunt(
         "gathers_of(Saving) returns [3, 2, 2]: two for layer1 and one for layer2, then none for layer2 any more.",
         "When is a unit freed, and how does `gather` know that the row it finds is of this step?",
         "The last unit may stay whole from its forward to its backward, and not a moment longer. `free` is called at "
-        "both places, and only at one of them it may do nothing.",
-        "Leave `free` as it is in Unit, and write `after_forward` again: the last unit is not freed there.",
+        "both places, and an evaluation has no backward.",
+        "Let `free` be Unit's: Unit.free(self), for super() is Saving. In `after_forward` the last unit is not freed "
+        "if a backward will come: output.requires_grad.",
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from course_lib import comm
 from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, generator, parts_exercise
@@ -20,6 +21,11 @@ from course_lib.checks.kit.step import Cause
 from course_lib.models.mlp import MLP
 
 PARAMETERS = ("layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias")
+_ONLY_THE_FIRST_CAME = [False, False, False, True]  # backward begins at the end
+_LOOPED = (
+    "another parameter's piece? In a loop a function looks up its variables when it is called, and then they are the "
+    "last ones: def f(p, piece=piece)"
+)
 NAMES = tuple(f"the gradient of {name}'s piece" for name in PARAMETERS)
 
 
@@ -67,21 +73,29 @@ def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Iterator[Tenso
 
 
 def _drive(answer: Callable[..., Any], state: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Noted:
-    """Runs on a rank: hooks of the answer, then one that counts the whole gradients that are left."""
+    """Runs on a rank: before the answer's hooks one that counts the whole gradients that are still in memory."""
     model, p, rank = _model(state), dist.get_world_size(), dist.get_rank()
     whole = list(model.parameters())
     pieces = [nn.Parameter(x.detach().flatten().tensor_split(p)[rank].clone()) for x in whole]
-    answer(whole, pieces)
+    came: set[StorageWeakRef] = set()
     most = 0
 
-    def count(_: Tensor) -> None:
+    def count(p: Tensor) -> None:
         nonlocal most
-        most = max(most, sum(x.grad is not None for x in whole))
+        assert p.grad is not None
+        came.add(StorageWeakRef(p.grad.untyped_storage()))
+        most = max(most, sum(not one.expired() for one in came))
 
     for x in whole:
         x.register_post_accumulate_grad_hook(count)
+    answer(whole, pieces)
     for loss in _losses(model, inputs, targets):
-        loss.backward()
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if "size" in str(error) and [piece.grad is not None for piece in pieces] == _ONLY_THE_FIRST_CAME:
+                error.args = (f"{error}; {_LOOPED}",)
+            raise
     return Noted(tuple(piece.grad for piece in pieces), {"whole": most})
 
 
@@ -111,10 +125,10 @@ def _own_piece(row: Tensor) -> Tensor:
 
 
 def _left_whole(case: Backward, reports: Sequence[Report]) -> str | None:
-    if not case.memory or not (left := max(report.notes["whole"] for report in reports)):
+    if not case.memory or (most := max(report.notes["whole"] for report in reports)) == 1:
         return None
-    found = f"right gradients, but {plural(left, 'whole gradient')} of {len(NAMES)} lived side by side in backward"
-    return f"{found}: drop each as soon as its piece is there, p.grad = None"
+    found = f"right gradients, but {most} whole gradients of {len(NAMES)} lived side by side in backward"
+    return f"{found}: drop each as soon as its piece is there, p.grad = None, and keep it under no other name"
 
 
 def _traffic(case: Backward, calls: Counter[str]) -> str:
@@ -169,7 +183,7 @@ _WHEN_IT_COMES = parts_exercise(
             cases=(
                 Backward(world_size=3, micro_batches=2, memory=True, look=True),
                 Backward(world_size=4, rows=1, look=True),
-                Backward(world_size=1, micro_batches=2, memory=True),
+                Backward(world_size=1, micro_batches=2),
             ),
             praise="right where a rank has no number of a tensor, and on one rank",
         ),
@@ -181,5 +195,7 @@ _WHEN_IT_COMES = parts_exercise(
         "backward *adds* to p.grad. What has been reduced must not be there any more when the next micro-batch comes: "
         "p.grad = None.",
         "piece.grad is None at first. Later on the new piece is added to it.",
+        "In a loop a function looks up the loop's variables when it is called, and then they are the last ones. "
+        "def f(p, piece=piece) takes the one of now.",
     ),
 )

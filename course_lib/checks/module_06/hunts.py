@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from course_lib.training.trainer import Trainer
 _RATE = 0.1
 _OF_THE_TRAINER = 2  # all-gathers of a step: rows and targets, then losses
 _BEFORE = "every step before is right: does each layer compute with the weights of this step?"
+_EVALUATIONS = {"first": "after an evaluation", "before updates": "an evaluation between each backward and its update"}
 _UNITS: Mapping[Kind, int] = {"gelu": 2, "deep": 4}
 
 
@@ -42,7 +44,7 @@ class Hunt:
     rows: int = 8
     steps: int = 3
     micro_batches: int = 1
-    evaluates: bool = False  # before each step
+    evaluates: Literal["", "first", "before updates"] = ""  # first: before all steps, and never again
     diagnosis: bool = False
     look: bool = False  # at the calls, and at what is whole between steps
 
@@ -52,7 +54,7 @@ class Hunt:
         parts = [plural(self.world_size, "rank"), models.WORDS[self.model], plural(self.rows, "row")]
         parts += [f"each row shared among {self.shards}"] * bool(self.shards)
         parts += [plural(self.micro_batches, "micro-batch")] * (self.micro_batches > 1)
-        parts += ["an evaluation before each step"] * self.evaluates
+        parts += [_EVALUATIONS[self.evaluates]] if self.evaluates else []
         return ", ".join(parts)
 
 
@@ -91,6 +93,8 @@ def hunt(
             reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
             if reason and not reason.startswith("step 1:"):
                 reason += f", and {_BEFORE}"
+            if reason and case.shards not in (0, case.world_size) and not book.of("all_reduce").events:
+                reason += "; between the copies of a row nothing was all-reduced"
             if case.look and not reason:
                 reason = _left_whole(reports) or _wrong_calls(
                     case, book, case.micro_batches * gathers(_UNITS[case.model])
@@ -153,12 +157,17 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Report:
         if case.diagnosis:
             return Report(next(iter(trainer.units.values())).diagnosis(), [], [])  # type: ignore[attr-defined]
         steps, whole = [], []
+        _evaluate(case, "first", trainer, given.batches[0])
         for batch in given.batches:
-            if case.evaluates:
-                trainer.output(batch[0])
-            steps.append(step_beside(trainer, alone, batch))
+            evaluate = partial(_evaluate, case, "before updates", trainer, batch)
+            steps.append(step_beside(trainer, alone, batch, before_update=evaluate))
             whole += [name for name, unit in trainer.units.items() if _is_whole(unit)]
     return Report(None, steps, whole)
+
+
+def _evaluate(case: Hunt, when: str, trainer: Trainer, batch: Batch) -> None:
+    if case.evaluates == when:
+        trainer.output(batch[0])
 
 
 def _is_whole(unit: Any) -> bool:

@@ -122,7 +122,7 @@ _STAGES = NumberExercise(
         "Bytes of each parameter: 2 for a bf16 weight, 2 for a bf16 gradient, and 12 that the optimizer alone reads, "
         "which are an fp32 weight and two fp32 moments.",
         "ZeRO-1 shares out the 12, ZeRO-2 also the gradients' 2, ZeRO-3 also the weights' 2. What is not shared out "
-        "every GPU has whole: 2 + 2 + 12 / 64 for ZeRO-1.",
+        "every GPU has whole: ZeRO-1 keeps 4 bytes whole and an N-th of the other 12.",
         "With fp32 gradients it is 2, 4 and 12.",
         "In a sum such as 2 + 14 / n, let n grow: which part stays?",
     ),

@@ -14,7 +14,7 @@ from torch import Tensor
 from course_lib import comm
 from course_lib.checks.kit.parts import Advice, Asked, Parts, parts_exercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_06.rows import MLP, ODD, Cut, Tensors, listed
+from course_lib.checks.module_06.rows import LATER, MLP, ODD, Cut, Tensors, kept_whole, listed, use_pieces
 
 _ROWS: tuple[tuple[int, ...], ...] = ((6, 3), (1,), (5, 1, 2), (4,))
 
@@ -22,29 +22,25 @@ PADDED_NAMES = (
     *(f"the rows of tensor {number}" for number in range(len(MLP))),
     "the buffer",
     *(f"tensor {number}, gathered" for number in range(len(MLP))),
+    *LATER,
 )
 
 
 def _tensor_by_tensor(case: Tensors, seed: int) -> Parts:
     p, whole = case.world_size, case.drawn(seed)
     ranks = [_Padded(whole, rank=rank, p=p) for rank in range(p)]
+    later = [torch.cat([part * (rank + 2) for rank, part in enumerate(x.chunk(p))]) for x in whole]
     return Parts(
         arguments=[tuple(whole)] * p,
-        wanted=[(*one.pieces(), one.buffer(), *whole) for one in ranks],
-        drive=_use_padded if case.gathers else _cut_padded,
+        wanted=[(*one.pieces(), one.buffer(), *whole, *later) for one in ranks],
+        drive=(lambda answer, *tensors: use_pieces(answer, tensors, "buffer")) if case.gathers else _cut_padded,
     )
 
 
 def _cut_padded(answer: Callable[..., Any], *tensors: Tensor) -> tuple[Any, ...]:
     """Runs on a rank: no gather yet."""
     one, number = answer([x.clone() for x in tensors]), len(tensors)
-    return (*listed(one.pieces(), "pieces()", number), one.buffer(), *[None] * number)
-
-
-def _use_padded(answer: Callable[..., Any], *tensors: Tensor) -> tuple[Any, ...]:
-    """Runs on a rank."""
-    one, number = answer([x.clone() for x in tensors]), len(tensors)
-    return (*listed(one.pieces(), "pieces()", number), one.buffer(), *listed(one.gather(), "gather()", number))
+    return (*listed(one.pieces(), "pieces()", number), one.buffer(), *[None] * len(PADDED_NAMES[number + 1 :]))
 
 
 def _with_padding(case: Tensors) -> int:
@@ -69,7 +65,7 @@ class _Padded:
         self.p, self.rank = p or dist.get_world_size(), dist.get_rank() if rank is None else rank
         self.shapes, self.in_turn, self.padding = [x.shape for x in tensors], in_turn, padding
         parts = [cut(x, self.p) for x in tensors]
-        self.mine = [part[self.rank].clone() if self.rank < len(part) else part[0][:0] for part in parts]
+        self.mine = [(part[self.rank] if self.rank < len(part) else part[0][:0]).clone() for part in parts]
         self.lengths = [-(-shape[0] // self.p) * prod(shape[1:]) for shape in self.shapes]
 
     def pieces(self) -> list[Tensor]:
@@ -95,12 +91,43 @@ class _Padded:
         return [part[: prod(shape)].view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
+class _ZerosAtTheEnd(_Padded):
+    """Rows of all tensors, and behind them what is missing."""
+
+    def buffer(self) -> Tensor:
+        """As long as it should be."""
+        rows = torch.cat([x.flatten() for x in self.mine])
+        return torch.cat([rows, rows.new_zeros(sum(self.lengths) - len(rows))])
+
+
+class _NoColumns(_Padded):
+    """Takes the gathered row apart by the tensors' own sizes."""
+
+    def gather(self) -> list[Tensor]:
+        """The right shapes."""
+        row = comm.all_gather(self.buffer())
+        parts = row[: sum(map(prod, self.shapes))].split([prod(shape) for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+class _OldBuffer(_Padded):
+    """Makes the buffer once."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(tensors)
+        self.made = super().buffer()
+
+    def buffer(self) -> Tensor:
+        """What it was."""
+        return self.made
+
+
 _BY_TENSOR = parts_exercise(
     key="06.2",
     title="tensor by tensor, with padding",
     names=PADDED_NAMES,
     draw=_tensor_by_tensor,
-    asked=lambda case: [Asked("all_gather", _with_padding(case))] if case.gathers else [],
+    asked=lambda case: [Asked("all_gather", _with_padding(case))] * 2 if case.gathers else [],
     only=lambda case: range(len(PADDED_NAMES) if case.gathers else len(MLP) + 1),
     slips={
         "the rows were cut by tensor_split: 6 rows on 4 ranks are 2, 2, 1 and 1. torch.chunk gives 2, 2 and 2, and the "
@@ -109,8 +136,17 @@ _BY_TENSOR = parts_exercise(
             partial(_Padded, in_turn=True)
         ),
         "the padding is not zero": partial(_Padded, padding=1.0),
+        "zeros stand at the buffer's end alone. Each tensor's rows have theirs right behind them, so that the tensor "
+        "begins at the same place in every rank's buffer": _ZerosAtTheEnd,
+        "the gathered row was read as if all tensors stood in it whole, one after the other. It holds rank after rank, "
+        "and of each rank all tensors": _NoColumns,
+        "the buffer holds what the pieces were at first. They have been trained since: put it together in each "
+        "gather()": _OldBuffer,
     },
-    advice=Advice(traffic="one all-gather of the buffer, which is equally long on every rank, brings all tensors"),
+    advice=Advice(
+        traffic="one all-gather of the buffer, which is equally long on every rank, brings all tensors",
+        noted=kept_whole,
+    ),
     levels={
         "pieces": Level(
             points=2,
@@ -128,8 +164,11 @@ _BY_TENSOR = parts_exercise(
         ),
         "calls": Level(
             points=1,
-            cases=(Tensors(world_size=4, look=True), Tensors(world_size=2, shapes=ODD, look=True)),
-            praise="all tensors in one call, whose parts are equally long",
+            cases=(
+                Tensors(world_size=4, memory=True, look=True),
+                Tensors(world_size=2, shapes=ODD, memory=True, look=True),
+            ),
+            praise="all tensors in one call, whose parts are equally long, and a rank keeps its own rows alone",
         ),
         "edges": Level(
             points=1,

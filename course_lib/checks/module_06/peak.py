@@ -43,14 +43,17 @@ class _Wholes(NamedTuple):
 
 def _wholes(seed: int) -> _Wholes:
     """Other sizes for another seed; the largest block never stands beside the second largest."""
-    draw, one = random.Random(seed), load_model("llama3_1_8b")
-    block, outer = (sum(w.parameters for w in found(one)) for found in (layer_weights, outer_weights))
+    draw = random.Random(seed)
+    block, outer = (sum(w.parameters for w in found(_LLAMA)) for found in (layer_weights, outer_weights))
     unit = 1 if seed == 0 else draw.choice((3, 7, 10))
     sizes = tuple(unit * n for n in (40, 50, 20, 90, 10, 60, 80))
     budget = 6.0 if seed == 0 else draw.choice((5.8, 10.0, 10.5))
-    return _Wholes(sizes, 35 * unit, one.n_layers, block, outer, budget)
+    return _Wholes(sizes, 35 * unit, _LLAMA.n_layers, block, outer, budget)
 
 
+_LLAMA = load_model("llama3_1_8b")
+_NO_DIVISORS = tuple(float(n) for n in range(1, _LLAMA.n_layers) if _LLAMA.n_layers % n)
+_UNEQUAL = "all units have equally many blocks, and this number does not divide that of all blocks"
 _WITHOUT_ROOT = "the root is whole too, from the beginning of forward to the end of backward"
 
 _WORST = NumberExercise(
@@ -113,6 +116,7 @@ _WORST = NumberExercise(
                 "that fits without prefetch; with it two units are whole at once": lambda g: g.fitting(1),
                 "it fits, but so does a larger unit": lambda g: g.fitting(2) / 2,
                 "over the budget, even with one unit at a time": lambda g: 2 * g.fitting(1),
+                _UNEQUAL: _NO_DIVISORS,
             }, collective=False),
             Ask("group_alone", "blocks", lambda g: g.fitting(1), {
                 "it fits, but so does a larger unit: without prefetch only one is whole at a time": (
@@ -120,6 +124,7 @@ _WORST = NumberExercise(
                 ),
                 "that is all blocks at once, with the root more than the budget": lambda g: g.L,
                 "over the budget: the root takes its part of it as well": lambda g: 2 * g.fitting(1),
+                _UNEQUAL: _NO_DIVISORS,
             }, collective=False),
             Ask("gathers", "all-gathers", lambda g: 2 * g.L // g.fitting(2) + 1, {
                 "that is forward alone: each unit is gathered again in backward": lambda g: g.L // g.fitting(2) + 1,

@@ -61,8 +61,12 @@ def listed(found: Any, call: str, number: int) -> list[Tensor]:
     return list(found)
 
 
-_WHEN = ("'s piece", ", gathered", ", gathered after an update")
-ROW_NAMES = tuple(f"tensor {number}{when}" for when in _WHEN for number in range(len(MLP)))
+LATER = tuple(f"tensor {number}, gathered after an update" for number in range(len(MLP)))
+ROW_NAMES = (
+    *(f"tensor {number}'s piece" for number in range(len(MLP))),
+    *(f"tensor {number}, gathered" for number in range(len(MLP))),
+    *LATER,
+)
 
 
 def _side_by_side(case: Tensors, seed: int) -> Parts:
@@ -73,7 +77,7 @@ def _side_by_side(case: Tensors, seed: int) -> Parts:
     return Parts(
         arguments=[tuple(whole)] * p,
         wanted=[(*_Row(whole, rank=rank, p=p).pieces(), *whole, *later) for rank in range(p)],
-        drive=_use_row if case.gathers else _cut_row,
+        drive=(lambda answer, *tensors: use_pieces(answer, tensors)) if case.gathers else _cut_row,
     )
 
 
@@ -83,20 +87,29 @@ def _cut_row(answer: Callable[..., Any], *tensors: Tensor) -> tuple[Any, ...]:
     return (*pieces, *[None] * (len(ROW_NAMES) - len(pieces)))
 
 
-def _use_row(answer: Callable[..., Any], *tensors: Tensor) -> Noted:
-    """Runs on a rank: cut, look at what is kept, put together, train the pieces, put together again."""
+def use_pieces(answer: Callable[..., Any], tensors: Sequence[Tensor], *calls: str) -> Noted:
+    """Runs on a rank: cut, put together, train the pieces, put together again; twice a look at what is kept.
+
+    `calls` are methods that are called besides, before anything is trained.
+    """
     with Meter() as meter:
         copies = [x.clone() for x in tensors]
-        row = answer(copies)
+        one = answer(copies)
         del copies
-    kept = meter.live_bytes(())
-    pieces = listed(row.pieces(), "pieces()", len(tensors))
-    first = [piece.detach().clone() for piece in pieces]
-    whole = [x.clone() for x in listed(row.gather(), "gather()", len(tensors))]
+        kept = meter.live_bytes(())
+        pieces = listed(one.pieces(), "pieces()", len(tensors))
+        first = [*(piece.detach().clone() for piece in pieces), *(getattr(one, call)() for call in calls)]
+    whole = [x.detach().clone() for x in _gathered(one, meter, len(tensors))]
+    later = meter.live_bytes(first) - kept
     with torch.no_grad():
         for piece in pieces:
             piece.mul_(dist.get_rank() + 2)
-    return Noted((*first, *whole, *listed(row.gather(), "gather()", len(tensors))), {"kept": kept})
+    return Noted((*first, *whole, *listed(one.gather(), "gather()", len(tensors))), {"kept": kept, "later": later})
+
+
+def _gathered(one: Any, meter: Meter, number: int) -> list[Tensor]:
+    with meter:
+        return listed(one.gather(), "gather()", number)
 
 
 def _as_one_piece(row: Tensor, p: int) -> Sequence[Tensor]:
@@ -178,13 +191,46 @@ class _ToTheEnd(_Row):
         self.sizes[-1] += -total % dist.get_world_size()
 
 
-def _kept_whole(case: Tensors, reports: Sequence[Report]) -> str | None:
-    """Rank 0's piece is the largest."""
-    whole, limit = _FP64 * sum(case.sizes), _FP64 * -(-sum(case.sizes) // case.world_size)
-    if not case.memory or (kept := reports[0].notes["kept"]) < whole:
+class _NotCutOff(_Row):
+    """Subtracts where its piece begins, and leaves what is below 0."""
+
+    def pieces(self) -> list[Tensor]:
+        """Slices from the back, where a number is negative."""
+        ends = [end - self.first for end in accumulate(self.sizes, initial=0)]
+        return [self.piece[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+
+
+class _EndsNotCutOff(_Row):
+    """The same, with begins of at least 0."""
+
+    def pieces(self) -> list[Tensor]:
+        """Ends from the back, where they are negative."""
+        ends = [end - self.first for end in accumulate(self.sizes, initial=0)]
+        return [self.piece[max(start, 0) : end] for start, end in zip(ends, ends[1:], strict=False)]
+
+
+def kept_whole(case: Tensors, reports: Sequence[Report]) -> str | None:
+    """Rank 0's pieces are the largest."""
+    if not case.memory:
         return None
-    found = f"right values, but rank 0 keeps {kept} bytes from here to the next gather, target {limit}"
-    return f"{found}: a slice is a view, and the whole row stays behind it; keep a copy of the piece alone"
+    kept, later = (reports[0].notes[when] for when in ("kept", "later"))
+    whole, mine = _FP64 * sum(case.sizes), _FP64 * sum(x.numel() for x in _pieces_of(reports[0], case))
+    if kept >= whole + mine:
+        return (
+            f"right values, but rank 0 keeps {kept} bytes from here to the first gather, target {mine}: the whole "
+            "tensors are still held beside its part; keep their shapes, not the tensors"
+        )
+    if kept >= whole:
+        found = f"right values, but rank 0 keeps {kept} bytes from here to the first gather, target {mine}"
+        return f"{found}: a slice is a view, and all that it was cut from stays behind it; keep a copy of it alone"
+    if later >= whole:
+        found = f"right values, but after gather() rank 0 still holds {later} bytes more than before it"
+        return f"{found}: return the whole tensors and keep none of them, the next gather() makes them anew"
+    return None
+
+
+def _pieces_of(report: Report, case: Tensors) -> list[Tensor]:
+    return [x for x in report.results[: len(case.shapes)] if isinstance(x, Tensor)]
 
 
 _ONE_ROW = parts_exercise(
@@ -206,10 +252,14 @@ _ONE_ROW = parts_exercise(
         "each rank has the piece of the rank after it": partial(_Row, whose=lambda rank, p: (rank + 1) % p),
         "the pieces lie in the opposite order, rank 0's at the end": partial(_Row, whose=lambda rank, p: p - 1 - rank),
         "the row was dealt out like cards, every p-th number to a rank; a piece is a stretch of neighbours": _Cards,
+        "a tensor may begin and end before this rank's piece, and in Python a slice's begin or end below 0 counts from "
+        "the back: make it 0": _NotCutOff,
+        "a tensor may end before this rank's piece, and in Python a slice's end below 0 counts from the back: make "
+        "it 0, as the begin": _EndsNotCutOff,
         "what is written into the pieces is lost. Does pieces() return copies, where views are needed, or gather() "
         "something that was gathered before?": (partial(_Row, copies=True)),
     },
-    advice=Advice(traffic="one all-gather of the whole row puts all tensors together", noted=_kept_whole),
+    advice=Advice(traffic="one all-gather of the whole row puts all tensors together", noted=kept_whole),
     levels={
         "pieces": Level(
             points=2,

@@ -126,7 +126,7 @@ _SENDS = NumberExercise(
                 "inside a node it gathers and reduces as FULL_SHARD does": lambda g: 2 * g.part(g.s) * g.whole,
             }, collective=False),
             Ask("hybrid_across", "bytes", lambda g: g.across, {
-                "whole gradients? A rank has reduced a piece, a p-th of a node's, and only that crosses": (
+                "whole gradients? A rank has reduced a piece, an s-th of the gradients, and only that crosses": (
                     lambda g: 2 * g.part(g.p // g.s) * g.whole
                 ),
                 f"half of it: {_TWO_PHASES}": lambda g: g.across / 2,

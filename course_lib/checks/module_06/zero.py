@@ -18,7 +18,7 @@ from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.step import Cause
 
-NAMES = ("the weights", "the last norm before clipping")
+NAMES = ("the row of weights", "the last norm before clipping")
 # Gradients are so large that 1e-6 more in a norm, as PyTorch adds it, is less than rounding; so is Adam's own eps.
 _ADAMW = {"lr": 0.25, "eps": 1e5, "weight_decay": 0.01}
 _LARGE = 1e7
@@ -92,8 +92,12 @@ def _average(gradient: Tensor) -> Tensor:
     return comm.reduce_scatter(gradient) / dist.get_world_size()
 
 
-def _together(squares: Tensor) -> Tensor:
-    return comm.all_reduce(squares)
+def _squares(x: Tensor) -> Tensor:
+    return x.square().sum().reshape(1)
+
+
+def _norm(gradient: Tensor, mine: Tensor) -> Tensor:
+    return comm.all_reduce(_squares(mine)).sqrt()
 
 
 def _zero(
@@ -103,9 +107,10 @@ def _zero(
     max_norm: float,
     *,
     average: Callable[[Tensor], Tensor] = _average,
-    together: Callable[[Tensor], Tensor] = _together,
+    norm_of: Callable[[Tensor, Tensor], Tensor] = _norm,
     only_last: bool = False,
-    clipped: bool = True,
+    factor: Callable[[Tensor], Tensor] = lambda ratio: ratio.clamp(max=1.0),
+    anew: bool = False,
     gathered: Callable[[Tensor, Tensor], Tensor] = lambda piece, old: comm.all_gather(piece, length=len(old)),
 ) -> tuple[Tensor, Tensor]:
     """Right, unless a part is chosen otherwise."""
@@ -114,9 +119,9 @@ def _zero(
     whole = weights
     for gradient in gradients[-1:] if only_last else gradients:
         piece.grad = average(gradient)
-        norm = together(piece.grad.square().sum().reshape(1)).sqrt()
-        if clipped:
-            piece.grad *= torch.clamp(max_norm / norm, max=1.0)
+        norm = norm_of(gradient, piece.grad)
+        piece.grad *= factor(max_norm / norm)
+        optimizer = make_optimizer([piece]) if anew else optimizer
         optimizer.step()
         whole = gathered(piece.detach(), whole)
     return whole, norm
@@ -142,6 +147,8 @@ def _held_too_much(case: Training, reports: Sequence[Report]) -> str | None:
 
 
 def _traffic(case: Training, calls: Counter[str]) -> str:
+    if calls["all_reduce"] > case.steps and calls["reduce_scatter"]:
+        return f"{plural(case.steps, 'all-reduce')} of one number would do, for the norm in each step"
     if calls["all_reduce"] > case.steps:
         return "an all-reduce brings the whole sum to every rank, which needs its own piece alone: reduce-scatter"
     return "each step needs one reduce-scatter, one sum of a single number for the norm, and one all-gather"
@@ -177,14 +184,40 @@ _ZERO_1 = parts_exercise(
             partial(_zero, gathered=_only_mine)
         ),
         "each rank clipped by the norm of its own piece. The norm of all gradients is the root of the sum of all "
-        "ranks' squares": partial(_zero, together=lambda squares: squares),
+        "ranks' squares": (partial(_zero, norm_of=lambda gradient, mine: _squares(mine).sqrt())),
         "the ranks' norms were averaged. Squares add up, norms do not": (
-            partial(_zero, together=lambda squares: (comm.all_reduce(squares.sqrt()) / dist.get_world_size()).square())
+            partial(
+                _zero, norm_of=lambda gradient, mine: comm.all_reduce(mine.norm().reshape(1)) / dist.get_world_size()
+            )
         ),
         "the ranks' norms were added up. Squares add up, norms do not": (
-            partial(_zero, together=lambda squares: comm.all_reduce(squares.sqrt()).square())
+            partial(_zero, norm_of=lambda gradient, mine: comm.all_reduce(mine.norm().reshape(1)))
         ),
-        "nothing was clipped": partial(_zero, clipped=False),
+        "each rank clipped by the norm of its own whole gradient, before any average": (
+            partial(_zero, norm_of=lambda gradient, mine: gradient.norm().reshape(1))
+        ),
+        "clipped by the norm of the *sum* of the gradients. It is the average that is clipped": (
+            partial(_zero, norm_of=lambda gradient, mine: _norm(gradient, mine) * dist.get_world_size())
+        ),
+        "the ranks' squares were averaged. They are of different numbers, so add them up": (
+            partial(_zero, norm_of=lambda gradient, mine: _norm(gradient, mine) / dist.get_world_size() ** 0.5)
+        ),
+        "clipped by the largest of the pieces' norms. The norm of all is the root of the sum of all squares": (
+            partial(
+                _zero,
+                norm_of=lambda gradient, mine: comm.all_reduce(mine.norm().reshape(1), op=dist.ReduceOp.MAX),
+            )
+        ),
+        "nothing was clipped": partial(_zero, factor=torch.ones_like),
+        "every gradient was multiplied by max_norm / norm, also where its norm is below max_norm": (
+            partial(_zero, factor=lambda ratio: ratio)
+        ),
+        "each step had a new optimizer, whose moments begin at zero. Make one before all steps": (
+            partial(_zero, anew=True)
+        ),
+        "the weights are those from before the first step: the trained pieces were not gathered": (
+            partial(_zero, gathered=lambda piece, old: old)
+        ),
         "only the last step was taken": partial(_zero, only_last=True),
     },
     advice=Advice(causes={NAMES[1]: (_SUMMED, _TWICE)}, traffic=_traffic, noted=_held_too_much),
