@@ -130,7 +130,7 @@ def sends(accumulation, no_sync=True):
     def parallel(config):
         trainer = in_parts(config, accumulation)
         if not no_sync:
-            trainer.model.no_sync = nullcontext
+            trainer.engine.ends.no_sync = nullcontext
         return trainer
 
     return parallel

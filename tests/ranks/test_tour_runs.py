@@ -17,7 +17,8 @@ from tools.paths import ROOT
 MEMORY = 4 + 2  # stages of ZeRO; activations kept and recomputed
 PIPELINES = 2 * len(SCHEDULES)  # on one axis and on two
 TENSOR = 3  # alone, with replicas, in stages
-EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS) + MEMORY + PIPELINES + TENSOR
+SHARDED = 4  # ZeRO-1, ZeRO-2, all weights, runs of neighbours
+EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS) + MEMORY + PIPELINES + TENSOR + SHARDED
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():
