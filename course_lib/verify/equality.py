@@ -110,7 +110,7 @@ def signature(got: Tensor, want: Tensor, world_size: int) -> Signature:
         return Signature(words="near one device's, not equal", kind="other", ratio=ratio)
     if ratio is not None:
         return Signature(words=f"{in_words(ratio)} one device's", kind="ratio", ratio=ratio)
-    return _rearranged(got, want, world_size) or Signature(words="no multiple of one device's", kind="other")
+    return _rearranged(got, want, world_size) or Signature(words="wrong, and not by a constant factor", kind="other")
 
 
 def _rearranged(got: Tensor, want: Tensor, world_size: int) -> Signature | None:

@@ -102,7 +102,8 @@ def some_apart(e: Evidence) -> str | None:
 
 def some_scaled(e: Evidence) -> str | None:
     """A few are wrong by one factor."""
-    return f"{listing(e.names)} alone by {exactly(e.ratio)}" if e.right and e.ratio is not None else None
+    each = ", each" if len(e.names) > 1 else ","
+    return f"{listing(e.names)}{each} {exactly(e.ratio)} one device's" if e.right and e.ratio is not None else None
 
 
 def some_wrong(e: Evidence) -> str | None:

@@ -109,7 +109,8 @@ _OF_GRADIENTS_OF_RANKS = (
             by_ratio=True),
     Suspect("ignored", g.ratio_is(g.ignored_counted), "ignored targets were counted: divide by those that count"),
     Suspect("loss scale", g.loss_scale, "the loss scale {} is still in them: unscale before clipping and updating"),
-    Suspect("some scaled", g.some_scaled, "{}: it is scaled, or added up, otherwise than the rest"),
+    Suspect("some scaled", g.some_scaled,
+            "wrong is only {}: its gradient is scaled or summed differently from all others"),
     Suspect("one factor", g.any_ratio, "all by one factor, {}: look where the loss or the gradient is multiplied"),
     Suspect("not averaged", g.own_share,
             "on each rank its own share counts and no other: average over the ranks between backward and the "

@@ -79,7 +79,7 @@ SPOILS = {
         lambda g, _: g.abs(),
         None,
         "other",
-        "no multiple of one device's.* wrong is only head.weight: what is",
+        "wrong, and not by a constant factor.* wrong is only head.weight: what is",
     ),
 }
 
@@ -115,7 +115,7 @@ def test_one_rank_alone_is_named():
 
 
 def test_ranks_that_do_not_agree_are_told_to_average():
-    with pytest.raises(NotEqual, match="on rank 2: no multiple .* only rank 2 holds a wrong one: it was changed there"):
+    with pytest.raises(NotEqual, match="on rank 2: wrong, .* only rank 2 holds a wrong one: it was changed there"):
         climb(lambda config: Spoiled(config, on_rank_2(torch.abs), "inner.bias"))
 
 
@@ -130,7 +130,7 @@ def test_a_ratio_with_two_causes_names_both():
 def test_what_goes_wrong_later_is_found_on_a_later_rung():
     with pytest.raises(
         NotEqual,
-        match="parameters, embedding.weight .* inner.weight alone by exactly 2.0 x: it is scaled",
+        match="parameters, embedding.weight .* wrong is only inner.weight, exactly 2.0 x one device's: its gradient",
     ) as e:
         climb(lambda config: Spoiled(config, lambda g, calls: g * (2 if calls > 1 else 1), "inner.weight"))
     assert e.value.rung == "parameters"

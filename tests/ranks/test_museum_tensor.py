@@ -61,7 +61,7 @@ CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, the 
         "born zero",
         r"began as 0 \(layers.0.attention_norm.bias, layers.0.attention.o_proj.bias, .*\): does each count once",
     ),
-    "bias_in_shares": (0.5, "ratio", "some scaled", "down_proj.bias alone by exactly 1/2 of"),
+    "bias_in_shares": (0.5, "ratio", "some scaled", "bias, each exactly 1/2 of one device's: its grad"),
     "norms_not_summed": (
         None,
         "other",
@@ -74,7 +74,7 @@ CAUGHT = {  # ratio and kind that the ladder finds on the bug's first rung, the 
         "terms of one batch",
         "layers.0.attention.k_proj.weight, .* add the terms up over the ranks$",
     ),
-    "replicated_summed_again": (2.0, "ratio", "some scaled", "alone by exactly 2.0 x"),
+    "replicated_summed_again": (2.0, "ratio", "some scaled", ", each exactly 2.0 x one device's: its grad"),
     "replicated_counted_by_each": (1.2278, "ratio", "norm", "count each of them once, whatever is replicated"),
 }
 
