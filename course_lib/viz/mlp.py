@@ -54,9 +54,10 @@ def plot_mlp(
             _draw_frame(page, x, middle, tables[name], style.rank_hue(owners[name]))
         x += len(tables[name][0]) * _CELL
         words = after.format(bend)
-        after = words if style.text_width(words) <= room else bend  # then without arrows
         free = (-_GAP + frame, room - (_CUT if is_cut else frame))  # between one table and what comes next
-        marks.label(page, x + sum(free) / 2, middle, after, colour=style.SOFT)
+        lines = [words] if style.text_width(words) <= room else [bend, "→"]
+        for line, y in zip(lines, (middle,) if len(lines) == 1 else (middle - 0.14, middle + 0.14), strict=True):
+            marks.label(page, x + sum(free) / 2, y, line, colour=style.SOFT)
         x += room
         if is_cut:
             _draw_cut(page, x - _CUT, middle)

@@ -17,8 +17,10 @@ from course_lib.viz.shared_matrices import (
     CELL,
     KEY,
     KEY_WITH_SUMS,
+    OF_UNREAD,
     OUTSIDE,
     RANKS,
+    UNREAD,
     Holders,
     draw_arrows,
     draw_bar,
@@ -35,7 +37,7 @@ _MADE = {"column": "finished", "row": "terms"}
 _FORMULA = "y = W₂ GELU(W₁ x + b₁) + b₂"
 _ITEMSIZE = 4
 _TALL, _PITCH = SIZES[0] * CELL, 1.92  # inches: of x, from one rank to the next
-_X, _W1, _AFTER, _W2, _END = 1.3, 1.85, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what W₂ reads, W₂ and y
+_X, _W1, _AFTER, _W2, _END = 1.5, 1.85, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what W₂ reads, W₂ and y
 _BESIDE, _BEHIND = (4.0, 8.1), (3.58, 7.68)  # of W₁ x and W₂ h: with the bias beside the matrix, or behind the bar
 _BIASES = (4.62, 8.74)  # where it is added to a sum, behind the bar
 _TO_BAR = (0.72, 0.64)  # from a product's left edge to the middle of the bar that follows it, in the same two cases
@@ -120,9 +122,9 @@ def plot_late_sum(*, title: str = "Terms through the GELU: wrong") -> Picture:
 
 
 def _draw(pair: _Pair, title: str) -> Picture:
-    talks = pair.talks()
+    talks = [(name, f"each sends {sent} number{'s' * (sent > 1)} a row") for name, sent in pair.talks()]
     sums = any(name in ("reduce_scatter", "all_reduce") for name, _ in talks)
-    key = KEY_WITH_SUMS if sums else KEY
+    key = (*(KEY_WITH_SUMS if sums else KEY), *[OF_UNREAD] * (pair.first == "row"))
     first = style.HEADER + 0.64 + keys.LINE * (len(keys.lines_of(key, style.MARGIN)) - 1) + _TALL / 2
     middles = [first + rank * _PITCH for rank in range(RANKS)]
     figure, page = style.new_page(middles[-1] + _TALL / 2 + 0.4, title, _FORMULA)
@@ -132,17 +134,18 @@ def _draw(pair: _Pair, title: str) -> Picture:
         tables = pair.tables(rank)
         held = f"{sum(table.parameters for table in tables)} of 38"
         marks.rank_badge(page, style.MARGIN + 0.37, middle - 0.2, rank)
-        marks.label(page, style.MARGIN, middle + 0.16, held, size=style.SMALL_SIZE, align="left")
+        for below, words in ((0.16, held), (0.43, "parameters")):
+            marks.label(page, style.MARGIN, middle + below, words, size=style.SMALL_SIZE, align="left")
         _draw_rank(page, rank, middle, pair, tables)
         lines.append(f"  rank {rank}: {held} parameters; {_in_words(tables)}")
     for number, (operation, sent) in enumerate(talks):
         if operation:
-            draw_bar(page, pair.bar_of(number), middles, operation, f"each sends {sent}")
+            draw_bar(page, pair.bar_of(number), middles, operation, sent)
         else:
             draw_arrows(page, pair.bar_of(number), middles)
     for middle in middles if pair.late else ():
         _draw_cross(page, pair.bar_of(0), middle)
-    said = [f"{name}, each sends {sent}" if name else "nothing is sent" for name, sent in talks]
+    said = [f"{name}, {sent}" if name else "nothing is sent" for name, sent in talks]
     lines.append(f"  between them: {said[0]}; at the end: {said[1]}")
     return Picture(figure, title=title, description="\n".join([_FORMULA, *lines]))
 
@@ -168,7 +171,7 @@ def _draw_rank(page: Axes, rank: int, middle: float, pair: _Pair, tables: tuple[
     """One rank's half, from x to y."""
     inputs, hidden, outputs = SIZES
     read = range(inputs) if pair.first == "column" else part(inputs, rank)
-    draw_vector(page, _X, middle, [OUTSIDE if place in read else () for place in range(inputs)], "x")
+    draw_vector(page, _X, middle, [OUTSIDE if place in read else UNREAD for place in range(inputs)], "x")
     before, at_end = _made(pair.first, rank, hidden), _made(pair.second, rank, outputs)
     after = _whole(pair.first, hidden) if pair.talks()[0][0] else before
     if pair.second == "row" and not pair.late:

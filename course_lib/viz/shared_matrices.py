@@ -12,6 +12,7 @@ from course_lib.viz import keys, marks, style
 RANKS = 2
 CELL, _GAP = 0.235, 0.03  # inches: a number, between numbers
 OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one, or that all make alike
+UNREAD = (-2,)  # the same, where a rank has the number and does not read it
 Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
 
 _OF_BOTH = keys.Entry("made of both ranks' terms", style.RANK_HUES[:RANKS])
@@ -22,6 +23,7 @@ KEY = (
     keys.Entry("not here", [style.PANEL]),
 )
 KEY_WITH_SUMS = (*KEY, _OF_BOTH)
+OF_UNREAD = keys.Entry("here, not read", [style.SOFT], striped=True)
 
 
 def part(length: int, rank: int) -> range:
@@ -38,6 +40,8 @@ def draw_vector(page: Axes, left: float, middle: float, holders: Holders, name: 
         at = (left, y + place * CELL)
         if ranks == OUTSIDE:
             draw_cell(page, *at, style.SOFT)
+        elif ranks == UNREAD:
+            marks.box(page, *at, size, size, edge=style.SOFT, striped=True, corner=0.03)
         elif len(ranks) > 1:
             for slot, rank in enumerate(ranks):
                 wide = size / len(ranks)
@@ -78,4 +82,6 @@ def draw_bar(page: Axes, x: float, middles: Sequence[float], operation: str, sen
     marks.box(page, x - 0.15, top, 0.3, foot - top, fill=style.COMMUNICATION, zorder=4)
     look: dict[str, Any] = {"size": style.SMALL_SIZE, "weight": 600, "color": style.PAPER, "ha": "center"}
     page.text(x, middle, operation, rotation=90, va="center", zorder=6, **look)
-    marks.label(page, x, foot + 0.16, sent, size=style.SMALL_SIZE, bold=True)
+    reach = style.text_width(sent, style.SMALL_SIZE) / 2 + 0.08  # its bold letters are a little wider
+    within = min(x, style.PAGE_WIDTH - style.MARGIN - reach)
+    marks.label(page, within, foot + 0.16, sent, size=style.SMALL_SIZE, bold=True)

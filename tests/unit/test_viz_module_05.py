@@ -75,13 +75,14 @@ def test_a_rank_s_parameters_are_counted_and_coloured(cuts, each):
 def test_the_ranks_talk_where_the_formula_says(cuts):
     of_chain = {"column": "out", "row": "in"}
     passages = chain_partition((6, 4, 2), [of_chain[cut] for cut in cuts], tp=2).passages
-    sends = [f"each sends {passage.forward_cost.sent_bytes[0] // 4}" for passage in passages[1:]]
+    numbers = [passage.forward_cost.sent_bytes[0] // 4 for passage in passages[1:]]
+    sends = [f"each sends {number} number{'s' * (number != 1)} a row" for number in numbers]
     talks = [f"{passage.forward}, {sent}" for passage, sent in zip(passages[1:], sends, strict=True)]
-    middle, end = (talk.replace("nothing, each sends 0", "nothing is sent") for talk in talks)
+    middle, end = (talk.replace("nothing, each sends 0 numbers a row", "nothing is sent") for talk in talks)
     picture = plot_pair(*cuts)
     assert picture.description.endswith(f"between them: {middle}; at the end: {end}")
     written = [text for text, _, _ in drawn_texts(picture.figure) if text.startswith("each sends")]
-    assert sorted(written) == sorted(sent for sent in sends if not sent.endswith(" 0"))
+    assert sorted(written) == sorted(sent for sent in sends if " 0 " not in sent)
 
 
 def test_the_key_names_sums_where_there_are_some():
@@ -92,9 +93,20 @@ def test_the_key_names_sums_where_there_are_some():
         assert ("made of both ranks' terms" in words) == ("row" in cuts)
 
 
+@pytest.mark.parametrize("cuts", PAIRS)
+def test_each_rank_has_all_of_x_and_what_it_does_not_read_is_hatched(cuts):
+    picture = plot_pair(*cuts)
+    words = [text for text, _, _ in drawn_texts(picture.figure)]
+    hatched = [box for box in picture.figure.axes[0].findobj(FancyBboxPatch) if box.get_hatch()]
+    assert ("here, not read" in words) == (cuts[0] == "row")
+    assert len(hatched) == (2 * 3 + 1 if cuts[0] == "row" else 0)  # of six numbers on two ranks, and in the key
+
+
 def test_a_late_sum_sends_at_the_end_alone_and_is_crossed_at_the_bend():
     picture = plot_late_sum()
-    assert picture.description.endswith("between them: nothing is sent; at the end: all_reduce, each sends 2")
+    assert picture.description.endswith(
+        "between them: nothing is sent; at the end: all_reduce, each sends 2 numbers a row"
+    )
     words = [text for text, _, _ in drawn_texts(picture.figure)]
     assert words.count("26 of 38") == words.count("½ b₁") == words.count("½ b₂") == 2  # all of W₂ and of both biases
     page = picture.figure.axes[0]
