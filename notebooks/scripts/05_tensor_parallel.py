@@ -33,7 +33,7 @@ def main() -> None:
     whole = nn.Sequential(nn.Embedding(64, 32), Block(), Block(), nn.RMSNorm(32), nn.Linear(32, 64)).to(device)
     tokens, targets = torch.randint(64, (2, 4, 8)).to(device)
 
-    # The plan cuts a block's first matrix by columns and its second by rows; in between a rank has some positions.
+    # The plan cuts a block's first matrix by outputs (Colwise), its second by inputs (Rowwise); outside, by positions.
     enter, leave = tp.ColwiseParallel(input_layouts=Shard(1)), tp.RowwiseParallel(output_layouts=Shard(1))
     plan = {"0": tp.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "3": tp.SequenceParallel()}
     plan |= {"[12].norm?": plan["3"], "[12].qkv": enter, "[12].out": leave, "[12].up": enter, "[12].down": leave}

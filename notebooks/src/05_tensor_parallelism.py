@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 05 · Tensor parallelism: two ranks, one matrix
 #
-# In lesson 04 we cut a model between its layers. Take the largest Llama and cut it as finely as that goes: Llama 3.1 405B has 126 layers, so give 126 GPUs one layer each. Then ask a simple question. Does one layer fit into one GPU?
+# In lesson 04 we cut a model between its layers. Take the largest Llama and cut it as finely as that goes: Llama 3.1 405B has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
 #
-# At 16 bytes<!-- =16 --> a parameter, weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows it for three lengths, with a single text in the pipeline.
+# At 16 bytes<!-- =16 --> a parameter, weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. The 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->; torch shows a little more. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows it for three lengths, with a single text in the pipeline.
 
 # %% folded=true
 # %load_ext course_lib
@@ -53,14 +53,14 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar. That is the longest text that this Llama reads, and one layer is far too much. A finer pipeline cannot help: the layer's feed-forward block alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. Recomputing, as in lesson 01, does not help either: when backward reaches the layer, everything in it is there again.
+# Look at the lowest bar. That is the longest text that this Llama reads, and one layer is far too much. Attention and feed-forward on two GPUs do not help: the feed-forward block alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. A cut inside the block would fit, but there the text is 3.25<!-- =53248 / 16384 --> times as wide: 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would go to the next GPU instead of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Nor does recomputing help: when backward reaches the layer, everything is there again.
 #
-# A second thing hurts. A text visits the 126 GPUs one after the other. So all 126 together take as long over **this** text as a single GPU would.
+# And the text would still wait for one GPU after the other.
 #
-# So let several GPUs work on the same layer and the same text **at the same time**. In this lesson they share its matrices.
+# So let several GPUs work on the same layer and the same text **at the same time**. Here they share its matrices.
 
 # %% [markdown]
-# In an hour you will be able to
+# At the end you will be able to
 # - cut a matrix in two ways, and say which collective each of them asks for,
 # - cut a whole decoder layer so that its ranks talk only a few times, and prove that nothing else has changed,
 # - say why these GPUs have to sit in one node,
@@ -154,18 +154,18 @@ wrong = viz.plot_late_sum(title="Second attempt: the terms go through the GELU")
 display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs"))
 
 # %% [markdown]
-# A GELU bends: the 2 comes through nearly whole, and of the −2 nearly nothing is left to take it away again. The crosses in the upper picture are where the sum is missing. The terms must be added **before** the GELU, and the bias must join them before it, too.
+# A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. Crosses mark where the sum is missing. The terms must be added **before** the GELU, with the bias.
 #
-# The lower picture does so. Both matrices are cut by inputs, so in $W_2$ a rank reads only two of the four hidden numbers, and a reduce-scatter gives it just these two sums. It loses, 4 numbers to 3. Keep two things from it. A sum may be put off as long as nothing bends. And two finished numbers were enough to go through $W_2$.
+# The lower picture does so. Both matrices are cut by inputs, so in $W_2$ a rank reads two of the four hidden numbers, and a reduce-scatter gives it just these. For a row of inputs each rank now sends 2 + 2 numbers; in the first attempt it was 2 + 1. Keep two things: a sum may be put off as long as nothing bends, and two finished numbers were enough to go through $W_2$.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# After the first matrix of the **first** attempt rank 0 holds two finished hidden numbers, without any message. So take the left half of the first picture and the right half of the last one. $b_2$ would be in the sum twice, so we add it afterwards.
+# After the first matrix of the **first** attempt rank 0 holds two finished hidden numbers. So take the left half of the first picture and the right half of the last one. We add $b_2$ afterwards, once.
 #
 # With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
-# **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Take one matrix on the way in, and two ranks. How many times as many numbers does a rank send in the first attempt?
+# **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. How many times as many numbers does each of two ranks send in the first attempt as in this one?
 
 # %%
 terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
@@ -177,11 +177,11 @@ print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
-# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and nobody is asked.
+# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and nobody is asked. It stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
 #
 # Why only twice as good for the 405B? Its ends are not narrow: the third attempt sums up all 16,384 numbers. The first attempt sends what a rank has finished: half of the middle and half of the end.
 #
-# It stores 12 of $W_1$, 2 of $b_1$, 4 of $W_2$ and the 2 of $b_2$. That makes 20 of the 38, and not 19: $b_2$ is needed whole on each rank. This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
+# This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
 # ## On real ranks
 #
@@ -210,7 +210,7 @@ print("equal to one device:", torch.allclose(outputs, right))
 #
 # Let each rank try it alone. It has its own two hidden numbers and the whole $y$, so it can compute the loss. To it, what the other rank added to $y$ is a constant: it goes back only through its own two hidden numbers.
 #
-# **Predict.** Take the five one after the other, from the end. For how many of them is this not enough?
+# **Predict.** Go through the five, $b_2$ first and $x$ last. How many of them come out wrong on a rank that is alone?
 
 
 # %%
@@ -235,7 +235,7 @@ for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", 
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
-# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$, and its sum over the eight rows of inputs is $b_2$'s. Do not add these two: it is one loss, computed twice. Now, $y$ is a sum of two terms, so its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
+# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the eight rows it is the gradient of $b_2$. Do not add these two: it is one loss, computed twice. Now, $y$ is a sum of two terms, so its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
 # Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. The first two lines add up to the third. So backward needs an all-reduce.
 
@@ -282,13 +282,13 @@ print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_grad
 viz.show_source(RowParallelLinear)
 
 # %% [markdown]
-# Backward is the dearer way here, because $x$ is wider than $y$: eight rows of six numbers. The source is the library's row-parallel layer. It leaves its **region**, the stretch in which the ranks hold different things, by $g$, and only then adds its bias.
+# Backward is the dearer way here, because $x$ is wider than $y$. The source is the library's row-parallel layer. It leaves its **region**, where ranks hold different things, by $g$, then adds its bias.
 #
 # ## A whole layer
 #
-# The feed-forward block of a decoder layer is our pair already. Llama's two matrices on the way in are both cut by outputs.
+# The feed-forward block of a decoder layer is our pair already. Llama's two matrices on the way in are both cut by outputs. Their outputs are multiplied number by number, so a rank that has the same rows of both needs nobody.
 #
-# And attention? There the softmax bends, where our GELU stood. But a head computes $\text{softmax}(q k^T)\, v$ from its own $q$, $k$ and $v$, and never looks at another head's. Give each rank whole heads, and it can do everything that they need.
+# And attention? There the softmax bends. But a head computes $\text{softmax}(q k^T) v$ from its own $q$, $k$ and $v$. Give each rank whole heads, and it can compute them to the end without asking anyone.
 
 # %%
 viz.plot_heads()
@@ -305,7 +305,7 @@ SMALL = ModelConfig(
     name="small", hidden_size=64, n_layers=2, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
 )
 tokenizer, tokens = load_tokens(load_text(), 512)
-text = Batches(text=tokens, batch_size=4, sequence=32, ragged=True)
+text = Batches(text=tokens, batch_size=3, sequence=32, ragged=True)
 
 
 def llama_alone(train, config=SMALL):
@@ -328,7 +328,7 @@ regions, shapes = (
 viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks")
 
 # %% [markdown]
-# A box is the whole tensor, and the coloured part is what a rank holds of it. Where a rank has a band across, the matrix is cut by outputs: queries, keys, values, gate and up. Where it has a band from top to bottom, it is cut by inputs: `o_proj` and `down_proj`. The two thin strips are the norms. Every rank keeps them whole, so it holds a little more than a quarter.
+# A box is the whole tensor, and the coloured part is what a rank holds of it. Where a rank has a band across, the matrix is cut by outputs: queries, keys, values, gate and up. Where it has a band from top to bottom, it is cut by inputs: `o_proj` and `down_proj`. The two thin strips are the norms. Every rank keeps them whole, so it holds a little more than a quarter. Embedding and output head are cut as well.
 #
 # **Predict.** Five matrices are cut by outputs, and each reads an $x$ that all ranks share. How many all-reduces does one layer make in **backward**?
 
@@ -360,10 +360,10 @@ predict("all-reduces of one layer in backward", guess=None, answer=one_layer_mak
 #
 # Each carries the activations. You know from lesson 02 what a ring sends of a tensor.
 #
-# **Predict** how many KiB a rank sends in one step for **one layer** of our small Llama: 4 texts of 32 tokens, 64 numbers of 4 bytes<!-- =4 --> each, on 4 ranks.
+# **Predict** how many KiB a rank sends in one step for **one layer** of our small Llama: 3 texts of 32 tokens, 64 numbers of 4 bytes<!-- =4 --> each, on 4 ranks.
 
 # %%
-sizes = {"tp": 4, "batch": 4, "sequence": 32}
+sizes = {"tp": 4, "batch": 3, "sequence": 32}
 
 
 def sent_by_formula(config):
@@ -383,13 +383,13 @@ twice = replace(SMALL, ffn_size=2 * SMALL.ffn_size)
 print(f"a layer with ffn_size twice as large: {one_layer_sends(twice):.0f} KiB")
 
 # %% [markdown]
-# The four sums are of $B$ texts with $S$ tokens of $H$ numbers. So for a layer
+# Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So for a layer
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
 #
-# In the list, `2 x` means once in each layer. What is neither attention nor feed-forward belongs to the model's two ends: see *Going deeper*.
+# In the list, `2 x` means once in each layer. The rest belongs to the model's two ends: see *Going deeper*.
 #
-# Now look for the number of weights in the formula. It is not there! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same: the last line says so.
+# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same: the last line says so.
 
 # %% [markdown]
 # ## Prove it
@@ -401,16 +401,13 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# Read it from the foot up. The output is the same, and so are the gradient of every parameter, its norm and the weights after three steps. The last rung is a run that was saved and loaded. Every dot is far to the left of the dashed line: four ranks add in another order than one, and only the last few bits show it.
-
-# %% [markdown]
+# Read it from the foot up. The output is the same, and so are every gradient, their norm and the weights after three steps. Every dot is far to the left of the dashed line: four ranks add in another order than one, and only the last few bits show it.
+#
 # ## Measure: time
 #
-# A layer of Llama 3.1 8B over 2048 tokens, forward, takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, at 40 %<!-- =40 --> of its peak and without the attention scores. Four GPUs each compute a quarter, and after attention and again after feed-forward they add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
+# A layer of Llama 3.1 8B over 2048 tokens, forward, takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Four GPUs compute a quarter each, and twice they add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
 #
-# In a node of four without a switch NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour. Behind a switch a ring may use 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->. InfiniBand between nodes carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, and each of a ring's six steps waits 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->.
-#
-# **Predict** how many times as fast the four are over InfiniBand. One sum takes one and a half times its bytes over the wire, and six waits.
+# **Predict.** Each of the four sits in a node of its own, with InfiniBand between them. Are they 1, 1.3, 2.4 or 4 times as fast as one?
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -435,41 +432,24 @@ for name, link in links.items():
     runs[name] = ledger()
 faster = runs["one GPU"].span_s / runs["four, InfiniBand"].span_s
 predict("times as fast, over InfiniBand", guess=None, answer=faster, tolerance=0.1)
+print(f"each sum: one and a half times its bytes over the wire, and six waits of {1e6 * INFINIBAND.alpha_s:.0f} µs")
 sums = ("sum after attention", "sum after feed-forward")
-subtitle = "emulated clock, no real GPU; rank 0; the line is the end"
+subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forward; black line: finished"
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]
-# In all three runs of four the two blue bars, attention and feed-forward, have shrunk to a quarter. Compare the dark ones, the two sums. Over InfiniBand they cost twice as much as the computing: of a possible factor of 4, 1.3 is left. NVLink without a switch leaves 2.4, since the ring uses one of each GPU's three neighbours. A switch leaves 3.15.
+# In all three runs of four the two blue bars have shrunk to a quarter. Compare the dark ones, the sums. Over InfiniBand, at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, they cost twice as much as the computing. NVLink without a switch, 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour, leaves 2.4, since our single ring uses one of each GPU's three neighbours. Several rings at once can use all three. A switch leaves 3.15.
 #
-# Could we hide the sums, as lesson 03 did? Backward could: it has the weights' gradients to make while $f$ adds. Forward has nothing to do meanwhile: the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**.
-
-# %% [markdown]
-# ## In PyTorch alone
-#
-# In PyTorch you write down which module is cut in which way. That is a **plan**, and `parallelize_module` follows it. For a feed-forward block:
-#
-# `plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}`
-#
-# | here | in PyTorch | what is different there |
-# | --- | --- | --- |
-# | `tensor()` | `parallelize_module(model, mesh, plan)` | you write the plan |
-# | $f$ and $g$ | – | weights become DTensors |
-#
-# A DTensor is a tensor that knows which part of a whole it is, so it finds its messages itself. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
-#
-# `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
-#
-# Its last line is `4 ranks agree: …`. Its plan cuts the text, too: see *Going deeper*, later.
+# Could we hide the sums, as lesson 03 did? Backward could: it has the weights' gradients to make while $f$ adds. Forward of one text has nothing to do meanwhile: the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**.
 
 # %% [markdown]
 # ## Bug museum
 #
-# A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping, as people train. The broad line is one device. Run A has a bug that you know: each rank adds the bias of a row-parallel matrix **before** the sum. B and C may have one or none. Would you trust them?
+# A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping. The broad line is one device. Run A has a bug that you know: each rank adds the bias of a row-parallel matrix **before** the sum. B and C may have one or none. Would you trust them?
 #
 # **Predict.** The ladder's first rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after three steps. All biases are born as 0. On which rung does A fall?
 #
-# Then you see for each run where it falls, and where the ladder would look.
+# Decide about B and C, too, before you run the second cell. It says of each run where it falls.
 
 # %% varies="forty steps of rounding differ between processors"
 GPT = replace(
@@ -502,7 +482,8 @@ curves = {"one device": museum.curve_alone(gpt_alone, reading.batch, 40)}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40)
 losses = {name: curve.losses for name, curve in curves.items()}
-viz.plot_loss_curves(losses, title="Which of these runs would you trust?")
+subtitle = "loss in nats; the broad pale line is one device"
+viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %%
 falls = dict.fromkeys(makers)
@@ -518,38 +499,36 @@ for run, error in falls.items():
         what, _, where = str(error).split("; ", 2)
         for words in (what.partition(": ")[2], where):
             print(fill(words, 110, initial_indent="    ", subsequent_indent="    "))
-viz.plot_loss_differences(losses)
+display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.forward))
 
 # %% [markdown]
-# A falls late: twice nothing is nothing, so its first step is right. After it the biases count twice. It was [met in public](https://github.com/awslabs/slapo/issues/10).
+# A falls late: twice nothing is nothing, so its first step is right; then the biases [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, and yet it leaves one device: rounding grows, and after twenty steps it shows. By step 3 A and C are off by a thousandth or less: invisible above, but thousands of times B's rounding.
+# B is sound: rounding grows, and after twenty steps it shows. At step 3 C is off by less than a thousandth and A by about one: invisible above, but thousands of times B's rounding.
 #
-# Which line of `RowParallelLinear.forward` would you change to get C's halves?
+# Which line of `forward` above would you change to get C's halves?
 #
-# <details><summary>Run C</summary>Each rank adds half of the bias. Autograd halves its gradient, and nobody adds the halves. <a href="https://github.com/pytorch/torchtitan/pull/4332">Met, too</a>.</details>
+# <details><summary>Run C</summary>The first adds <code>self.bias / p</code> to each term, and the second adds nothing. Autograd divides its gradient too, and nobody adds the parts. <a href="https://github.com/pytorch/torchtitan/pull/4332">Met, too</a>.</details>
 #
-# Adam divides each gradient by its own size, so why does C jump? Clipping looks at sizes. Train without it:
-
-
-# %% varies="forty steps of rounding differ between processors"
-def without_clipping(make):
-    return lambda train, *bugs: make(replace(train, max_norm=None), *bugs)
-
-
-free = {"one device": museum.curve_alone(without_clipping(gpt_alone), reading.batch, 40).losses}
-for run, make in makers.items():
-    free[f"run {run}"] = museum.curve_on_ranks(without_clipping(make), reading.batch, world_size=2, steps=40).losses
-for name in ("one device", "run C"):
-    print(f"{name:10} norm of all gradients in steps 1 to 3:", *(f"{norm:.2f}" for norm in curves[name].norms[:3]))
-viz.plot_loss_differences(free, title="Without clipping: how far each loss is from one device's")
+# Adam nearly hides C; clipping by the norm of **all** gradients carries it into every weight. The ladder says where.
 
 # %% [markdown]
-# Without clipping C stays as near as B, and A does not. Clipping to 1 divides **all** gradients by their common norm, and with the halves in it that norm is too small in the first two steps, as the lines above the picture say. From the third on nothing is clipped.
+# ## In PyTorch alone
 #
-# A wrong factor that stays the same would cancel in Adam, too. But this one changes from step to step, and Adam averages over steps. So from the second update on **every** weight of C moves a little wrongly.
+# In PyTorch you write down which module is cut in which way. That is a **plan**, and `parallelize_module` follows it. For a feed-forward block:
 #
-# The bug sits in two biases of each layer, and the clipping spreads it over the whole model. Only the ladder says where.
+# `plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}`
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `tensor()` | `parallelize_module(model, mesh, plan)` | you write the plan |
+# | $f$ and $g$ | nothing to write | weights are DTensors, which send by themselves |
+#
+# A DTensor is a tensor that knows which part of a whole it is. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
+#
+# `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
+#
+# Its last line is `4 ranks agree: …`. Its plan also uses sequence parallelism, the second part of *Going deeper*.
 
 # %% [markdown]
 # ## When to use it
@@ -561,16 +540,18 @@ viz.plot_loss_differences(free, title="Without clipping: how far each loss is fr
 # | the layers fit, the model does not | a pipeline, lesson 04 | between nodes: a cut carries little |
 # | all fits, there is too much text | data parallelism, lesson 03 | between nodes: it hides behind backward |
 #
-# How many ranks? At most as many as a node has GPUs, best a divisor of the number of kv heads, 8 in every Llama 3.1. With more ranks each matrix gets thinner, but the sums stay as large.
+# How many ranks? At most as many as a node has GPUs, best a divisor of the kv heads, 8 in every Llama 3.1.
 #
-# And the layer from the first page? Eight GPUs of a node share it now.
+# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations of the first page's layer. Each of eight keeps how many GiB? Think of what $f$ hands to every rank.
 
 # %%
 shared = {f"shared by {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
+kept = shared["shared by 8"].activations / GiB
+predict("GiB of activations on each of eight", guess=None, answer=kept, unit="GiB", tolerance=0.15)
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# Two GPUs just hold it, on paper. But on eight the activations are not an eighth. The input and the output of each of the two norms are whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
+# Two GPUs just hold it, on paper. But on eight the activations are not an eighth, 9.6 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / 8 / GiB -->. The input and the output of each of the two norms are whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
 #
 # ## What still hurts
 #
@@ -607,7 +588,7 @@ score()
 #
 # Llama's output head makes 128,256 logits for each token, and it is cut by outputs. Each rank has some of these logits. For 8192 tokens, gathering them would bring 2.1 GB<!-- =128256 * 8192 * 2 / GB --> to every GPU. Is that needed?
 #
-# The loss of a token is $\log \sum_v e^{z_v} - z_{target}$. That is one sum over the vocabulary, and one logit, which some rank has. So for each token the ranks add up one number for the sum and one for the target's logit. A third comes first: the largest logit, without which $e^z$ may overflow.
+# The loss of a token is $\log \sum_v e^{z_v} - z_{target}$. That is one sum over the vocabulary, and one logit, which some rank has. So for each token the ranks add up one number for the sum and one for the target's logit. Before both they need the largest logit, which is subtracted so that $e^z$ cannot overflow. That makes three.
 
 # %%
 logits = 3 * torch.randn(5, 12, generator=torch.Generator().manual_seed(1))  # 5 tokens, a vocabulary of 12
@@ -672,6 +653,31 @@ print("equal to one device:", *report.deviations, sep="\n    ")
 # %% [markdown]
 # `copies=2`: two halves, each kept on two ranks. `Partial()`: each has only a term of its gradient.
 #
+# ## Why clipping carries run C's bug everywhere
+#
+# Adam divides each gradient by its own size, so a bias whose gradient is always halved moves as it should. So why does run C of the museum leave one device at step 3? Before Adam, clipping to 1 divides **all** gradients by their common norm where that is above 1. Train the three runs without it:
+
+
+# %% varies="forty steps of rounding differ between processors"
+def without_clipping(make):
+    return lambda train, *bugs: make(replace(train, max_norm=None), *bugs)
+
+
+free = {"one device": museum.curve_alone(without_clipping(gpt_alone), reading.batch, 40).losses}
+for run, make in makers.items():
+    free[f"run {run}"] = museum.curve_on_ranks(without_clipping(make), reading.batch, world_size=2, steps=40).losses
+for name in ("one device", "run C"):
+    norms = curves[name].norms
+    print(f"{name:10} norms in steps 1 to 3:", *(f"{norm:.2f}" for norm in norms[:3]), end="; ")
+    print("above 1 in", sum(norm > 1 for norm in norms), "steps of", len(norms))
+viz.plot_loss_differences(free, title="Without clipping: how far each loss is from one device's")
+
+# %% [markdown]
+# Without clipping C stays as near as B, and A does not. C's halved gradients make the norm too small in the first two steps, as the printed lines say, so C is clipped too little. Later C, which has drifted, is clipped where one device is not.
+#
+# A wrong factor that stays the same would cancel in Adam, too. But this one changes from step to step, and Adam averages over steps. So from the second update on **every** weight of C moves a little wrongly, though the bug sits in two biases of each layer.
+
+# %% [markdown]
 # ## A chain of three matrices
 #
 # For $y = W_3 W_2 W_1 x$ with 8, 32, 8 and 16 numbers, four rows and two ranks: which is cheaper in forward, by outputs, **inputs**, inputs, or by outputs, **outputs**, inputs? Draw the bars before you look.
