@@ -177,7 +177,7 @@ print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
-# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and nobody is asked. It stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
+# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and nobody is asked. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
 #
 # Why only twice as good for the 405B? Its ends are not narrow: the third attempt sums up all 16,384 numbers. The first attempt sends what a rank has finished: half of the middle and half of the end.
 #
