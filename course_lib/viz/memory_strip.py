@@ -17,9 +17,14 @@ from course_lib.viz.keys import Entry, draw_key
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
-_TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.75, 1.6  # inches: a strip, to the next, names, the peak
+_TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.75, 1.85  # inches: a strip, to the next, names, the peak
 _TICKS = 3  # at most, above the foot of a strip
-_WORDS = {"start": "center", "loss": "center", "gradients": "center", "end": "left"}  # instants beside the blocks' own
+_WORDS = {  # instants beside the blocks' own: how they are aligned, at which part of a column
+    "start": ("center", 0.5),
+    "loss": ("center", 0.5),
+    "gradients": ("center", 0.4),
+    "end": ("left", 1.1),
+}
 _SAID = {"gradients": "update"}  # when gradients are complete, the update begins
 _MOST, _MOST_INSTANTS = 5, 20
 _PARTS = ("weights", "optimizer", "gathered", "gradients", "activations")  # from the foot up
@@ -80,18 +85,20 @@ def plot_memory_strips(
     figure, page = style.new_page(top + len(strips) * _PITCH + 0.5, title, subtitle)
     draw_key(page, [Entry(MEMORY_PARTS[part][0], [MEMORY_PARTS[part][1]]) for part in _PARTS], style.MARGIN)
     wide = (style.PAGE_WIDTH - _LEFT - _RIGHT) / len(instants)
-    most = max(column.total for columns in strips.values() for column in columns)
+    tallest_of_all = max(column.total for columns in strips.values() for column in columns)
+    step = _step(tallest_of_all)
+    most = step * math.ceil(tallest_of_all / step)
     _draw_guides(page, top, top + len(strips) * _PITCH - 0.2, wide, instants)
     for number, (name, columns) in enumerate(strips.items()):
         foot = top + number * _PITCH + _TALL
         marks.label(page, style.MARGIN, foot - _TALL / 2, name, bold=True, align="left", size=style.SMALL_SIZE)
-        _draw_heights(page, foot, most)
+        _draw_heights(page, foot, most, step)
         for place, column in enumerate(columns):
             _draw_column(page, _LEFT + place * wide, foot, wide, column, _TALL / most)
         tallest = max(columns, key=lambda column: column.total)
         look: dict[str, Any] = {"align": "left", "size": style.SMALL_SIZE}
         x = style.PAGE_WIDTH - _RIGHT + 0.14
-        marks.label(page, x, foot - _TALL / 2 - 0.13, f"≤ {_short(tallest.total)}", **look)
+        marks.label(page, x, foot - _TALL / 2 - 0.13, f"peak {_short(tallest.total)}", **look)
         marks.label(page, x, foot - _TALL / 2 + 0.13, f"at {_said(tallest.name)}", colour=style.SOFT, **look)
     _name_instants(page, top + len(strips) * _PITCH - 0.08, wide, instants)
     return Picture(figure, title=title, description=_in_words(strips, subtitle), kinds=[kind])
@@ -130,19 +137,19 @@ def _draw_guides(page: Axes, y: float, foot: float, wide: float, instants: Seque
             page.plot([x, x], [y, foot], color=style.FAINT, linewidth=1.0, zorder=0)
 
 
-def _draw_heights(page: Axes, foot: float, most: int) -> None:
-    """Lines at round numbers of bytes, the foot among them."""
+def _step(most: int) -> int:
+    """A round number of bytes that reaches the tallest column in a few steps."""
     unit = 1024 ** int(math.log(max(most, 1), 1024))
-    step = next(
-        step
-        for power in range(4)
-        for step in (10**power, 2 * 10**power, 5 * 10**power)
-        if step * unit * (_TICKS + 1) > most
-    )
-    for number in range(0, most // unit + 1, step):
-        y = foot - number * unit * _TALL / most
+    rounds = (factor * 10**power for power in range(4) for factor in (1, 2, 5))
+    return next(number * unit for number in rounds if number * unit * (_TICKS + 1) > most)
+
+
+def _draw_heights(page: Axes, foot: float, most: int, step: int) -> None:
+    """Lines at round numbers of bytes from the foot to the first that no column passes."""
+    for number in range(0, most + 1, step):
+        y = foot - number * _TALL / most
         page.plot([_LEFT, style.PAGE_WIDTH - _RIGHT], [y, y], color=style.FAINT, linewidth=1.0, zorder=0)
-        words = _short(number * unit) if number else "0"
+        words = _short(number) if number else "0"
         marks.label(page, _LEFT - 0.08, y, words, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
 
 
@@ -163,9 +170,10 @@ def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -
             middle = _LEFT + (sum(places) / len(places) + 0.5) * wide
             marks.label(page, middle, y + 0.27, f"{kind} of block", size=style.SMALL_SIZE, colour=style.SOFT)
     for place, name in enumerate(instants):
-        if align := _WORDS.get(name):
-            x = _LEFT + (place + {"left": 0.9, "center": 0.5}[align]) * wide
-            marks.label(page, x, y + 0.27, _said(name), size=style.SMALL_SIZE, colour=style.SOFT, align=align)
+        if name in _WORDS:
+            align, part = _WORDS[name]
+            look: dict[str, Any] = {"align": align, "size": style.SMALL_SIZE, "colour": style.SOFT}
+            marks.label(page, _LEFT + (place + part) * wide, y + 0.27, _said(name), **look)
 
 
 def _short(nbytes: int) -> str:
@@ -178,12 +186,12 @@ def _in_words(strips: Mapping[str, Sequence[_Column]], subtitle: str) -> str:
     lines = [subtitle] if subtitle else []
     for name, columns in strips.items():
         tallest = max(columns, key=lambda column: column.total)
-        lines.append(f"  {name}: at most {format_bytes(tallest.total)}, at {tallest.name}")
+        lines.append(f"  {name}: at most {format_bytes(tallest.total)}, at {_SAID.get(tallest.name, tallest.name)}")
         for column in columns:
             parts = ", ".join(
                 f"{MEMORY_PARTS[part][0]} {format_bytes(getattr(column, part))}"
                 for part in _PARTS
                 if getattr(column, part)
             )
-            lines.append(f"    {column.name}: {parts}")
+            lines.append(f"    {_SAID.get(column.name, column.name)}: {parts}")
     return "\n".join(lines)

@@ -65,7 +65,9 @@ def plot_units(
             draw_spans(axes, these, factor, _PLACE, facecolor=hue, edgecolor=style.PAPER, linewidth=1.6)
             write_texts(axes, these, factor, _PLACE, width / reach, room=0.02, colour=style.text_on(hue))
         axes.axvline(end, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
-        charts.write(axes, end, 1, f"{end:.3g} {unit}", within="data", right=10, weight=600, size=style.BASE_SIZE)
+        charts.write(
+            axes, end, 1, f"{_three_digits(end)} {unit}", within="data", right=10, weight=600, size=style.BASE_SIZE
+        )
     kinds = dict.fromkeys(map(kind_of, runs.values()))
     return Picture(figure, title=title, description=_in_words(spans, ends, subtitle), kinds=[*kinds])
 
@@ -98,6 +100,11 @@ def _order(kind: str, n_units: int, count: int) -> list[int] | None:
     ahead = list(range(n_units))
     orders = {"forward": [ahead], "all_gather": [ahead + ahead[::-1], ahead]}
     return next((order for order in orders.get(kind, [ahead[::-1]]) if len(order) == count), None)
+
+
+def _three_digits(number: float) -> str:
+    """10.0 and not 10, so that it reads as the same number as 10.03."""
+    return f"{number:#.3g}".rstrip(".")
 
 
 def _in_words(runs: Mapping[str, Sequence[Span]], ends: Mapping[str, float], subtitle: str) -> str:

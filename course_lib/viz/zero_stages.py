@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from course_lib.costs.model.conventions import CONVENTIONS, find_convention
 from course_lib.costs.model.states import StateBytes, state_bytes
 from course_lib.errors import four_parts
+from course_lib.hardware import load_device
 from course_lib.units import GB
 from course_lib.viz import explorer, marks, style
 from course_lib.viz.explorer import Explorer
@@ -20,6 +21,8 @@ _NAMES, _BAR, _STEP, _SUM = 1.9, 0.4, 0.62, 1.35  # inches: names, a bar, from o
 _MOST = 6
 _PARTS = ("weights", "gradients", "optimizer")
 _LINE = "#B84A5E"
+_STAGES = ("all on each", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)")
+_DEVICE = "h100_sxm_80"
 
 
 @style.course_style()
@@ -56,7 +59,10 @@ def plot_states(
 
 
 def zero_explorer() -> Explorer:
-    """Controls for parameters, ranks and bytes of each parameter, above what every stage of ZeRO leaves on a rank."""
+    """Controls for parameters, ranks and bytes of each parameter, above what every stage of ZeRO leaves on a rank.
+
+    The line is the memory of an H100 of 80 GB.
+    """
     return Explorer(
         _stages,
         {
@@ -74,21 +80,13 @@ def _stages(*, billions: float, ranks: int, convention: str) -> Picture:
         raise ValueError(four_parts("zero_explorer", f"{billions:g} billion parameters", rule, way_out))
     counted = find_convention(convention)
     rows = {
-        f"ZeRO-{stage}" if stage else "all on each": state_bytes(
-            round(billions * 1e9), counted, zero_stage=stage, shards=ranks
-        )
-        for stage in range(4)
+        name: state_bytes(round(billions * 1e9), counted, zero_stage=stage, shards=ranks)
+        for stage, name in enumerate(_STAGES)
     }
     title = f"{billions:g} billion parameters on {ranks:,} rank{'s' * (ranks != 1)}, after backward"
-    subtitle = f"{counted.weights} + {counted.gradients} + {counted.optimizer} bytes a parameter: {counted.assumes}"
-    return plot_states(rows, title=title, subtitle=_cut(subtitle))
-
-
-def _cut(text: str) -> str:
-    """As much as fits below a title."""
-    while style.text_width(text) > style.PAGE_WIDTH - 2 * style.MARGIN:
-        text = text.rpartition(" ")[0].rstrip(",;:")
-    return text
+    each = f"{counted.weights} + {counted.gradients} + {counted.optimizer}"
+    subtitle = f"{each} bytes a parameter: weights, gradients, optimizer"
+    return plot_states(rows, memory_bytes=load_device(_DEVICE).memory_bytes(), title=title, subtitle=subtitle)
 
 
 def _check(rows: Mapping[str, StateBytes]) -> None:

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? Let us take the question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts of its own, and a copy of everything else.
+# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? Let us take the question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts and activations of its own, and a copy of the rest.
 #
-# Everything else takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer, which keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# That rest takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer, which keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -19,7 +19,7 @@ from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.comm import EmulatedClock
 from course_lib.config import ModelConfig, TrainConfig, load_model
-from course_lib.costs import decoder_units, layer_parameters, sharding_rows, sharding_step, state_bytes
+from course_lib.costs import decoder_units, layer_parameters, least_bytes, sharding_rows, sharding_step, state_bytes
 from course_lib.costs.model.conventions import find_convention
 from course_lib.hardware import ETHERNET, load_device
 from course_lib.models.decoder import Decoder
@@ -51,12 +51,14 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and it has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So the training does not even start. It does not help to buy more GPUs, because every new one has to keep the same 120 GB<!-- =16 * 7.5e9 / GB --> again.
+# Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, without any activations, and it has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So the training does not even start. It does not help to buy more GPUs, because every new one has to keep the same 120 GB<!-- =16 * 7.5e9 / GB --> again.
 #
-# Now look at all of them together. The 64 GPUs have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs. They only spend it badly: when backward is through and the gradients are summed, all 64 have exactly the same numbers in their memory.
+# Now look at all of them together. The 64 GPUs have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs. They spend it badly: when backward is through and the gradients are summed, all 64 have the same numbers in their memory.
+#
+# By the end we shall have brought the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, on paper. On a small model we run it, and the training is the same up to rounding.
 
 # %% [markdown]
-# At the end of this lesson each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the training is the same up to rounding. You will be able to
+# You will be able to
 # - share out Adam's states, gradients and weights, in three steps,
 # - say what each step costs in messages, before you run it,
 # - follow the weights of one layer as they come and go,
@@ -69,11 +71,11 @@ viz.plot_states(
 # %% [markdown]
 # ## What is right
 #
-# Our object is the perceptron of 38 parameters again, without a GELU, so that you can follow each number. It reads eight rows. One device finds the gradient of their mean loss, and AdamW makes one step. All of it is in float32, so AdamW needs no precise copy.
+# Our object is the perceptron of 38 parameters again, without a GELU. It reads eight samples. One device finds the gradient of their mean loss, and AdamW makes one step. All of it is in float32, so AdamW needs no precise copy.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Two ranks with the data parallelism of lesson 03 read four rows each. During backward an all-reduce adds their gradients up, both divide by two, and then both make this very step. The picture shows what the two have in memory just before it.
+# Two ranks with the data parallelism of lesson 03 read four samples each. During backward an all-reduce adds their gradients up, both divide by two, and then both make the same AdamW step as the one device. The picture shows what the two have in memory just before it.
 
 # %%
 torch.manual_seed(0)
@@ -85,9 +87,9 @@ def one_row(tensors):
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def gradient_of(rows):
-    """The 38 gradients of the mean loss over these rows."""
-    loss = F.mse_loss(model(inputs[rows]), goals[rows])
+def gradient_of(samples):
+    """The 38 gradients of the mean loss over these samples."""
+    loss = F.mse_loss(model(inputs[samples]), goals[samples])
     return one_row(torch.autograd.grad(loss, list(model.parameters())))
 
 
@@ -112,7 +114,7 @@ viz.plot_kept(0)
 # Two things have to travel. Before the update rank 0 needs the **sums** of its 19 gradients. Afterwards it needs the 19 new weights of rank 1. Here the two ranks are still entries of a list.
 
 # %%
-gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # what each rank finds in its own rows
+gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # what each rank finds in its own samples
 sums = (gradients[0] + gradients[1]).tensor_split(2)  # a reduce-scatter: sums[rank] is all that a rank gets
 
 pieces = [piece.clone().requires_grad_() for piece in weights.tensor_split(2)]
@@ -127,7 +129,7 @@ viz.plot_kept(1)
 # %% [markdown]
 # Look at the two lowest lines of each rank. They have a colour now, because each number is remembered by one rank alone. This is **ZeRO-1**: ZeRO stands for *zero redundancy optimizer*, and 1 for its first stage.
 #
-# The gradients have changed as well. They are striped, because the picture was taken before the reduce-scatter: these 38 come from each rank's own four rows.
+# The gradients have changed as well. They are striped, because the picture was taken before the reduce-scatter: these 38 come from each rank's own four samples.
 #
 # What does that cost? Let us run it on two real ranks and count.
 #
@@ -154,7 +156,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 # %% [markdown]
 # ## Step two: the gradients
 #
-# Look at the gradients in the last picture: each rank still has 38, of its own rows. After the reduce-scatter it has its 19 sums, and the 38 are rubbish. But when they were complete, they took their whole room.
+# Look at the gradients in the last picture: each rank still has 38, of its own samples. After the reduce-scatter it has its 19 sums, and the 38 are rubbish. But until then all 38 had to fit, beside everything else.
 #
 # So do not wait. As in lesson 03, the gradients of the last layer are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
 #
@@ -164,7 +166,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 viz.plot_kept(2)
 
 # %% [markdown]
-# It costs nothing either, as long as a step has a single backward. But suppose a step is cut into four micro-batches, whose gradients add up before the one update.
+# It sends nothing more either, as long as a step has a single backward. But suppose a step is cut into four micro-batches, whose gradients add up before the one update.
 #
 # **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers: two in a step. How many does ZeRO-2 need?
 
@@ -199,11 +201,11 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**. In PyTorch it is called **FSDP**, *fully sharded data parallel*, and so it is here from now on. `FULL_SHARD`, its first name there, and `fully_shard`, today's, mean the same.
+# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we from now on. `FULL_SHARD` was its name in PyTorch's first version; today's is `fully_shard`, which does the same unless told otherwise.
 #
 # ### Build it
 #
-# Here is a step on two real ranks, without its optimizer. A rank begins with four rows and pieces of 14 and 5 numbers. Forward is complete, and so is the backward of the second unit. There were three gathers so far. Is a fourth needed?
+# Here is a step on two real ranks, without its optimizer. A rank begins with four samples and pieces of 14 and 5 numbers. Forward is complete, and so is the backward of the second unit. There were three gathers so far. Is a fourth needed?
 #
 # **Your turn**: the backward of the first unit, at the end. You need two lines. Nobody needs the gradient of $x$.
 
@@ -212,8 +214,8 @@ viz.plot_kept(3)
 from course_lib.comm import all_gather, reduce_scatter
 import torch
 
-rows = slice(4 * rank, 4 * rank + 4)
-x = inputs[rows]
+samples = slice(4 * rank, 4 * rank + 4)
+x = inputs[samples]
 units = [torch.cat([p.detach().flatten() for p in layer.parameters()]) for layer in (model.layer1, model.layer2)]
 mine = [unit.tensor_split(2)[rank] for unit in units]  # what a rank keeps: 14 and 5 numbers
 del units
@@ -225,11 +227,11 @@ whole = all_gather(mine[1])
 y = hidden @ whole[:8].view(2, 4).T + whole[8:]
 del whole  # forget the second unit
 
-g = 2 * (y - goals[rows]) / y.numel()  # gradient of the mean squared error
+g = 2 * (y - goals[samples]) / y.numel()  # gradient of the mean squared error
 whole = all_gather(mine[1])
 g_hidden = g @ whole[:8].view(2, 4)
 del whole
-of_second = torch.cat([(g.T @ hidden).flatten(), g.sum(0)])  # 10 numbers, of this rank's rows
+of_second = torch.cat([(g.T @ hidden).flatten(), g.sum(0)])  # 10 numbers, of this rank's samples
 second = reduce_scatter(of_second) / 2
 
 of_first = torch.zeros(28)  # your turn: the gradient of the first unit, from g_hidden and x
@@ -250,26 +252,26 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # The gradient of $W_1$ needs $x$ and what came back, not $W_1$ itself. The library gathers the first unit too: its hooks treat all units alike, and every other unit does need its weights, for the gradient of its input.
 # </details>
 #
-# With these two lines you have written FSDP. In the library nobody has to write it out for each model: hooks gather before a unit's forward, forget after it, gather again before its backward, and reduce when all of its gradients are there.
+# With these two lines the forward and backward of FSDP are complete; nothing happened behind your back. In the library nobody has to write it out for each model: hooks gather before a unit's forward, forget after it, gather again before its backward, and reduce when all of its gradients are there.
 
 # %% [markdown]
 # ### Eight steps
 #
 # The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update. In three of them something is sent.
 #
-# **Predict.** A step is cut into four micro-batches of one row on each rank. Data parallelism can add their gradients up first, and sends 38 numbers from each rank once. The weights do not change between micro-batches. How many numbers does a rank send under FSDP in the whole step?
+# **Predict.** A step is cut into four micro-batches of one sample on each rank. Data parallelism can add their gradients up first, and sends 38 numbers from each rank once. The weights do not change between micro-batches. How many numbers does a rank send under FSDP in the whole step?
 #
 # With the answer comes a list of what rank 0 does in a single micro-batch.
 
 
 # %%
 def fsdp_step(micro_batches):
-    rows = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
     everyone = Sharing(dist.group.WORLD, dist.group.WORLD)
     ShardedModel(model, everyone, by_block, overlap=False)  # from here on a parameter is this rank's piece
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with pace([model.layer1, model.layer2], forward_s=0, backward_s=0):  # notes forward and backward in the ledger
-        for x, goal in zip(inputs[rows].chunk(micro_batches), goals[rows].chunk(micro_batches), strict=True):
+        for x, goal in zip(inputs[mine].chunk(micro_batches), goals[mine].chunk(micro_batches), strict=True):
             (F.mse_loss(model(x), goal) / micro_batches).backward()
     with comm.span("update"):
         optimizer.step()
@@ -283,22 +285,22 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# Read the list from the top. A unit is gathered, then comes its forward; twice. Backward begins at the end: gather, backward, reduce-scatter; twice. The update needs nobody. *Free* is missing, because it sends nothing.
+# Read the list from the top. A unit is gathered, then comes its forward. Backward begins at the end: gather, backward, reduce-scatter. *Free* is missing, because it sends nothing.
 #
-# The weights travel twice, the gradients once, and each time a rank sends its half of 38: that makes 57. It happens in each of the four micro-batches, which makes 228. The weights did not change in between, but nobody had kept them. For one micro-batch, with $p$ ranks and $\Psi$ parameters,
+# The weights travel twice, the gradients once, and each time a rank sends its half of 38: that makes 57. Four micro-batches make 228: the weights did not change in between, but nobody had kept them. For one micro-batch, with $p$ ranks and $\Psi$ parameters,
 #
 # $$\text{numbers sent by each rank} = 3\,\frac{p-1}{p}\,\Psi$$
 #
-# Data parallelism and the first two stages have a 2 there. **3 instead of 2** is the price of forgetting the weights.
+# Data parallelism has a 2 there. With $m$ micro-batches, in the same units: ZeRO-1 sends 2, ZeRO-2 $m + 1$, FSDP $3m$. With four that is 2, 5 and **12**.
 
 # %% [markdown]
 # ## Do we have to wait for it?
 #
-# While the first unit computes, the network is idle. So let it fetch the second already. This is called **prefetch**. Backward does it the other way round.
+# While the first unit computes, the network is idle. So let it fetch the second already: **prefetch**. In backward the order is reversed: while unit 4 computes, unit 3 is fetched, and the gradients of unit 5 are summed up.
 #
-# We ask the emulated clock. Six units of 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. One gather, or one reduce-scatter, takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) --> over Ethernet. If computing and messages take turns, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# On the emulated clock, six units have 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. A gather or a reduce-scatter takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) --> over Ethernet. If computing and messages take turns, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
-# **Predict** the step with prefetch. Every unit is freed after its forward, the last one too, and a unit is fetched while its neighbour computes. Which messages have nothing to hide behind?
+# **Predict** the step with prefetch. Every unit is freed after its forward, the last one too. Which messages cannot hide?
 
 
 # %%
@@ -409,22 +411,32 @@ predict(
 viz.plot_memory_strips(steps)
 
 # %% [markdown]
-# The two ends of a strip show what stays from step to step. From DDP to ZeRO-1 the optimizer's yellow shrinks to a quarter; only under FSDP do the weights, violet, shrink too. The dark boxes there are whole units: the root, and two blocks.
+# The ends of a strip show what stays from step to step: the yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP. The dark boxes are whole units. FSDP is highest one bar later: at the loss only its root is whole, then two blocks come back.
 #
-# Now look at the middle. The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. And yet both are highest at the loss, where no gradient exists yet! While gradients come, activations go, and those are more. With less text the peak moves to the end of backward, and there ZeRO-2 wins.
+# Look at the middle. The orange gradients pile up in ZeRO-1, hardly in ZeRO-2. Yet both are highest at the loss, before any gradient. While gradients come, activations go, and those are more. With half the text they would be fewer, backward's end would be the peak, and ZeRO-2 would win.
 #
-# So the 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are not the peak. On top come a unit or two, and activations.
+# The 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are not the peak: units and activations come on top.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch calls it `fully_shard`. You call it on each unit, and last on the whole model, whose unit takes the rest. [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a small transformer this way, saves it and goes on; start it with `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py`.
+# ```python
+# for layer in model.layers:
+#     fully_shard(layer)
+# fully_shard(model)  # the root
+# optimizer = AdamW(model.parameters())  # after sharding: the pieces
+# ```
+#
+# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it and goes on. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
+#
+# ```text
+# 4 ranks agree: gradients of length 0.3046, as on one device; see checkpoint-…
+# ```
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `fully_shard(by_block)` | `fully_shard(layer)` for each layer, then `fully_shard(model)` | each parameter is cut along its first dimension |
-# | pieces of any length | DTensors with `Shard(0)` | padded to equal length on the wire |
-# | units reduce in every micro-batch | `set_requires_gradient_sync(False)` until the last | whole gradients stay meanwhile |
+# | pieces of any length | DTensors with `Shard(0)` | first dimension is cut, and padded on the wire |
+# | `accumulation=4` | `set_requires_gradient_sync(False)` until the last | whole gradients stay meanwhile |
 # | `trainer.clip()` | `clip_grad_norm_` | DTensors know that they are pieces |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
@@ -434,9 +446,7 @@ viz.plot_memory_strips(steps)
 #
 # The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
 #
-# **Predict** twice. First name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
-#
-# Look there at steps 1, 2 and 3 of run B, and name the line that is wrong in it: **G** gather for forward, **H** gather again for backward, **R** reduce-scatter, **N** norm and clipping, **U** update.
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
 
 # %% varies="forty steps of rounding differ between processors"
 names = sorted([*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
@@ -464,59 +474,65 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 viz.plot_loss_differences(curves)
 
+# %% [markdown]
+# **Predict.** The ladder compares outputs, gradients and norm in one step, and *parameters* only after three steps of SGD. Run B falls there. Now look at its steps 1, 2 and 3 above. Which line is wrong?
+#
+# - **G** gather for forward,
+# - **H** gather again for backward,
+# - **R** reduce-scatter,
+# - **N** norm and clipping,
+# - **U** update.
+
 # %%
-predict("the line that is wrong in run B", guess=None, answer="H")
+predict("the line that is wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Follow run B. At steps 1 and 2 its loss is right, so forward and the first update are right. At step 3 it is far away, so the second gradients were wrong. What is left is the weights that backward used.
+# Run B's gradients and norm are equal in the first step, so R and N are sound. Its loss is right at step 2, so G and the first U are, too. At step 3 some line is wrong that was right before. What had changed? The weights, for SGD remembers nothing else. H fetched the old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# <details><summary>Run A: N</summary>Each rank took the norm of <b>its own pieces</b> for the norm of all. It was <a href="https://github.com/areal-project/AReaL/issues/312">met in public</a>.</details>
-#
-# <details><summary>Run B: H</summary>Backward took weights from a <b>copy</b> near by, and nobody renewed it after an update. It was <a href="https://github.com/deepspeedai/DeepSpeed/issues/4851">met, too</a>.</details>
+# Run A's ranks took the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). At step 2 its loss is off by only 2e-6: Adam divides a first gradient by its own size. Run C is sound: training makes float32's rounding grow.
 #
 # ## Back to the 64 GPUs
 #
-# Now take the 120 GB<!-- =16 * 7.5e9 / GB --> apart, in the same three steps.
+# Now take the 120 GB<!-- =16 * 7.5e9 / GB --> apart, in the same steps.
 
 # %%
 viz.zero_explorer()
 
 # %% [markdown]
-# The first step removes most, because Adam is most: what was 90 GB<!-- =12 * 7.5e9 / GB --> are 1.4 GB<!-- =12 * 7.5e9 / 64 / GB --> now. It already lets the training start, and it sends nothing more. After the last step 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are left, and what the 64 GPUs keep together is 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times.
+# The first step removes most, because Adam is most. It already lets the training start, and it sends no more than before. After the last step 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are left, and what the 64 GPUs keep together is 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times.
 #
-# Turn the controls. What happens to each bar if you double the ranks?
-
-# %% [markdown]
 # ## When to use it
 #
-# | what hurts | take | what it costs |
+# | what hurts | take | sent, with $m$ micro-batches |
 # | --- | --- | --- |
-# | Adam's states | ZeRO-1 | nothing: 2, as data parallelism |
-# | gradients too | ZeRO-2 | a reduce-scatter in every micro-batch |
-# | weights too | FSDP | two gathers and a reduce-scatter in every micro-batch: 3 instead of 2, and forward has to wait as well |
-# | the wire between nodes is slow | FSDP inside a node, copies between nodes | a whole model in every node |
-# | activations | none of these | recompute, lesson 01; or tensor parallelism, lesson 05 |
-#
-# Take the first line that makes it fit; a line further down never sends less than ZeRO-1 does.
+# | Adam's states | ZeRO-1 | 2, like data parallelism |
+# | gradients too | ZeRO-2 | $m + 1$ |
+# | weights too | FSDP | $3m$, and forward waits for gathers, too |
+# | slow wires between nodes | FSDP inside a node, copies between | a whole model in every node |
+# | activations | none of these | recompute, or lesson 05 |
 
 # %% [markdown]
-# Can these messages hide behind computing, as in the picture of the six units? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that to each card, at 50 GB/s<!-- =50 --> in 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. In forward the gather just hides.
+# Of the first three lines take the first that makes it fit: each sends at least as much as the one above. The fourth sends more in all, but little over slow wires.
 #
-# **Predict.** Backward computes twice as long, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The network gathers a layer in bfloat16 meanwhile, and sums up another layer's gradients in float32. How many ms does it need?
+# Can the messages hide? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that to each card, at 50 GB/s<!-- =50 --> in 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->. An H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So forward just hides it.
+#
+# **Predict.** Backward computes twice as long, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers a layer in bfloat16, and sums up another's gradients in float32. How many ms does it need?
 
 # %%
 layer = layer_parameters(load_model("llama3_1_8b"))
-network_s = (2 + 4) * layer * 63 / 64 / 50e9
-predict("ms that the network needs during one backward", guess=None, answer=1e3 * network_s, unit="ms", tolerance=0.03)
+gathered = least_bytes("all_gather", world_size=64, nbytes=layer * torch.bfloat16.itemsize)
+reduced = least_bytes("reduce_scatter", world_size=64, nbytes=layer * torch.float32.itemsize)
+network_ms = 1e3 * (gathered + reduced) / 50e9
+predict("ms that the network needs during one backward", guess=None, answer=network_ms, unit="ms", tolerance=0.03)
 
 # %% [markdown]
-# Backward does not hide it. A gather takes 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, and a reduce-scatter in float32 twice that. In bfloat16 it would just fit. With half the text computing takes half as long, but the messages do not.
+# Backward does not hide it: a gather takes 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, a reduce-scatter in float32 twice that. In bfloat16 it would just fit. With half the text, computing takes half as long and the messages as long as before.
 #
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU, whose activations it cuts nowhere. And 16,384 GPUs read 16,384 texts in a step. At some point that is more than training likes.
+# So FSDP wants much text on each GPU. That text makes activations, and FSDP does not cut those. And 16,384 GPUs read 16,384 texts in a step. That can be more than training likes.
 #
-# Tensor parallelism helps with both: it cuts most activations, and its ranks share one text. But it needs fast wires. So take it inside a node, FSDP between nodes. Does the one still work on what the other has cut? Lesson 07 begins there.
+# Tensor parallelism helps with both: it cuts most activations, and its ranks share one text. It needs fast wires, so take it inside a node, FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -530,8 +546,8 @@ score()
 # That each number is treated by itself. Whole matrices have to be dealt out.
 # </details>
 #
-# <details><summary>2. On 1000 GPUs instead of 64, what happens to the bars of ZeRO-2, and of ZeRO-3?</summary>
-# ZeRO-2 keeps all weights, on any number of GPUs. ZeRO-3 divides everything by 1000.
+# <details><summary>2. On 1000 GPUs instead of 64, what happens to the bars of ZeRO-2, and of FSDP?</summary>
+# ZeRO-2 keeps all weights, on any number of GPUs. FSDP divides everything by 1000.
 # </details>
 #
 # <details><summary>3. Unit 5 is gathered twice in a row. Why, and what would you change?</summary>
@@ -545,7 +561,7 @@ score()
 #
 # ## What is a unit? Four policies
 #
-# We made every layer a unit. Small units make many short messages, and each costs its latency. Large units make few, and much is whole at a time. OLMo names four **policies** for that choice. A policy looks at a model and says which modules belong together. What it leaves is the **root's** unit, which is whole from the beginning of forward to the end of backward.
+# We made every layer a unit. Small units make many short messages, and each costs its latency. Large units make few, and much is whole at a time. OLMo has names for several such choices, called **policies**; here are four. A policy looks at a model and says which modules belong together. What it leaves is the **root's** unit, which is whole from the beginning of forward to the end of backward.
 
 # %%
 policies = {
@@ -558,11 +574,11 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# Read the first line: four blocks, and embedding, norm and head are the root's. In this small model the two tables are smaller than a block, so `by_block_and_size` has nothing to add; with the 128,256 tokens of Llama 3.1 8B they get units of their own. `by_block_group` takes two neighbours. `size_based` asks only how many parameters a module has. In PyTorch its threshold is a hundred million; here it is 30,000, and finds what is large *within* the blocks.
+# Read the first line: four blocks, and embedding, norm and head are the root's. Our `by_block_and_size` takes only tables as large as a block: both in Llama 3.1 8B, and none here. OLMo's takes both always. `by_block_group` takes two neighbours. `size_based` asks only how many parameters a module has. In PyTorch its threshold is a hundred million; here it is 30,000, and finds what is large *within* the blocks.
 #
 # ## Four strategies
 #
-# PyTorch's first FSDP had names for what is cut. They are the steps of this lesson, and one mixture: `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
+# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is step three, `SHARD_GRAD_OP` is near step two, and `HYBRID_SHARD` is a mixture: it shares weights among neighbours only, and the groups of neighbours are copies of each other.
 
 # %%
 for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
@@ -574,7 +590,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     print(f"{strategy:14} equal to one device; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# `SHARD_GRAD_OP` keeps units whole between forward and backward. So it sends a 2, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights; what is left to send between the pairs are halves of gradients. Put the neighbours into one node, and the slow wire carries little.
+# `SHARD_GRAD_OP` keeps pieces between steps, unlike ZeRO-2, but leaves units whole from forward to backward. So it sends a 2, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights; between the pairs only gradients travel, and each rank sends those of its half. Put the neighbours into one node, and the slow wire carries little.
 #
 # ## Mixed precision
 #
@@ -605,8 +621,9 @@ def tiers(policy):
     return tier_bytes(trainer.local.parameters.values(), trainer.optimizer, policy)
 
 
-for policy in (None, CPUOffloadPolicy(), DiskOffloadPolicy("/tmp")):
-    print(type(policy).__name__, run_ranks(tiers, 4, policy)[0])
+for name, policy in {"none": None, "CPU": CPUOffloadPolicy(), "disk": DiskOffloadPolicy("/tmp")}.items():
+    lies = run_ranks(tiers, 4, policy)[0]
+    print(f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk")
 
 # %% [markdown]
 # A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are 250,432 bytes<!-- =250432 --> again, and Adam's $m$ and $v$ are twice that. Without a GPU, as here, the first two lines differ in name only.

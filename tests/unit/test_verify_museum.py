@@ -12,7 +12,14 @@ from course_lib.training.batches import Batches
 from course_lib.training.sampler import DistributedSampler
 from course_lib.verify import NotEqual
 from course_lib.verify.data_order import assert_same_order, sampled
-from course_lib.verify.museum import BUGS, PIPELINE_BUGS, SHARDED_BUGS, TENSOR_BUGS, loss_curve_looks_right
+from course_lib.verify.museum import (
+    BUGS,
+    PIPELINE_BUGS,
+    SHARDED_BUGS,
+    TENSOR_BUGS,
+    WRONG_LINES,
+    loss_curve_looks_right,
+)
 from course_lib.verify.museum.curve import ending, off
 
 REFERENCE = [4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]
@@ -26,6 +33,10 @@ EXHIBITS = {**BUGS, **PIPELINE_BUGS, **TENSOR_BUGS, **SHARDED_BUGS}
 def test_an_exhibit_names_where_it_was_found(name):
     kinds = r"(issues|pull)/\d+|blob/[0-9a-f]{40}/\S+\.py"
     assert re.fullmatch(rf"https://github\.com/[\w-]+/[\w.-]+/({kinds})", EXHIBITS[name].where.link)
+
+
+def test_every_sharded_exhibit_says_which_line_of_a_step_is_wrong():
+    assert list(WRONG_LINES) == list(SHARDED_BUGS) and {*WRONG_LINES.values()} <= {*"GHRNU"}
 
 
 def test_the_last_quarter_counts():

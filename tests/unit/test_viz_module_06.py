@@ -142,15 +142,20 @@ def test_the_states_are_those_of_the_paper():
 
 def test_the_explorer_counts_as_it_is_told_and_says_what_is_not_possible():
     explorer = zero_explorer()
-    assert "ZeRO-3: 1.88 GB" in explorer.text
+    assert "FSDP (ZeRO-3): 1.88 GB" in explorer.text and "one GPU has 80 GB" in explorer.text
     explorer.controls["ranks"].value = 8
-    assert "ZeRO-3: 15 GB" in explorer.text
+    assert "FSDP (ZeRO-3): 15 GB" in explorer.text
     explorer.controls["convention"].value = "megatron"
-    assert "ZeRO-3: 16.9 GB" in explorer.text and "gradients summed in fp32" in explorer.text
+    assert "FSDP (ZeRO-3): 16.9 GB" in explorer.text and "2 + 4 + 12 bytes a parameter" in explorer.text
     explorer.controls["ranks"].value = 0
     assert explorer.text.startswith("state_bytes: shards=0; ")
     explorer.controls["billions"].value = 0
     assert explorer.text.startswith("zero_explorer: 0 billion parameters; ")
+
+
+def test_the_end_of_a_step_has_three_digits():
+    texts = [text for text, _, _ in drawn_texts(plot_units({"run": step_of(2)}, 2).figure)]
+    assert "10.0 ms" in texts
 
 
 def test_a_bar_has_the_number_of_its_unit():
@@ -179,8 +184,18 @@ def test_a_strip_has_heights_and_every_column_a_name():
     names = ["start", "forward layers.0", "loss", "backward layers.0", "gradients", "end"]
     steps = [SimpleNamespace(**vars(strip(0)[0]) | {"name": name}) for name in names]
     texts = [text for text, _, _ in drawn_texts(plot_memory_strips({"run": steps}).figure)]
-    assert {"0", "5 KiB", "10 KiB"} <= set(texts)
+    assert {"0", "5 KiB", "10 KiB", "15 KiB", "peak 12 KiB"} <= set(texts)  # the uppermost line is above every column
     assert {"start", "forward of block", "loss", "backward of block", "update", "end", "at start"} <= set(texts)
+
+
+def test_a_strip_names_the_update_in_words_too_and_a_long_name_of_the_peak_fits():
+    names = ["start", *(f"{way} layers.{n}" for way in ("forward", "backward") for n in range(8)), "gradients", "end"]
+    steps = [SimpleNamespace(**vars(strip(0)[0]) | {"name": name}) for name in names]
+    steps[9].activations += 7 * 2**20
+    picture = plot_memory_strips({"run": steps})
+    assert "    update: " in picture.description and "    gradients: " not in picture.description
+    assert "at backward 0" in [text for text, _, _ in drawn_texts(picture.figure)]
+    assert list(flaws(picture.figure)) == []
 
 
 def test_the_largest_unit_is_named_if_it_is_the_roots():

@@ -95,3 +95,9 @@ _EXHIBITS = (
     ),
 )
 SHARDED_BUGS = {bug.name: bug for bug in _EXHIBITS}
+WRONG_LINES = {  # of a step: gather, gather again, reduce-scatter, norm, update are G, H, R, N, U
+    "divided_twice": "R",
+    "norm_of_own_pieces": "N",
+    "old_copy_in_backward": "H",
+    "last_micro_batch_alone": "R",
+}
