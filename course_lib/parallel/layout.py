@@ -7,7 +7,7 @@ scattering, the gradient's norm and checkpoints all follow from it (`course_lib.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, product
 from math import prod
@@ -92,10 +92,10 @@ class Layout:
         if not place.is_held(at):
             assert place.owners is not None
             at = {**at, "pp": place.owners[0]}
-        cut = [axis for axis in self.sizes if axis in place.cut_along - {"pp"}]
+        cut = [axis for axis in self.sizes if axis in place.cuts]
         ranks = [
             {**at, **dict(zip(cut, numbers, strict=True))}
-            for numbers in product(*(self._range(place, axis, at) for axis in cut))
+            for numbers in product(*(place.cuts[axis].one_of_each(at[axis], self.sizes[axis]) for axis in cut))
         ]
         parts = [(rank, part_at(rank)) for rank in ranks]
         some = next((part for _, part in parts if part is not None), None)
@@ -154,15 +154,6 @@ class Layout:
             f"{name:<{wide}}  {'x'.join(map(str, place.shape)) or 'number':>12}  {self.describe(name)}"
             for name, place in self.places.items()
         )
-
-    def _range(self, place: Place, axis: str, at: At) -> Iterable[int]:
-        """Of each part along an axis one rank, of copies the one that lies as this rank does."""
-        cut = place.flat if place.flat is not None and axis == place.flat.axis else place.shard.get(axis)
-        if cut is not None and cut.parts is not None:
-            first = at[axis] // cut.parts * cut.parts
-            return range(first, first + cut.parts)
-        copies = place.shard[axis].copies if axis in place.shard else 1
-        return range(at[axis] % copies, self.sizes[axis], copies)
 
     def _is_counter(self, name: str, x: Tensor) -> bool:
         return not x.dim() and bool(self.places[name].shape)

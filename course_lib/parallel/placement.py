@@ -13,8 +13,45 @@ At = Mapping[str, int]  # a rank's coordinate on each axis of the mesh
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # in a tensor: where it begins, and its size, along each dim
 
 
+class Cut:
+    """Which of the parts that an axis makes of a tensor its ranks have.
+
+    There are fewer parts than ranks where `copies` neighbours have the same one, or where each run of `parts`
+    neighbours has all of them.
+    """
+
+    copies: int = 1
+    parts: int | None = None
+
+    def number_of_parts(self, size: int) -> int:
+        """Of an axis with `size` ranks."""
+        return self.parts or size // self.copies
+
+    def part(self, rank: int, size: int) -> int:
+        """The number of a rank's."""
+        return rank // self.copies % self.number_of_parts(size)
+
+    def is_first(self, rank: int) -> bool:
+        """Whether no rank before it has the same part."""
+        return rank % self.copies == 0 and (self.parts is None or rank < self.parts)
+
+    def holders(self, rank: int, size: int) -> range:
+        """The ranks with the same part."""
+        if self.parts is not None:
+            return range(rank % self.parts, size, self.parts)
+        first = rank // self.copies * self.copies
+        return range(first, first + self.copies)
+
+    def one_of_each(self, rank: int, size: int) -> range:
+        """Of each part one rank: that which lies among its holders as this rank does among its own."""
+        if self.parts is None:
+            return range(rank % self.copies, size, self.copies)
+        first = rank // self.parts * self.parts
+        return range(first, first + self.parts)
+
+
 @dataclass(frozen=True)
-class Shard:
+class Shard(Cut):
     """The ranks of an axis share dim `dim` as `torch.tensor_split` cuts it: 7 rows over 3 ranks are 3, 2, 2.
 
     With `copies` there are fewer parts than ranks: so many neighbours have the same one. With `parts` each run of so
@@ -29,8 +66,7 @@ class Shard:
 
     def span(self, length: int, rank: int, size: int) -> tuple[int, int]:
         """From where to where, of a dim's `length`, one of an axis' `size` ranks has it."""
-        parts = self.parts or size // self.copies
-        part = rank // self.copies % parts
+        part, parts = self.part(rank, size), self.number_of_parts(size)
         if self.chunked:
             longest = -(-length // parts)
             return min(part * longest, length), min((part + 1) * longest, length)
@@ -54,7 +90,7 @@ class Partial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flat:
+class Flat(Cut):
     """A tensor as a stretch of one long row of numbers, of which every rank of an axis has a piece.
 
     With `parts` there are fewer pieces than ranks: each run of so many neighbours shares the row among them.
@@ -68,9 +104,8 @@ class Flat:
 
     def piece(self, length: int, rank: int, size: int) -> slice:
         """Which of the tensor's `length` numbers a rank has; they may be none."""
-        parts = self.parts or size
-        ends = [0, *accumulate(split_sizes(self.total, parts))]
-        first, last = (end - self.start for end in ends[rank % parts : rank % parts + 2])
+        ends, part = [0, *accumulate(split_sizes(self.total, self.number_of_parts(size)))], self.part(rank, size)
+        first, last = (end - self.start for end in ends[part : part + 2])
         return slice(min(max(first, 0), length), min(max(last, 0), length))
 
 
@@ -86,10 +121,14 @@ class Place:
     trained: bool = True  # neither frozen nor a buffer
 
     @property
+    def cuts(self) -> dict[str, Cut]:
+        """By axis how it is cut."""
+        return {**self.shard, **({self.flat.axis: self.flat} if self.flat is not None else {})}
+
+    @property
     def cut_along(self) -> frozenset[str]:
         """The axes whose ranks hold different parts of it, or not all of them a copy."""
-        owned = ["pp"] if self.owners is not None else []
-        return frozenset([*self.shard, *([self.flat.axis] if self.flat else []), *owned])
+        return frozenset([*self.cuts, *(["pp"] if self.owners is not None else [])])
 
     def is_held(self, at: At) -> bool:
         """Whether the rank at these coordinates has any of it."""
@@ -102,20 +141,15 @@ class Place:
         """
         first = {"pp": self.owners[0]} if self.owners else {}
         copied = (axes or at.keys()) - (self.cut_along - {"pp"})
-        of_copies = all(
-            at[axis] % shard.copies == 0 and (shard.parts is None or at[axis] < shard.parts)
-            for axis, shard in self.shard.items()
-        )
-        of_copies &= self.flat is None or self.flat.parts is None or at[self.flat.axis] < self.flat.parts
+        of_copies = all(cut.is_first(at[axis]) for axis, cut in self.cuts.items())
         return self.is_held(at) and of_copies and all(at[axis] == first.get(axis, 0) for axis in copied)
 
     def holders(self, axis: str, at: At, size: int) -> tuple[int, ...]:
         """The coordinates on an axis of those that have the same part of it as the rank at `at`."""
         if axis == "pp" and self.owners is not None:
             return self.owners
-        copies = self.shard[axis].copies if axis in self.shard else size
-        first = at[axis] // copies * copies
-        return tuple(range(first, first + copies))
+        cut = self.cuts.get(axis)
+        return tuple(range(size) if cut is None else cut.holders(at[axis], size))
 
     def describe(self, sizes: Mapping[str, int]) -> str:
         """One phrase for each axis that has more than one rank."""

@@ -14,6 +14,7 @@ from course_lib import comm
 from course_lib.errors import four_parts
 from course_lib.parallel import expected, graph
 from course_lib.parallel.buckets import DENSE, Bucket, fill, trained
+from course_lib.parallel.hooks import when_gradient_came
 from course_lib.parallel.plan import OPERATION, Plan, allreduce_hook
 
 Hook = Callable[[Plan, Bucket], comm.Work | None]
@@ -38,7 +39,7 @@ class Reducer:
         self.used: set[int] = set()  # has got a gradient since the last average, under no_sync too
         self.rebuild_buckets(range(len(self.parameters)))
         for number, parameter in enumerate(self.parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self.mark_ready, number))
+            when_gradient_came(parameter, self.mark_ready, number)
 
     def prepare_for_backward(self, syncing: bool) -> None:
         """Before forward: say whether its backward averages, and clear away a backward that raised."""

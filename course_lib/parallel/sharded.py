@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from course_lib.comm.switches import active
 from course_lib.parallel import agreement, meta, untouched
 from course_lib.parallel.flat_row import Sharing
+from course_lib.parallel.hooks import when_gradient_came
 from course_lib.parallel.units import Unit, make_units
 from course_lib.parallel.wrapping import Policy, by_block
 
@@ -62,6 +63,7 @@ class ShardedModel:
         self.units = make_units(model, policy, sharing)
         self.pieces = {name: piece for unit in self.units for name, piece in unit.pieces.items()}
         self.names = {p: name for unit in self.units for name, p in unit.named.items()}
+        self.unit_of = {p: unit for unit in self.units for p in unit.trained}
         self.before: dict[Unit, Unit] = {}  # unit -> the one that is used before it in forward
         self.after: dict[Unit, Unit] = {}
         self.latest: Unit | None = None  # in this forward
@@ -81,7 +83,7 @@ class ShardedModel:
         first.register_forward_pre_hook(partial(self._before_forward, unit), with_kwargs=True)
         last.register_forward_hook(partial(self._after_forward, unit))
         for parameter in unit.trained:
-            parameter.register_post_accumulate_grad_hook(partial(self._gradient_came, unit))
+            when_gradient_came(parameter, self._gradient_came)
 
     # --- forward ---
 
@@ -161,8 +163,9 @@ class ShardedModel:
                 unit.expect()
         Variable._execution_engine.queue_callback(self._end_backward)
 
-    def _gradient_came(self, unit: Unit, parameter: nn.Parameter) -> None:
+    def _gradient_came(self, parameter: nn.Parameter) -> None:
         self._begin_backward()
+        unit = self.unit_of[parameter]
         unit.awaited.discard(parameter)
         if not unit.awaited and not self.late:
             self._reduce(unit)

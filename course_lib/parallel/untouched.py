@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,22 +15,27 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from course_lib.errors import four_parts
 from course_lib.parallel.flat_row import FlatRow
 
-_row_of: Any = WeakTensorKeyDictionary()  # parameter -> its row, as long as it lives
+_rows: Any = WeakTensorKeyDictionary()  # parameter -> a weak reference to its row, which has the parameter
 
 
 def watch(rows: Iterable[FlatRow]) -> None:
     """From now on every optimizer's step is looked at, for it may hold parameters of these rows."""
-    if not _row_of:
-        register_optimizer_step_pre_hook(_check_step)
+    _look_at_steps()
     for row in rows:
         for parameter in row.parameters:
-            _row_of[parameter] = row
+            _rows[parameter] = weakref.ref(row)
 
 
 def row_of(parameter: Tensor) -> FlatRow | None:
     """The row that a model's parameter is part of, if it is sharded."""
-    found: FlatRow | None = _row_of.get(parameter)
+    found: FlatRow | None = _rows.get(parameter, lambda: None)()
     return found
+
+
+@cache
+def _look_at_steps() -> None:
+    """Once in a process: models come and go."""
+    register_optimizer_step_pre_hook(_check_step)
 
 
 def _check_step(optimizer: Optimizer, *_: Any) -> None:
@@ -38,7 +45,7 @@ def _check_step(optimizer: Optimizer, *_: Any) -> None:
     """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if (row := _row_of.get(parameter)) is not None:
+            if (row := row_of(parameter)) is not None:
                 _check(parameter, row, optimizer)
 
 

@@ -331,3 +331,15 @@ def left_of_a_forward(wrap):
 def test_a_forward_without_backward_keeps_what_a_bare_model_s_does():
     (held, left), bare = (run_ranks(left_of_a_forward, 1, wrap)[0] for wrap in (DistributedDataParallel, nn.Sequential))
     assert (held, left) == bare and left < held
+
+
+def test_a_wrapper_that_is_gone_leaves_nothing_behind():
+    def gone():
+        wrapped = DistributedDataParallel(Smooth())
+        wrapped(torch.ones(2, 7)).sum().backward()
+        weight, reducer = (weakref.ref(x) for x in (wrapped.module.layers[0].weight, wrapped._reducer))
+        del wrapped
+        gc.collect()
+        return weight() is None, reducer() is None
+
+    assert run_ranks(gone, 1) == [(True, True)]

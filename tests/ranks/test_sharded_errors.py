@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from sharded_models import MODELS, TOKENS, numbers, sharded
 from torch import nn
 
 from course_lib.config import TrainConfig
+from course_lib.parallel import untouched
 from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.sharded import ShardedModel
@@ -190,3 +194,27 @@ def test_after_a_backward_that_failed_the_next_step_is_right(overlap):
         assert first_loss == second_loss
         assert first.keys() == second.keys()
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def come_and_gone():
+    """After many sharded models: how often an optimizer's step is looked at, and how many of them still exist."""
+    seen, alive = [], []
+    group = dist.new_group()
+    for number in range(3):
+        model = nn.Linear(4, 4)
+        ShardedModel(model, Sharing(group, group))
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with patch.object(untouched, "_check", lambda parameter, *_: seen.append(parameter)):
+            optimizer.step()
+        alive.append(weakref.ref(model.weight))
+        looked = len(seen)
+        seen.clear()
+        del model, optimizer
+        gc.collect()
+        assert looked == 2, number
+    return sum(parameter() is not None for parameter in alive)
+
+
+def test_a_model_that_is_gone_leaves_nothing_behind():
+    assert run_ranks(come_and_gone, 2) == [0] * 2
