@@ -24,7 +24,7 @@ from course_lib.training.batches import Batch, Batches
 from course_lib.training.step import next_token_loss
 from course_lib.verify.equality import deviation
 from course_lib.verify.memory import recompute_layers, saved_bytes
-from course_lib.verify.sharded import Formats, flat, taken
+from course_lib.verify.plain_zero import Formats, flat, taken
 from course_lib.verify.zero_run import ZeroRun, train_in_turn, train_sharded, zero_deviation
 
 _MODEL = ModelConfig(  # wide enough that what a formula leaves out is small

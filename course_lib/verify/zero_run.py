@@ -18,7 +18,7 @@ from course_lib.training.batches import Batches
 from course_lib.training.step import compute_gradients
 from course_lib.verify.climb import born_with
 from course_lib.verify.equality import deviation
-from course_lib.verify.sharded import ADAM_EPS, Formats, HeldBytes, ShardedAdamW, flat, taken
+from course_lib.verify.plain_zero import ADAM_EPS, Formats, HeldBytes, ShardedAdamW, flat, taken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
 from course_lib.units import format_bytes
 from course_lib.verify.memory import recompute_layers
-from course_lib.verify.sharded import Formats
+from course_lib.verify.plain_zero import Formats
 from course_lib.verify.zero_run import ZeroRun, train_sharded
 
 SEQUENCE = 96

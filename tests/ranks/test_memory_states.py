@@ -15,7 +15,7 @@ from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
 from course_lib.verify.memory import allocated_bytes
-from course_lib.verify.sharded import Formats, ShardedAdamW
+from course_lib.verify.plain_zero import Formats, ShardedAdamW
 from course_lib.verify.zero_run import ZeroRun, ZeroTrace, train_in_turn, train_sharded, zero_deviation
 
 GQA = ModelConfig(

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.checks.kit.work import Watch
 
 
 class Work(NamedTuple):
@@ -21,7 +22,7 @@ class Work(NamedTuple):
     autograd: bool
 
 
-class Meter(TorchDispatchMode):
+class Meter(Watch):
     """Notes the memory behind every tensor that a measured call makes; whoever keeps one, it is seen.
 
     An object's attributes would not do: a closure, a class or autograd's graph can keep tensors as well.

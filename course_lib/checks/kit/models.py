@@ -1,4 +1,4 @@
-"""Small models that the exercises of module 03 are checked on, and exact gradients for them."""
+"""Small models that exercises are checked on, and exact gradients for them."""
 
 from __future__ import annotations
 

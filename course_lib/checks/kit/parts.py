@@ -21,7 +21,7 @@ from course_lib.checks.kit.probe import ProbeExercise, Slips
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.said import plural, wrong_kind, wrong_means
 from course_lib.checks.kit.scene import in_dtype
-from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.spec import FP64, Level
 from course_lib.checks.kit.step import Cause, possible
 from course_lib.checks.kit.work import Work, import_sympy
 from course_lib.comm import ledger
@@ -30,8 +30,6 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.verify.causes import Causes
 from course_lib.verify.equality import close
 from course_lib.verify.numbers import number_of
-
-_FP64 = 8
 
 
 class Asked(NamedTuple):
@@ -152,6 +150,11 @@ def parts_exercise(
 def cut(x: Tensor, world_size: int, dim: int = 0) -> list[Tensor]:
     """The ranks' parts, each with its own memory, as `torch.tensor_split` cuts."""
     return [part.clone() for part in x.tensor_split(world_size, dim)]
+
+
+def own_part(x: Tensor) -> Tensor:
+    """Runs on a rank: what it has of `x`, as `torch.tensor_split` cuts; a view."""
+    return x.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
 def generator(seed: int, *sizes: int) -> torch.Generator:
@@ -298,7 +301,7 @@ def _too_much(
                 "ring",
                 world_size=one.ranks or case.world_size,
                 length=one.rows,
-                itemsize=_FP64 * one.row,
+                itemsize=FP64 * one.row,
             ).sent_bytes
         )
         for one in asked

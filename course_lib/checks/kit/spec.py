@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+FP64, FP32, BF16 = 8, 4, 2  # bytes of a number
 _LARGEST = {"float32": 999, "int64": 999, "bfloat16": 15}  # so that sums are exact in every order
 
 

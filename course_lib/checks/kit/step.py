@@ -28,12 +28,13 @@ from course_lib.ranks.report import RankError
 from course_lib.verify.causes import OF_GRADIENTS, Causes
 from course_lib.verify.ratios import exactly
 
-FP32 = 4
 _ROUGHLY = 1e-3  # in float32, of values that are right in float64
 _OF_LOSSES = {torch.float64: 1e-9, torch.float32: 1e-5}  # relative
 _NAMES_FLOAT32 = re.compile(r"\bfloat32\b|\bFloat\b")
 TOO_EARLY = "was a torch.empty(...) used before its numbers had come in? With irecv, that is after wait()"
 Cause = tuple[float | Callable[[Any], float], Says]  # a ratio, and what gives just that; both may be of the case
+OF_SUM: Cause = (lambda case: case.world_size, "a sum over the ranks, where their average is asked for")
+OF_SECOND_DIVISION: Cause = (lambda case: 1 / case.world_size, "divided by the number of ranks twice?")
 ALL_ZEROS: Cause = (0.0, "set to zero afterwards, or computed from an inbox before its handle's wait()?")
 Sent = Sequence[Sequence[tuple[int, int]]]  # [rank][other]: messages, and their bytes in all
 

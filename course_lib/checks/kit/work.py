@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,21 +15,24 @@ _ROOTS = {"sqrt", "rsqrt", "linalg_vector_norm", "_fused_rms_norm"}
 _DECIMALS = 6  # to which a root that is taken again agrees
 
 
-class Work(TorchDispatchMode):
+class Watch(TorchDispatchMode):
+    """Sees every call that reaches PyTorch's kernels. A mode that hides from its compiler imports that first."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Work(Watch):
     """Counts multiplications in products of matrices, autograd's too, and rows that are normalised, together or alone.
 
-    PyTorch's own counter imports its compiler.
+    PyTorch's own counter hides from the compiler.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.multiplications = 0
         self._roots: set[float] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nor does this, if it is not to be hidden from the compiler."""
-        return False
 
     @property
     def normalised(self) -> int:
@@ -47,7 +52,12 @@ class Work(TorchDispatchMode):
         return result
 
 
+@cache
 def import_sympy() -> None:
-    """Runs on a rank, outside the learner's time: backward from a gradient that is given imports it."""
+    """Runs on a rank, outside the learner's time: backward from a gradient that is given imports it.
+
+    It stays, so garbage collection passes over it from then on.
+    """
     x = torch.zeros(1, requires_grad=True)
     torch.autograd.grad(x, x, torch.zeros(1))
+    gc.freeze()

@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 from course_lib.checks.kit.formula import Amounts, Call, Formula, formula_exercise
 from course_lib.checks.kit.said import plural
-from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.spec import BF16, Level
 from course_lib.checks.module_01 import draw
 from course_lib.checks.module_01.draw import Shape
 from course_lib.config import ModelConfig, load_model
 from course_lib.costs.model.activations import checkpointed_activations, layer_activations
 from course_lib.costs.model.parameters import model_parameters
-
-BF16 = 2
 
 
 class _Model(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 from course_lib.checks.kit.judge import over_cost
 from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.said import import_optimizers, plural, wrong_kind, wrong_means
-from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.spec import BF16, FP32, Level
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.collectives import comm_time
@@ -22,7 +22,6 @@ from course_lib.split import split_sizes
 from course_lib.verify.ratios import times
 
 Look = Literal["values", "memory", "bytes"]
-BF16, _FP32 = 2, 4
 # With Adam's own eps, a sum in place of an average would not show.
 _ADAMW = {"lr": 0.25, "eps": 1.0, "weight_decay": 0.0}
 
@@ -172,12 +171,12 @@ def _rounded(got: Tensor, exact: Tensor) -> bool:
 def _kept_too_much(case: Training, reports: Sequence[Report]) -> str | None:
     shards = split_sizes(case.length, case.world_size)
     for rank, (report, shard) in enumerate(zip(reports, shards, strict=True)):
-        got, limit = report.kept_bytes, 3 * _FP32 * shard
+        got, limit = report.kept_bytes, 3 * FP32 * shard
         if got == limit:
             continue
         if report.holds_a_view:
             text = f"{times(got / limit)} the target: your part is a view, and the whole copy is still behind it"
-        elif got == 3 * _FP32 * case.length:
+        elif got == 3 * FP32 * case.length:
             text = f"exactly {times(got / limit)} the target: the state of all weights; a rank needs its shard's"
         else:
             text = f"{times(got / limit)} the target: an fp32 copy and two moments for each of its {shard} weights"

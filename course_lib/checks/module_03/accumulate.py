@@ -17,8 +17,8 @@ from course_lib.checks.kit.gradients import agree
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
-from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import FP32, Words, causes_of_averages, step_exercise
+from course_lib.checks.kit.spec import FP32, Level
+from course_lib.checks.kit.step import Words, causes_of_averages, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.parallel.ddp import DistributedDataParallel

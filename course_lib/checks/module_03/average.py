@@ -17,8 +17,8 @@ from course_lib.checks.kit.judge import over_cost
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
-from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import FP32, causes_of_averages, step_exercise
+from course_lib.checks.kit.spec import FP32, Level
+from course_lib.checks.kit.step import causes_of_averages, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import payloads
 from course_lib.costs.comm.ddp import ddp_step, fill_buckets

@@ -23,7 +23,8 @@ _LOOKS_RIGHT = hunt(
     levels={
         "diagnosis": Level(
             points=1,
-            cases=(Hunt(world_size=1, look="diagnosis"),),
+            cases=(Hunt(world_size=1, diagnosis=True),),
+            alone=True,
             praise="the ladder's second rung says it in one number, which AdamW divides away",
         ),
         "gradients": Level(
@@ -62,11 +63,11 @@ _FIRST_STEP = hunt(
         name="the step",
         way_out="climb with rungs=RUNGS[:4], steps=1, then steps=2, and so on; the first step is number 1",
     ),
-    slips={},
     levels={
         "diagnosis": Level(
             points=1,
-            cases=(Hunt(world_size=1, look="diagnosis"),),
+            cases=(Hunt(world_size=1, diagnosis=True),),
+            alone=True,
             praise="gradients are looked at in the first step; a bug of a later one shows in the weights",
         ),
         "steps": Level(
@@ -81,16 +82,16 @@ _FIRST_STEP = hunt(
         "calls": Level(
             points=1,
             cases=(
-                Hunt(world_size=2, rows=(8, 4, 8), accumulation=3, look="calls"),
-                Hunt(world_size=3, rows=(9, 9), accumulation=3, model="deep", look="calls"),
+                Hunt(world_size=2, rows=(8, 4, 8), accumulation=3, look=True),
+                Hunt(world_size=3, rows=(9, 9), accumulation=3, model="deep", look=True),
             ),
             praise="and each step averages once",
         ),
         "edges": Level(
             points=1,
             cases=(
-                Hunt(world_size=3, rows=(8, 4, 7), accumulation=3, ragged=True, look="calls"),
-                Hunt(world_size=2, rows=(6, 2, 6), accumulation=1, model="frozen", look="calls"),
+                Hunt(world_size=3, rows=(8, 4, 7), accumulation=3, ragged=True, look=True),
+                Hunt(world_size=2, rows=(6, 2, 6), accumulation=1, model="frozen", look=True),
                 Hunt(world_size=1, rows=(5, 2), accumulation=3),
             ),
             praise="right if the ranks have different numbers of micro-batches, and without accumulation",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,15 +13,14 @@ from torch import nn
 
 from course_lib import comm
 from course_lib.checks.kit import models
-from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.forwards import forwards_of
 from course_lib.checks.kit.gradients import agree, gradients_on
+from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
 from course_lib.checks.kit.models import Kind
-from course_lib.checks.kit.probe import ProbeExercise, Slips
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import Report, Scene, number_or_type, together
-from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.spec import FP64, Level
 from course_lib.checks.kit.step import Words, causes_of_averages, possible, wrong_values
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Ledger
@@ -31,9 +31,6 @@ from course_lib.training import step as steps
 from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.trainer import Trainer, share
 
-Look = Literal["diagnosis", "values", "calls"]
-_RATE = 0.1
-_FP64 = 8
 _CAUSES = causes_of_averages(lambda case: case.accumulation)
 _WORDS = Words(too_much="each rank computes its own share, in its micro-batches")
 
@@ -47,23 +44,16 @@ class Hunt:
     ragged: bool = False
     accumulation: int = 1
     model: Kind = "gelu"
-    look: Look = "values"
+    diagnosis: bool = False
+    look: bool = False  # at the calls
 
     def __str__(self) -> str:
-        if self.look == "diagnosis":
+        if self.diagnosis:
             return "diagnosis"
         parts = [plural(self.world_size, "rank"), models.WORDS[self.model]]
         parts += [f"batches of {', '.join(map(str, self.rows))} rows"] + ["some without a target"] * self.ragged
         parts += [f"{self.accumulation} micro-batches"] * (self.accumulation > 1)
         return ", ".join(parts)
-
-
-class Given(NamedTuple):
-    """The case, the seed of the model (rank r's is r more), and the whole batches."""
-
-    case: Hunt
-    seed: int
-    batches: list[Batch]
 
 
 class Trained(NamedTuple):
@@ -73,32 +63,29 @@ class Trained(NamedTuple):
     steps: list[Report]
 
 
-def _draw(case: Hunt, seed: int) -> Given:
-    """The same batches on all ranks."""
-    generator = torch.Generator().manual_seed(seed * 1009 + sum(case.rows) + case.world_size)
-    batches = []
+def _batches(case: Hunt, generator: torch.Generator) -> list[Batch]:
+    found = []
     for rows in case.rows:
-        inputs = torch.randn(rows, models.IN, generator=generator, dtype=torch.float64)
-        targets = torch.randint(models.OUT, (rows,), generator=generator)
+        inputs, targets = models.rows_of(rows, generator)
         if case.ragged:
             targets[torch.randperm(rows - 1, generator=generator)[: rows // 2]] = IGNORED
-        batches.append((inputs, targets))
-    return Given(case, 1 + 10 * seed, batches)
+        found.append((inputs, targets))
+    return found
 
 
 def _attempt(answer: Callable[..., Any], given: Given) -> Trained:
     """Runs on a rank: `answer` is the class of a trainer."""
     case, rank = given.case, dist.get_rank()
     model = models.build(case.model, given.seed + rank, torch.float64)
-    trainer = answer(model, TrainConfig(learning_rate=_RATE, accumulation=case.accumulation))
-    if case.look == "diagnosis":
+    trainer = answer(model, TrainConfig(learning_rate=RATE, accumulation=case.accumulation))
+    if case.diagnosis:
         return Trained(trainer.diagnosis(), [])
     module, found = getattr(trainer.model, "module", trainer.model), []
     for batch in given.batches:
         ledger.clear()
         with forwards_of(module) as forwards:
             loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
-        long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > _FP64]
+        long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > FP64]
         more = {"calls": len({event.call for event in long})}
         found.append(Report(gradients_on(rank, module), loss, False, False, forwards, more))
         trainer.update()
@@ -120,39 +107,18 @@ def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
     )
 
 
-def hunt(
-    *, key: str, title: str, answer: Diagnosis, levels: dict[str, Level], hints: tuple[str, ...], slips: Slips
-) -> ProbeExercise:
-    """An exercise in which a trainer is mended."""
-
-    def verdict(case: Hunt, given: Given, reports: tuple[Trained, ...], book: Ledger) -> str | None:
-        if case.look == "diagnosis":
-            reason = answer.why_wrong(reports[0].diagnosis)
-        else:
-            reason = _first_wrong(case, given, reports, levels) or _wrong_calls(case, reports[0].steps)
-        return f"{case}: {reason}" if reason else None
-
-    return ProbeExercise(
-        key=key,
-        title=title,
-        inputs=_draw,
-        probe=_attempt,
-        verdict=verdict,
-        warm_up=import_optimizers,
-        levels=levels,
-        hints=hints,
-        slips=slips,
-        left=_left,
-    )
+def _wrong(given: Given, reports: Sequence[Trained], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+    return _first_wrong(given, reports, levels) or _wrong_calls(given.case, reports[0].steps)
 
 
-def _first_wrong(case: Hunt, given: Given, reports: Sequence[Trained], levels: dict[str, Level]) -> str | None:
+def _first_wrong(given: Given, reports: Sequence[Trained], levels: Mapping[str, Level]) -> str | None:
+    case: Hunt = given.case
     causes, model = possible(_CAUSES, case, levels), models.build(case.model, given.seed, torch.float64)
     for number, batch in enumerate(given.batches):
         mine = [report.steps[number] for report in reports]
         if reason := wrong_values(_scene(case, model, batch), mine, causes, _WORDS):
             return f"step {number + 1}: {reason}"
-        steps.sgd_update(model, _RATE)
+        steps.sgd_update(model, RATE)
     return None
 
 
@@ -180,7 +146,7 @@ class MeanOfMeans(Trainer):
 
 def _left(case: Hunt, given: Given, trial: Trial) -> Any:
     """The gradients of the first step, if they are wrong."""
-    if case.look == "diagnosis":
+    if case.diagnosis:
         return None
     got = together([report.steps[0] for report in trial.reports])
     model = models.build(case.model, given.seed, torch.float64)
@@ -189,9 +155,12 @@ def _left(case: Hunt, given: Given, trial: Trial) -> Any:
 
 def _wrong_calls(case: Hunt, mine: Sequence[Report]) -> str | None:
     lengths = [p.numel() for p in models.trained(models.build(case.model, 0)).values()]
-    target = len(fill_buckets(lengths[::-1], itemsize=_FP64))
+    target = len(fill_buckets(lengths[::-1], itemsize=FP64))
     for number, report in enumerate(mine, start=1):
-        if case.look == "calls" and (got := report.more["calls"]) > target:
+        if case.look and (got := report.more["calls"]) > target:
             text = f"values right, but {got} all-reduces of gradients in step {number}, target {target}"
             return f"{text}: only the last micro-batch's backward may average"
     return None
+
+
+hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, wrong=_wrong, warm_up=import_optimizers, left=_left)

@@ -18,8 +18,8 @@ from course_lib.checks.kit import models
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
-from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import FP32, Words, causes_of_averages, step_exercise
+from course_lib.checks.kit.spec import FP32, Level
+from course_lib.checks.kit.step import Words, causes_of_averages, step_exercise
 from course_lib.comm import clock, ledger
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import first_start_s, last_end_s, payloads

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.spec import FP32
 from course_lib.config import load_model
 from course_lib.costs.comm.ddp import fill_buckets
 from course_lib.costs.model.parameters import model_parameters
@@ -17,7 +18,6 @@ from course_lib.units import MiB
 LLAMA = load_model("llama3_1_8b")
 H, KV, FFN, V = LLAMA.hidden_size, LLAMA.kv_size, LLAMA.ffn_size, LLAMA.vocab_size
 _LAYER = (H, H * H, KV * H, KV * H, H * H, H, FFN * H, FFN * H, FFN * H)  # norm, q k v o, norm, gate up down
-FP32 = 4
 BUCKET = 25 * MiB
 
 

@@ -17,8 +17,8 @@ from course_lib import comm
 from course_lib.checks.kit import models
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Scene
-from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, FP32, Words, step_exercise
+from course_lib.checks.kit.spec import FP32, Level
+from course_lib.checks.kit.step import ALL_ZEROS, Words, step_exercise
 from course_lib.parallel.stages import cut
 
 

@@ -16,8 +16,8 @@ from course_lib import comm
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.scene import Report, Scene
-from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import ALL_ZEROS, FP32, Words, step_exercise
+from course_lib.checks.kit.spec import FP32, Level
+from course_lib.checks.kit.step import ALL_ZEROS, Words, step_exercise
 from course_lib.comm.ledger import Ledger
 from course_lib.config import ModelConfig
 from course_lib.costs.comm.pipeline import pipeline_step

@@ -6,11 +6,11 @@ import random
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.spec import BF16, FP32
 from course_lib.config import load_model
 from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.costs.model.parameters import model_parameters
 
-BF16, FP32 = 2, 4
 V = 2  # stages on each rank when they are interleaved
 
 

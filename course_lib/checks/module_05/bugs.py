@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_05.hunts import Hunt, hunt
+from course_lib.checks.module_05.hunts import Hunt, hunt, step_by_step
 
 _ONE_BEHIND_THE_OTHER = hunt(
     key="05.9",
@@ -16,9 +16,11 @@ _ONE_BEHIND_THE_OTHER = hunt(
         name="the number of times on 4 ranks",
         way_out="subtract one device's output from the suspect's, and compare every row with the biases",
     ),
-    causes=(
-        (lambda case: 1 / case.world_size, "divided by the number of ranks, in forward or as an average?"),
-        (lambda case: case.world_size, "does it count once from every rank, before a sum or in a second one?"),
+    wrong=step_by_step(
+        (
+            (lambda case: 1 / case.world_size, "divided by the number of ranks, in forward or as an average?"),
+            (lambda case: case.world_size, "does it count once from every rank, before a sum or in a second one?"),
+        )
     ),
     levels={
         "diagnosis": Level(
@@ -69,9 +71,12 @@ _LEFT_IN_PARTS = hunt(
         name="the number of parameters",
         way_out="compare the gradients of both trainers by name, and count those that differ",
     ),
-    causes=(
-        (lambda case: 1 / case.world_size, "an average, where the ranks' terms add up"),
-        (lambda case: case.world_size, "is it added up twice?"),
+    wrong=step_by_step(
+        (
+            (lambda case: 1 / case.world_size, "an average, where the ranks' terms add up"),
+            (lambda case: case.world_size, "is it added up twice?"),
+        ),
+        own_sums=True,
     ),
     levels={
         "diagnosis": Level(
@@ -112,5 +117,4 @@ _LEFT_IN_PARTS = hunt(
         "One all-reduce for all: torch.cat puts the flattened gradients into one vector, and split with a list of "
         "their numel() takes the sum apart again.",
     ),
-    own_sums=True,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
@@ -12,9 +13,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks.kit.diagnosis import Diagnosis
+from course_lib.checks.kit import models
+from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise
 from course_lib.checks.kit.mended import Step, first_wrong, step_beside
-from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
@@ -28,7 +29,6 @@ from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 
 Kind = Literal["normed", "zero biases", "llama", "one kv head"]
-_RATE = 0.1
 _OF_THE_LOSS = 3  # all-reduces of a step: a maximum, a sum of powers, the target's logit
 _WORDS: Mapping[Kind, str] = {
     "normed": "a norm and the 6-4-2 MLP",
@@ -75,14 +75,6 @@ class Hunt:
         return f"{plural(self.world_size, 'rank')}, {_WORDS[self.model]}, {tokens}"
 
 
-class Given(NamedTuple):
-    """The case, the seed of the model and the batches."""
-
-    case: Hunt
-    seed: int
-    batches: list[Batch]
-
-
 class Report(NamedTuple):
     """One rank: the diagnosis, or its steps, and whether the course's trainer added up what lies on several ranks."""
 
@@ -91,39 +83,17 @@ class Report(NamedTuple):
     course_sums: bool
 
 
-def hunt(
-    *,
-    key: str,
-    title: str,
-    answer: Diagnosis,
-    causes: Sequence[Cause],
-    levels: Mapping[str, Level],
-    hints: tuple[str, ...],
-    own_sums: bool = False,
-) -> ProbeExercise:
-    """An exercise in which a trainer is mended; with `own_sums` the learner adds up what lies on several ranks."""
+def step_by_step(causes: Sequence[Cause], *, own_sums: bool = False) -> Wrong:
+    """Judges a trainer beside one device; with `own_sums` the learner adds up what lies on several ranks."""
 
-    def verdict(case: Hunt, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
-        if case.diagnosis:
-            reason = answer.why_wrong(reports[0].diagnosis)
-        else:
-            reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
-            if own_sums and not reason and any(report.course_sums for report in reports):
-                reason = _COURSE_SUMS
-            if case.look and not reason:
-                reason = _too_many_sums(case, book)
-        return f"{case}: {reason}" if reason else None
+    def wrong(given: Given, reports: Sequence[Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+        case = given.case
+        reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
+        if own_sums and not reason and any(report.course_sums for report in reports):
+            reason = _COURSE_SUMS
+        return reason or (_too_many_sums(case, book) if case.look else None)
 
-    return ProbeExercise(
-        key=key,
-        title=title,
-        inputs=_draw,
-        probe=_attempt,
-        verdict=verdict,
-        warm_up=_warm_up,
-        levels=levels,
-        hints=hints,
-    )
+    return wrong
 
 
 def _too_many_sums(case: Hunt, book: Ledger) -> str | None:
@@ -147,18 +117,12 @@ def _is_text(model: Kind) -> bool:
     return model in ("llama", "one kv head")
 
 
-def _draw(case: Hunt, seed: int) -> Given:
-    """The same batches on all ranks."""
-    source = torch.Generator().manual_seed(seed * 1009 + case.rows * 10 + case.world_size)
-    batches = []
-    for _ in range(case.steps):
-        if _is_text(case.model):
-            tokens = torch.randint(_LLAMA.vocab_size, (case.rows, case.sequence + 1), generator=source)
-            batches.append((tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
-        else:
-            inputs = torch.randn(case.rows, 6, generator=source, dtype=torch.float64)
-            batches.append((inputs, torch.randint(2, (case.rows,), generator=source)))
-    return Given(case, 1 + 10 * seed, batches)
+def _batches(case: Hunt, source: torch.Generator) -> list[Batch]:
+    if not _is_text(case.model):
+        return [models.rows_of(case.rows, source) for _ in range(case.steps)]
+    shape = case.steps, case.rows, case.sequence + 1
+    tokens = torch.randint(_LLAMA.vocab_size, shape, generator=source)
+    return [(each[:, :-1].contiguous(), each[:, 1:].contiguous()) for each in tokens]
 
 
 def _build(case: Hunt, seed: int) -> nn.Module:
@@ -177,10 +141,13 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank: `answer` is the class of a trainer; beside it one device trains on the same batches."""
     case = given.case
     with in_dtype(torch.float64):
-        model, config = _build(case, given.seed), TrainConfig(learning_rate=_RATE)
+        model, config = _build(case, given.seed), TrainConfig(learning_rate=RATE)
         alone, trainer = Trainer(copy.deepcopy(model), config), answer(model, config)
         if case.diagnosis:
             return Report(trainer.diagnosis(), [], course_sums=False)
         with patch.object(trainer.local, "partial_sums", wraps=trainer.local.partial_sums) as sums:
             found = [step_beside(trainer, alone, batch, of_inputs=not _is_text(case.model)) for batch in given.batches]
     return Report(None, found, sums.called)
+
+
+hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, warm_up=_warm_up)

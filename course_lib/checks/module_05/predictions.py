@@ -8,10 +8,10 @@ from math import prod
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.spec import BF16, FP32
 from course_lib.config import ModelConfig, load_model
 from course_lib.costs.comm.tensor import SequenceParallel, TensorRow, rows_traffic, tensor_rows
 
-BF16, FP32 = 2, 4
 MLP = (6, 4, 2)
 
 # 05.1 ---------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from course_lib import comm
-from course_lib.checks.kit.parts import Advice, Asked, Parts, cut, generator, parts_exercise
+from course_lib.checks.kit.parts import Advice, Asked, Parts, cut, generator, own_part, parts_exercise
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
 from course_lib.checks.module_05.linear import AVERAGE
@@ -99,7 +99,7 @@ def _by_all_reduce(case: Spread, calls: Counter[str]) -> str:
 
 
 def _own_rows(whole: Tensor, x: Tensor, length: int) -> Tensor:
-    return whole.tensor_split(dist.get_world_size())[dist.get_rank()]
+    return own_part(whole)
 
 
 def _without_x(x: Tensor, *others: Any, straight: bool = True) -> tuple[Tensor, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import Cause
-from course_lib.checks.module_06.hunts import Hunt, hunt
+from course_lib.checks.kit.step import OF_SECOND_DIVISION, Cause
+from course_lib.checks.module_06.hunts import Hunt, hunt, step_by_step
 
 
 def _sharing(case: Hunt) -> int:
@@ -31,7 +31,7 @@ _CAUSES: tuple[Cause, ...] = (
     (_sharing, lambda case: f"not divided by the number of {_who(case)}?"),
     (lambda case: 1 / _copies(case), "divided twice by the number of copies of a row?"),
     (_copies, "not divided by the number of copies of a row?"),
-    (lambda case: 1 / case.world_size, "divided by the number of ranks twice?"),
+    OF_SECOND_DIVISION,
     (lambda case: case.world_size, "a sum over all ranks, where their average is asked for"),
 )
 
@@ -44,7 +44,7 @@ _HYBRID = hunt(
         name="the ratio on 4 ranks, 2 of which share a row",
         way_out="the error says how many times one device's gradient it is",
     ),
-    causes=_CAUSES,
+    wrong=step_by_step(_CAUSES),
     levels={
         "diagnosis": Level(
             points=1,
@@ -89,11 +89,10 @@ _STALE = hunt(
         name="the number of updates that the last layer's weights miss in the third step",
         way_out="print what the last layer computes with in each step, or count its all-gathers",
     ),
-    causes=(
-        (lambda case: case.world_size, "that is the sum over the ranks"),
-        (lambda case: 1 / case.world_size, "divided by the number of ranks twice?"),
+    wrong=step_by_step(
+        causes=((lambda case: case.world_size, "that is the sum over the ranks"), OF_SECOND_DIVISION),
+        gathers=lambda units: 2 * units - 1,
     ),
-    gathers=lambda units: 2 * units - 1,
     levels={
         "diagnosis": Level(
             points=1,

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from course_lib import comm
 from course_lib.checks.kit.meter import Meter
-from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, cut, generator, parts_exercise
+from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, cut, generator, own_part, parts_exercise
 from course_lib.checks.kit.said import plural
-from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import Cause
+from course_lib.checks.kit.spec import FP64, Level
+from course_lib.checks.kit.step import OF_SECOND_DIVISION, OF_SUM
 from course_lib.comm import ledger
 
 NAMES = ("the output", "x's gradient", "the piece's gradient")
-_FP64 = 8
 _Way = Callable[[Tensor], Tensor]
 
 
@@ -105,16 +104,12 @@ class _Transposed(_Gathered):
     transposed = True
 
 
-def _own_piece(row: Tensor) -> Tensor:
-    return row.tensor_split(dist.get_world_size())[dist.get_rank()]
-
-
 def _with(average: _Way) -> type[_Gathered]:
     return type("_Averaging", (_Gathered,), {"average": staticmethod(average)})
 
 
 def _kept_whole(case: Linear, reports: Sequence[Report]) -> str | None:
-    whole = _FP64 * case.ins * case.outs
+    whole = FP64 * case.ins * case.outs
     if not case.memory or (kept := max(report.notes["kept"] for report in reports)) < whole:
         return None
     found = f"right values, but {kept} bytes more than x, the piece and the output live on from forward to backward"
@@ -127,8 +122,6 @@ def _traffic(case: Linear, calls: Counter[str]) -> str:
     return "one gather in forward, one in backward, and one reduce-scatter of the weight's gradient"
 
 
-_SUM: Cause = (lambda case: case.world_size, "a sum over the ranks, where their average is asked for")
-_TWICE: Cause = (lambda case: 1 / case.world_size, "divided by the number of ranks twice?")
 _OWN_ROWS = "x's gradient belongs to this rank's rows alone, so no other rank adds to it"
 
 _ONLY_WHILE = parts_exercise(
@@ -141,7 +134,7 @@ _ONLY_WHILE = parts_exercise(
         Asked("reduce_scatter", case.ins * case.outs),
     ],
     slips={
-        "the piece's gradient comes from this rank's own rows: nothing was averaged over the ranks": _with(_own_piece),
+        "the piece's gradient comes from this rank's own rows: nothing was averaged over the ranks": _with(own_part),
         "the piece was cut from the transposed gradient, x.T @ gradient. The weight is (out, in), and so is its "
         "gradient: gradient.T @ x": _Transposed,
         "rank r has the average of the piece of rank r + 1": _with(
@@ -153,7 +146,7 @@ _ONLY_WHILE = parts_exercise(
     advice=Advice(
         causes={
             NAMES[1]: ((lambda case: 1 / case.world_size, _OWN_ROWS), (lambda case: case.world_size, _OWN_ROWS)),
-            NAMES[2]: (_SUM, _TWICE),
+            NAMES[2]: (OF_SUM, OF_SECOND_DIVISION),
         },
         traffic=_traffic,
         noted=_kept_whole,

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from course_lib import comm
-from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, generator, parts_exercise
+from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, generator, own_part, parts_exercise
 from course_lib.checks.kit.said import plural
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import Cause
+from course_lib.checks.kit.step import OF_SECOND_DIVISION, OF_SUM, Cause
 from course_lib.models.mlp import MLP
 
 PARAMETERS = ("layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias")
@@ -120,10 +120,6 @@ def _hooks(
         p.register_post_accumulate_grad_hook(partial(came, piece))
 
 
-def _own_piece(row: Tensor) -> Tensor:
-    return row.tensor_split(dist.get_world_size())[dist.get_rank()].clone()
-
-
 def _left_whole(case: Backward, reports: Sequence[Report]) -> str | None:
     if not case.memory or (most := max(report.notes["whole"] for report in reports)) == 1:
         return None
@@ -137,8 +133,6 @@ def _traffic(case: Backward, calls: Counter[str]) -> str:
     return "each gradient is reduced once in each backward"
 
 
-_SUM: Cause = (lambda case: case.world_size, "a sum over the ranks, where their average is asked for")
-_TWICE: Cause = (lambda case: 1 / case.world_size, "divided by the number of ranks twice?")
 _MICRO: Cause = (
     lambda case: 1 / case.micro_batches,
     "divided by the number of micro-batches? Each loss is divided by it already",
@@ -152,7 +146,7 @@ _WHEN_IT_COMES = parts_exercise(
     asked=lambda case: [Asked("reduce_scatter", n) for n in (24, 4, 8, 2) for _ in range(case.micro_batches)],
     slips={
         "every rank has its piece of its own gradient: nothing was averaged over the ranks": (
-            partial(_hooks, average=_own_piece)
+            partial(_hooks, average=lambda row: own_part(row).clone())
         ),
         "only the last micro-batch counts: a piece's gradient is set, where it should be added to": (
             partial(_hooks, adds=False)
@@ -160,7 +154,9 @@ _WHEN_IT_COMES = parts_exercise(
         "an earlier micro-batch counts once more in each later one: backward adds to .grad, so what has been reduced "
         "must be dropped": partial(_hooks, drops=False),
     },
-    advice=Advice(causes=dict.fromkeys(NAMES, (_SUM, _TWICE, _MICRO)), traffic=_traffic, noted=_left_whole),
+    advice=Advice(
+        causes=dict.fromkeys(NAMES, (OF_SUM, OF_SECOND_DIVISION, _MICRO)), traffic=_traffic, noted=_left_whole
+    ),
     levels={
         "values": Level(
             points=2,

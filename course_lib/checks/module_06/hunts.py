@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.kit import models
-from course_lib.checks.kit.diagnosis import Diagnosis
+from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise
 from course_lib.checks.kit.mended import Step, first_wrong, step_beside
 from course_lib.checks.kit.models import Kind
-from course_lib.checks.kit.probe import ProbeExercise
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
 from course_lib.checks.kit.spec import Level
@@ -27,7 +26,6 @@ from course_lib.config import TrainConfig
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 
-_RATE = 0.1
 _OF_THE_TRAINER = 2  # all-gathers of a step: rows and targets, then losses
 _BEFORE = "every step before is right: does each layer compute with the weights of this step?"
 _EVALUATIONS = {"first": "after an evaluation", "before updates": "an evaluation between each backward and its update"}
@@ -58,14 +56,6 @@ class Hunt:
         return ", ".join(parts)
 
 
-class Given(NamedTuple):
-    """The case, the seed of the model and the batches."""
-
-    case: Hunt
-    seed: int
-    batches: list[Batch]
-
-
 class Report(NamedTuple):
     """One rank: the diagnosis, or its steps, and which layers were whole after one of them."""
 
@@ -74,43 +64,22 @@ class Report(NamedTuple):
     whole: list[str]
 
 
-def hunt(
-    *,
-    key: str,
-    title: str,
-    answer: Diagnosis,
-    causes: Sequence[Cause],
-    levels: Mapping[str, Level],
-    hints: tuple[str, ...],
-    gathers: Callable[[int], int] = lambda units: 2 * units,
-) -> ProbeExercise:
-    """An exercise in which a class of units is mended; `gathers` of the number of units are enough for a step."""
+def step_by_step(causes: Sequence[Cause], gathers: Callable[[int], int] = lambda units: 2 * units) -> Wrong:
+    """Judges units beside one device; `gathers` of the number of units are enough for a step."""
 
-    def verdict(case: Hunt, given: Given, reports: tuple[Report, ...], book: Ledger) -> str | None:
-        if case.diagnosis:
-            reason = answer.why_wrong(reports[0].diagnosis)
-        else:
-            reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
-            if reason and not reason.startswith("step 1:"):
-                reason += f", and {_BEFORE}"
-            if reason and case.shards not in (0, case.world_size) and not book.of("all_reduce").events:
-                reason += "; between the copies of a row nothing was all-reduced"
-            if case.look and not reason:
-                reason = _left_whole(reports) or _wrong_calls(
-                    case, book, case.micro_batches * gathers(_UNITS[case.model])
-                )
-        return f"{case}: {reason}" if reason else None
+    def wrong(given: Given, reports: Sequence[Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+        case = given.case
+        reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
+        if reason and not reason.startswith("step 1:"):
+            reason += f", and {_BEFORE}"
+        if reason and case.shards not in (0, case.world_size) and not book.of("all_reduce").events:
+            reason += "; between the copies of a row nothing was all-reduced"
+        if case.look and not reason:
+            target = case.micro_batches * gathers(_UNITS[case.model])
+            reason = _left_whole(reports) or _wrong_calls(case, book, target)
+        return reason
 
-    return ProbeExercise(
-        key=key,
-        title=title,
-        inputs=_draw,
-        probe=_attempt,
-        verdict=verdict,
-        warm_up=_warm_up,
-        levels=levels,
-        hints=hints,
-    )
+    return wrong
 
 
 def _left_whole(reports: Sequence[Report]) -> str | None:
@@ -136,23 +105,13 @@ def _warm_up() -> None:
     import_optimizers()
 
 
-def _draw(case: Hunt, seed: int) -> Given:
-    """The same batches on all ranks."""
-    source = torch.Generator().manual_seed(seed * 1009 + case.rows * 10 + case.world_size)
-    batches: list[Batch] = []
-    for _ in range(case.steps):
-        inputs = torch.randn(case.rows, models.IN, generator=source, dtype=torch.float64)
-        batches.append((inputs, torch.randint(models.OUT, (case.rows,), generator=source)))
-    return Given(case, 1 + 10 * seed, batches)
-
-
 def _attempt(answer: Callable[..., Any], given: Given) -> Report:
     """Runs on a rank: `answer` is the class of units; beside it one device trains on the same batches."""
     case = given.case
     with in_dtype(torch.float64):
         model = models.build(case.model, given.seed, torch.float64)
-        config = TrainConfig(learning_rate=_RATE, accumulation=case.micro_batches)
-        alone = Trainer(copy.deepcopy(model), TrainConfig(learning_rate=_RATE))
+        config = TrainConfig(learning_rate=RATE, accumulation=case.micro_batches)
+        alone = Trainer(copy.deepcopy(model), TrainConfig(learning_rate=RATE))
         trainer = InUnits(answer, model, config, case.shards or None)
         if case.diagnosis:
             return Report(next(iter(trainer.units.values())).diagnosis(), [], [])  # type: ignore[attr-defined]
@@ -173,3 +132,10 @@ def _evaluate(case: Hunt, when: str, trainer: Trainer, batch: Batch) -> None:
 def _is_whole(unit: Any) -> bool:
     row = getattr(unit, "row", None)
     return isinstance(row, Tensor) and row.untyped_storage().size() > 0
+
+
+def _batches(case: Hunt, source: torch.Generator) -> list[Batch]:
+    return [models.rows_of(case.rows, source) for _ in range(case.steps)]
+
+
+hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, warm_up=_warm_up)

@@ -6,7 +6,7 @@ import random
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
-from course_lib.config import load_model
+from course_lib.checks.module_06.llama import LLAMA
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.states import state_bytes
@@ -41,7 +41,7 @@ def memory(seed: int) -> Memory:
     """The paper's 7.5 billion on 64, and the 8B on 8; other sizes for another seed."""
     draw = random.Random(seed)
     P, N = (7_500_000_000, 64) if seed == 0 else (draw.choice((4, 10, 15)) * 10**9, draw.choice((32, 128)))
-    return Memory(P, N, model_parameters(load_model("llama3_1_8b")), 8, 40)
+    return Memory(P, N, model_parameters(LLAMA), 8, 40)
 
 
 _IN_BYTES = "in bytes? Here GB are asked, of 10^9 bytes"

@@ -7,11 +7,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
-from course_lib.config import load_model
-from course_lib.costs.model.parameters import layer_weights, outer_weights
+from course_lib.checks.kit.spec import BF16
+from course_lib.checks.module_06.llama import BLOCK, LLAMA, ROOT
 from course_lib.units import GB
-
-BF16 = 2
 
 
 class _Wholes(NamedTuple):
@@ -44,15 +42,13 @@ class _Wholes(NamedTuple):
 def _wholes(seed: int) -> _Wholes:
     """Other sizes for another seed; the largest block never stands beside the second largest."""
     draw = random.Random(seed)
-    block, outer = (sum(w.parameters for w in found(_LLAMA)) for found in (layer_weights, outer_weights))
     unit = 1 if seed == 0 else draw.choice((3, 7, 10))
     sizes = tuple(unit * n for n in (40, 50, 20, 90, 10, 60, 80))
     budget = 6.0 if seed == 0 else draw.choice((5.8, 10.0, 10.5))
-    return _Wholes(sizes, 35 * unit, _LLAMA.n_layers, block, outer, budget)
+    return _Wholes(sizes, 35 * unit, LLAMA.n_layers, BLOCK, ROOT, budget)
 
 
-_LLAMA = load_model("llama3_1_8b")
-_NO_DIVISORS = tuple(float(n) for n in range(1, _LLAMA.n_layers) if _LLAMA.n_layers % n)
+_NO_DIVISORS = tuple(float(n) for n in range(1, LLAMA.n_layers) if LLAMA.n_layers % n)
 _UNEQUAL = "all units have equally many blocks, and this number does not divide that of all blocks"
 _WITHOUT_ROOT = "the root is whole too, from the beginning of forward to the end of backward"
 

@@ -17,12 +17,11 @@ from course_lib import comm
 from course_lib.checks.kit.meter import Meter
 from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, generator, parts_exercise
 from course_lib.checks.kit.said import plural
-from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.spec import FP64, Level
 
 MLP = ((4, 6), (4,), (2, 4), (2,))
 ODD: tuple[tuple[int, ...], ...] = ((3, 2), (1,), (5, 1, 1), (4,))
 _TINY: tuple[tuple[int, ...], ...] = ((), (3,), (1, 1), (2,))
-_FP64 = 8
 Cut = Callable[[Tensor, int], Sequence[Tensor]]
 
 
@@ -214,7 +213,7 @@ def kept_whole(case: Tensors, reports: Sequence[Report]) -> str | None:
     if not case.memory:
         return None
     kept, later = (reports[0].notes[when] for when in ("kept", "later"))
-    whole, mine = _FP64 * sum(case.sizes), _FP64 * sum(x.numel() for x in _pieces_of(reports[0], case))
+    whole, mine = FP64 * sum(case.sizes), FP64 * sum(x.numel() for x in _pieces_of(reports[0], case))
     if kept >= whole + mine:
         return (
             f"right values, but rank 0 keeps {kept} bytes from here to the first gather, target {mine}: the whole "

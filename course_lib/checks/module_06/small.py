@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import accumulate
-from math import prod
+from collections.abc import Iterable, Mapping
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import torch.distributed as dist
@@ -12,14 +11,17 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib.config import TrainConfig
+from course_lib.parallel.local import Local
 from course_lib.parallel.mesh import groups_within, make_mesh
-from course_lib.parallel.placement import Flat
 from course_lib.parallel.replicate import broadcast_state
+from course_lib.parallel.units import weights_of_units
+from course_lib.parallel.wrapping import size_based
 from course_lib.training.batches import Batch
 from course_lib.training.setup import Setup
+from course_lib.training.sharding import AXIS, write_rows
 from course_lib.training.trainer import Trainer
 
-_AXIS = "dp"
+_EACH_LAYER = size_based(1)  # that has weights
 
 
 class Unit(Protocol):
@@ -48,43 +50,28 @@ class InUnits(Trainer):
         super().__init__(model, config, mesh=make_mesh(dp=dist.get_world_size()), apply=(self._cut,))
 
     def _cut(self, setup: Setup) -> None:
-        """The technique: units, the table of where everything lies, and pieces for the optimizer."""
-        setup.begin("fully_shard", _AXIS)
+        """The technique: the table of where everything lies, units, and pieces for the optimizer."""
+        setup.begin("fully_shard", AXIS)
         broadcast_state(setup.model)
         local, pieces = setup.local, dict[str, nn.Parameter]()
         assert local.mesh is not None
-        inside, across = groups_within(local.mesh, _AXIS, self.shards)
-        for name, layer in setup.model.named_modules():
-            named = {f"{name}.{own}": p for own, p in layer.named_parameters(recurse=False)}
-            if named:
-                shapes, flats = {own: p.shape for own, p in named.items()}, self._flats(name, named)
-                self.units[name] = unit = self.make_unit(layer, inside, across)
-                self.slices[name] = parts = self._parts(flats, shapes)
+        inside, across = groups_within(local.mesh, AXIS, self.shards)
+        write_rows(local.layout, setup.model, _EACH_LAYER, parts=self.shards)
+        for group, named in weights_of_units(setup.model, _EACH_LAYER).items():
+            for name in group:
+                self.units[name] = unit = self.make_unit(setup.model.get_submodule(name), inside, across)
+                self.slices[name] = parts = self._parts(local, named)
                 for own, part in parts.items():
-                    pieces[own] = nn.Parameter(self._shaped(unit.piece.detach()[part], shapes[own]))
-                    if self.shards > 1:
-                        local.layout.write(own, flat=flats[own])
+                    pieces[own] = nn.Parameter(self._shaped(unit.piece.detach()[part], named[own].shape))
         for name, unit in self.units.items():
             unit.is_last = name == list(self.units)[-1]
-        local.layout.averaged.add(_AXIS)
+        local.layout.averaged.add(AXIS)
         local.parameters = {name: pieces[name] for name in local.parameters}
 
-    def _flats(self, unit: str, named: Mapping[str, nn.Parameter]) -> dict[str, Flat]:
-        starts = [0, *accumulate(p.numel() for p in named.values())]
-        parts = self.shards if self.shards < dist.get_world_size() else None
-        return {
-            name: Flat(axis=_AXIS, row=unit, start=start, total=starts[-1], parts=parts)
-            for name, start in zip(named, starts, strict=False)
-        }
-
-    def _parts(self, flats: Mapping[str, Flat], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
+    def _parts(self, local: Local, names: Iterable[str]) -> dict[str, slice]:
         """What of this rank's piece belongs to each parameter."""
-        rank, size, end = dist.get_rank(), dist.get_world_size(), 0
-        parts = {}
-        for name, flat in flats.items():
-            mine = flat.piece(prod(shapes[name]), rank, size)
-            parts[name] = slice(end, end := end + mine.stop - mine.start)
-        return parts
+        ends = accumulate((local.layout.size_at(name, local.at) for name in names), initial=0)
+        return {name: slice(*each) for name, each in zip(names, pairwise(ends), strict=True)}
 
     def _shaped(self, piece: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Of the parameter's shape where one rank has the whole row."""

@@ -6,10 +6,10 @@ import random
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
-from course_lib.config import load_model
-from course_lib.costs.model.parameters import layer_weights, outer_weights
-
-BF16 = 2
+from course_lib.checks.kit.spec import BF16
+from course_lib.checks.module_06.llama import BLOCK, LLAMA, ROOT
+from course_lib.costs.comm.sharding import SentNumbers, sent_numbers
+from course_lib.costs.model.strategies import DataParallel
 
 
 class Units(NamedTuple):
@@ -36,30 +36,30 @@ class Units(NamedTuple):
         """What a ring over so many ranks sends of each byte in one phase."""
         return (ranks - 1) / ranks
 
+    def sends(self, strategy: DataParallel, m: int = 1) -> SentNumbers:
+        """Bytes that a rank sends in a step: inside the run of ranks that share a row, and across the runs."""
+        found = sent_numbers(
+            strategy,
+            self.L * self.block + self.root,
+            world_size=self.p,
+            shards=self.s if strategy == "HYBRID_SHARD" else None,
+            root=self.root,
+            microbatches=m,
+        )
+        return SentNumbers(*(BF16 * one for one in found))
+
     @property
     def full(self) -> float:
-        """FULL_SHARD: gathers, and a reduce-scatter."""
-        return self.part(self.p) * (self.twice + self.whole)
-
-    @property
-    def inside(self) -> float:
-        """HYBRID_SHARD in the node."""
-        return self.part(self.s) * (self.twice + self.whole)
-
-    @property
-    def across(self) -> float:
-        """HYBRID_SHARD between the nodes: an all-reduce of the pieces."""
-        copies = self.p // self.s
-        return 2 * self.part(copies) * self.whole / self.s
+        """FULL_SHARD's, in one micro-batch."""
+        return self.sends("FULL_SHARD").inside
 
 
 def units(seed: int) -> Units:
     """The 8B on four nodes of 8, unless an instructor asks for other numbers."""
-    draw, one = random.Random(seed), load_model("llama3_1_8b")
-    block, root = (sum(w.parameters for w in found(one)) for found in (layer_weights, outer_weights))
+    draw = random.Random(seed)
     if seed == 0:
-        return Units(one.n_layers, block, root, 32, 8, 4)
-    return Units(draw.choice((24, 40)), block, root, draw.choice((32, 64)), 8, draw.choice((3, 5)))
+        return Units(LLAMA.n_layers, BLOCK, ROOT, 32, 8, 4)
+    return Units(draw.choice((24, 40)), BLOCK, ROOT, draw.choice((32, 64)), 8, draw.choice((3, 5)))
 
 
 _TWO_PHASES = "an all-reduce has two phases, a reduce-scatter and an all-gather"
@@ -73,7 +73,7 @@ _SENDS = NumberExercise(
     ranks=lambda g: g.p,
     levels={
         "whole": Group(1, (
-            Ask("ddp_sends", "bytes", lambda g: 2 * g.part(g.p) * g.whole, {
+            Ask("ddp_sends", "bytes", lambda g: g.sends("DDP").across, {
                 f"half of it: {_TWO_PHASES}. Or numbers, where one of bf16 has 2 bytes?": (
                     lambda g: g.part(g.p) * g.whole
                 ),
@@ -81,7 +81,7 @@ _SENDS = NumberExercise(
                 "4 bytes a number? Here gradients are bf16, of 2": lambda g: 4 * g.part(g.p) * g.whole,
                 "without the root? DDP averages its gradients too": lambda g: 2 * g.part(g.p) * BF16 * g.L * g.block,
             }, collective=False),
-            Ask("zero_2_sends", "bytes", lambda g: 2 * g.part(g.p) * g.whole, {
+            Ask("zero_2_sends", "bytes", lambda g: g.sends("ZeRO-2").inside, {
                 "that is the reduce-scatter alone; after the optimizer's step the weights are gathered": (
                     lambda g: g.part(g.p) * g.whole
                 ),
@@ -120,16 +120,16 @@ _SENDS = NumberExercise(
             }, collective=False),
         ), "right: nearly half as much again as DDP, for blocks that are gathered a second time"),
         "hybrid": Group(1, (
-            Ask("hybrid_inside", "bytes", lambda g: g.inside, {
+            Ask("hybrid_inside", "bytes", lambda g: g.sends("HYBRID_SHARD").inside, {
                 "that is FULL_SHARD over all GPUs; inside a node s ranks share": lambda g: g.full,
-                f"{_ROOT_TWICE}": lambda g: 3 * g.part(g.s) * g.whole,
+                _ROOT_TWICE: lambda g: 3 * g.part(g.s) * g.whole,
                 "inside a node it gathers and reduces as FULL_SHARD does": lambda g: 2 * g.part(g.s) * g.whole,
             }, collective=False),
-            Ask("hybrid_across", "bytes", lambda g: g.across, {
+            Ask("hybrid_across", "bytes", lambda g: g.sends("HYBRID_SHARD").across, {
                 "whole gradients? A rank has reduced a piece, an s-th of the gradients, and only that crosses": (
                     lambda g: 2 * g.part(g.p // g.s) * g.whole
                 ),
-                f"half of it: {_TWO_PHASES}": lambda g: g.across / 2,
+                f"half of it: {_TWO_PHASES}": lambda g: g.sends("HYBRID_SHARD").across / 2,
                 "a ring over the p/s nodes sends 2(r-1)/r of the piece, with r = p/s": (
                     lambda g: 2 * g.whole / g.s, lambda g: g.whole / g.s
                 ),
@@ -139,12 +139,12 @@ _SENDS = NumberExercise(
             }, collective=False),
         ), "right: between the nodes only pieces of gradients travel, and no weight ever does"),
         "micro-batches": Group(1, (
-            Ask("ddp_accumulated", "bytes", lambda g: 2 * g.part(g.p) * g.whole, {
+            Ask("ddp_accumulated", "bytes", lambda g: g.sends("DDP", g.m).across, {
                 "DDP adds up on each rank under no_sync(), and averages once": (
                     lambda g: 2 * g.m * g.part(g.p) * g.whole
                 ),
             }, follows=lambda own, g: own["ddp_sends"], collective=False),
-            Ask("full_accumulated", "bytes", lambda g: g.m * g.full, {
+            Ask("full_accumulated", "bytes", lambda g: g.sends("FULL_SHARD", g.m).inside, {
                 "once for all micro-batches? Weights are freed, and there is no room for whole gradients": (
                     lambda g: g.full
                 ),

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import comm
-from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, generator, parts_exercise
+from course_lib.checks.kit.parts import Advice, Asked, Noted, Parts, Report, generator, own_part, parts_exercise
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.kit.step import Cause
+from course_lib.checks.kit.step import OF_SECOND_DIVISION, Cause
 
 NAMES = ("the row of weights", "the last norm before clipping")
 # Gradients are so large that 1e-6 more in a norm, as PyTorch adds it, is less than rounding; so is Adam's own eps.
@@ -84,10 +84,6 @@ def _drive(answer: Callable[..., Any], weights: Tensor, gradients: Tensor, max_n
     return Noted(tuple(found), {"held": held})
 
 
-def _share(x: Tensor) -> Tensor:
-    return x.tensor_split(dist.get_world_size())[dist.get_rank()]
-
-
 def _average(gradient: Tensor) -> Tensor:
     return comm.reduce_scatter(gradient) / dist.get_world_size()
 
@@ -114,7 +110,7 @@ def _zero(
     gathered: Callable[[Tensor, Tensor], Tensor] = lambda piece, old: comm.all_gather(piece, length=len(old)),
 ) -> tuple[Tensor, Tensor]:
     """Right, unless a part is chosen otherwise."""
-    piece = torch.nn.Parameter(_share(weights).clone())
+    piece = torch.nn.Parameter(own_part(weights).clone())
     optimizer = make_optimizer([piece])
     whole = weights
     for gradient in gradients[-1:] if only_last else gradients:
@@ -129,7 +125,7 @@ def _zero(
 
 def _only_mine(piece: Tensor, old: Tensor) -> Tensor:
     new = old.clone()
-    _share(new).copy_(piece)
+    own_part(new).copy_(piece)
     return new
 
 
@@ -158,7 +154,6 @@ _SUMMED: Cause = (
     lambda case: case.world_size,
     "that is of the sum over the ranks; the batch's gradient is their average",
 )
-_TWICE: Cause = (lambda case: 1 / case.world_size, "divided by the number of ranks twice?")
 
 _ZERO_1 = parts_exercise(
     key="06.3",
@@ -176,7 +171,7 @@ _ZERO_1 = parts_exercise(
         "the steps were made with the *sum* of the ranks' gradients; the batch's gradient is their average": (
             partial(_zero, average=comm.reduce_scatter)
         ),
-        "each rank took its piece of its own gradient: nothing was averaged": partial(_zero, average=_share),
+        "each rank took its piece of its own gradient: nothing was averaged": partial(_zero, average=own_part),
         "the average was divided by the number of ranks once more": (
             partial(_zero, average=lambda gradient: _average(gradient) / dist.get_world_size())
         ),
@@ -220,7 +215,7 @@ _ZERO_1 = parts_exercise(
         ),
         "only the last step was taken": partial(_zero, only_last=True),
     },
-    advice=Advice(causes={NAMES[1]: (_SUMMED, _TWICE)}, traffic=_traffic, noted=_held_too_much),
+    advice=Advice(causes={NAMES[1]: (_SUMMED, OF_SECOND_DIVISION)}, traffic=_traffic, noted=_held_too_much),
     warm_up=import_optimizers,
     levels={
         "weights": Level(
