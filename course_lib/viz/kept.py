@@ -15,6 +15,7 @@ from course_lib.viz.picture import Picture
 
 _RANKS = 2
 _CELL, _TALL, _ROW, _PITCH = 0.166, 0.25, 0.36, 2.0  # inches: a number across and down, a row, a rank
+_APART = 0.06  # inches: more before the next parameter
 _LEFT = style.MARGIN + 1.42
 _ROWS = ("weights", "gradients", "Adam's m", "Adam's v")
 _SHARED_FROM = (3, 2, 1, 1)  # the stage of ZeRO from which a row is shared out
@@ -22,12 +23,12 @@ _BY_LAYER = 2  # the stage from which each layer is cut, since each is summed up
 _UNSUMMED = (1, "gradients")  # the stage and row in which a rank has all numbers, found in its own samples alone
 _SUBTITLES = ("the 38 parameters in one row", "the 38 parameters in one row; each layer is cut in two")
 _HUES = [style.rank_hue(rank) for rank in range(_RANKS)]
-_KEY = (
-    Entry("both ranks have the same", [style.SOFT]),
-    Entry("only this rank has it", _HUES),
-    Entry("not there", [style.FAINT]),
+_KEY = (  # with the stages in which there is any such number
+    (Entry("both ranks have the same", [style.SOFT]), (0, 1, 2)),
+    (Entry("only this rank has it", _HUES), (1, 2, 3)),
+    (Entry("not there", [style.FAINT]), (1, 2, 3)),
+    (Entry("of this rank's own samples, not yet summed", _HUES, striped=True), (1,)),
 )
-_KEY_UNSUMMED = (Entry("of this rank's own samples, not yet summed", _HUES, striped=True),)
 
 
 @style.course_style()
@@ -44,7 +45,7 @@ def plot_kept(stage: int, *, title: str = "") -> Picture:
     lengths = _lengths()
     numbers = sum(lengths.values())
     title = title or f"In memory when backward is through: {f'ZeRO-{stage}' if stage else 'all, on both'}"
-    key = _KEY + _KEY_UNSUMMED * (stage == _UNSUMMED[0])
+    key = [entry for entry, stages in _KEY if stage in stages]
     top = style.HEADER + 0.42 + LINE * len(lines_of(key, style.MARGIN))
     figure, page = style.new_page(top + _RANKS * _PITCH - 0.1, title, _SUBTITLES[stage >= _BY_LAYER])
     draw_key(page, key, style.MARGIN)
@@ -91,23 +92,21 @@ def _piece(lengths: dict[str, int], rank: int, *, by_layer: bool) -> set[int]:
 
 def _name_parameters(page: Axes, y: float, lengths: dict[str, int]) -> None:
     """Above the rows, each over its numbers."""
-    start = 0
+    x = _LEFT
     for name, length in lengths.items():
-        x = _LEFT + (start + length / 2) * _CELL
-        marks.label(page, x, y + 0.04, name, size=style.SMALL_SIZE, bold=True, colour=style.SOFT)
-        start += length
+        marks.label(page, x + length * _CELL / 2, y + 0.04, name, size=style.SMALL_SIZE, bold=True, colour=style.SOFT)
+        x += length * _CELL + _APART
 
 
 def _draw_row(page: Axes, y: float, part: set[int], hue: str, lengths: dict[str, int], *, striped: bool) -> None:
     """One number after the other, with a little more room before the next parameter."""
     number = 0
-    for length in lengths.values():
-        for place in range(length):
-            wide = _CELL - (0.05 if place == length - 1 else 0.02)
+    for before, length in enumerate(lengths.values()):
+        for _ in range(length):
             look: dict[str, Any] = {"fill": hue if number in part else style.FAINT}
             if striped:
                 look = {"fill": style.PAPER, "edge": hue, "striped": True}
-            marks.box(page, _LEFT + number * _CELL, y, wide, _TALL, corner=0.02, **look)
+            marks.box(page, _LEFT + number * _CELL + before * _APART, y, _CELL - 0.02, _TALL, corner=0.02, **look)
             number += 1
 
 

@@ -77,12 +77,11 @@ def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
     apart = {name: [abs(a - b) for a, b in zip(curves[name], curves[reference], strict=True)] for name in others}
     drawn = {name: [max(value, _LEAST) for value in values] for name, values in apart.items()}
     top, title = style.HEADER + 0.42, title or f"How far each run's loss is from that of {reference}"
-    subtitle = f"in the same step; log scale; what is below {_LEAST:g} is drawn there"
+    subtitle = f"in the same step; log scale; what is below {_LEAST:g} is drawn at {_LEAST:g}"
     figure, page = style.new_page(top + _LOSS + 0.85, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "difference of the losses", colour=style.SOFT, align="left")
     chart = style.chart_axes(figure, _LEFT, top, _WIDTH, _LOSS)
-    for name, values in drawn.items():
-        draw_line(chart, Line(name, hues[name], dict(enumerate(values, 1)), _LINE))
+    _draw_runs(chart, drawn, hues)
     _finish(chart, drawn)
     charts.number_axis(chart, [v for values in drawn.values() for v in values if v < math.inf], most=5)
     _name(chart, {name: name for name in drawn}, drawn, hues, least=0.3 / _LOSS)
@@ -114,10 +113,14 @@ def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
     reference, *runs = curves
     alone = style.tint(hues[reference], 0.35) if runs else hues[reference]
     draw_line(chart, Line(reference, alone, dict(enumerate(curves[reference], 1)), _BROAD if runs else _LINE))
-    for number, name in enumerate(runs):  # each later one has wider gaps, so that lines upon each other are all seen
-        line = Line(name, hues[name], dict(enumerate(curves[name], 1)), _LINE, 1 - number / len(runs))
-        draw_line(chart, line)
+    _draw_runs(chart, {name: curves[name] for name in runs}, hues)
     _finish(chart, curves)
+
+
+def _draw_runs(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
+    """Each later one has wider gaps, so that lines upon each other are all seen."""
+    for number, (name, values) in enumerate(curves.items()):
+        draw_line(chart, Line(name, hues[name], dict(enumerate(values, 1)), _LINE, 1 - number / len(curves)))
 
 
 def _finish(chart: Axes, curves: Curves) -> None:

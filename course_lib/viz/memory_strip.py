@@ -19,12 +19,8 @@ from course_lib.viz.picture import Picture
 
 _TALL, _PITCH, _LEFT, _RIGHT = 1.1, 1.36, style.MARGIN + 1.75, 1.85  # inches: a strip, to the next, names, the peak
 _TICKS = 3  # at most, above the foot of a strip
-_WORDS = {  # instants beside the blocks' own: how they are aligned, at which part of a column
-    "start": ("center", 0.5),
-    "loss": ("center", 0.5),
-    "gradients": ("center", 0.4),
-    "end": ("left", 1.1),
-}
+_LINE = 0.27  # inches: from the line of the blocks' numbers to the line of words below it
+_WORDS = {"start": 1, "loss": 1, "gradients": 1, "end": 0}  # instants beside the blocks' own: in which of these lines
 _SAID = {"gradients": "update"}  # when gradients are complete, the update begins
 _MOST, _MOST_INSTANTS = 5, 20
 _PARTS = ("weights", "optimizer", "gathered", "gradients", "activations")  # from the foot up
@@ -168,12 +164,11 @@ def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -
         places = [place for place, name in enumerate(instants) if name.startswith(kind)]
         if places:
             middle = _LEFT + (sum(places) / len(places) + 0.5) * wide
-            marks.label(page, middle, y + 0.27, f"{kind} of block", size=style.SMALL_SIZE, colour=style.SOFT)
+            marks.label(page, middle, y + _LINE, f"{kind} of block", size=style.SMALL_SIZE, colour=style.SOFT)
     for place, name in enumerate(instants):
         if name in _WORDS:
-            align, part = _WORDS[name]
-            look: dict[str, Any] = {"align": align, "size": style.SMALL_SIZE, "colour": style.SOFT}
-            marks.label(page, _LEFT + (place + part) * wide, y + 0.27, _said(name), **look)
+            middle = _LEFT + (place + 0.5) * wide
+            marks.label(page, middle, y + _WORDS[name] * _LINE, _said(name), size=style.SMALL_SIZE, colour=style.SOFT)
 
 
 def _short(nbytes: int) -> str:

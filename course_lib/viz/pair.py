@@ -37,7 +37,7 @@ _MADE = {"column": "finished", "row": "terms"}
 _FORMULA = "y = W₂ GELU(W₁ x + b₁) + b₂"
 _ITEMSIZE = 4
 _TALL, _PITCH = SIZES[0] * CELL, 1.92  # inches: of x, from one rank to the next
-_X, _W1, _AFTER, _W2, _END = 1.5, 1.85, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what W₂ reads, W₂ and y
+_X, _W1, _AFTER, _W2, _END = 1.54, 1.86, 5.35, 6.4, 9.25  # inches: left edges of x, W₁, what W₂ reads, W₂ and y
 _BESIDE, _BEHIND = (4.0, 8.1), (3.58, 7.68)  # of W₁ x and W₂ h: with the bias beside the matrix, or behind the bar
 _BIASES = (4.62, 8.74)  # where it is added to a sum, behind the bar
 _TO_BAR = (0.72, 0.64)  # from a product's left edge to the middle of the bar that follows it, in the same two cases

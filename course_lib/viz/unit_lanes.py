@@ -17,6 +17,7 @@ _LEFT, _RIGHT, _LANE, _PITCH = 1.4, 1.8, 0.4, 1.36  # inches: lane names, the st
 _MOST = 3
 _COMPUTE, _NETWORK = 0, 1
 _PLACE = (0.06, 0.94)
+_BESIDE = 0.03  # inches: from the last bar to the line that ends the step, which would hide its number
 _KINDS = {  # what an event is called in a ledger -> words, colour, lane
     "forward": ("forward", style.COMPUTE["forward"], _COMPUTE),
     "backward": ("backward", style.COMPUTE["backward"], _COMPUTE),
@@ -64,7 +65,7 @@ def plot_units(
             these = [span for span in spans[name] if span.what == kind]
             draw_spans(axes, these, factor, _PLACE, facecolor=hue, edgecolor=style.PAPER, linewidth=1.6)
             write_texts(axes, these, factor, _PLACE, width / reach, room=0.02, colour=style.text_on(hue))
-        axes.axvline(end, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
+        axes.axvline(end + _BESIDE * reach / width, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
         charts.write(
             axes, end, 1, f"{_three_digits(end)} {unit}", within="data", right=10, weight=600, size=style.BASE_SIZE
         )

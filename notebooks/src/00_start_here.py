@@ -109,9 +109,9 @@ viz.who_holds_what("all_reduce", 4)
 # ### Predict, then run
 #
 # Rank 0 holds 1, rank 1 holds 2, rank 2 holds 3, rank 3 holds 4. All ranks call all-reduce. What does rank 0 hold
-# afterwards? The run comes first, its result stays hidden until you have guessed.
+# afterwards? The run comes first, but its result stays hidden until you have guessed.
 #
-# Put your number in place of `None` and run the cell: 10 points if it is right, 5 within a factor of two, 2 within a factor of ten.
+# Put your number in place of `None` and run the cell. You get 10 points if it is right, 5 within a factor of two, and 2 within a factor of ten.
 
 # %%
 # %%ranks 4 --pull after
@@ -151,11 +151,11 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 # %% [markdown]
 # ## The same, built by hand
 #
-# `dist.all_reduce` is a black box. Inside there are only **sends** and **receives** between two ranks.
+# `dist.all_reduce` is a black box. What happens inside? Only **sends** and **receives** between two ranks.
 #
-# The simplest way has two halves. **Reduce:** everybody sends to rank 0, which adds. **Broadcast:** rank 0 sends the sum to everybody. You
-# read the real code of this course's `course_lib`: `port` sends, receives and lends room for what
-# arrives, `combine` adds, p is the number of ranks and M the bytes of the tensor.
+# The simplest way has two halves. First everybody sends to rank 0, which adds: that half is called **reduce**. Then rank 0
+# sends the sum to everybody: that is a **broadcast**. Below is the code that really runs in this course. In it `port` sends,
+# receives and lends room for what arrives, and `combine` adds. The number of ranks is p, and M is the bytes of the tensor.
 
 # %%
 from course_lib.comm import naive
@@ -183,16 +183,17 @@ predict("bytes that rank 0 sent", guess=None, answer=ledger().bytes_sent(0), uni
 viz.plot_bytes_matrix(ledger())
 
 # %% [markdown]
-# Row 0 is the answer: rank 0 sent the sum to each of the three others. The others sent one message each.
+# Look at row 0: rank 0 sent the sum to each of the three others. The others sent one message each.
 #
-# Rank 0 does all the work. With 4 ranks that is bearable. With 1000 ranks everyone waits for one. Module 02 removes
-# that bottleneck.
+# So everything goes through rank 0. With 4 ranks that is bearable, but with 1000 ranks everyone would wait for one. Module 02
+# removes that bottleneck.
 
 # %% [markdown]
 # ### When did it happen?
 #
-# The same ledger drawn over time. This is *your* run, a moment ago. Run the `comm.all_reduce` cell again, then this one, and it looks different. Four
-# numbers need no time: long bars are processes that wait for each other, or for one of your cores.
+# Here is the same ledger, drawn over time. This is *your* run, a moment ago. Run the `comm.all_reduce` cell again, then this one,
+# and it looks different. Four numbers need hardly any time to travel. What you see as long bars are processes that wait for each
+# other, or for one of your cores.
 
 # %% varies="times differ on every machine and in every run"
 viz.plot_timeline(ledger(), title="All-reduce through rank 0, as it just ran")
@@ -252,15 +253,15 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# No garbage and no hang: before a byte of data moves, our collectives compare notes. After the place, the
-# message has four parts, like every complaint about an argument in this course: what was attempted, with which values, which rule they break, and the way
-# out.
+# You get no garbage and no hang, because our collectives compare notes before a byte of data moves. Read the message. After the
+# place come four parts: what was attempted, with which values, which rule they break, and the way out. Every complaint about
+# an argument has them in this course.
 
 # %% [markdown]
 # ## The failure that nobody notices
 #
-# Errors are the friendly kind. Now the other one. Four ranks train the same tiny model, each on its quarter of the data. `right`
-# averages the gradients. `wrong` forgets to divide by the world size.
+# Errors are the friendly kind. Now comes the other kind. Four ranks train the same tiny model, each on its quarter of the data.
+# `right` averages the gradients. `wrong` forgets to divide by the world size.
 
 # %%
 import torch.distributed as dist
@@ -299,8 +300,8 @@ for step in range(0, 40, 8):
     print(f"step {step:2}   loss, right: {right[step]:.3f}   loss, wrong: {wrong[step]:.3f}")
 
 # %% [markdown]
-# Digit for digit the same loss. Which is the buggy run? From this table nobody can tell: the optimizer, Adam, divides
-# each gradient by its own typical size, and so a constant factor cancels.
+# The losses are the same, digit for digit. Which run has the bug? From this table nobody can tell. The reason is the optimizer:
+# Adam divides each gradient by its own typical size, and so a constant factor cancels.
 
 # %%
 predict("gradient norm, wrong over right", guess=None, answer=lambda: round(wrong_norm / right_norm, 2))

@@ -172,13 +172,13 @@ for p in (1, 2, 3, 4, 6):
     print(f"{p} ranks, equal to one device: {', '.join(name for name in equal if equal[name])}")
 
 # %% [markdown]
-# (Another number of ranks means another pool of processes, and it says so.) A collective has no parameters, so the comparison ends at the output. From
-# module 03 on it climbs further: gradients, their norm, parameters after several steps.
+# All six are equal to one device, on every number of ranks. Here the comparison ends at the output, because a collective has no
+# parameters. From module 03 on it climbs further: to gradients, their norm, and parameters after several steps.
 #
 # ## 7 · Measure
 #
-# Values are one half. The other half is **what it cost**. First who sent how much to whom, naive against ring, on the
-# same 1 MiB<!-- =MiB / MiB -->.
+# So the values are right. But **what did they cost**? Let us first look at who sent how much to whom. We run the naive way and
+# the ring, both on the same 1 MiB<!-- =MiB / MiB -->.
 
 
 # %%
@@ -191,15 +191,18 @@ for algorithm in ("naive", "ring"):
     display(viz.plot_bytes_matrix(ledger(), title=f"{algorithm}: bytes from each rank to each rank"))
 
 # %% [markdown]
-# Naive: rank 0's row and column carry everything. Ring: four equal entries, each rank to its right neighbour.
+# In the naive picture everything touches rank 0: its row is all that it sends, its column all that it receives. In the ring every
+# rank has one entry, to its right neighbour.
 #
-# Note the total: both move 6 MiB<!-- =comm_time("all_reduce", "ring", world_size=4, length=MiB, itemsize=1).total_bytes / MiB -->. The ring sends no less. It only shares the work.
+# Now add up all the numbers in each picture. Both are 6 MiB<!-- =comm_time("all_reduce", "ring", world_size=4, length=MiB, itemsize=1).total_bytes / MiB -->! The ring does not send less than the naive way. It makes four
+# network cards carry what one had to carry alone.
 
 # %% [markdown]
 # ### The ledger against the formula
 #
-# For each algorithm `comm_time` gives the bytes of every rank in closed form. It knows nothing of the code that sends. **Before you
-# run it:** which algorithm makes its busiest rank send least?
+# How many bytes should each rank have sent? For that `comm_time` has a formula of each algorithm, which knows nothing of the code
+# that sends. We put it beside what the ledger has counted. **Before you run it:** which algorithm makes its busiest rank send
+# least?
 
 # %%
 print(f"{'on 4 ranks, 1 MiB':20} {'busiest rank sent':>18} {'formula':>10} {'steps':>6}")
@@ -211,18 +214,22 @@ for algorithm in comm.ALGORITHMS["all_reduce"]:
     print(f"{algorithm:20} {max(measured):18,} {max(formula.sent_bytes):10,} {formula.steps:6}")
 
 # %% [markdown]
-# Equal to the last byte, for every rank. Three share the minimum: no all-reduce among ranks lets its busiest rank send less (Patarasuk
-# and Yuan, 2009). But they differ in **steps**, and a step is not free.
+# Ledger and formula are equal to the last byte, on every rank. Three algorithms share the smallest number, and nobody can do
+# better: no all-reduce among ranks lets its busiest rank send less (Patarasuk and Yuan, 2009). But look at the last column. The
+# three differ in their **steps**, and a step is not free.
 
 # %% [markdown]
 # ### Two numbers describe a link
 #
-# **α**, the latency: what any message costs, even an empty one. **β**, the time per byte. An algorithm takes, with $s$ steps one after the other, and $n$ the
-# bytes of the largest message of each step, added up:
+# Any message costs something, even an empty one: that is the latency, **α**. On top of it each byte takes its time, **β**.
+#
+# Now let an algorithm make $s$ steps, one after the other. In each of them everybody waits for the largest message. Let $n$ be
+# the bytes of these largest messages, added up. Then the algorithm takes
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
-# Small tensors pay for steps, large ones for bytes. So the best algorithm depends on the size: some lines cross.
+# Small tensors pay for steps, and large ones pay for bytes. So the best algorithm depends on the size, which is why some of the
+# lines below cross.
 
 # %%
 viz.plot_cost_lines(["naive", "tree", "recursive_doubling", "ring"], world_size=16, link=INFINIBAND)
@@ -230,7 +237,8 @@ viz.plot_cost_lines(["naive", "tree", "recursive_doubling", "ring"], world_size=
 # %% [markdown]
 # ### α and β of your machine
 #
-# Time real all-reduces on 4 ranks over many sizes, and fit the two numbers. PyTorch's own (gloo) takes turns with ours.
+# How large are α and β on your machine? We time real all-reduces on 4 ranks, from small tensors to large ones, and fit the two
+# numbers to what we see. PyTorch's own all-reduce, over gloo, takes turns with ours.
 
 # %% varies="measured times"
 sizes = [2**k for k in range(10, 25, 2)]
@@ -242,11 +250,13 @@ fit = fit_alpha_beta([(point.steps, point.critical_bytes, point.seconds) for poi
 display(viz.plot_bandwidth(sweep), viz.plot_fit(sweep, fit))
 
 # %% [markdown]
-# The points are your machine, the curve is $s\,\alpha + n\,\beta$ with the two fitted numbers. The lower panel shows what
-# the model misses, often by half and more: with more processes than cores, waiting for a core costs as much as sending. PyTorch's points were not used
-# for the fit; its latency term differs, because each step also waits for the receiver.
+# The points are what your machine did, and the curve is $s\,\alpha + n\,\beta$ with the two fitted numbers. The lower panel shows
+# what this model misses, and often it misses by half and more. If you have more processes than cores, waiting for a core costs as
+# much as sending. PyTorch's points were left out of the fit: each of its steps also waits for the receiver, so its latency is
+# another.
 #
-# **When did what happen?** One ring all-reduce, as it just ran: each rank waits for its left neighbour. Its time may differ a lot from the sweep's median.
+# **When did what happen?** Below you see one ring all-reduce, as it just ran. Each rank waits for its left neighbour. The time may
+# differ a lot from the sweep's median.
 
 # %% varies="measured times"
 run_ranks(all_reduce_of_1_mib, 4, "ring")
@@ -261,8 +271,8 @@ viz.plot_timeline(ledger(), title="Ring all-reduce of 1 MiB on 4 ranks, as it ju
 viz.plot_topology(node_size=2, n_nodes=2, inside=NVLINK, between=INFINIBAND)
 
 # %% [markdown]
-# Your laptop has neither. So we **emulate**: under `comm.emulated` each message is slept through for α + β·bytes of its link, 2000 times slower than
-# real; the times shown are divided by 2000 again. They are emulated, no measured hardware.
+# Your laptop has neither. So we **emulate** them: under `comm.emulated` each message is slept through for α + β·bytes of its link.
+# All of it runs 2000 times slower than real, and the times shown are divided by 2000 again. So no hardware was measured here.
 #
 # **Predict:** two nodes of 2 ranks, 16 MiB<!-- =16 * MiB / MiB -->. The ring takes 6 steps of a quarter, each as slow as the slow link. Hierarchical takes 2 steps of a half
 # inside and 2 of a quarter between. By what factor is it faster?
@@ -295,8 +305,9 @@ for algorithm in ("ring", "hierarchical"):
 viz.plot_timeline(ledger(), title="Hierarchical all-reduce on the emulated clock: 2 nodes of 2")
 
 # %% [markdown]
-# The emulation follows the formula: the order of messages is the one the formula assumes. NVLink is three times as fast, the gain is smaller: each rank still sends half
-# of the tensor to the other node. With 8 GPUs in each of the two nodes it would be an eighth. One reason why nodes are built large.
+# The emulation follows the formula, since its messages come in the order that the formula assumes. But why is the gain so small,
+# if NVLink is three times as fast? Because each rank still sends half of the tensor to the other node. With 8 GPUs in each of the
+# two nodes it would be an eighth. This is one reason why nodes are built large.
 
 
 # %% [markdown]
@@ -409,7 +420,7 @@ predict(
 # ## 10 · In a Llama
 #
 # What one layer of Llama 3.1 8B sends in bfloat16, with one sequence of 8192 tokens per rank (the gradients are section 1's, now in MiB). Each row is a parallelism of a later
-# module: **DDP** copies the model and averages gradients, **FSDP** keeps a shard of it per rank, tensor parallelism splits each layer.
+# module. **DDP** copies the model and averages gradients. **FSDP** keeps a shard of it per rank. Tensor parallelism splits each layer.
 
 # %%
 messages = layer_messages(LLAMA_3_1_8B, batch=1, sequence=8192, itemsize=2)

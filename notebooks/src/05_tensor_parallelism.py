@@ -125,7 +125,7 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 # %% [markdown]
 # ## Second attempt: by inputs first
 #
-# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? A matrix times a sum is the sum of the products, so let each rank take its own term through all of $W_2$, and add only at the very end, where each input has become two numbers.
+# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? A matrix times a sum is the sum of the products. So let each rank take its own term through all of $W_2$. We add only at the very end, where each input has become two numbers.
 #
 # Try it twice, with the GELU and without.
 
@@ -394,7 +394,7 @@ print(f"a layer with ffn_size twice as large: {one_layer_sends(twice):.0f} KiB")
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. The ladder says whether it is still the same training. One device and four ranks read the same text, and on each rung the largest difference is compared with a tolerance that is far above float64's rounding and far below any bug here.
+# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. The ladder says whether it is still the same training. One device and four ranks read the same text. On each rung the largest difference is compared with a tolerance, which is far above float64's rounding and far below any bug here.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
@@ -438,7 +438,7 @@ subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forw
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]
-# In all three runs of four the two blue bars have shrunk to a quarter. Compare the dark ones, the sums. Over InfiniBand, at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, they cost twice as much as the computing. NVLink without a switch, 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour, leaves 2.4, since our single ring uses one of each GPU's three neighbours. Several rings at once can use all three. A switch leaves 3.15.
+# In all three runs of four the two blue bars have shrunk to a quarter. Compare the dark ones, the sums. Over InfiniBand, at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, they take twice as long as the computing. With NVLink, at 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour, the four are 2.4 times as fast as one. Our single ring uses one of each GPU's three neighbours. A switch uses all three: 3.15.
 #
 # Could we hide the sums, as lesson 03 did? Backward could: it has the weights' gradients to make while $f$ adds. Forward of one text has nothing to do meanwhile: the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**.
 
@@ -680,8 +680,8 @@ viz.plot_loss_differences(free, title="Without clipping: how far each loss is fr
 # %% [markdown]
 # ## A chain of three matrices
 #
-# For $y = W_3 W_2 W_1 x$ with 8, 32, 8 and 16 numbers, four rows and two ranks: which is cheaper in forward, by outputs, **inputs**, inputs, or by outputs, **outputs**, inputs? Draw the bars before you look.
+# Take $y = W_3 W_2 W_1 x$ with 8, 32, 8 and 16 numbers, four rows and two ranks. Cut $W_1$ by outputs and $W_3$ by inputs. Is it cheaper in forward to cut $W_2$ by **inputs** or by **outputs**? Draw the bars before you look.
 #
-# <details><summary>The answer</summary>The first: 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) --> against 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->. The second gathers where the chain is wide. Backward, with the gradient of $x$: 192 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) --> against 384 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) -->.</details>
+# <details><summary>The answer</summary>By inputs: 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) --> against 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->. By outputs it gathers where the chain is wide. Backward, with the gradient of $x$: 192 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) --> against 384 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) -->.</details>
 #
 # References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Llama team 2024.

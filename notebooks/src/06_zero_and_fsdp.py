@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? Let us take the question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03, so each GPU has texts and activations of its own, and a copy of the rest.
+# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? Let us take the question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03. So each GPU has texts and activations of its own, and a copy of the rest.
 #
-# That rest takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer, which keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# That rest takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -19,9 +19,9 @@ from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.comm import EmulatedClock
 from course_lib.config import ModelConfig, TrainConfig, load_model
-from course_lib.costs import decoder_units, layer_parameters, least_bytes, sharding_rows, sharding_step, state_bytes
+from course_lib.costs import decoder_units, layer_parameters, sharding_rows, sharding_step, state_bytes
 from course_lib.costs.model.conventions import find_convention
-from course_lib.hardware import ETHERNET, load_device
+from course_lib.hardware import ETHERNET, INFINIBAND, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
 from course_lib.parallel.flat_row import Sharing
@@ -109,7 +109,7 @@ viz.plot_kept(0)
 #
 # After the all-reduce both ranks do the same work on the same numbers. Nobody needs it done twice. So let rank 0 update the first 19 numbers, and rank 1 the other 19.
 #
-# What does rank 0 need for its 19? Their weights, their gradients, and their $m$ and $v$. Nothing of the other half, because AdamW treats each number by itself. That the cut goes through $W_1$ does not matter either.
+# What does rank 0 need for its 19? Their weights, their gradients, and their $m$ and $v$. Nothing of the other half, because AdamW treats each number by itself.
 #
 # Two things have to travel. Before the update rank 0 needs the **sums** of its 19 gradients. Afterwards it needs the 19 new weights of rank 1. Here the two ranks are still entries of a list.
 
@@ -166,7 +166,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 viz.plot_kept(2)
 
 # %% [markdown]
-# It sends nothing more either, as long as a step has a single backward. But suppose a step is cut into four micro-batches, whose gradients add up before the one update.
+# As long as a step has a single backward, ZeRO-2 sends no more than ZeRO-1. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
 # **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers: two in a step. How many does ZeRO-2 need?
 
@@ -191,7 +191,7 @@ print("ZeRO-1 makes", made[1])
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still grey: 38 weights on both ranks. At the update 19 would do. But this line is different from the others, because forward and backward really need all weights.
+# One line is still grey: 38 weights on both ranks. The update needs only 19 of them. But this line is different from the others, because forward and backward really need all weights.
 #
 # All of them, but not all **at the same time**. Forward is in one layer at any moment. So let each rank keep its 14 + 5. When forward comes to a layer, gather that layer, compute, and forget what you gathered. Backward comes to it once more: gather it again.
 #
@@ -201,7 +201,7 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we from now on. `FULL_SHARD` was its name in PyTorch's first version; today's is `fully_shard`, which does the same unless told otherwise.
+# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we from now on. `FULL_SHARD` was its name in PyTorch's first version; today's is `fully_shard`.
 #
 # ### Build it
 #
@@ -252,7 +252,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # The gradient of $W_1$ needs $x$ and what came back, not $W_1$ itself. The library gathers the first unit too: its hooks treat all units alike, and every other unit does need its weights, for the gradient of its input.
 # </details>
 #
-# With these two lines the forward and backward of FSDP are complete; nothing happened behind your back. In the library nobody has to write it out for each model: hooks gather before a unit's forward, forget after it, gather again before its backward, and reduce when all of its gradients are there.
+# With these two lines the forward and backward of FSDP are complete. In the library nobody has to write them out for each model, because hooks do it. They gather before a unit's forward and forget after it. They gather again before its backward, and reduce when all of its gradients are there.
 
 # %% [markdown]
 # ### Eight steps
@@ -285,9 +285,9 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# Read the list from the top. A unit is gathered, then comes its forward. Backward begins at the end: gather, backward, reduce-scatter. *Free* is missing, because it sends nothing.
+# Read the list from the top. A unit is gathered, then comes its forward. Backward begins with the last unit: gather, backward, reduce-scatter. *Free* is missing, because it neither sends nor computes.
 #
-# The weights travel twice, the gradients once, and each time a rank sends its half of 38: that makes 57. Four micro-batches make 228: the weights did not change in between, but nobody had kept them. For one micro-batch, with $p$ ranks and $\Psi$ parameters,
+# The weights travel twice, the gradients once, and each time a rank sends its half of 38. That makes 57. Four micro-batches make 228: the weights did not change, but nobody had kept them. For one micro-batch, with $p$ ranks and $\Psi$ parameters,
 #
 # $$\text{numbers sent by each rank} = 3\,\frac{p-1}{p}\,\Psi$$
 #
@@ -444,7 +444,7 @@ viz.plot_memory_strips(steps)
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, as people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
+# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, the way people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
 
@@ -460,7 +460,7 @@ makers = {
 curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
-viz.plot_loss_curves(curves, title="Which of these runs are sound?")
+viz.plot_loss_curves(curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device")
 
 # %%
 predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
@@ -512,25 +512,14 @@ viz.zero_explorer()
 # | activations | none of these | recompute, or lesson 05 |
 
 # %% [markdown]
-# Of the first three lines take the first that makes it fit: each sends at least as much as the one above. The fourth sends more in all, but little over slow wires.
+# Of the first three lines take the first that fits: each sends at least as much as the one above. The fourth sends more in all, but little over slow wires.
 #
-# Can the messages hide? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that to each card, at 50 GB/s<!-- =50 --> in 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->. An H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So forward just hides it.
-#
-# **Predict.** Backward computes twice as long, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers a layer in bfloat16, and sums up another's gradients in float32. How many ms does it need?
-
-# %%
-layer = layer_parameters(load_model("llama3_1_8b"))
-gathered = least_bytes("all_gather", world_size=64, nbytes=layer * torch.bfloat16.itemsize)
-reduced = least_bytes("reduce_scatter", world_size=64, nbytes=layer * torch.float32.itemsize)
-network_ms = 1e3 * (gathered + reduced) / 50e9
-predict("ms that the network needs during one backward", guess=None, answer=network_ms, unit="ms", tolerance=0.03)
+# Can the messages hide? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that to each card, in 63 messages. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> their bytes take 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, and their starts another 0.9 ms<!-- =1e3 * 63 * INFINIBAND.alpha_s -->, together 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->. An H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So forward hides nearly all of it. With half the text computing takes half as long, the gather as long as before.
 
 # %% [markdown]
-# Backward does not hide it: a gather takes 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, a reduce-scatter in float32 twice that. In bfloat16 it would just fit. With half the text, computing takes half as long and the messages as long as before.
-#
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. That text makes activations, and FSDP does not cut those. And 16,384 GPUs read 16,384 texts in a step. That can be more than training likes.
+# So FSDP wants much text on each GPU. That text makes activations, and FSDP does not cut those. And 16,384 GPUs read at least 16,384 texts in a step, which can be more than training likes.
 #
 # Tensor parallelism helps with both: it cuts most activations, and its ranks share one text. It needs fast wires, so take it inside a node, FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
@@ -578,7 +567,7 @@ viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.i
 #
 # ## Four strategies
 #
-# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is step three, `SHARD_GRAD_OP` is near step two, and `HYBRID_SHARD` is a mixture: it shares weights among neighbours only, and the groups of neighbours are copies of each other.
+# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is step three, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` is a mixture: it shares weights among neighbours only, and the groups of neighbours are copies of each other.
 
 # %%
 for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
@@ -591,10 +580,13 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
 
 # %% [markdown]
 # `SHARD_GRAD_OP` keeps pieces between steps, unlike ZeRO-2, but leaves units whole from forward to backward. So it sends a 2, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights; between the pairs only gradients travel, and each rank sends those of its half. Put the neighbours into one node, and the slow wire carries little.
-#
+
+# %% [markdown]
 # ## Mixed precision
 #
 # `param_dtype=torch.bfloat16` gathers and computes in bfloat16. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still 4 bytes<!-- =4 -->.
+#
+# Can backward hide that? Take the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up another's gradients. **Before you run it**: how long will that take, in float32 and in bfloat16?
 
 # %%
 mixed = fully_shard(by_block, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -605,8 +597,16 @@ for name, technique, sizes in (
     rows = sharding_rows(decoder_units(SMALL), strategy="FULL_SHARD", world_size=4, **sizes)
     print(f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}")
 
+ring = partial(costs.comm_time, algorithm="ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")))
+gather_s = ring("all_gather", itemsize=torch.bfloat16.itemsize).time_s(INFINIBAND)
+for dtype in (torch.float32, torch.bfloat16):
+    reduce_s = ring("reduce_scatter", itemsize=dtype.itemsize).time_s(INFINIBAND)
+    print(f"summed up in {str(dtype):14} {1e3 * (gather_s + reduce_s):.1f} ms")
+
 # %% [markdown]
 # Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter.
+#
+# Backward does not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->, of which a gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
 #
 # ## Offload
 #

@@ -12,8 +12,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyBboxPatch
 
 from course_lib.costs import chain_partition
-from course_lib.viz import plot_heads, plot_ladder, plot_late_sum, plot_loss_differences, plot_pair
-from course_lib.viz.style import rank_hue
+from course_lib.viz import plot_heads, plot_ladder, plot_late_sum, plot_loss_curves, plot_loss_differences, plot_pair
+from course_lib.viz.style import RUN_HUES, rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 RUNGS = {"output": 6e-16, "gradients": 0.0, "gradient norm": 2e-13, "AdamW": 1e-11}
@@ -136,11 +136,19 @@ def test_differences_are_those_from_the_first_run():
     assert first.get_ydata() == pytest.approx([1e-7, 1e-3, 0.1])
     assert list(second.get_ydata())[:2] == [1e-7, 1e-7]
     ticks = [tick.get_text() for tick in picture.figure.axes[1].get_yticklabels()]
+    assert "; what is below 1e-07 is drawn at 1e-07" in picture.description
     assert {"1e-07", "1e-05", "1e-03"} <= set(ticks) and picture.title.startswith(
         "How far each run's loss is from that"
     )
     with pytest.raises(ValueError, match="plot_loss_differences: 1 curve; each run is compared with the first; give"):
         plot_loss_differences({"one device": [1.0]})
+
+
+def test_a_run_looks_alike_in_its_curve_and_in_its_difference():
+    for plot in (plot_loss_curves, plot_loss_differences):
+        lines = [line for line in plot(LOSSES).figure.axes[1].lines if list(line.get_xdata()) == [1, 2, 3]]
+        looks = [(line.get_color(), line.is_dashed()) for line in lines[-2:]]
+        assert looks == [(RUN_HUES[1], False), (RUN_HUES[2], True)]
 
 
 def test_a_ladder_says_which_rungs_hold():

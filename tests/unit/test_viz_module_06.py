@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.config import ModelConfig
@@ -16,7 +17,7 @@ from course_lib.costs.model.conventions import find_convention
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.wrapping import by_block, by_block_group, by_name, size_based
 from course_lib.viz import plot_kept, plot_memory_strips, plot_states, plot_units, plot_wrapping, zero_explorer
-from course_lib.viz.style import SOFT, rank_hue
+from course_lib.viz.style import FAINT, SOFT, rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 EVEN = find_convention("zero")
@@ -101,9 +102,19 @@ def test_each_stage_leaves_fewer_numbers_in_the_ranks_own_colours(stage, kept):
     fills = [to_hex(box.get_facecolor()).lower() for box in boxes_of(picture)]
     own = 19 * {0: 0, 1: 2, 2: 3, 3: 4}[stage]
     both = 38 * {0: 4, 1: 1, 2: 1, 3: 0}[stage]
-    keys = 1
-    assert [fills.count(rank_hue(rank).lower()) for rank in (0, 1)] == [own + keys + 1] * 2  # and the rank's badge
-    assert fills.count(SOFT.lower()) == 2 * both + keys
+    assert ("only this rank has it" in texts, "both ranks have the same" in texts) == (own > 0, both > 0)
+    assert ("not there" in texts) == (FAINT.lower() in fills) == (kept < 152)
+    badge, key = 1, 1
+    assert [fills.count(rank_hue(rank).lower()) for rank in (0, 1)] == [own + key * (own > 0) + badge] * 2
+    assert fills.count(SOFT.lower()) == 2 * both + key * (both > 0)
+
+
+def test_every_number_is_drawn_as_wide_as_the_others():
+    for stage in range(4):
+        boxes = boxes_of(plot_kept(stage))
+        tall = mode(box.get_height() for box in boxes)
+        widths = {round(box.get_width(), 6) for box in boxes if box.get_height() == tall}
+        assert len(widths) == 1
 
 
 def test_gradients_that_are_not_yet_summed_are_striped_and_no_others():
@@ -153,6 +164,20 @@ def test_the_explorer_counts_as_it_is_told_and_says_what_is_not_possible():
     assert explorer.text.startswith("zero_explorer: 0 billion parameters; ")
 
 
+def test_the_line_at_the_end_of_a_step_stands_beside_its_last_bar():
+    lanes = plot_units({"in turn": step_of(6)}, 6).figure.axes[-1]
+    (line,) = {line.get_xdata()[0] for line in lanes.lines if len({*line.get_xdata()}) == 1}
+    half = line_width(lanes) / 2
+    assert line - half >= 30.0 and line - 2 * half < 30.0  # 30 ms: it touches the bar and covers none of it
+
+
+def line_width(lanes):
+    """Of the line that ends a step, in the axis' units."""
+    (line,) = (line for line in lanes.lines if len({*line.get_xdata()}) == 1)
+    inches = lanes.get_position().width * lanes.figure.get_figwidth()
+    return line.get_linewidth() / 72 * (lanes.get_xlim()[1] - lanes.get_xlim()[0]) / inches
+
+
 def test_the_end_of_a_step_has_three_digits():
     texts = [text for text, _, _ in drawn_texts(plot_units({"run": step_of(2)}, 2).figure)]
     assert "10.0 ms" in texts
@@ -186,6 +211,19 @@ def test_a_strip_has_heights_and_every_column_a_name():
     texts = [text for text, _, _ in drawn_texts(plot_memory_strips({"run": steps}).figure)]
     assert {"0", "5 KiB", "10 KiB", "15 KiB", "peak 12 KiB"} <= set(texts)  # the uppermost line is above every column
     assert {"start", "forward of block", "loss", "backward of block", "update", "end", "at start"} <= set(texts)
+
+
+def test_the_name_of_an_instant_stands_under_its_own_column():
+    names = ["start", *(f"{way} layers.{n}" for way in ("forward", "backward") for n in range(8)), "gradients", "end"]
+    steps = [SimpleNamespace(**vars(strip(0)[0]) | {"name": name}) for name in names]
+    picture = plot_memory_strips({"run": steps})
+    middles = {text: (box[0] + box[2]) / 2 for text, _, box in drawn_texts(picture.figure)}
+    boxes = [box for box in boxes_of(picture) if isinstance(box, FancyBboxPatch | Rectangle)]
+    wide = mode(box.get_width() for box in boxes)
+    columns = sorted({box.get_x() + wide / 2 for box in boxes if box.get_width() == wide})
+    assert [middles[name] for name in ("start", "update", "end")] == pytest.approx(
+        [columns[0], columns[-2], columns[-1]], abs=0.02
+    )
 
 
 def test_a_strip_names_the_update_in_words_too_and_a_long_name_of_the_peak_fits():
