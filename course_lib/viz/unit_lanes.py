@@ -65,7 +65,8 @@ def plot_units(
             these = [span for span in spans[name] if span.what == kind]
             draw_spans(axes, these, factor, _PLACE, facecolor=hue, edgecolor=style.PAPER, linewidth=1.6)
             write_texts(axes, these, factor, _PLACE, width / reach, room=0.02, colour=style.text_on(hue))
-        axes.axvline(end + _BESIDE * reach / width, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
+        foot = end + _BESIDE * reach / width
+        axes.axvline(foot, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
         charts.write(
             axes, end, 1, f"{_three_digits(end)} {unit}", within="data", right=10, weight=600, size=style.BASE_SIZE
         )

@@ -460,7 +460,9 @@ makers = {
 curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
-viz.plot_loss_curves(curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device")
+viz.plot_loss_curves(
+    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device"
+)
 
 # %%
 predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
@@ -514,7 +516,7 @@ viz.zero_explorer()
 # %% [markdown]
 # Of the first three lines take the first that fits: each sends at least as much as the one above. The fourth sends more in all, but little over slow wires.
 #
-# Can the messages hide? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that to each card, in 63 messages. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> their bytes take 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, and their starts another 0.9 ms<!-- =1e3 * 63 * INFINIBAND.alpha_s -->, together 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->. An H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So forward hides nearly all of it. With half the text computing takes half as long, the gather as long as before.
+# Can the messages hide? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that, in 63 messages. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> their bytes take 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, and their starts 0.9 ms<!-- =1e3 * 63 * INFINIBAND.alpha_s -->, together 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->. An H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So forward hides nearly all of it. With half the text, computing takes half as long, and the gather as long as before.
 
 # %% [markdown]
 # ## What still hurts

@@ -56,7 +56,7 @@ class Hunt:
         return ", ".join(parts)
 
 
-class Trained(NamedTuple):
+class _Trained(NamedTuple):
     """One rank: the diagnosis, or what each step left."""
 
     diagnosis: Any
@@ -73,13 +73,13 @@ def _batches(case: Hunt, generator: torch.Generator) -> list[Batch]:
     return found
 
 
-def _attempt(answer: Callable[..., Any], given: Given) -> Trained:
+def _attempt(answer: Callable[..., Any], given: Given) -> _Trained:
     """Runs on a rank: `answer` is the class of a trainer."""
     case, rank = given.case, dist.get_rank()
     model = models.build(case.model, given.seed + rank, torch.float64)
     trainer = answer(model, TrainConfig(learning_rate=RATE, accumulation=case.accumulation))
     if case.diagnosis:
-        return Trained(trainer.diagnosis(), [])
+        return _Trained(trainer.diagnosis(), [])
     module, found = getattr(trainer.model, "module", trainer.model), []
     for batch in given.batches:
         ledger.clear()
@@ -89,7 +89,7 @@ def _attempt(answer: Callable[..., Any], given: Given) -> Trained:
         more = {"calls": len({event.call for event in long})}
         found.append(Report(gradients_on(rank, module), loss, False, False, forwards, more))
         trainer.update()
-    return Trained(None, found)
+    return _Trained(None, found)
 
 
 def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
@@ -107,11 +107,11 @@ def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
     )
 
 
-def _wrong(given: Given, reports: Sequence[Trained], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+def _wrong(given: Given, reports: Sequence[_Trained], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     return _first_wrong(given, reports, levels) or _wrong_calls(given.case, reports[0].steps)
 
 
-def _first_wrong(given: Given, reports: Sequence[Trained], levels: Mapping[str, Level]) -> str | None:
+def _first_wrong(given: Given, reports: Sequence[_Trained], levels: Mapping[str, Level]) -> str | None:
     case: Hunt = given.case
     causes, model = possible(_CAUSES, case, levels), models.build(case.model, given.seed, torch.float64)
     for number, batch in enumerate(given.batches):
