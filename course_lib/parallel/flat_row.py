@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib import comm
 from course_lib.comm.call import device_of
-from course_lib.parallel.placement import Flat
+from course_lib.parallel.placement import Flat, Stretch
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Sharing:
     own, and what it changed must be gathered. `dtype` is what is computed and gathered in, `reduce_dtype` what
     gradients are added up in; without them, the parameters' own. With `offload` pieces lie in main memory, where the
     optimizer then works, and a row is on the device only while it is whole. Of `secondary`, a run of neighbours, each
-    keeps a piece of the whole row from forward to backward, so that it is gathered again among them alone.
+    keeps a piece of the whole row from forward to backward, so that it is gathered again among them alone. What is
+    `uneven`, by name, was cut before, into parts of several sizes.
     """
 
     shards: ProcessGroup
@@ -41,6 +42,7 @@ class Sharing:
     reduce_dtype: torch.dtype | None = None
     offload: bool = False
     secondary: ProcessGroup | None = None
+    uneven: frozenset[str] = frozenset()
     algorithm: str = "ring"
 
 
@@ -88,7 +90,7 @@ class FlatRow:
         starts = [0, *accumulate(self.sizes)]
         stretches, parts = [], []
         for start, length in zip(starts, self.sizes, strict=False):
-            piece = Flat(axis="", row="", start=start, total=starts[-1]).piece(length, rank, size)
+            piece = Flat(axis="", row="").piece(Stretch(start, length, starts[-1]), rank, size)
             stretches.append(piece)
             parts.append(slice(end, end := end + piece.stop - piece.start))
         return stretches, parts

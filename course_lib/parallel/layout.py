@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from course_lib.parallel.placement import At, Box, Place, boxes_of
+from course_lib.parallel.placement import At, Box, Flat, Place, Stretch, boxes_of
 
 
 class Layout:
@@ -34,10 +34,12 @@ class Layout:
         self.parameters = tuple(self.places)
         self.places |= {name: Place(shape=tuple(b.shape), trained=False) for name, b in model.named_buffers()}
         self.averaged: set[str] = set()  # axes over which a technique averages gradients
+        self._rows: dict[tuple[str, str], list[str]] = {}  # by axis and name what lies in a flat row, once it is asked
 
     def write(self, name: str, **changes: Any) -> None:
         """Say more about where a tensor lies."""
         self.places[name] = replace(self.places[name], **changes)
+        self._rows.clear()
 
     @property
     def trained(self) -> list[str]:
@@ -60,15 +62,20 @@ class Layout:
         view = self._sharded(name, whole, at)
         if flat is None:
             return view
-        return view.reshape(-1)[flat.piece(view.numel(), at[flat.axis], self.sizes[flat.axis])]
+        return view.reshape(-1)[self._piece(name, at)]
 
     def size_at(self, name: str, at: At) -> int:
         """How many numbers of a tensor the rank at `at` has."""
         place = self.places[name]
         if not place.is_held(at):
             return 0
-        piece = self._piece(place, at)
+        piece = self._piece(name, at)
         return piece.stop - piece.start
+
+    @property
+    def uneven(self) -> frozenset[str]:
+        """The parameters of which shards leave some ranks more numbers than others."""
+        return frozenset(name for name in self.parameters if not self._is_even(name))
 
     def boxes(self, name: str, at: At) -> list[Box]:
         """Where in a tensor lies what the rank at `at` has of it, in its order: a box, or several for a stretch."""
@@ -78,7 +85,7 @@ class Layout:
             first, last = spans[shard.dim]
             start, end = shard.span(last - first, at[axis], self.sizes[axis])
             spans[shard.dim] = first + start, first + end
-        piece = self._piece(place, at)
+        piece = self._piece(name, at)
         found = boxes_of([last - first for first, last in spans], piece.start, piece.stop)
         origin = [first for first, _ in spans]
         return [(tuple(map(sum, zip(origin, offsets, strict=True))), sizes) for offsets, sizes in found]
@@ -129,24 +136,49 @@ class Layout:
             length = place.shape[shard.dim]
             first, last = shard.span(length, at[axis], self.sizes[axis])
             spans[min(shard.dim, 1)] = first / length, last / length
-        piece, numbers = self._piece(place, at), self._piece(replace(place, flat=None), at).stop
+        piece, numbers = self._piece(name, at), self._left(name, at)
         (above, below), columns = spans
         rows = [above + (below - above) * number / numbers for number in (piece.start, piece.stop)]
         return rows[0], rows[1], *columns
 
-    def _piece(self, place: Place, at: At) -> slice:
-        """Which of the numbers that its shards leave it a rank has of a tensor."""
+    def _left(self, name: str, at: At) -> int:
+        """How many of a tensor's numbers its shards leave the rank at `at`."""
+        place = self.places[name]
         shape = list(place.shape)
         for axis, shard in place.shard.items():
             first, last = shard.span(shape[shard.dim], at[axis], self.sizes[axis])
             shape[shard.dim] = last - first
-        if place.flat is None:
-            return slice(0, prod(shape))
-        return place.flat.piece(prod(shape), at[place.flat.axis], self.sizes[place.flat.axis])
+        return prod(shape)
+
+    def _is_even(self, name: str) -> bool:
+        axes = self.places[name].shard
+        every = product(*(range(self.sizes[axis]) for axis in axes))
+        return len({self._left(name, dict(zip(axes, at, strict=True))) for at in every}) == 1
+
+    def _piece(self, name: str, at: At) -> slice:
+        """Which of the numbers that its shards leave it a rank has of a tensor."""
+        flat = self.places[name].flat
+        if flat is None:
+            return slice(0, self._left(name, at))
+        return flat.piece(self._stretch(name, flat, at), at[flat.axis], self.sizes[flat.axis])
+
+    def _stretch(self, name: str, flat: Flat, at: At) -> Stretch:
+        """Where in its flat row a tensor lies: the row that ranks share whose other coordinates are those of `at`."""
+        if not self._rows:
+            for other, place in self.places.items():
+                if place.flat is not None:
+                    self._rows.setdefault((place.flat.axis, place.flat.row), []).append(other)
+        held = [other for other in self._rows[flat.axis, flat.row] if self.places[other].is_held(at)]
+        sizes = [self._left(other, at) for other in held]
+        number = held.index(name)
+        return Stretch(sum(sizes[:number]), sizes[number], sum(sizes))
 
     def describe(self, name: str) -> str:
-        """Where a tensor lies, in words."""
-        return self.places[name].describe(self.sizes) or "on the one rank"
+        """Where a tensor lies, in words; of a row that differs from rank to rank, as the first rank that has it."""
+        place = self.places[name]
+        first = {axis: place.owners[0] if axis == "pp" and place.owners else 0 for axis in self.sizes}
+        stretch = self._stretch(name, place.flat, first) if place.flat is not None else None
+        return place.describe(self.sizes, stretch) or "on the one rank"
 
     def __str__(self) -> str:
         wide = max(map(len, self.places), default=0)
@@ -173,7 +205,7 @@ class Layout:
             view.copy_(part)
         else:
             row = view.reshape(-1)  # a copy where the view is not contiguous
-            row[flat.piece(row.numel(), at[flat.axis], self.sizes[flat.axis])] = part.reshape(-1)
+            row[self._piece(name, at)] = part.reshape(-1)
             view.copy_(row.view(view.shape))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
+from typing import NamedTuple
 
 from course_lib.split import split_sizes
 
@@ -89,24 +90,31 @@ class Partial:
     """Each rank of an axis has a term of a sum: what a backward pass leaves in a gradient before it is added up."""
 
 
+class Stretch(NamedTuple):
+    """Of a row of `total` numbers, `length` from `start` on."""
+
+    start: int
+    length: int
+    total: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flat(Cut):
     """A tensor as a stretch of one long row of numbers, of which every rank of an axis has a piece.
 
-    With `parts` there are fewer pieces than ranks: each run of so many neighbours shares the row among them.
+    The tensors of one row lie in it one behind the other, in the model's order. With `parts` there are fewer pieces
+    than ranks: each run of so many neighbours shares the row among them.
     """
 
     axis: str
     row: str  # its name: tensors of one row are gathered together
-    start: int
-    total: int  # numbers in the row
     parts: int | None = None
 
-    def piece(self, length: int, rank: int, size: int) -> slice:
-        """Which of the tensor's `length` numbers a rank has; they may be none."""
-        ends, part = [0, *accumulate(split_sizes(self.total, self.number_of_parts(size)))], self.part(rank, size)
-        first, last = (end - self.start for end in ends[part : part + 2])
-        return slice(min(max(first, 0), length), min(max(last, 0), length))
+    def piece(self, stretch: Stretch, rank: int, size: int) -> slice:
+        """Which of the tensor's numbers a rank has; they may be none."""
+        ends, part = [0, *accumulate(split_sizes(stretch.total, self.number_of_parts(size)))], self.part(rank, size)
+        first, last = (end - stretch.start for end in ends[part : part + 2])
+        return slice(min(max(first, 0), stretch.length), min(max(last, 0), stretch.length))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,13 +159,13 @@ class Place:
         cut = self.cuts.get(axis)
         return tuple(range(size) if cut is None else cut.holders(at[axis], size))
 
-    def describe(self, sizes: Mapping[str, int]) -> str:
-        """One phrase for each axis that has more than one rank."""
-        return "; ".join(f"{axis}: {self._along(axis)}" for axis, size in sizes.items() if size > 1)
+    def describe(self, sizes: Mapping[str, int], stretch: Stretch | None = None) -> str:
+        """One phrase for each axis that has more than one rank; of a flat row, which `stretch` of it this is."""
+        return "; ".join(f"{axis}: {self._along(axis, stretch)}" for axis, size in sizes.items() if size > 1)
 
-    def _along(self, axis: str) -> str:
-        if self.flat is not None and axis == self.flat.axis:
-            words = f"{self.flat.row}[{self.flat.start}:] of {self.flat.total}"
+    def _along(self, axis: str, stretch: Stretch | None) -> str:
+        if self.flat is not None and stretch is not None and axis == self.flat.axis:
+            words = f"{self.flat.row}[{stretch.start}:] of {stretch.total}"
             words += f" in {self.flat.parts} parts" * (self.flat.parts is not None)
         elif axis == "pp" and self.owners is not None:
             words = f"rank{'s' * (len(self.owners) > 1)} {', '.join(map(str, self.owners))}"

@@ -45,15 +45,14 @@ class Entrance:
     def __init__(self, region: Region) -> None:
         self.region = region
         self.maps: list[ColumnParallelLinear] = []
-        self._fused: Tensor | None = None
         self._input: Tensor | None = None
         self._waiting: dict[int, Tensor] = {}
 
     def add(self, one: ColumnParallelLinear) -> None:
         """Let another map share the input; its weights come to lie behind those of the others."""
         self.maps.append(one)
-        self._fused = torch.cat([each.weight.data for each in self.maps])
-        for each, rows in zip(self.maps, self._fused.split(self.sizes), strict=True):
+        fused = torch.cat([each.weight.data for each in self.maps])
+        for each, rows in zip(self.maps, fused.split(self.sizes), strict=True):
             each.weight.data = rows
 
     @property
@@ -74,28 +73,26 @@ class Entrance:
     def _outputs(self, x: Tensor) -> Sequence[Tensor]:
         biases: list[Tensor] = [one.bias for one in self.maps if one.bias is not None]
         parameters = [*(one.weight for one in self.maps), *biases]
-        y = _EnteringLinear.apply(x, self._weight(), torch.cat(biases) if biases else None, self, *parameters)
+        y = _EnteringLinear.apply(x, torch.cat(biases) if biases else None, self, *parameters)
         return y.split(self.sizes, -1)
 
-    def _weight(self) -> Tensor:
-        """All weights as one, without a copy while they lie behind each other."""
-        weights = [one.weight.data for one in self.maps]
-        if self._fused is not None and weights[0].data_ptr() == self._fused.data_ptr():
-            ends = [weight.data_ptr() + weight.nbytes for weight in weights]
-            if all(weight.data_ptr() == end for end, weight in zip(ends, weights[1:], strict=False)):
-                return self._fused
-        return torch.cat(weights)
+    def weight(self) -> Tensor:
+        """All weights as one, without a copy while they lie behind each other; also in a flat row they may."""
+        first, *others = weights = [one.weight.data for one in self.maps]
+        ends = [weight.data_ptr() + weight.nbytes for weight in weights]
+        starts = [other.data_ptr() for other in others]
+        if starts != ends[:-1] or any(x.untyped_storage()._cdata != first.untyped_storage()._cdata for x in others):
+            return torch.cat(weights)
+        return first.as_strided((sum(self.sizes), first.shape[1]), (first.shape[1], 1))
 
 
 class _EnteringLinear(torch.autograd.Function):
     """x W^T + b for the weights of all maps; backward adds up the input's gradient while it makes the weights'."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, entrance: Entrance, *parameters: Tensor
-    ) -> Tensor:
-        whole = entrance.region.entered(x)
-        ctx.save_for_backward(x if entrance.region.sequence_parallel == "regather" else whole, weight)
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, entrance: Entrance, *parameters: Tensor) -> Tensor:
+        whole, weight = entrance.region.entered(x), entrance.weight()
+        ctx.save_for_backward(x if entrance.region.sequence_parallel == "regather" else whole)
         ctx.entrance, ctx.biased = entrance, bias is not None
         rows = whole.flatten(0, -2)
         y = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
@@ -103,19 +100,19 @@ class _EnteringLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        kept, weight = ctx.saved_tensors
+        (kept,) = ctx.saved_tensors
         region, sizes = ctx.entrance.region, ctx.entrance.sizes
         rows = gradient.flatten(0, -2)
         finish = None
         if ctx.needs_input_grad[0]:
-            finish = region.start_entering_backward((rows @ weight).unflatten(0, gradient.shape[:-1]))
-        found: list[Tensor | None] = [None] * len(ctx.needs_input_grad[4:])
-        if any(ctx.needs_input_grad[4:]):
+            finish = region.start_entering_backward((rows @ ctx.entrance.weight()).unflatten(0, gradient.shape[:-1]))
+        found: list[Tensor | None] = [None] * len(ctx.needs_input_grad[3:])
+        if any(ctx.needs_input_grad[3:]):
             whole = region.entered(kept) if region.sequence_parallel == "regather" else kept
             found = [*(rows.t() @ whole.flatten(0, -2)).split(sizes)]
             found += rows.sum(0).split(sizes) if ctx.biased else ()
-        wanted = [g if needed else None for g, needed in zip(found, ctx.needs_input_grad[4:], strict=True)]
-        return finish() if finish else None, None, None, None, *wanted
+        wanted = [g if needed else None for g, needed in zip(found, ctx.needs_input_grad[3:], strict=True)]
+        return finish() if finish else None, None, None, *wanted
 
 
 class RowParallelLinear(nn.Module):

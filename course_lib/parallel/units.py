@@ -23,7 +23,8 @@ class Unit:
         self, group: Names, modules: list[nn.Module], named: dict[str, nn.Parameter], sharing: Sharing
     ) -> None:
         self.label, self.modules, self.named, self.is_root = label_of(group), modules, named, not group
-        self.rows = [FlatRow(in_row, sharing) for in_row in rows_of(named, resident=sharing.resident)]
+        in_rows = rows_of(named, resident=sharing.resident, uneven=sharing.uneven)
+        self.rows = [FlatRow(in_row, sharing) for in_row in in_rows]
         self.trained = [p for p in named.values() if p.requires_grad]
         self.awaited: set[nn.Parameter] = set()
         self.is_reduced = False
@@ -109,12 +110,18 @@ def weights_of_units(model: nn.Module, policy: Policy) -> dict[Names, dict[str, 
     return {group: named for group, named in held.items() if named or not group}
 
 
-def rows_of(named: Mapping[str, nn.Parameter], *, resident: bool) -> list[dict[str, nn.Parameter]]:
-    """Of a unit's parameters those that lie in one row. Where weights stay whole, frozen ones are in none."""
+def rows_of(
+    named: Mapping[str, nn.Parameter], *, resident: bool, uneven: frozenset[str]
+) -> list[dict[str, nn.Parameter]]:
+    """Of a unit's parameters those that lie in one row. Where weights stay whole, frozen ones are in none.
+
+    What was cut unevenly before has a row of its own: the others then lie at the same place on all ranks, and so what
+    is equal on several of them is added up in the same order, and stays equal bit by bit.
+    """
     rows: dict[tuple[object, ...], dict[str, nn.Parameter]] = {}
     for name, p in named.items():
         if p.requires_grad or not resident:
-            rows.setdefault((p.requires_grad, p.dtype, p.device), {})[name] = p
+            rows.setdefault((p.requires_grad, p.dtype, p.device, name in uneven), {})[name] = p
     return list(rows.values())
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Literal, get_args
 
 import torch
@@ -18,7 +17,7 @@ from course_lib.errors import four_parts
 from course_lib.parallel import agreement
 from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.flat_row import Sharing
-from course_lib.parallel.layout import Layout
+from course_lib.parallel.layout import Layout, coordinates
 from course_lib.parallel.local import Local
 from course_lib.parallel.mesh import groups_within
 from course_lib.parallel.meta import Init
@@ -124,12 +123,13 @@ def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:
 def begin(setup: Setup, name: str, options: dict[str, object], init: Init | None = None) -> ProcessGroup:
     """The ranks that share; they have the same model from here on."""
     setup.begin(name, AXIS, init)
-    if len(setup.applied) > 1:
-        values, rule = f"applied after {next(iter(setup.applied))}", "here it shares whole models"
+    if "stages" in setup.applied:
+        values, rule = "applied after stages", "a pipeline's stages are not cut into units here"
         raise ValueError(four_parts(name, values, rule, "apply replicate(), or leave the other one out"))
     group = setup.local.group(AXIS)
     agreement.same_model(name, setup.model, options, group)
-    numbers = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
+    layout = setup.local.layout
+    numbers = min(sum(layout.size_at(n, at) for n in layout.trained) for at in coordinates(layout.sizes))
     if numbers < group.size():
         values, way_out = f"{numbers} trained parameters, {group.size()} ranks", f"choose dp <= {numbers}"
         raise ValueError(four_parts(name, values, "every rank has something to train", way_out))
@@ -142,12 +142,11 @@ def write_rows(layout: Layout, model: nn.Module, policy: Policy, *, parts: int, 
 
     Where weights stay `resident`, frozen ones are whole on every rank: there is nothing about them to share.
     """
+    fewer, uneven = None if parts == layout.sizes[AXIS] else parts, layout.uneven
     for group, named in weights_of_units(model, policy).items() if parts > 1 else ():
-        for row in rows_of(named, resident=resident):
-            starts = [0, *accumulate(p.numel() for p in row.values())]
-            for name, start in zip(row, starts, strict=False):
-                fewer = None if parts == layout.sizes[AXIS] else parts
-                flat = Flat(axis=AXIS, row=label_of(group), start=start, total=starts[-1], parts=fewer)
+        for number, row in enumerate(rows_of(named, resident=resident, uneven=uneven)):
+            flat = Flat(axis=AXIS, row=label_of(group) + "'" * number, parts=fewer)
+            for name in row:
                 layout.write(name, flat=flat)
 
 
@@ -162,8 +161,10 @@ def _cut(setup: Setup, sharing: Sharing, policy: Policy, *, init: Init | None = 
     """Write the table, then cut and hook; the trainer's parameters are this rank's pieces."""
     local = setup.local
     local.layout.averaged.add(AXIS)
-    write_rows(local.layout, setup.model, policy, parts=sharing.shards.size(), resident=sharing.resident)
-    sharded = ShardedModel(setup.model, sharing, policy, init=init, **options)
+    groups = policy(setup.skeleton)  # which has the sizes of the whole model
+    write_rows(local.layout, setup.skeleton, policy, parts=sharing.shards.size(), resident=sharing.resident)
+    sharing = replace(sharing, uneven=local.layout.uneven)
+    sharded = ShardedModel(setup.model, sharing, lambda model: groups, init=init, **options)
     local.parameters |= sharded.pieces
     ends = setup.engine.ends
     ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late

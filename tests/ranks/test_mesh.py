@@ -117,11 +117,11 @@ def cut_by_hand():
     """A model cut by rows over tp, by columns over dp, and flat over dp; gradients equal the weights."""
     mesh = make_mesh(dp=2, tp=2)
     local = Local(chain(), mesh)
-    row = {"axis": "dp", "row": "rest", "total": 17}
+    row = Flat(axis="dp", row="rest")
     local.layout.write("0.weight", shard={"tp": Shard(0)})
-    local.layout.write("1.weight", shard={"tp": Shard(1)}, flat=Flat(start=0, axis="dp", row="1", total=12))
-    local.layout.write("0.bias", flat=Flat(start=0, **row))
-    local.layout.write("2.weight", flat=Flat(start=5, **row))
+    local.layout.write("1.weight", shard={"tp": Shard(1)}, flat=Flat(axis="dp", row="1"))
+    local.layout.write("0.bias", flat=row)
+    local.layout.write("2.weight", flat=row)
     whole = {name: p.detach().clone() for name, p in local.parameters.items()}
     local.parameters = {name: nn.Parameter(local.part(name, x).clone()) for name, x in whole.items()}
     for parameter in local.parameters.values():

@@ -16,7 +16,7 @@ from course_lib.costs.model.states import rank_parameters, state_bytes
 from course_lib.costs.model.units import decoder_units
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.layout import Layout, coordinates, parameters_at
-from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard, boxes_of
+from course_lib.parallel.placement import Flat, Partial, Place, Replicate, Shard, Stretch, boxes_of
 from course_lib.parallel.stages import cut, layers_of
 from course_lib.parallel.tensor import write_table
 from course_lib.parallel.tensor_plan import plan_for
@@ -59,10 +59,10 @@ class Toy(nn.Module):
 def layout():
     """Rows and columns over tp, a flat row over dp, owners on pp."""
     table = Layout(Toy(), SIZES)
-    row = {"axis": "dp", "row": "all", "total": 40}
+    row = Flat(axis="dp", row="all")  # of 27 numbers at tp 0, of 22 at tp 1
     table.write("first.weight", shard={"tp": Shard(0)}, owners=(1,))
-    table.write("second.weight", shard={"tp": Shard(1)}, flat=Flat(start=3, **row))
-    table.write("first.bias", flat=Flat(start=30, **row), partial=frozenset({"pp"}), owners=(0, 1))
+    table.write("second.weight", shard={"tp": Shard(1)}, flat=row)
+    table.write("first.bias", flat=row, partial=frozenset({"pp"}), owners=(0, 1))
     return table
 
 
@@ -110,11 +110,11 @@ def test_along_the_cutting_axes_alone_each_replica_counts_once():
 
 
 def test_pieces_follow_tensor_split_and_may_be_empty():
-    flat = Flat(axis="dp", row="all", start=30, total=40)
+    flat, stretch = Flat(axis="dp", row="all"), Stretch(start=30, length=7, total=40)
     whole = torch.arange(40)
     for size in (1, 2, 3, 7, 41):
         for rank, piece in enumerate(whole.tensor_split(size)):
-            found = whole[30:37][flat.piece(7, rank, size)]
+            found = whole[30:37][flat.piece(stretch, rank, size)]
             assert torch.equal(found, piece[(piece >= 30) & (piece < 37)])
 
 
@@ -161,8 +161,8 @@ def test_a_missing_part_makes_the_whole_missing_unless_it_is_empty():
     at = {"pp": 0, "dp": 0, "tp": 0}
     assert table.joined("scale", lambda other: None, at) is None
     assert table.joined("first.weight", lambda other: torch.ones(4, 5) if other["tp"] == 0 else None, at) is None
-    table.write("first.bias", flat=Flat(axis="dp", row="all", start=0, total=40), owners=None, partial=frozenset())
-    # 40 numbers over 3 ranks are 14, 13, 13: the first rank has all seven
+    table.write("first.bias", owners=None, partial=frozenset())
+    # 27 numbers over 3 ranks are 9 each, and the bias comes first in the row: the first rank has all seven
     whole = table.joined("first.bias", lambda other: torch.ones(7) if other["dp"] == 0 else None, at)
     assert torch.equal(whole, torch.ones(7))
 
@@ -177,8 +177,8 @@ def test_an_optimizer_s_counter_is_no_part():
 def test_it_prints_as_a_table():
     lines = {line.split()[0]: line for line in str(layout()).splitlines()}
     assert lines["first.weight"].endswith("7x5  pp: rank 1; dp: Replicate(); tp: Shard(dim=0)")
-    assert lines["second.weight"].endswith("5x7  pp: Replicate(); dp: all[3:] of 40; tp: Shard(dim=1)")
-    assert "pp: ranks 0, 1, gradient Partial(); dp: all[30:] of 40; tp: Replicate()" in lines["first.bias"]
+    assert lines["second.weight"].endswith("5x7  pp: Replicate(); dp: all[7:] of 27; tp: Shard(dim=1)")
+    assert "pp: ranks 0, 1, gradient Partial(); dp: all[0:] of 27; tp: Replicate()" in lines["first.bias"]
     assert "number" in lines["scale"]
     assert (str(Shard(1)), str(Replicate()), str(Partial())) == ("Shard(dim=1)", "Replicate()", "Partial()")
 
@@ -292,3 +292,31 @@ def test_frozen_weights_are_cut_unless_weights_stay_whole():
         write_rows(table, model, by_block, parts=3, resident=resident)
         assert (table.places["second.weight"].flat is None) == resident
         assert table.places["noise"].flat is None and table.places["scale"].flat is not None
+
+
+@pytest.mark.parametrize(("tp", "dp"), [(2, 64), (8, 3), (16, 8)])  # 16 ranks share 8 heads of keys and values
+def test_two_axes_leave_every_rank_what_the_formula_says(tp, dp):
+    (config, model), (_, whole) = decoder("llama3_1_8b"), decoder("llama3_1_8b")
+    table = Layout(model, {"dp": dp, "tp": tp})
+    write_table(model, table, styles_of(model, plan_for(model)))
+    write_rows(table, whole, by_block, parts=dp)
+    rows = [split_sizes(unit.numbers(trained=True), dp) for unit in decoder_units(config, tp=tp)]
+    for at in ({"dp": dp - 1, "tp": 0}, {"dp": 0, "tp": tp - 1}):
+        assert parameters_at(table, at) == sum(row[at["dp"]] for row in rows)
+    total = sum(map(sum, rows))
+    assert total == rank_parameters(config, ParallelConfig(tp=tp)).total
+
+
+def test_what_is_cut_unevenly_has_a_row_of_its_own():
+    """The others then begin at the same place on all ranks along tp."""
+    model = Toy()
+    table = Layout(model, {"dp": 3, "tp": 2})
+    table.write("first.weight", shard={"tp": Shard(0)})  # 4 and 3 rows
+    table.write("first.bias", shard={"tp": Shard(0)})
+    write_rows(table, Toy(), by_block, parts=3)
+    assert table.uneven == {"first.weight", "first.bias"}
+    assert (table.places["scale"].flat.row, table.places["first.weight"].flat.row) == ("root", "root'")
+    whole = torch.randn(7, 5)
+    parts = {tuple(at.values()): table.part("first.weight", whole, at) for at in coordinates(table.sizes)}
+    for at in coordinates(table.sizes):
+        assert torch.equal(table.joined("first.weight", lambda other: parts[tuple(other.values())], at), whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
@@ -58,6 +58,15 @@ class CommTime:
         """No message of any rank."""
         none = (0,) * world_size
         return cls(sent_bytes=none, received_bytes=none, messages=none, path=())
+
+    def in_rows(self, places: Sequence[int]) -> CommTime:
+        """The same in every row of a mesh at once, of all whose ranks rank r has place `places[r]` in its row."""
+        return CommTime(
+            sent_bytes=tuple(self.sent_bytes[place] for place in places),
+            received_bytes=tuple(self.received_bytes[place] for place in places),
+            messages=tuple(self.messages[place] for place in places),
+            path=self.path,
+        )
 
     def __add__(self, later: CommTime) -> CommTime:
         """This, then `later`, on the same ranks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from math import prod
+from math import ceil, prod
 from typing import Literal, get_args
 
 from course_lib.config import ModelConfig
@@ -34,6 +34,13 @@ class Weight:
     def parameters(self) -> int:
         """Numbers in all copies."""
         return self.copies * prod(self.shape)
+
+    def shape_at(self, tp: int) -> tuple[int, ...]:
+        """On the first of tp ranks, whose part is the largest."""
+        sizes = list(self.shape)
+        if self.split is not None:
+            sizes[self.split] = ceil(sizes[self.split] / min(tp, self.heads or tp))
+        return tuple(sizes)
 
 
 @cache

@@ -171,15 +171,7 @@ def _outer(model: ModelConfig, pp: int, stage: int) -> list[Weight]:
 
 def _on_rank(weights: Iterable[Weight], tp: int) -> int:
     """Parameters of the first of tp ranks, whose shards are the largest."""
-    return sum(_shard(weight, tp) for weight in weights)
-
-
-def _shard(weight: Weight, tp: int) -> int:
-    if weight.split is None:
-        return weight.parameters
-    sizes = list(weight.shape)
-    sizes[weight.split] = ceil(sizes[weight.split] / min(tp, weight.heads or tp))
-    return weight.copies * prod(sizes)
+    return sum(weight.copies * prod(weight.shape_at(tp)) for weight in weights)
 
 
 def _check_sharding(zero_stage: int, shards: int, rank: int) -> None:

@@ -66,12 +66,13 @@ def row_numbers(shapes: Sequence[Shape], *, shards: int, padding: Padding = "non
 
 
 def decoder_units(
-    config: ModelConfig, wrapping: Wrapping = "by_block", size: int | None = None
+    config: ModelConfig, wrapping: Wrapping = "by_block", size: int | None = None, *, tp: int = 1
 ) -> tuple[UnitShapes, ...]:
     """The units of a decoder, all of it trained, in the order of forward; the root's is the last.
 
     `size` is the number of blocks in a group for by_block_group, and for size_based the parameters that make a unit.
-    A matrix that embedding and head share is the root's.
+    A matrix that embedding and head share is the root's. With `tp` the shapes are those of the parts that the first
+    of so many ranks has, which are the largest; what is a unit is decided by the whole.
     Source: Groeneveld et al. 2024, OLMo (by_block and its relatives); Zhao et al. 2023, section 4.2.
     Raises: ValueError for an unknown wrapping, and unless `size` goes with one of these two.
     """
@@ -80,7 +81,7 @@ def decoder_units(
     groups = _groups(modules, config.n_layers, wrapping, size or 1)
     group_of = {name: group for group in groups for name in group}
     held: dict[_Group, list[Shape]] = {group: [] for group in (*groups, _OPENING, ())}
-    for name, shapes in modules.items():
+    for name, shapes in _modules(config, tp).items():
         rest = _OPENING if name in _OPENING else ()
         group = next((group_of[part] for part in reversed(_around(name)) if part in group_of), rest)
         shared = shapes[:1] if config.tied and name in _TABLES else []
@@ -91,25 +92,25 @@ def decoder_units(
     return (*units, UnitShapes(label=ROOT, trained=rest_of_root, opening=opening))
 
 
-def _modules(config: ModelConfig) -> dict[str, list[Shape]]:
+def _modules(config: ModelConfig, tp: int = 1) -> dict[str, list[Shape]]:
     """By name, in the order of forward, what has tensors of its own; a tied head has the embedding's matrix first."""
     outer, modules = outer_weights(config), dict[str, list[Shape]]()
     blocks = [layer_weights(kind) for count, kind in config.layer_kinds for _ in range(count)]
-    _add(modules, "", [weight for weight in outer if weight.name in _OPENING])
+    _add(modules, "", [weight for weight in outer if weight.name in _OPENING], tp)
     for number, weights in enumerate(blocks):
-        _add(modules, f"layers.{number}.", weights)
-    _add(modules, "", [weight for weight in outer if weight.name not in _OPENING])
+        _add(modules, f"layers.{number}.", weights, tp)
+    _add(modules, "", [weight for weight in outer if weight.name not in _OPENING], tp)
     if config.tied:
         modules["head"] = [*modules["embedding"], *modules.get("head", [])]
     return modules
 
 
-def _add(modules: dict[str, list[Shape]], prefix: str, weights: Sequence[Weight]) -> None:
+def _add(modules: dict[str, list[Shape]], prefix: str, weights: Sequence[Weight], tp: int) -> None:
     """A bias belongs to its matrix; of several alike each is a module."""
     for weight in weights:
         for copy in range(weight.copies):
             name = weight.name.removesuffix(".bias") + (str(copy) if weight.copies > 1 else "")
-            modules.setdefault(prefix + name, []).append(weight.shape)
+            modules.setdefault(prefix + name, []).append(weight.shape_at(tp))
 
 
 def _groups(modules: Mapping[str, list[Shape]], n_layers: int, wrapping: Wrapping, size: int) -> list[_Group]:
