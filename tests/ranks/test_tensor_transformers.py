@@ -19,6 +19,7 @@ from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.tensor import tensor_parallel
 from course_lib.ranks import RankError, ledger, run_ranks
 from course_lib.training.batches import Batches
+from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
@@ -73,6 +74,22 @@ def test_the_ladder(family, kv_heads, ranks):
     report = assert_parallel_equals(
         partial(alone, **models), partial(tensor_parallel_trainer, **models), TOKENS, world_size=ranks, tolerance=1e-6
     )
+    assert tuple(report.deviations) == RUNGS and report.narrow == torch.float32
+
+
+def two_axes_trainer(train, family, kv_heads, tp):
+    model = Logits(theirs(family, num_key_value_heads=kv_heads))
+    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
+    return Trainer(model, train, mesh=mesh, apply=(tensor(), fully_shard()))
+
+
+@pytest.mark.parametrize(
+    ("family", "kv_heads", "dp", "tp"), [("Llama", 2, 1, 4), ("Olmo2", 2, 2, 2), ("Olmo", 6, 3, 2)]
+)
+def test_the_ladder_of_two_axes(family, kv_heads, dp, tp):
+    models = {"family": family, "kv_heads": kv_heads}
+    together = partial(two_axes_trainer, tp=tp, **models)
+    report = assert_parallel_equals(partial(alone, **models), together, TOKENS, world_size=dp * tp, tolerance=1e-6)
     assert tuple(report.deviations) == RUNGS and report.narrow == torch.float32
 
 
