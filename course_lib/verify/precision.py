@@ -16,7 +16,8 @@ class PrecisionReport:
 
     mean_absolute_error: float
     largest_error: float
-    agreement: dict[int, float]  # k -> share of positions at which the k likeliest tokens are the same set
+    agreement: dict[int, float]  # k -> share of the reference's k likeliest tokens that are among the other's k
+    errors: dict[int, float]  # k -> mean absolute error of the logits of these tokens
 
     def __str__(self) -> str:
         shares = ", ".join(f"top-{k} {share:.1%}" for k, share in self.agreement.items())
@@ -24,7 +25,7 @@ class PrecisionReport:
 
 
 def compare_logits(found: Tensor, reference: Tensor, *, top_k: Sequence[int] = (1, 5)) -> PrecisionReport:
-    """Compare logits of a low precision with those of a high one.
+    """Compare logits of a low precision with those of a high one, or of ranks with those of one device.
 
     Shapes: (..., V) each.
     Raises: ValueError for other shapes, or a k that the vocabulary does not have.
@@ -41,17 +42,16 @@ def compare_logits(found: Tensor, reference: Tensor, *, top_k: Sequence[int] = (
         values, rule = f"top_k={tuple(top_k)}", f"there are {vocabulary} tokens"
         raise ValueError(four_parts("compare_logits", values, rule, f"give k in 1..{vocabulary}"))
     error = (found.double() - reference.double()).abs()
+    ours, theirs = (logits.topk(max(top_k)).indices for logits in (found, reference))  # (..., k), the likeliest first
+    of_theirs = error.gather(-1, theirs)
     return PrecisionReport(
         mean_absolute_error=error.mean().item(),
         largest_error=error.max().item(),
-        agreement={k: _agreement(found, reference, k) for k in top_k},
+        agreement={k: _shared(ours[..., :k], theirs[..., :k]) for k in top_k},
+        errors={k: of_theirs[..., :k].mean().item() for k in top_k},
     )
 
 
-def _agreement(found: Tensor, reference: Tensor, k: int) -> float:
-    """The share of positions at which the k likeliest tokens are the same, in whatever order.
-
-    Shapes: (..., V) each.
-    """
-    ours, theirs = (logits.topk(k).indices.sort().values for logits in (found, reference))  # (..., k)
-    return (ours == theirs).all(-1).double().mean().item()
+def _shared(ours: Tensor, theirs: Tensor) -> float:
+    """Of `theirs` the share that is among `ours` at the same position. Shapes: (..., k) each."""
+    return (theirs.unsqueeze(-1) == ours.unsqueeze(-2)).any(-1).double().mean().item()

@@ -18,7 +18,13 @@ def test_errors_and_agreement_are_what_one_counts_by_hand():
     assert report.mean_absolute_error == pytest.approx(2 / 8)
     assert report.largest_error == 1.5
     assert report.agreement == {1: 0.5, 2: 1.0, 4: 1.0}
+    assert report.errors == pytest.approx({1: 0.0, 2: 2 / 4, 4: 2 / 8})
     assert str(report) == "logits: mean absolute error 0.25, at most 1.5; top-1 50.0%, top-2 100.0%, top-4 100.0%"
+
+
+def test_tokens_that_changed_places_agree_and_others_do_not():
+    found = torch.tensor([[0.0, 2.0, 3.0, 1.0]])  # its three likeliest are 2, 1 and 3, the reference's 0, 1 and 2
+    assert compare_logits(found, REFERENCE[:1], top_k=(1, 2, 3)).agreement == pytest.approx({1: 0.0, 2: 0.5, 3: 2 / 3})
 
 
 def test_equal_logits_agree_everywhere():
