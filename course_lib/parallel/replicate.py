@@ -10,16 +10,18 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from course_lib import comm
 from course_lib.parallel.buckets import BUCKET_BYTES, fill
+from course_lib.parallel.local import own_part
 
 
 def broadcast_state(model: nn.Module, group: ProcessGroup | None = None, src: int = 0) -> None:
     """Give every rank the parameters, frozen ones too, and buffers of rank `src`; ranks may have been seeded apart.
 
-    What is on meta has nothing to give.
+    What is on meta has nothing to give, and of a DTensor a rank has its part to give.
 
     Cost: one tree broadcast for about every 25 MiB.
     """
-    broadcast_tensors([x for x in (*model.parameters(), *model.buffers()) if not x.is_meta], group, src)
+    tensors = (*model.parameters(), *model.buffers())
+    broadcast_tensors([own_part(x.detach()) for x in tensors if not x.is_meta], group, src)
 
 
 def broadcast_tensors(tensors: Sequence[Tensor], group: ProcessGroup | None, src: int) -> None:

@@ -111,11 +111,12 @@ def _check_model(model: nn.Module, groups: Sequence[Names]) -> None:
 
 
 def _write_table(local: Local, parts: int) -> None:
-    """PyTorch cuts by rows, as `torch.chunk` does."""
+    """PyTorch cuts what earlier techniques have left of a tensor by rows, as `torch.chunk` does."""
     local.layout.averaged.add(AXIS)
     runs = None if parts == local.size(AXIS) else parts
     for name in local.parameters if parts > 1 else ():
-        local.layout.write(name, shard={AXIS: Shard(0, parts=runs, chunked=True)})
+        shard = {**local.layout.places[name].shard, AXIS: Shard(0, parts=runs, chunked=True)}
+        local.layout.write(name, shard=shard)
 
 
 def _mesh(local: Local, parts: int) -> DeviceMesh:
@@ -124,8 +125,13 @@ def _mesh(local: Local, parts: int) -> DeviceMesh:
     if parts == local.size(AXIS):
         return local.mesh[AXIS]
     inside, across = groups_within(local.mesh, AXIS, parts)
-    grid = local.mesh[AXIS].mesh.view(-1, parts)
-    return DeviceMesh.from_group([across, inside], local.mesh.device_type, mesh=grid, mesh_dim_names=("copy", "shard"))
+    names = [*local.layout.sizes]
+    here = names.index(AXIS)
+    groups = local.mesh.get_all_groups()
+    groups[here : here + 1], names[here : here + 1] = [across, inside], ["copy", "shard"]
+    grid = local.mesh.mesh.unflatten(here, (-1, parts))  # of all axes: PyTorch joins no others with those of a DTensor
+    whole = DeviceMesh.from_group(groups, local.mesh.device_type, mesh=grid, mesh_dim_names=tuple(names))
+    return whole["copy", "shard"]
 
 
 def _shard(

@@ -50,8 +50,7 @@ def _replicate_parts(setup: Setup) -> None:
     from torch.distributed.fsdp import fully_shard
 
     local = setup.local
-    parts = [own_part(x.detach()) for x in (*local.parameters.values(), *local.buffers.values())]
-    broadcast.broadcast_tensors(parts, local.group("dp"), local.name_of(**{**local.at, "dp": 0}))
+    broadcast.broadcast_state(setup.model, local.group("dp"), local.name_of(**{**local.at, "dp": 0}))
     assert local.mesh is not None  # `begin` has seen it
     fully_shard(setup.model, mesh=local.mesh["dp", "cp"])
     local.renew(setup.model)
