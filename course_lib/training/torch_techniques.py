@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +13,16 @@ from course_lib.models.decoder import Decoder
 from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.local import own_part
+from course_lib.parallel.region import SequenceParallel
 from course_lib.parallel.tensor import AXIS, write_table
 from course_lib.parallel.tensor_plan import plan_for
+from course_lib.parallel.tensor_roles import causal_model
 from course_lib.parallel.tensor_styles import Style, styles_of
 from course_lib.training import step as steps
 from course_lib.training.setup import Setup, Technique
+from course_lib.training.torch_plan import parallel_plan
+
+_WHOLE = ("full norm", "shared")  # norms of queries and keys, of which PyTorch's ranks have all, and add up gradients
 
 
 def torch_replicate(**options: Any) -> Technique:
@@ -56,38 +61,46 @@ def _replicate_parts(setup: Setup) -> None:
     local.renew(setup.model)
 
 
-def torch_tensor() -> Technique:
-    """What `tensor` does for a `Decoder`, by PyTorch's `parallelize_module`: each rank's part is a DTensor.
+def torch_tensor(*, sequence_parallel: SequenceParallel | None = None) -> Technique:
+    """What `tensor` does by its own plan, by PyTorch's `parallelize_module`: each rank's part is a DTensor.
 
-    A block's input is prepared once for all maps that read it, so its gradient is added up once; the loss is computed
-    of the parts of the logits. That is as many all-reduces as `tensor` makes.
+    The model is a `Decoder`, or one of `transformers` whose embedding and head can be cut. The loss is computed of the
+    parts of the logits. That is as many all-reduces as `tensor` makes.
 
     Raises: ValueError, the same on all ranks, for another model, for what does not divide, for fewer heads of keys and
-        values than ranks, and under a pipeline.
+        values than ranks, for sequence_parallel="regather", and under a pipeline.
     """
+    if sequence_parallel not in (None, "keep"):
+        values, rule = f"sequence_parallel={sequence_parallel!r}", "PyTorch keeps a block's gathered input until backward"
+        raise ValueError(four_parts("torch_tensor", values, rule, "choose 'keep', or apply tensor()"))
 
     def apply(setup: Setup) -> None:
         setup.begin("tensor", AXIS)
-        _check_model(setup)
         local, model = setup.local, setup.model
-        styles = styles_of(model, plan_for(model))
-        write_table(setup.skeleton, local.layout, styles)
+        styles = _styles_of(setup)
+        write_table(setup.skeleton, local.layout, {name: s for name, s in styles.items() if s not in _WHOLE})
         check_parts(local.layout)
         broadcast.broadcast_state(model, local.group(AXIS), local.name_of(**{**local.at, AXIS: 0}))
-        _parallelize(setup, styles)
+        _parallelize(setup, parallel_plan(model, styles, sequence_parallel=sequence_parallel is not None))
         _compute_loss_of_parts(setup)
 
     return apply
 
 
-def _check_model(setup: Setup) -> None:
-    """Refuse what PyTorch's plan is not written for."""
-    if not isinstance(setup.model, Decoder):
-        values, way_out = f"a {type(setup.model).__name__}", "give a Decoder, or apply tensor(plan=…)"
-        raise ValueError(four_parts("torch_tensor", values, "its plan names a decoder's modules", way_out))
+def _styles_of(setup: Setup) -> dict[str, Style]:
+    """The styles of the model's own plan; refuse what PyTorch's loss, or its plan here, is not for."""
+    model = setup.model
+    if not isinstance(model, Decoder) and causal_model(model) is None:
+        values, way_out = f"a {type(model).__name__}", "give a Decoder or one of transformers, or apply tensor(plan=…)"
+        raise ValueError(four_parts("torch_tensor", values, "its plan is a language model's", way_out))
     if (pp := setup.local.size("pp")) > 1:
         rule, way_out = "the stages here pass tensors of their own, not PyTorch's", "apply tensor(), or choose pp=1"
         raise ValueError(four_parts("torch_tensor", f"pp={pp}", rule, way_out))
+    styles = styles_of(model, plan_for(model))
+    if not {"vocabulary", "logits"} <= {*styles.values()}:
+        values, rule = "a plan that leaves the vocabulary whole", "PyTorch's loss is computed of parts of the logits"
+        raise ValueError(four_parts("torch_tensor", values, rule, "apply tensor(), which is engine=own"))
+    return styles
 
 
 def check_parts(layout: Layout) -> None:
@@ -105,35 +118,20 @@ def check_parts(layout: Layout) -> None:
             raise ValueError(four_parts("torch_tensor", values, rule, way_out))
 
 
-def _parallelize(setup: Setup, styles: dict[str, Style]) -> None:
-    """Let PyTorch cut the modules; it gives tied ones a parameter each, so they are tied again."""
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        PrepareModuleInput,
-        RowwiseParallel,
-        parallelize_module,
-    )
+def _parallelize(setup: Setup, plan: Mapping[str, Any]) -> None:
+    """Let PyTorch cut the modules; what was tied gets a parameter each, and what was frozen thaws: put that right."""
+    from torch.distributed.tensor.parallel import parallelize_module
 
-    made: dict[Style, Callable[[], Any]] = {
-        "column": ColwiseParallel,
-        "row": RowwiseParallel,
-        "vocabulary": lambda: RowwiseParallel(input_layouts=Replicate()),
-        "logits": lambda: ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
-    }
     assert setup.local.mesh is not None  # `begin` has seen it
-    whole = Replicate()
-    entrances = {"layers.*.attention": (whole, None), "layers.*.ffn": (whole,)}  # of attention also the angles
-    plan = {name: made[style]() for name, style in styles.items()}
-    plan |= {name: PrepareModuleInput(input_layouts=x, desired_input_layouts=x) for name, x in entrances.items()}
     # All ranks have the same numbers by now, so that each cuts its own.
-    parallelize_module(setup.model, setup.local.mesh[AXIS], plan, src_data_rank=None)
+    parallelize_module(setup.model, setup.local.mesh[AXIS], dict(plan), src_data_rank=None)
     for name, first in setup.local.layout.first_name.items():
         owner, _, kind = name.rpartition(".")
         if name != first:
             setattr(setup.model.get_submodule(owner), kind, setup.model.get_parameter(first))
     setup.local.renew(setup.model)
-    for parameter in setup.local.parameters.values():
+    for name, parameter in setup.local.parameters.items():
+        parameter.requires_grad_(setup.local.layout.places[name].trained)
         if parameter.requires_grad and own_part(parameter) is not parameter:
             parameter.register_post_accumulate_grad_hook(_lay_gradient)
 
