@@ -168,9 +168,9 @@ def _check_sequence_parallel(values: Mapping[str, Any]) -> None:
     if tp == 1:
         way_out = "leave sequence_parallel out, or give tp >= 2"
         refuse(COMMAND, f"{given} with tp=1", "the ranks that share matrices share the sequence", way_out)
-    if values["engine"] == "torch":
-        rule = "PyTorch's plan here gives every rank all positions"
-        refuse(COMMAND, f"engine=torch with {given}", rule, "choose engine=own, or leave sequence_parallel out")
+    if values["engine"] == "torch" and kept != "keep":
+        rule = "PyTorch keeps a block's gathered input until backward"
+        refuse(COMMAND, f"engine=torch with {given}", rule, "choose engine=own, or sequence_parallel=keep")
     if sequence < tp:
         refuse(
             COMMAND,

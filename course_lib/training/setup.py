@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
 from course_lib.parallel import meta
-from course_lib.parallel.local import Local
+from course_lib.parallel.local import Local, own_part
 from course_lib.training.engine import Engine
 
 ORDER = (("tensor",), ("stages",), ("replicate", "zero", "fully_shard"))  # one of each
@@ -49,6 +49,12 @@ class Setup:
             raise ValueError(four_parts(name, values, "each technique takes what the one before left", way_out))
         meta.check(name, self.model, init)
         self.applied[name] = axis
+
+    def check_own(self, name: str, way_out: str) -> None:
+        """Refuse parameters that PyTorch has distributed, for a technique that cannot take DTensors."""
+        if any(own_part(p) is not p for p in self.local.parameters.values()):
+            values, rule = "parameters that PyTorch distributed", "it takes tensors of this rank"
+            raise ValueError(four_parts(name, values, rule, f"apply {way_out} after torch_tensor()"))
 
     def check_axes(self) -> None:
         """Refuse an axis of several ranks that no technique uses: its ranks would do the same work."""

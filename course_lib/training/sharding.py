@@ -120,9 +120,13 @@ def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:
     return 1 if strategy == "NO_SHARD" else ranks
 
 
-def begin(setup: Setup, name: str, options: dict[str, object], init: Init | None = None) -> ProcessGroup:
-    """The ranks that share; they have the same model from here on."""
+def begin(
+    setup: Setup, name: str, options: dict[str, object], init: Init | None = None, *, takes_parts: bool = False
+) -> ProcessGroup:
+    """The ranks that share; they have the same model from here on. DTensors only for one that `takes_parts`."""
     setup.begin(name, AXIS, init)
+    if not takes_parts:
+        setup.check_own(name, "torch_fully_shard()")
     if "stages" in setup.applied:
         values, rule = "applied after stages", "a pipeline's stages are not cut into units here"
         raise ValueError(four_parts(name, values, rule, "apply replicate(), or leave the other one out"))

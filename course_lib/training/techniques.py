@@ -17,7 +17,6 @@ from course_lib.parallel import replicate as broadcast
 from course_lib.parallel import stages as cutting
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.parallel.layout import Layout
-from course_lib.parallel.local import own_part
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.plan import Plan
 from course_lib.parallel.stage_reducer import StageReducer
@@ -40,9 +39,7 @@ def replicate(**options: Any) -> Technique:
     def apply(setup: Setup) -> None:
         setup.begin("replicate", "dp")
         setup.local.layout.averaged.add("dp")
-        if any(own_part(p) is not p for p in setup.local.parameters.values()):
-            values, rule = "parameters that PyTorch distributed", "its buckets hold tensors of this rank"
-            raise ValueError(four_parts("replicate", values, rule, "apply torch_replicate() after torch_tensor()"))
+        setup.check_own("replicate", "torch_replicate()")
         group = setup.local.group("dp")
         if isinstance(setup.engine, PipelineEngine):
             pipeline = setup.engine.pipeline

@@ -12,7 +12,7 @@ from course_lib.models.decoder import Attention
 from course_lib.parallel.region import SEQUENCE
 from course_lib.parallel.tensor_styles import Style, head_size_of
 
-FEATURES = 2  # the dim of (B, S, H) that is cut inside a block; of (B, S, heads, D) that of heads
+_FEATURES = 2  # the dim of (B, S, H) that is cut inside a block; of (B, S, heads, D) that of heads
 
 
 def parallel_plan(model: nn.Module, styles: Mapping[str, Style], *, sequence_parallel: bool) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def parallel_plan(model: nn.Module, styles: Mapping[str, Style], *, sequence_par
 
     between = Shard(SEQUENCE) if sequence_parallel else Replicate()
     leaving: dict[str, Any] = {"output_layouts": between, "use_local_output": not sequence_parallel}
-    of_heads = partial(SequenceParallel, sequence_dim=FEATURES, use_local_output=True)
+    of_heads = partial(SequenceParallel, sequence_dim=_FEATURES, use_local_output=True)
     made: dict[Style, Callable[[], Any]] = {
         "column": ColwiseParallel,
         "row": partial(RowwiseParallel, **leaving),
@@ -51,7 +51,7 @@ def _entrance(block: nn.Module, between: Any) -> Any:
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import PrepareModuleInput
 
-    whole = Replicate()
+    whole: Any = Replicate()
     if isinstance(block, Attention):
         return PrepareModuleInput(input_layouts=(between, None), desired_input_layouts=(whole, None))
     if head_size_of(block) is not None:

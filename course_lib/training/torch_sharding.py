@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from course_lib.errors import four_parts
-from course_lib.parallel.layout import first_names
+from course_lib.parallel.layout import Layout, first_names
 from course_lib.parallel.local import Local
 from course_lib.parallel.mesh import groups_within
 from course_lib.parallel.placement import Shard
@@ -74,7 +74,8 @@ def torch_fully_shard(
     replicates and shards, and for NO_SHARD the same with one rank to shard over.
 
     Cost: as `fully_shard`, with the rows of each parameter padded to equally many on every rank.
-    Raises: ValueError as `fully_shard`, for parameters without rows, and for a weight tied across two units.
+    Raises: ValueError as `fully_shard`, for parameters without rows, for a weight tied across two units, and after a
+        `tensor` that leaves terms of gradients on the ranks.
     """
     check_strategy("torch_fully_shard", strategy, shards)
 
@@ -85,9 +86,10 @@ def torch_fully_shard(
             "dtypes": (param_dtype, reduce_dtype),
             "by": "PyTorch",
         }
-        begin(setup, "fully_shard", options)
+        begin(setup, "fully_shard", options, takes_parts=True)
         groups = policy(setup.model)
         _check_model(setup.model, groups)
+        _check_terms(setup.local.layout)
         parts = parts_of(strategy, shards, setup.local.size(AXIS))
         _write_table(setup.local, parts)
         _shard(setup.model, groups, _mesh(setup.local, parts), strategy in RESHARDED, param_dtype, reduce_dtype)
@@ -108,6 +110,14 @@ def _check_model(model: nn.Module, groups: Sequence[Names]) -> None:
             rule = "PyTorch cuts a parameter in the unit that has it, so the others would have their own"
             way_out = "let the policy leave them to the root, or apply fully_shard()"
             raise ValueError(four_parts("torch_fully_shard", f"{name}, which several units use", rule, way_out))
+
+
+def _check_terms(layout: Layout) -> None:
+    """Refuse gradients that are to be added up beside those which are averaged here: these will be DTensors."""
+    if terms := [name for name in layout.trained if layout.places[name].partial]:
+        values = f"ranks along {', '.join(layout.places[terms[0]].partial)} have terms of the gradient of {terms[0]}"
+        way_out = "apply torch_tensor() before it, or fully_shard() after tensor()"
+        raise ValueError(four_parts("torch_fully_shard", values, f"it adds up along {AXIS} alone", way_out))
 
 
 def _write_table(local: Local, parts: int) -> None:

@@ -71,7 +71,8 @@ def torch_tensor(*, sequence_parallel: SequenceParallel | None = None) -> Techni
         values than ranks, for sequence_parallel="regather", and under a pipeline.
     """
     if sequence_parallel not in (None, "keep"):
-        values, rule = f"sequence_parallel={sequence_parallel!r}", "PyTorch keeps a block's gathered input until backward"
+        rule = "PyTorch keeps a block's gathered input until backward"
+        values = f"sequence_parallel={sequence_parallel!r}"
         raise ValueError(four_parts("torch_tensor", values, rule, "choose 'keep', or apply tensor()"))
 
     def apply(setup: Setup) -> None:

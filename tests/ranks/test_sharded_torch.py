@@ -19,7 +19,6 @@ from course_lib.parallel.wrapping import by_name
 from course_lib.ranks import run_ranks
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.step import count_targets, loss_of
-from course_lib.training.tensor_technique import tensor
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 from course_lib.training.trainer import Trainer, make_optimizer, share
 from course_lib.verify import RUNGS, assert_parallel_equals
@@ -196,7 +195,6 @@ REFUSED = [
         "torch_fully_shard: embedding.weight, which several units use; PyTorch cuts a parameter in the unit that ",
     ),
     (MODELS["llama"], {"dp": 4}, [torch_fully_shard(strategy="HYBRID_SHARD", shards=3)], "groups_within: 3 parts of "),
-    (MODELS["llama"], {"dp": 4, "tp": 1}, [tensor(), torch_zero()], "zero: applied after tensor; here it shares "),
 ]
 
 

@@ -117,7 +117,7 @@ REFUSED = [
     (Decoder(replace(LLAMA, n_kv_heads=2)), {"tp": 4}, [torch_tensor], "tp=4, 2 heads in layers.0.attention.k_proj"),
     (MLP(), {"tp": 4}, [torch_tensor], "a MLP; its plan is a language model's; give a Decoder or one of "),
     (Decoder(LLAMA), {"tp": 2, "pp": 2}, [torch_tensor], "pp=2; the stages here pass tensors of their own, not "),
-    (Decoder(LLAMA), {"tp": 2, "dp": 2}, [torch_tensor, replicate], "parameters that PyTorch distributed; its "),
+    (Decoder(LLAMA), {"tp": 2, "dp": 2}, [torch_tensor, replicate], "parameters that PyTorch distributed; it "),
 ]
 
 

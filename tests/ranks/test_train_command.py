@@ -76,10 +76,11 @@ def test_every_way_to_train_gives_the_losses_of_one_device(one_device, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+KEEP = ("sequence_parallel=keep",)
 SHARED = {  # matrices, by engine and degrees
     "own, replicas": ("dp=2", "tp=2", "sequence_parallel=regather"),
     "own, stages": ("pp=2", "tp=2", "batch=4", "model=tiny_gpt"),
-    "torch, replicas": ("dp=2", "tp=2", "engine=torch", "model=tiny_gpt", "batch=4", "accumulation=2"),
+    "torch, replicas": ("dp=2", "tp=2", "engine=torch", *KEEP, "model=tiny_gpt", "batch=4", "accumulation=2"),
 }
 
 

@@ -32,6 +32,7 @@ SMALL = ["steps=3", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=
 TEXT = bytes(range(32, 127)) * 20
 PP = ["pp=2"]
 SHARED = ["tp=2", "sequence_parallel=keep"]
+REGATHERED = ["tp=2", "sequence_parallel=regather", "engine=torch"]
 LINE = re.compile(r"step (\d)/3  loss (\d\.\d{6})  [\d,]+ tokens/s  rank 0: peak RSS [\d.]+ [MG]iB")
 
 
@@ -203,7 +204,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
         (["tp=0"], "train: tp=0; tp is positive; give tp >= 1"),
         (["tp=2", "sequence_parallel=all"], "train: sequence_parallel='all'; not a known kind; choose from keep, reg"),
         (["sequence_parallel=keep"], "train: sequence_parallel=keep with tp=1; the ranks that share matrices share "),
-        ([*SHARED, "engine=torch"], "train: engine=torch with sequence_parallel=keep; PyTorch's plan here gives "),
+        (REGATHERED, "train: engine=torch with sequence_parallel=regather; PyTorch keeps a block's gathered input "),
         ([*SHARED, "sequence=1"], "train: sequence=1 with tp=2 and sequence_parallel=keep; every rank needs a posi"),
         (
             ["tp=3"],
