@@ -99,6 +99,9 @@ _OF_GRADIENTS_OF_RANKS = (
             "only of {} do the ranks hold different ones: it is left out of averaging; is it in a bucket, was its"
             " hook registered?"),
     *map(_ratio, OF_GRADIENTS),
+    Suspect("averaged over all ranks", g.ratio_is(lambda e: e.n_shares / e.n_ranks),
+            "the sum was divided by the number of all ranks, though only those along dp read different rows",
+            by_ratio=True),
     Suspect("node", g.node_ratio,
             "the sum over {}: divide by the number of ranks, not of those on a node", by_ratio=True),
     Suspect("ranks for micro-batches", g.ratio_is(lambda e: 1 / _both(e)),
