@@ -6,16 +6,19 @@ directions. `transformers` is imported where it is used, since that takes second
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
-from course_lib.models.bridge_config import computed_config, family_of, transformers_model
+from course_lib.models.bridge_config import computed_config, family_of, transformers_config, transformers_model
 from course_lib.models.decoder import Decoder
+from course_lib.models.logits import Logits
 
 _LLAMA_LAYER = {  # theirs -> ours
     "input_layernorm": "attention_norm",
@@ -36,6 +39,8 @@ _GPT2_LINEAR = {  # theirs -> ours; their weights are (in, out)
     "mlp.c_proj": ("ffn.down_proj",),
 }
 
+_Box = tuple[tuple[int, ...], tuple[int, ...]]  # where it begins, and its size
+
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
@@ -55,6 +60,22 @@ class Link:
         joined = theirs[self.theirs]
         parts = (joined.T if self.transposed else joined).chunk(len(self.ours))
         return dict(zip(self.ours, parts, strict=True))
+
+    def as_ours(self, theirs: Tensor) -> Tensor:
+        """A box of theirs as we would have it."""
+        return theirs.T if self.transposed else theirs
+
+    def box_in_theirs(self, name: str, shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> _Box:
+        """Where in theirs lies a box of one of ours, which has this shape as a whole."""
+        rows = shape[0] * self.ours.index(name) if shape else 0
+        moved = [offset + rows * (dim == 0) for dim, offset in enumerate(offsets)]
+        step = -1 if self.transposed else 1
+        return tuple(moved[::step]), tuple(sizes[::step])
+
+    def shape_of_theirs(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of equal parts of this shape."""
+        joined = (shape[0] * len(self.ours), *shape[1:]) if shape else ()
+        return joined[:: -1 if self.transposed else 1]
 
 
 def to_transformers(model: Decoder) -> nn.Module:
@@ -112,6 +133,28 @@ def links(config: ModelConfig) -> Iterator[Link]:
     yield from _gpt2_links(config) if family_of(config) == "gpt2" else _llama_links(config)
     if not config.tied:
         yield Link(theirs="lm_head.weight", ours=("head.weight",))
+
+
+def links_of(model: nn.Module, names: Iterable[str]) -> list[Link]:
+    """Every tensor that a checkpoint of theirs has of a model; `names` are ours, of what is tied the first.
+
+    A model of theirs has its own names, also inside `Logits`, and so has any model that they have not.
+    """
+    if isinstance(model, Decoder):
+        return [*links(model.config)]
+    prefix = "model." if isinstance(model, Logits) else ""
+    return [Link(theirs=name.removeprefix(prefix), ours=(name,)) for name in names]
+
+
+def config_of_theirs(model: nn.Module) -> Any:
+    """The configuration with which `transformers` builds the model; None if it has no such model.
+
+    Raises: ValueError for a decoder of a shape that none of their three has.
+    """
+    if isinstance(model, Decoder):
+        return transformers_config(model.config)
+    theirs = model.model if isinstance(model, Logits) else model
+    return copy.deepcopy(getattr(theirs, "config", None))
 
 
 def _llama_links(config: ModelConfig) -> Iterator[Link]:

@@ -54,17 +54,25 @@ def transformers_model(config: ModelConfig) -> Any:
     """
     import transformers
 
+    theirs = transformers_config(config)
+    return getattr(transformers, theirs.architectures[0])(theirs)
+
+
+def transformers_config(config: ModelConfig) -> Any:
+    """Their configuration of this shape.
+
+    Raises: ValueError for a shape that none of their three has.
+    """
+    import transformers
+
     family = family_of(config)
     if family == "llama":
-        settings = transformers.LlamaConfig(
-            **_llama_settings(config), head_dim=config.head_size, rms_norm_eps=config.norm_eps
-        )
-        return transformers.LlamaForCausalLM(settings)
+        settings = {**_llama_settings(config), "head_dim": config.head_size, "rms_norm_eps": config.norm_eps}
+        return transformers.LlamaConfig(**settings, architectures=["LlamaForCausalLM"])
     if family == "olmo":
-        return transformers.OlmoForCausalLM(
-            transformers.OlmoConfig(**_llama_settings(config), clip_qkv=config.clip_qkv)
-        )
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**_gpt2_settings(config)))
+        settings = {**_llama_settings(config), "clip_qkv": config.clip_qkv}
+        return transformers.OlmoConfig(**settings, architectures=["OlmoForCausalLM"])
+    return transformers.GPT2Config(**_gpt2_settings(config), architectures=["GPT2LMHeadModel"])
 
 
 def computed_config(theirs: Any) -> ModelConfig:

@@ -52,17 +52,25 @@ def same_shares(operation: str, tensors: Mapping[str, Tensor], share: int, group
                 raise ValueError(four_parts(operation, values, rule, "give all ranks the same batch"))
 
 
-def no_problem(operation: str, problem: str, rule: str, way_out: str, group: ProcessGroup, *, compare: bool) -> None:
+def no_problem(
+    operation: str, problem: str, rule: str, way_out: str, group: ProcessGroup | None, *, compare: bool
+) -> None:
     """Raise a ValueError if this rank has a problem, or, with `compare`, if any rank has one.
 
-    With `compare` all ranks take part and raise the same. Without, they do not talk, and each knows only of its own.
+    With `compare` all ranks of the group, if there is one, take part and raise the same. Without, they do not talk, and
+    each knows only of its own.
     """
-    problems = [problem] * group.size()
-    if compare:
-        dist.all_gather_object(problems, problem, group=group)
-    found = dict.fromkeys(filter(None, problems))
+    found = dict.fromkeys(filter(None, everyones(problem, group if compare else None)))
     if found:
         raise ValueError(four_parts(operation, " and ".join(found), rule, way_out))
+
+
+def everyones(text: str, group: ProcessGroup | None) -> list[str]:
+    """What all ranks of a group say, in its order; None: this process is alone."""
+    texts = [text] * (1 if group is None else group.size())
+    if group is not None:
+        dist.all_gather_object(texts, text, group=group)
+    return texts
 
 
 def listing(names: Sequence[str]) -> str:

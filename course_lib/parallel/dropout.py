@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.modules.dropout import _DropoutNd
 
+from course_lib.comm.call import device_of
 from course_lib.parallel.region import Region
 from course_lib.parallel.replicate import broadcast_tensors
 from course_lib.parallel.tensor_styles import Style
@@ -35,14 +36,15 @@ def spread_dropout(model: nn.Module, styles: Mapping[str, Style], region: Region
     if not _rates(model):
         return
     group = region.operators.group
-    _share(model, group)
+    device = device_of(group)  # the model may be on meta
+    _share(device, group)
     if region.sequence_parallel:
-        _draw_own(model, group.rank())
+        _draw_own(device, group.rank())
         return
     for name in dict.fromkeys(name.rpartition(".")[0] for name, style in styles.items() if style == "column"):
         block = model.get_submodule(name)
         if _rates(block):
-            own = _OwnNumbers(block, group.rank())
+            own = _OwnNumbers(block, device, group.rank())
             for child, module in block.named_children():
                 own.watch(module, styles.get(f"{name}.{child}".removeprefix(".")))
 
@@ -54,8 +56,8 @@ class _OwnNumbers:
     second time in backward, from the same common numbers, drops the same again.
     """
 
-    def __init__(self, block: nn.Module, rank: int) -> None:
-        self.block, self.rank = block, rank
+    def __init__(self, block: nn.Module, device: torch.device, rank: int) -> None:
+        self.block, self.device, self.rank = block, device, rank
         self.common: list[Tensor] = []  # states to come back to
         block.register_forward_hook(self.end, always_call=True)  # if the row is not reached
 
@@ -69,40 +71,38 @@ class _OwnNumbers:
     def begin(self, *_: Any) -> None:
         """The first of several columns begins; if nothing is dropped, no number is drawn."""
         if self.block.training and not self.common and any(_rates(self.block)):
-            self.common = _draw_own(self.block, self.rank)
+            self.common = _draw_own(self.device, self.rank)
 
     def end(self, *_: Any) -> None:
         """Go on with the common numbers."""
         if self.common:
-            _set(self.block, self.common)
+            _set(self.device, self.common)
         self.common = []
 
 
-def _share(model: nn.Module, group: ProcessGroup) -> None:
+def _share(device: torch.device, group: ProcessGroup) -> None:
     """Take over the first rank's states."""
-    device = next(model.parameters()).device
-    states = [generator.get_state().to(device) for generator in _generators(model)]
+    states = [generator.get_state().to(device) for generator in _generators(device)]
     broadcast_tensors(states, group, dist.get_process_group_ranks(group)[0])
-    _set(model, [state.cpu() for state in states])
+    _set(device, [state.cpu() for state in states])
 
 
-def _draw_own(module: nn.Module, rank: int) -> list[Tensor]:
+def _draw_own(device: torch.device, rank: int) -> list[Tensor]:
     """Seed by a common random number and the rank; the states of the common numbers after that."""
-    seed, generators = int(torch.randint(2**62, (), device="cpu")), _generators(module)
+    seed, generators = int(torch.randint(2**62, (), device="cpu")), _generators(device)
     states = [generator.get_state() for generator in generators]
     for generator in generators:
         generator.manual_seed(seed + rank)
     return states
 
 
-def _set(module: nn.Module, states: Sequence[Tensor]) -> None:
-    for generator, state in zip(_generators(module), states, strict=True):
+def _set(device: torch.device, states: Sequence[Tensor]) -> None:
+    for generator, state in zip(_generators(device), states, strict=True):
         generator.set_state(state)
 
 
-def _generators(module: nn.Module) -> list[torch.Generator]:
+def _generators(device: torch.device) -> list[torch.Generator]:
     """The CPU's numbers, which a seed is drawn of; on a GPU dropout has its own."""
-    device = next(module.parameters()).device
     own = [torch.cuda.default_generators[device.index]] if device.type == "cuda" else []
     return [torch.default_generator, *own]
 

@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib import comm
 from course_lib.comm.call import device_of
+from course_lib.parallel.meta import without_numbers
 from course_lib.parallel.placement import Flat, Stretch
 
 
@@ -49,8 +50,8 @@ class Sharing:
 class FlatRow:
     """One row. Shapes: `whole` (N,) in the dtype of computing; `shard` (N/s,) in the parameters' own.
 
-    `pieces` are what the optimizer trains, by name: the model's own parameters, unless the row is resident. What is on
-    meta has no numbers yet: `put` brings them, one parameter after the other.
+    `pieces` are what the optimizer trains, by name: the model's own parameters, unless the row is resident. Of what is
+    on meta they have no numbers yet.
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], sharing: Sharing) -> None:
@@ -97,20 +98,15 @@ class FlatRow:
 
     def _take_over(self) -> None:
         """The numbers that there are; a parameter on meta stays the same object, but can have numbers from now on."""
-        for name, parameter in zip(self.names, self.parameters, strict=True):
+        for parameter, view, part, stretch in zip(self.parameters, self.views, self.parts, self.stretches, strict=True):
             if parameter.is_meta:
                 empty = torch.empty(0, dtype=parameter.dtype, device=self.whole.device)
                 torch.utils.swap_tensors(parameter, nn.Parameter(empty, parameter.requires_grad))
+                without_numbers(self.shard[part])
+            elif self.one_memory:
+                view.copy_(parameter.detach())
             else:
-                self.put(name, parameter.detach())
-
-    def put(self, name: str, numbers: Tensor) -> None:
-        """Take a parameter's whole numbers, and keep this rank's piece of them."""
-        number = self.names.index(name)
-        if self.one_memory:
-            self.views[number].copy_(numbers)
-        else:
-            self.shard[self.parts[number]].copy_(numbers.reshape(-1)[self.stretches[number]])
+                self.shard[part].copy_(parameter.detach().reshape(-1)[stretch])
 
     def _make_pieces(self) -> list[nn.Parameter]:
         if not self.sharing.resident:

@@ -90,6 +90,14 @@ class Layout:
         origin = [first for first, _ in spans]
         return [(tuple(map(sum, zip(origin, offsets, strict=True))), sizes) for offsets, sizes in found]
 
+    def in_boxes(self, name: str, numbers: Tensor, at: At) -> list[tuple[Box, Tensor]]:
+        """What the rank at `at` has of a tensor, box by box, in the same memory."""
+        boxes = self.boxes(name, at)
+        if len(boxes) == 1:
+            return [(boxes[0], numbers.view(boxes[0][1]))]
+        parts = numbers.view(-1).split([prod(sizes) for _, sizes in boxes]) if boxes else ()
+        return [(box, part.view(box[1])) for box, part in zip(boxes, parts, strict=True)]
+
     def joined(self, name: str, part_at: Callable[[At], Tensor | None], at: At) -> Tensor | None:
         """The whole of which `part_at` gives each rank's part; the rank at `at` keeps its coordinate where it can.
 

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import comm
 from course_lib.comm.call import device_of, resolve
 from course_lib.errors import four_parts
+from course_lib.parallel import meta
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.placement import At
 
@@ -36,6 +37,9 @@ class Local:
         self.layout = Layout(model, dict(zip(names, mesh.shape, strict=True)) if mesh is not None else {})
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.buffers: dict[str, Tensor] = dict(model.named_buffers())
+        everything = {**self.parameters, **self.buffers}
+        self.dtypes = {name: x.dtype for name, x in everything.items()}  # other stages' too
+        self.absent = [name for name, x in everything.items() if x.is_meta]  # what came without numbers
 
     def renew(self, model: nn.Module) -> None:
         """Take the parameters anew: PyTorch's wrappers put others into their places."""
@@ -46,7 +50,16 @@ class Local:
         self.parameters = {name: p for name, p in self.parameters.items() if name in names}
         self.buffers = {name: b for name, b in self.buffers.items() if name in names}
 
+    def give_memory(self) -> None:
+        """Let what is still on meta have memory."""
+        meta.give_memory((*self.parameters.values(), *self.buffers.values()), self.device)
+
     # --- the mesh ---
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return torch.get_default_device() if self.everyone is None else device_of(self.everyone)
 
     def size(self, axis: str) -> int:
         """Ranks along an axis."""

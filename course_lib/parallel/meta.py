@@ -2,64 +2,64 @@
 
 with torch.device("meta"): model = Decoder(config)  # in no memory, however large
 
-Then one parameter after the other gets its numbers, is cut, and let go of: no rank ever holds the whole model.
+Techniques cut such a model as any other. Only then each rank gives memory to its own parts, and the trainer's `init`
+fills them: no rank ever holds the whole model.
 Source: Zhao et al. 2023, PyTorch FSDP, section 4.1 (deferred initialisation).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib import comm
-from course_lib.comm.call import device_of
-from course_lib.errors import four_parts
-from course_lib.parallel.agreement import listing
-from course_lib.parallel.flat_row import FlatRow, Sharing
 
-Init = Callable[[str, Tensor], object]  # fills a whole tensor in place, by its name in the model
+@contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Build a model with its parameters on meta and its buffers in memory.
 
+    A model of `transformers` computes buffers when it is built, such as its rotary angles, and no checkpoint has them.
 
-def on_meta(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers without numbers; what is tied has its first name."""
-    return {name: x for name, x in chain(model.named_parameters(), model.named_buffers()) if x.is_meta}
-
-
-def check(operation: str, model: nn.Module, init: Init | None) -> None:
-    """Raise the four-part error if something is on meta and no `init` says what its numbers are."""
-    if init is None and (absent := on_meta(model)):
-        rule, way_out = (
-            "what has no numbers cannot be trained",
-            "apply fully_shard(init=…), or build the model off meta",
-        )
-        raise ValueError(four_parts(operation, f"on meta: {listing(list(absent))}", rule, way_out))
-
-
-@torch.no_grad()
-def give_numbers(absent: dict[str, Tensor], rows: Iterable[FlatRow], sharing: Sharing, init: Init) -> None:
-    """Let `init` fill the tensors, in the model's order whatever the units; the first rank's are everybody's.
-
-    A buffer stays whole. Cost: a broadcast of each tensor. Memory: the pieces and two copies of one tensor.
-    Raises: ValueError, the same on all ranks, for a tensor in which numbers are missing.
+    Memory: one parameter at a time, which nobody writes to.
     """
-    row_of = {name: row for row in rows for name in row.names}
-    first = dist.get_process_group_ranks(sharing.everyone)[0]
-    for name, x in absent.items():
-        row = row_of.get(name)
-        shape = x.shape if row is None else row.shapes[row.names.index(name)]
-        numbers = torch.empty(shape, dtype=x.dtype, device=device_of(sharing.everyone))
-        if x.is_floating_point():
-            numbers.fill_(torch.nan)
-        init(name, numbers)
-        numbers = comm.broadcast(numbers, src=first, group=sharing.everyone)
-        if numbers.isnan().any():
-            rule = "init fills every tensor that is on meta, norms and buffers too"
-            raise ValueError(four_parts("fully_shard", f"init leaves {name} without numbers", rule, "give it a rule"))
-        if row is None:
-            torch.utils.swap_tensors(x, numbers)
-        else:
-            row.put(name, numbers)
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    with patch.object(nn.Module, "register_parameter", on_meta):
+        yield
+
+
+def give_memory(tensors: Iterable[Tensor], device: torch.device) -> None:
+    """Let what is on meta have memory, each the same object as before; what shared memory there shares it here.
+
+    Numbers that are missing are NaN, until somebody fills them.
+    """
+    made: dict[int, Tensor] = {}
+    for x in tensors:
+        if not x.is_meta:
+            continue
+        storage = x.untyped_storage()
+        if storage._cdata not in made:
+            made[storage._cdata] = without_numbers(
+                torch.empty(storage.nbytes() // x.element_size(), dtype=x.dtype, device=device)
+            )
+        found = made[storage._cdata].as_strided(x.shape, x.stride(), x.storage_offset())
+        kept = nn.Parameter(found, x.requires_grad) if isinstance(x, nn.Parameter) else found
+        torch.utils.swap_tensors(x, kept)
+
+
+def give_memory_to_dtensors(model: nn.Module, device: torch.device) -> None:
+    """The same for a model that PyTorch distributed, whose wrappers must hear of it; ties are lost."""
+    model._apply(lambda x: without_numbers(torch.empty_like(x, device=device)) if x.is_meta else x)
+
+
+def without_numbers(x: Tensor) -> Tensor:
+    """The same, full of NaN, so that what nobody fills is seen; integers cannot say so."""
+    return x.fill_(torch.nan) if x.is_floating_point() else x

@@ -20,7 +20,7 @@ from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.comm.switches import active
-from course_lib.parallel import agreement, meta, untouched
+from course_lib.parallel import agreement, untouched
 from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.hooks import when_gradient_came
 from course_lib.parallel.units import Unit, make_units
@@ -37,12 +37,10 @@ class ShardedModel:
     averaged, while the model computes. `late` averages them only when backward is through, and not at all under
     `no_sync`; otherwise each backward averages, since whole gradients are what there is no room for.
 
-    What of the model is on meta, `init` fills, by name: see `course_lib.parallel.meta`.
-
     The pieces are the model's own parameters, so that an optimizer of `model.parameters()` trains them as well; rows
     that stay whole have pieces of their own.
 
-    Raises: ValueError as `make_units`, and if something is on meta, or stays without numbers.
+    Raises: ValueError as `make_units`.
     """
 
     def __init__(
@@ -54,10 +52,7 @@ class ShardedModel:
         reshard_after_forward: bool = True,
         overlap: bool = True,
         late: bool = False,
-        init: meta.Init | None = None,
     ) -> None:
-        meta.check(_OPERATION, model, init)
-        absent = meta.on_meta(model)
         self.model, self.sharing = model, sharing
         self.reshard_after_forward, self.overlap, self.late = reshard_after_forward, overlap, late
         self.units = make_units(model, policy, sharing)
@@ -72,8 +67,6 @@ class ShardedModel:
         self.syncing = True
         self.is_settled = True  # no backward waits for a later one to average what it brought
         self.rows = [row for unit in self.units for row in unit.rows]
-        if init is not None:
-            meta.give_numbers(absent, self.rows, sharing, init)
         untouched.watch(self.rows)
         for unit in self.units:
             self._hook(unit)

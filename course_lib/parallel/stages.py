@@ -109,9 +109,9 @@ def cut(model: nn.Module, sizes: Sequence[int]) -> list[nn.Module]:
 
 def skeleton(model: nn.Module) -> nn.Module:
     """The model without its numbers: names, shapes, ties and what is frozen, in no memory."""
-    empty: dict[int, Tensor] = {id(buffer): buffer.to("meta") for buffer in model.buffers()}
+    empty: dict[int, Tensor] = {id(buffer): torch.empty_like(buffer, device="meta") for buffer in model.buffers()}
     for parameter in model.parameters():
-        empty[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        empty[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
     return copy.deepcopy(model, memo=empty)
 
 

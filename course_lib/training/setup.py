@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from course_lib.config import TrainConfig
 from course_lib.errors import four_parts
-from course_lib.parallel import meta
 from course_lib.parallel.local import Local, own_part
 from course_lib.training.engine import Engine
 
@@ -32,11 +31,10 @@ class Setup:
     shared: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer  # what the ranks make of the trainer's
     applied: dict[str, str] = field(default_factory=dict)  # technique -> the axis that it uses
 
-    def begin(self, name: str, axis: str, init: meta.Init | None = None) -> None:
-        """Note that a technique uses an axis; `init` gives numbers to what is on meta.
+    def begin(self, name: str, axis: str) -> None:
+        """Note that a technique uses an axis.
 
-        Raises: ValueError if it comes after one that must come later, or a second time, or if there is no such axis,
-            or if something is on meta, and there is no `init`.
+        Raises: ValueError if it comes after one that must come later, or a second time, or if there is no such axis.
         """
         if self.local.mesh is None or axis not in self.local.layout.sizes:
             values, way_out = f"no axis {axis!r} in the mesh", f"give Trainer mesh=make_mesh({axis}=…)"
@@ -47,7 +45,6 @@ class Setup:
             order = ", ".join(" or ".join(techniques) for techniques in ORDER)
             values, way_out = f"applied after {too_late[0]}", f"apply each once, in the order {order}"
             raise ValueError(four_parts(name, values, "each technique takes what the one before left", way_out))
-        meta.check(name, self.model, init)
         self.applied[name] = axis
 
     def check_own(self, name: str, way_out: str) -> None:

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +45,14 @@ class _Pieces:
     """What a rank has of one tensor: its numbers, and in which boxes of the whole they lie."""
 
     shape: tuple[int, ...]
-    boxes: Sequence[Box]
     numbers: Tensor
+    boxes: Sequence[tuple[Box, Tensor]]
 
     def chunks(self) -> dict[torch.Size, tuple[ChunkStorageMetadata, Tensor]]:
         """The boxes by where they begin, in DCP's words, each with its numbers."""
-        parts = self.numbers.reshape(-1).split([prod(sizes) for _, sizes in self.boxes]) if self.boxes else ()
         return {
-            torch.Size(offsets): (ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)), part.view(sizes))
-            for (offsets, sizes), part in zip(self.boxes, parts, strict=True)
+            torch.Size(offsets): (ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)), part)
+            for (offsets, sizes), part in self.boxes
         }
 
 
@@ -118,8 +116,8 @@ def _pieces(trainer: Trainer, parts: Mapping[str, Mapping[str, Tensor]]) -> dict
         for kind, x in kinds.items():
             if kind or name in trainer.persistent:
                 is_counter = not x.dim() and bool(shape)
-                boxes = [((), ())] if is_counter else layout.boxes(name, at)
-                found[_name(name, kind)] = _Pieces(() if is_counter else shape, boxes, x)
+                boxes = [(((), ()), x)] if is_counter else layout.in_boxes(name, x, at)
+                found[_name(name, kind)] = _Pieces(() if is_counter else shape, x, boxes)
     return found
 
 

@@ -20,7 +20,6 @@ from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.layout import Layout, coordinates
 from course_lib.parallel.local import Local
 from course_lib.parallel.mesh import groups_within
-from course_lib.parallel.meta import Init
 from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk
 from course_lib.parallel.placement import Flat
 from course_lib.parallel.sharded import ShardedModel
@@ -64,7 +63,6 @@ def fully_shard(
     reduce_dtype: torch.dtype | None = None,
     overlap: bool = True,
     algorithm: str = "ring",
-    init: Init | None = None,
     offload_policy: CPUOffloadPolicy | None = None,
 ) -> Technique:
     """ZeRO-3, or FSDP: the ranks along "dp" share the weights as well, and a unit is whole only while it computes.
@@ -74,7 +72,7 @@ def fully_shard(
     neighbours share, and the runs are copies. With FULL_SHARD runs of `secondary` neighbours may keep pieces of a unit
     from forward to backward, which then gathers inside a run. `param_dtype` is what is computed and gathered in,
     `reduce_dtype` what gradients are added up in; pieces, which the optimizer changes, keep the model's own.
-    `init` fills a model on meta: `parallel.meta`. `offload_policy` says where pieces lie: `parallel.offload`.
+    `offload_policy` says where pieces lie: `parallel.offload`.
 
     Cost: per micro-batch two all-gathers of a unit (SHARD_GRAD_OP: one) and a reduce-scatter; HYBRID_SHARD also an
     all-reduce of the pieces over the runs.
@@ -88,12 +86,12 @@ def fully_shard(
         options: dict[str, object] = {"strategy": strategy, "shards": shards, "secondary": secondary}
         options |= {"dtypes": (param_dtype, reduce_dtype), "overlap": overlap, "algorithm": algorithm}
         options |= {"offload_policy": type(offload_policy).__name__}
-        group = begin(setup, "fully_shard", options, init)
+        group = begin(setup, "fully_shard", options)
         inside, copies = _who_shares(setup.local, parts_of(strategy, shards, group.size()))
         sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
         neighbours = _who_shares(setup.local, secondary)[0] if secondary is not None else None
         sharing = replace(sharing, offload=offload_policy is not None, secondary=neighbours)
-        _cut(setup, sharing, policy, init=init, reshard_after_forward=strategy in RESHARDED, overlap=overlap)
+        _cut(setup, sharing, policy, reshard_after_forward=strategy in RESHARDED, overlap=overlap)
         if isinstance(offload_policy, DiskOffloadPolicy):
             setup.shared = partial(StatesOnDisk, folder=offload_policy.folder, group=group)
 
@@ -120,11 +118,9 @@ def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:
     return 1 if strategy == "NO_SHARD" else ranks
 
 
-def begin(
-    setup: Setup, name: str, options: dict[str, object], init: Init | None = None, *, takes_parts: bool = False
-) -> ProcessGroup:
+def begin(setup: Setup, name: str, options: dict[str, object], *, takes_parts: bool = False) -> ProcessGroup:
     """The ranks that share; they have the same model from here on. DTensors only for one that `takes_parts`."""
-    setup.begin(name, AXIS, init)
+    setup.begin(name, AXIS)
     if not takes_parts:
         setup.check_own(name, "torch_fully_shard()")
     if "stages" in setup.applied:
@@ -161,14 +157,14 @@ def _who_shares(local: Local, parts: int) -> tuple[ProcessGroup, ProcessGroup | 
     return inside, across if across.size() > 1 else None
 
 
-def _cut(setup: Setup, sharing: Sharing, policy: Policy, *, init: Init | None = None, **options: bool) -> None:
+def _cut(setup: Setup, sharing: Sharing, policy: Policy, **options: bool) -> None:
     """Write the table, then cut and hook; the trainer's parameters are this rank's pieces."""
     local = setup.local
     local.layout.averaged.add(AXIS)
     groups = policy(setup.skeleton)  # which has the sizes of the whole model
     write_rows(local.layout, setup.skeleton, policy, parts=sharing.shards.size(), resident=sharing.resident)
     sharing = replace(sharing, uneven=local.layout.uneven)
-    sharded = ShardedModel(setup.model, sharing, lambda model: groups, init=init, **options)
+    sharded = ShardedModel(setup.model, sharing, lambda model: groups, **options)
     local.parameters |= sharded.pieces
     ends = setup.engine.ends
     ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late

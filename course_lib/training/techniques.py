@@ -40,6 +40,7 @@ def replicate(**options: Any) -> Technique:
         setup.begin("replicate", "dp")
         setup.local.layout.averaged.add("dp")
         setup.check_own("replicate", "torch_replicate()")
+        setup.local.give_memory()  # a bucket takes it over
         group = setup.local.group("dp")
         if isinstance(setup.engine, PipelineEngine):
             pipeline = setup.engine.pipeline
@@ -85,6 +86,7 @@ def stages(
         broadcast.broadcast_state(setup.model, local.group("pp"), local.name_of(**{**local.at, "pp": 0}))
         mine = {number: whole[number] for number in schedule.stages_of(local.rank("pp"))}
         local.keep({name for name, place in local.layout.places.items() if place.is_held(local.at)})
+        local.give_memory()  # a pipeline's messages lie where its stages do
         times = (
             durations_by_rank(durations, schedule.n_ranks, operation="stages")[local.rank("pp")] if durations else None
         )

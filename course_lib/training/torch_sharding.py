@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from course_lib.errors import four_parts
+from course_lib.parallel import meta
 from course_lib.parallel.layout import Layout, first_names
 from course_lib.parallel.local import Local
 from course_lib.parallel.mesh import groups_within
@@ -93,6 +94,7 @@ def torch_fully_shard(
         parts = parts_of(strategy, shards, setup.local.size(AXIS))
         _write_table(setup.local, parts)
         _shard(setup.model, groups, _mesh(setup.local, parts), strategy in RESHARDED, param_dtype, reduce_dtype)
+        meta.give_memory_to_dtensors(setup.model, setup.local.device)
         setup.local.renew(setup.model)
 
     return apply

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.errors import four_parts
 from course_lib.models.decoder import Decoder
+from course_lib.parallel import meta
 from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.local import own_part
@@ -44,6 +45,7 @@ def torch_replicate(**options: Any) -> Technique:
 
 def wrap(setup: Setup, options: Mapping[str, Any]) -> None:
     """Let PyTorch's DistributedDataParallel average the gradients of the whole model."""
+    setup.local.give_memory()
     group = setup.local.group("dp")  # our own: on one that PyTorch watches its wrapper crashes (torch 2.13)
     wrapped = DistributedDataParallel(setup.model, process_group=group, **options)
     setup.model = setup.engine.model = wrapped
@@ -126,6 +128,7 @@ def _parallelize(setup: Setup, plan: Mapping[str, Any]) -> None:
     assert setup.local.mesh is not None  # `begin` has seen it
     # All ranks have the same numbers by now, so that each cuts its own.
     parallelize_module(setup.model, setup.local.mesh[AXIS], dict(plan), src_data_rank=None)
+    meta.give_memory_to_dtensors(setup.model, setup.local.device)
     for name, first in setup.local.layout.first_name.items():
         owner, _, kind = name.rpartition(".")
         if name != first:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -32,19 +32,28 @@ class Trainer:
 
     On a mesh every method is called on all ranks, each with the whole batch: a rank takes its own share, the rows of
     its coordinate on "dp". `model` is what is called here, wrapped or cut; `local` are this rank's parts of it by the
-    model's own names, and `local.layout` says where everything lies.
+    model's own names, and `local.layout` says where everything lies. `init` fills a model that is on meta once it is
+    cut, by a rule (`initial.drawn`) or from a checkpoint, as `partial(load_pieces, folder=…)`.
 
     Cost: besides what the techniques send, two all-gathers along "dp" of one row of numbers from each rank: samples
     and targets before the first forward, since they weigh the loss, and the losses after the last backward.
-    Raises: ValueError if nothing is trained, or techniques and mesh do not fit each other.
+    Raises: ValueError if nothing is trained, if techniques and mesh do not fit each other, and if something on meta
+        gets no numbers.
     """
 
     def __init__(
-        self, model: nn.Module, config: TrainConfig, *, mesh: DeviceMesh | None = None, apply: Sequence[Technique] = ()
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        *,
+        mesh: DeviceMesh | None = None,
+        apply: Sequence[Technique] = (),
+        init: Callable[[Trainer], object] | None = None,
     ) -> None:
         _check_trained(model)
         self.config, self.local = config, Local(model, mesh)
         self.persistent = tuple(model.state_dict())
+        _check_numbers(self.local, init)
         setup = Setup(
             model=model,
             local=self.local,
@@ -55,10 +64,22 @@ class Trainer:
         for technique in apply:
             technique(setup)
         setup.check_axes()
+        self.local.give_memory()
         self.local.check_table()
-        self.model, self.engine = setup.model, setup.engine
+        self.model, self.engine, self.skeleton = setup.model, setup.engine, setup.skeleton
         self.trained = [name for name, p in self.local.parameters.items() if p.requires_grad]
         self.optimizer = setup.shared(make_optimizer([self.local.parameters[name] for name in self.trained], config))
+        if init is not None and self.local.absent:
+            self._begin(init)
+
+    def _begin(self, init: Callable[[Trainer], object]) -> None:
+        """Let `init` fill what came without numbers, and see that it did."""
+        init(self)
+        here = {**self.local.parameters, **self.local.buffers}
+        left = [name for name in self.local.absent if name in here and own_part(here[name].detach()).isnan().any()]
+        problem = f"init leaves {agreement.listing(left)} without numbers" if left else ""
+        rule, way_out = "init fills every tensor that is on meta, norms and buffers too", "give it a rule"
+        agreement.no_problem("Trainer", problem, rule, way_out, self.local.everyone, compare=True)
 
     @property
     def n_microbatches(self) -> int:
@@ -279,6 +300,13 @@ def make_optimizer(parameters: Sequence[nn.Parameter], config: TrainConfig) -> t
     if config.optimizer == "adamw":
         return torch.optim.AdamW(trained, lr=rate, weight_decay=decay, eps=config.adam_eps)
     return torch.optim.SGD(trained, lr=rate, weight_decay=decay)
+
+
+def _check_numbers(local: Local, init: object) -> None:
+    """Raise the four-part error if something is on meta and nobody says what its numbers are."""
+    if local.absent and init is None:
+        rule, way_out = "what has no numbers cannot be trained", "give Trainer init=…, or build the model off meta"
+        raise ValueError(four_parts("Trainer", f"on meta: {agreement.listing([*local.absent])}", rule, way_out))
 
 
 def _check_trained(model: nn.Module) -> None:

@@ -16,14 +16,15 @@ from torch import nn
 
 from course_lib.config import TrainConfig
 from course_lib.models.decoder import Decoder, init_weight
-from course_lib.parallel.flat_row import Sharing
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk, Tiers, tier_bytes
-from course_lib.parallel.sharded import ShardedModel
-from course_lib.parallel.wrapping import by_block_group
+from course_lib.parallel.units import weights_of_units
+from course_lib.parallel.wrapping import by_block, by_block_group
 from course_lib.ranks import RankError, run_ranks
+from course_lib.training.initial import drawn
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate
+from course_lib.training.torch_sharding import torch_fully_shard
 from course_lib.training.trainer import Trainer
 from course_lib.verify.memory import peak_bytes
 
@@ -65,7 +66,8 @@ class Scaled(nn.Module):
 def born(config, technique):
     """Weights after the trainer was made by ranks that were seeded apart, and after a step."""
     torch.manual_seed(dist.get_rank())
-    trainer = Trainer(on_meta(config), ADAMW, mesh=make_mesh(dp=RANKS), apply=(technique,))
+    mesh = make_mesh(dp=RANKS)
+    trainer = Trainer(on_meta(config), ADAMW, mesh=mesh, apply=(technique,), init=drawn(init_weight))
     first = {name: x.clone() for name, x in trainer.parameters().items()}
     trainer.step(TOKENS.batch(0))
     return first, trainer.parameters()
@@ -83,9 +85,12 @@ def existing(config, weights):
 @pytest.mark.parametrize(
     ("config", "technique"),
     [
-        (LLAMA, fully_shard(init=init_weight)),
-        (TIED, fully_shard(by_block_group(2), init=init_weight)),
-        (LLAMA, fully_shard(strategy="NO_SHARD", init=init_weight)),
+        (LLAMA, fully_shard()),
+        (TIED, fully_shard(by_block_group(2))),
+        (LLAMA, fully_shard(strategy="NO_SHARD")),
+        (TIED, zero(2)),
+        (TIED, replicate()),
+        (LLAMA, torch_fully_shard()),
     ],
 )
 def test_a_model_on_meta_gets_the_weights_that_one_rank_would_give_it(config, technique):
@@ -104,9 +109,8 @@ def of_another_kind():
     torch.manual_seed(dist.get_rank())
     with torch.device("meta"):
         model = Scaled()
-    buffer, group = model.scale, dist.new_group()
-    sharing = Sharing(group, group, dtype=torch.bfloat16)
-    ShardedModel(model, sharing, lambda _: [("linear",)], init=lambda _, x: nn.init.normal_(x))
+    buffer, technique = model.scale, fully_shard(lambda _: [("linear",)], param_dtype=torch.bfloat16)
+    trainer_with(technique, model, init=drawn(lambda _, x: nn.init.normal_(x)))
     assert model.scale is buffer
     model(torch.ones(2, 6)).sum().backward()
     return model.scale, {name: p.detach() for name, p in model.named_parameters()}, model.frozen.grad is None
@@ -127,12 +131,12 @@ def held_while_born(config):
     made = []
 
     def make():
-        group = dist.new_group()
-        made.append(ShardedModel(on_meta(config), Sharing(group, group), init=init_weight))
+        made.append(trainer_with(fully_shard(), on_meta(config), init=drawn(init_weight)))
 
-    most, (sharded_model,) = peak_bytes(make), made
-    pieces = sum(row.shard.nbytes for row in sharded_model.rows)
-    return most, pieces, max(row.whole.numel() * 4 for row in sharded_model.rows)
+    most, (trainer,) = peak_bytes(make), made
+    units = weights_of_units(on_meta(config), by_block).values()
+    pieces = sum(x.nbytes for x in trainer.local.parameters.values())
+    return most, pieces, max(sum(p.numel() for p in named.values()) * 4 for named in units)
 
 
 def test_no_rank_ever_holds_the_whole_model():
@@ -151,8 +155,8 @@ def says(attempt):
     return "nothing"
 
 
-def trainer_with(technique, model=None):
-    return Trainer(model or on_meta(), TrainConfig(), mesh=make_mesh(dp=RANKS), apply=(technique,))
+def trainer_with(technique, model=None, init=None):
+    return Trainer(model or on_meta(), TrainConfig(), mesh=make_mesh(dp=RANKS), apply=(technique,), init=init)
 
 
 def forgets_the_norms(name, x):
@@ -164,18 +168,16 @@ def refused():
     on_one = on_meta() if dist.get_rank() else Decoder(LLAMA)
     return [
         says(lambda: trainer_with(fully_shard())),
-        says(lambda: trainer_with(zero(1))),
-        says(lambda: trainer_with(replicate())),
-        says(lambda: trainer_with(fully_shard(init=forgets_the_norms))),
-        says(lambda: trainer_with(fully_shard(init=init_weight), on_one)),
+        says(lambda: trainer_with(fully_shard(), init=drawn(forgets_the_norms))),
+        says(lambda: trainer_with(fully_shard(), on_one, init=drawn(init_weight))),
     ]
 
 
 def test_what_has_no_numbers_is_refused_on_all_ranks():
-    for without, stage, copies, forgotten, one in run_ranks(refused, RANKS):
-        assert "fully_shard: on meta: embedding.weight, " in without and "and 26 more; " in without
-        assert "zero: on meta: " in stage and "replicate: on meta: " in copies
-        assert "fully_shard: init leaves layers.0.attention_norm.weight without numbers; init fills every" in forgotten
+    for without, forgotten, one in run_ranks(refused, RANKS):
+        assert "Trainer: on meta: embedding.weight, " in without and "and 26 more; " in without
+        assert "Trainer: init leaves layers.0.attention_norm.weight, " in forgotten
+        assert " without numbers; init fills every tensor that is on meta, norms and buffers too; " in forgotten
         assert "embedding.weight is a trained parameter of shape (17, 10) and dtype float32 on rank 0 and" in one
         assert "float32 on meta on rank 1" in one
 

@@ -1,0 +1,40 @@
+"""The numbers that a trainer's model begins with, where it was built on meta: see `course_lib.parallel.meta`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib import comm
+from course_lib.parallel.local import own_part
+from course_lib.parallel.meta import without_numbers
+from course_lib.training.trainer import Trainer
+
+Rule = Callable[[str, Tensor], object]  # fills a whole tensor in place, by its name in the model
+
+
+def drawn(rule: Rule) -> Callable[[Trainer], None]:
+    """For `Trainer(init=…)`: a rule fills one tensor after the other, in the model's order whatever the layout.
+
+    The first rank's numbers are everybody's. Cost: a broadcast of each tensor. Memory: the parts and two copies of one
+    tensor.
+    """
+    return lambda trainer: _draw(trainer, rule)
+
+
+@torch.no_grad()
+def _draw(trainer: Trainer, rule: Rule) -> None:
+    local = trainer.local
+    everyone, here = local.everyone, {**local.parameters, **local.buffers}
+    for name in local.absent:
+        shape = local.layout.places[name].shape
+        numbers = without_numbers(torch.empty(shape, dtype=local.dtypes[name], device=local.device))
+        rule(name, numbers)
+        if everyone is not None:
+            numbers = comm.broadcast(numbers, src=dist.get_process_group_ranks(everyone)[0], group=everyone)
+        if name in here:
+            own_part(here[name]).copy_(local.part(name, numbers))
+    trainer.engine.ends.updated()

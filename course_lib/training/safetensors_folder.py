@@ -1,0 +1,255 @@
+"""Weights in the files of Hugging Face: read by the boxes that a rank has, and written in place, each rank its own.
+
+A file of safetensors begins with a table of names, dtypes, shapes and places, and is else the numbers themselves. So a
+rank maps it into memory and touches nothing but its boxes: to read a model no rank ever holds it, and to write it none
+has to collect it. In several files, an index says which tensor is in which.
+Source: https://huggingface.co/docs/safetensors
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_lib.errors import four_parts
+from course_lib.models.bridge import Link, config_of_theirs, links_of
+from course_lib.parallel import agreement
+from course_lib.parallel.local import own_part
+from course_lib.training.checkpoint import on_first_rank
+from course_lib.training.trainer import Trainer
+
+_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_NEEDLESS = ("lm_head.weight", "rotary_emb.inv_freq")  # a tied head's second name; angles that are computed
+_LARGEST_BYTES = 5 * 10**9  # of a file, as theirs
+_WORDS = {  # of the format
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def load_safetensors(trainer: Trainer, folder: str | Path) -> None:
+    """Take the weights of a checkpoint in `transformers`' names: of a model of theirs, or one that our decoder can be.
+
+    Memory: none but the parts, which are there; the system maps what is read.
+    Raises: ValueError, the same on all ranks, if files or tensors are missing, truncated, too many, or of other shapes.
+    """
+    problem = ""
+    try:
+        with _Checkpoint(Path(folder)) as source, torch.no_grad():
+            source.check_names([link.theirs for link in _links(trainer)])
+            for link, name, numbers in _own(trainer):
+                source.read(trainer, link, name, numbers)
+    except (OSError, ValueError) as error:
+        problem = " ".join(str(error).split())
+    rule, way_out = "a checkpoint has just the model's tensors", "give the folder of a model with this very config"
+    agreement.no_problem("load_safetensors", problem, rule, way_out, trainer.local.everyone, compare=True)
+    trainer.engine.ends.updated()
+
+
+def save_safetensors(trainer: Trainer, folder: str | Path, *, largest_bytes: int = _LARGEST_BYTES) -> None:
+    """Write the weights, and the configuration if it is one of theirs, so that `from_pretrained(folder)` loads them.
+
+    Each rank writes what it has to where it belongs; of what several have, the first one. All see one file system.
+
+    Raises: ValueError for a folder that is there; OSError, on all ranks, if one cannot write: then there is no folder.
+    """
+    folder, everyone = Path(folder), trainer.local.everyone
+    if folder.exists():
+        rule, way_out = "weights are written over none", "name another folder"
+        raise ValueError(four_parts("save_safetensors", f"{folder} is there", rule, way_out))
+    files = _files(_tensors(trainer), largest_bytes)
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    on_first_rank(lambda: _begin(unfinished, files), everyone)
+    problem = ""
+    try:
+        _write_boxes(trainer, unfinished, files)
+    except OSError as error:
+        problem = str(error)
+    if found := [text for text in agreement.everyones(problem, everyone) if text]:
+        raise OSError(found[0])
+    on_first_rank(lambda: _finish(trainer, unfinished, folder, files), everyone)
+
+
+def _links(trainer: Trainer) -> list[Link]:
+    places = trainer.local.layout.places
+    return links_of(trainer.skeleton, [name for name in places if name in trainer.persistent])
+
+
+def _own(trainer: Trainer) -> Iterator[tuple[Link, str, Tensor]]:
+    """What this rank has, with the tensor of theirs that it is part of."""
+    here = {**trainer.local.parameters, **trainer.local.buffers}
+    for link in _links(trainer):
+        for name in link.ours:
+            if name in here:
+                yield link, name, own_part(here[name].detach())
+
+
+# --- reading ---
+
+
+class _Checkpoint:
+    """A folder of theirs; its files are opened when something of them is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._open, self._files = folder, ExitStack(), dict[str, Any]()
+        self.file_of = self._where()
+
+    def __enter__(self) -> _Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _where(self) -> dict[str, str]:
+        """By tensor, its file."""
+        if (index := self.folder / _INDEX).exists():
+            try:
+                return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(f"{index} is no index") from None
+        return dict.fromkeys(self._file(_FILE).keys(), _FILE)
+
+    def _file(self, name: str) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        if name not in self._files:
+            path = self.folder / name
+            if not path.exists():
+                raise ValueError(f"no {path}")
+            try:
+                self._files[name] = self._open.enter_context(safe_open(path, "pt"))
+            except SafetensorError as error:
+                raise ValueError(f"{path} is truncated or altered ({error})") from None
+        return self._files[name]
+
+    def check_names(self, expected: Sequence[str]) -> None:
+        """Refuse what is missing or too many."""
+        extra = [name for name in self.file_of if name not in expected and not name.endswith(_NEEDLESS)]
+        for what, names in (("misses", [n for n in expected if n not in self.file_of]), ("also has", extra)):
+            if names:
+                raise ValueError(f"{self.folder} {what} {agreement.listing(names)}")
+
+    def read(self, trainer: Trainer, link: Link, name: str, numbers: Tensor) -> None:
+        """Fill this rank's part of a tensor."""
+        theirs, layout = self._file(self.file_of[link.theirs]).get_slice(link.theirs), trainer.local.layout
+        shape = layout.places[name].shape
+        if (found := tuple(theirs.get_shape())) != (wanted := link.shape_of_theirs(shape)):
+            raise ValueError(f"{self.folder} has {link.theirs} of shape {found}, the model of {wanted}")
+        for box, part in layout.in_boxes(name, numbers, trainer.local.at):
+            part.copy_(link.as_ours(theirs[_slices(link.box_in_theirs(name, shape, *box))]))
+
+
+def _slices(box: tuple[Sequence[int], Sequence[int]]) -> Any:
+    return tuple(slice(first, first + size) for first, size in zip(*box, strict=True)) or ...
+
+
+# --- writing ---
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """One tensor of a file, and where its bytes begin behind the table."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+_Files = Mapping[str, Mapping[str, _Stored]]  # by the file's name and the tensor's
+
+
+def _tensors(trainer: Trainer) -> dict[str, _Stored]:
+    """All of theirs, on every rank; wider numbers come first, so that each begins at a multiple of its size."""
+    local = trainer.local
+    found = {
+        link.theirs: _Stored(local.dtypes[link.ours[0]], link.shape_of_theirs(local.layout.places[link.ours[0]].shape))
+        for link in _links(trainer)
+    }
+    return dict(sorted(found.items(), key=lambda item: -item[1].dtype.itemsize))
+
+
+def _files(tensors: Mapping[str, _Stored], largest_bytes: int) -> dict[str, dict[str, _Stored]]:
+    """Tensors one after the other, in as many files as it takes; a larger one has its own."""
+    rows: list[dict[str, _Stored]] = [{}]
+    end = 0
+    for name, x in tensors.items():
+        if rows[-1] and end + x.nbytes > largest_bytes:
+            rows.append({})
+            end = 0
+        rows[-1][name] = _Stored(x.dtype, x.shape, end)
+        end += x.nbytes
+    if len(rows) == 1:
+        return {_FILE: rows[0]}
+    return {f"model-{number:05}-of-{len(rows):05}.safetensors": row for number, row in enumerate(rows, 1)}
+
+
+def _table(row: Mapping[str, _Stored]) -> bytes:
+    """The beginning of a file: the table's length and the table, in all a multiple of eight bytes."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for name, x in row.items():
+        offsets = [x.start, x.start + x.nbytes]
+        entries[name] = {"dtype": _WORDS[x.dtype], "shape": [*x.shape], "data_offsets": offsets}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _begin(folder: Path, files: _Files) -> None:
+    """Files with their tables, and room for the numbers."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, row in files.items():
+        table = _table(row)
+        with open(folder / name, "wb") as file:
+            file.write(table)
+            file.truncate(len(table) + sum(x.nbytes for x in row.values()))
+
+
+def _write_boxes(trainer: Trainer, folder: Path, files: _Files) -> None:
+    """Copy this rank's numbers into the files, as far as it speaks for them."""
+    layout, at = trainer.local.layout, trainer.local.at
+    for file, row in files.items():
+        mapped, start = np.memmap(folder / file, mode="r+"), len(_table(row))
+        for link, name, numbers in _own(trainer):
+            if link.theirs in row and layout.places[name].counts(at):
+                x = row[link.theirs]
+                size = prod(x.shape)
+                theirs = torch.frombuffer(mapped, dtype=x.dtype, count=size, offset=start + x.start).view(x.shape)
+                for box, part in layout.in_boxes(name, numbers, at):
+                    place = theirs[_slices(link.box_in_theirs(name, layout.places[name].shape, *box))]
+                    link.as_ours(place).copy_(part)
+        mapped.flush()
+
+
+def _finish(trainer: Trainer, unfinished: Path, folder: Path, files: _Files) -> None:
+    """The index and the configuration; then the folder gets its name."""
+    if len(files) > 1:
+        size = sum(x.nbytes for row in files.values() for x in row.values())
+        where = {name: file for file, row in files.items() for name in row}
+        index = {"metadata": {"total_size": size}, "weight_map": where}
+        (unfinished / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    if (config := config_of_theirs(trainer.skeleton)) is not None:
+        config.dtype = next(x.dtype for row in files.values() for x in row.values())
+        config.save_pretrained(unfinished)
+    unfinished.rename(folder)
