@@ -178,7 +178,7 @@ class Local:
         for parameter in held.values():
             parameter.grad = None  # else what an earlier pass summed would be summed again
         yield
-        sums = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in sorted(held.items())}
+        sums = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in sorted(held.items()) if p.numel()}
         for axis in sorted({axis for name in held for axis in places[name].partial}):
             for holders, names in self._sharing(axis, sums):
                 flat = torch.cat([sums[name].flatten() for name in names])

@@ -53,6 +53,7 @@ GPT = replace(
     biases=("qkv", "attention_output", "ffn"),
     tied=True,
 )
+EVEN = replace(LLAMA, n_kv_heads=4, ffn_size=16, vocab_size=20)
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.05)
 KEEP, REGATHER = tensor(sequence_parallel="keep"), tensor(sequence_parallel="regather")
 
@@ -69,6 +70,7 @@ MODELS = {
     "tied": lambda: Decoder(replace(LLAMA, tied=True)),
     "gpt": lambda: Decoder(GPT),
     "frozen": frozen,
+    "even": lambda: Decoder(EVEN),
 }
 
 
@@ -92,6 +94,7 @@ def both(config, dp, tp, apply, model="llama"):
         (2, 2, (tensor(), zero(2)), "tied"),
         (2, 2, (tensor(), fully_shard(strategy="NO_SHARD", overlap=False)), "frozen"),
         (3, 2, (KEEP, fully_shard(by_block_group(2))), "frozen"),
+        (3, 2, (KEEP, fully_shard()), "even"),  # some ranks have no number of any norm
         (2, 4, (KEEP, fully_shard()), "llama"),  # each head of keys and values has two copies
         (4, 2, (KEEP, fully_shard(strategy="HYBRID_SHARD", shards=2)), "llama"),
     ],
@@ -136,7 +139,6 @@ def test_every_rank_keeps_its_part_of_a_part():
     assert sum(found) == every + copied and max(found) - min(found) < 0.15 * min(found)
 
 
-EVEN = replace(LLAMA, n_kv_heads=4, ffn_size=16, vocab_size=20)
 ROWS, SEQUENCE = 7, 5
 
 
