@@ -157,7 +157,8 @@ def _shard(
     """From the inside out, the root last: it stays whole from its forward to the end of backward."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    inner = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+    # What blocks are given has its dtype already; angles of late positions need more digits than bf16 has.
+    inner = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
     for group in reversed(groups):
         modules = [model.get_submodule(name) for name in group]
         fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=inner)

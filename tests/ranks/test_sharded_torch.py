@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from sharded_models import MODELS, TOKENS, alone, batch_of, sharded
+from sharded_models import MODELS, TOKENS, VOCABULARY, alone, batch_of, sharded
 from torch import nn
 
 from course_lib.comm.call import resolve
@@ -166,6 +166,26 @@ def test_after_inference_it_computes_with_the_weights_that_there_are():
     for before, after, wanted in run_ranks(weights_after_inference, 2):
         torch.testing.assert_close(after, wanted)
         assert not torch.allclose(after, before)
+
+
+def logits_at_late_positions():
+    """In bf16, by ours and by FSDP2, of a model whose attention looks at some positions more than at others."""
+    found = []
+    for by in (fully_shard, torch_fully_shard):
+        torch.manual_seed(0)
+        model = MODELS["llama"]().float()
+        for weight in model.parameters():
+            nn.init.normal_(weight)
+        mesh, technique = make_mesh(dp=dist.get_world_size()), by(param_dtype=torch.bfloat16)
+        trainer = Trainer(model, TrainConfig(), mesh=mesh, apply=(technique,))
+        found.append(trainer.output(torch.arange(600).remainder(VOCABULARY)[None]))
+    return found
+
+
+def test_angles_of_late_positions_keep_their_digits_in_bf16():
+    """In bf16 position 513 would have the angles of 512."""
+    for ours, theirs in run_ranks(logits_at_late_positions, 2):
+        torch.testing.assert_close(theirs, ours, rtol=1e-6, atol=1e-6)
 
 
 class Scaled(nn.Module):
