@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos bench notebooks exercises slides release grade grade-all
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos bench trace notebooks exercises slides release grade grade-all
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -38,6 +38,9 @@ chaos: setup-dev  ## break ranks, cells, training runs and submissions in every 
 
 bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 	@$(DEVELOPER) tests/benchmarks/run.py
+
+trace: setup-dev  ## trace FSDP x TP of 8B and 70B on up to 1,024 ranks that do not exist, in a quarter of an hour
+	@$(DEVELOPER) -m tools.trace_scale
 
 notebooks: setup-dev  ## execute notebooks/src and write the notebooks with their outputs (ONLY=02)
 	@$(DEVELOPER) -m tools.build_notebooks $(ONLY)

@@ -58,7 +58,7 @@ def test_every_make_target_says_what_it_does():
     listed = subprocess.run(
         ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    wanted = "setup lab tour test check chaos bench notebooks exercises slides release grade grade-all"
+    wanted = "setup lab tour test check chaos bench trace notebooks exercises slides release grade grade-all"
     assert [line.split()[1] for line in listed.splitlines()] == ["help", *wanted.split()]
 
 
