@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
 
+T = TypeVar("T")
 _MISSING = "nothing of that name"
 _MOST_NAMES = 4
 
@@ -60,17 +62,17 @@ def no_problem(
     With `compare` all ranks of the group, if there is one, take part and raise the same. Without, they do not talk, and
     each knows only of its own.
     """
-    found = dict.fromkeys(filter(None, everyones(problem, group if compare else None)))
+    found = dict.fromkeys(filter(None, gathered(problem, group if compare else None)))
     if found:
         raise ValueError(four_parts(operation, " and ".join(found), rule, way_out))
 
 
-def everyones(text: str, group: ProcessGroup | None) -> list[str]:
-    """What all ranks of a group say, in its order; None: this process is alone."""
-    texts = [text] * (1 if group is None else group.size())
+def gathered(mine: T, group: ProcessGroup | None) -> list[T]:
+    """What all ranks of a group have, in its order; None: this process is alone."""
+    found = [mine] * (1 if group is None else group.size())
     if group is not None:
-        dist.all_gather_object(texts, text, group=group)
-    return texts
+        dist.all_gather_object(found, mine, group=group)
+    return found
 
 
 def listing(names: Sequence[str]) -> str:

@@ -82,7 +82,7 @@ def save_safetensors(trainer: Trainer, folder: str | Path, *, largest_bytes: int
         _write_boxes(trainer, unfinished, files)
     except OSError as error:
         problem = str(error)
-    if found := [text for text in agreement.everyones(problem, everyone) if text]:
+    if found := [text for text in agreement.gathered(problem, everyone) if text]:
         raise OSError(found[0])
     on_first_rank(lambda: _finish(trainer, unfinished, folder, files), everyone)
 

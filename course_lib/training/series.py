@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +13,113 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.utils._pytree import tree_map
 
+from course_lib.comm.background import Call
 from course_lib.errors import four_parts
 from course_lib.training import checkpoint
+from course_lib.training.checkpoint import on_first_rank
+from course_lib.training.checksums import SUMS
 from course_lib.training.trainer import Trainer
 
 _POINTER = "LATEST"
 
 
-def save_step(trainer: Trainer, folder: Path, step: int, record: Any) -> None:
+def save_step(trainer: Trainer, folder: Path, step: int, record: Any, *, keep: int = 1) -> None:
     """Write everything that the run needs to go on after `step`: the trainer's state, random states and a record.
 
-    All ranks call it; the first one writes `step-N/trainer.pt`, then the pointer, and then removes the one before.
-    Killed at any moment, it leaves a pointer to a whole checkpoint, or none.
+    All ranks call it. Where the layout cuts something, each writes its pieces into `step-N`, and no rank has the whole;
+    else the first one writes `step-N/trainer.pt`. Then the first one writes the pointer, and removes all but the last
+    `keep` checkpoints. Killed at any moment, it leaves a pointer to a whole checkpoint, or none.
     Raises: OSError, on all ranks, if the system refuses; the last checkpoint is still there.
     """
+    _prepared(trainer, folder, step, record, keep, trainer.local.everyone, copy=False)()
+
+
+class Background:
+    """Writes a run's checkpoints on a thread of its own, while training goes on.
+
+    `save_step` returns when the state is copied; before that it waits for the checkpoint before, if that is not
+    written yet. The thread's ranks talk on a group of their own. All ranks call each method.
+    Memory: a copy of this rank's part of the state.
+    Raises: OSError as `save_step`, by whichever method waits.
+    """
+
+    def __init__(self, trainer: Trainer, folder: Path, *, keep: int = 1) -> None:
+        self.trainer, self.folder, self.keep = trainer, folder, keep
+        self._writing: Call | None = None
+        local, self._group = trainer.local, None
+        if local.everyone is not None:
+            self._group = dist.new_group(local.members, backend="gloo", use_local_synchronization=True)
+
+    def save_step(self, step: int, record: Any) -> None:
+        """Begin to write what the function of this name writes."""
+        self.finish()
+        self._writing = Call(_prepared(self.trainer, self.folder, step, record, self.keep, self._group, copy=True))
+        threading.Thread(target=self._writing.run, name="checkpoint", daemon=True).start()
+
+    def finish(self) -> None:
+        """Return when everything is written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.wait()
+
+
+def _prepared(
+    trainer: Trainer, folder: Path, step: int, record: Any, keep: int, group: ProcessGroup | None, *, copy: bool
+) -> Callable[[], None]:
+    """What is left to do once the state is at hand, on the ranks of a group."""
+    path = folder / f"step-{step}"
     run = {"step": step, "random": _random_states(trainer.local.everyone), "record": record}
-    content = {**trainer.state(), "run": run}
-    checkpoint.on_first_rank(lambda: _put(content, folder, f"step-{step}"), trainer.local.everyone)
+    if trainer.local.layout.cutting_axes:
+        from course_lib.training import sharded_checkpoint as sharded  # its import takes a second
+
+        pieces = sharded.pieces_of(trainer, run, copy=copy)
+        write: Callable[[], None] = partial(sharded.write_pieces, pieces, path, group)
+    else:
+        content = {**trainer.state(), "run": run}
+        content = tree_map(_copied, content) if copy else content
+        write = partial(on_first_rank, partial(_write, content, path), group)
+
+    def work() -> None:
+        on_first_rank(partial(_make_room, path), group)
+        write()
+        on_first_rank(partial(_point_to, path, keep), group)
+
+    return work
 
 
-def _put(content: dict[str, Any], folder: Path, name: str) -> None:
+def _copied(x: Any) -> Any:
+    return x.to("cpu", copy=True) if isinstance(x, Tensor) else x
+
+
+def _make_room(path: Path) -> None:
+    """Remove a checkpoint of the same step, which a run that went on from an earlier one has come to again."""
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def _write(content: dict[str, Any], path: Path) -> None:
     try:
-        checkpoint.write(content, folder / name)
+        checkpoint.write(content, path)
     except BaseException:
-        shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
         raise
-    with checkpoint.replaced(folder / _POINTER) as file:
-        file.write(name.encode())
-    for other in folder.glob("step-*"):
-        if other.name != name:
+
+
+def _point_to(path: Path, keep: int) -> None:
+    """It is whole now; of those before, some stay."""
+    with checkpoint.replaced(path.parent / _POINTER) as file:
+        file.write(path.name.encode())
+    whole = [other for other in path.parent.glob("step-*") if _is_whole(other) and step_of(other) <= step_of(path)]
+    kept = sorted(whole, key=step_of)[-keep:]
+    for other in path.parent.glob("step-*"):
+        if other not in kept:
             shutil.rmtree(other)
+
+
+def _is_whole(path: Path) -> bool:
+    return not path.suffix and ((path / checkpoint.FILE).is_file() or (path / SUMS).is_file())
 
 
 def latest(folder: Path) -> Path | None:
@@ -52,7 +131,7 @@ def latest(folder: Path) -> Path | None:
     if not pointer.exists():
         return None
     found = folder / pointer.read_text().strip()
-    if not (found / checkpoint.FILE).is_file():
+    if not _is_whole(found):
         values, rule = f"{pointer} names {found.name!r}", "it names a folder with a checkpoint"
         raise ValueError(four_parts("train", values, rule, "write another folder's name into it, or train anew"))
     return found
@@ -72,12 +151,18 @@ def resume(trainer: Trainer, folder: Path) -> Any:
     found = latest(folder)
     if found is None:
         return None
-    saved = checkpoint.read(found)
-    trainer.restore(saved)
+    if (found / checkpoint.FILE).is_file():
+        saved = checkpoint.read(found)
+        trainer.restore(saved)
+        run = saved["run"]
+    else:
+        from course_lib.training.sharded_checkpoint import load_pieces  # its import takes a second
+
+        run = load_pieces(trainer, found)
     rank, ranks = _seat(trainer.local.everyone)
-    if len(saved["run"]["random"]) == ranks:
-        _set_random_state(saved["run"]["random"][rank])
-    return saved["run"]["record"]
+    if len(run["random"]) == ranks:
+        _set_random_state(run["random"][rank])
+    return run["record"]
 
 
 def drop(folder: Path) -> None:

@@ -7,15 +7,18 @@ are read at any other one, and by every program that reads such checkpoints.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
@@ -32,12 +35,14 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from course_lib.errors import four_parts
+from course_lib.parallel import agreement
 from course_lib.parallel.placement import Box
-from course_lib.training.checkpoint import check_names
+from course_lib.training.checkpoint import check_names, on_first_rank
+from course_lib.training.checksums import SUMS, read_sums, sums_of, write_sums, wrong
 from course_lib.training.trainer import Trainer
 
 _TABLE = ".metadata"  # which DCP writes last
-_OPTIONS = "optimizer.options"
+_OPTIONS, _RECORD = "optimizer.options", "record"
 
 
 @dataclass(frozen=True)
@@ -56,49 +61,100 @@ class _Pieces:
         }
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """What a rank writes: its part of the state, and what is the same on all."""
+
+    mine: Mapping[str, _Pieces]
+    shared: dict[str, Any]
+
+
+def pieces_of(trainer: Trainer, record: Any = None, *, copy: bool = False) -> Pieces:
+    """This rank's part, and a record, of which the first rank's counts; a `copy` stays while training goes on."""
+    parts: Mapping[str, Mapping[str, Tensor]] = trainer.parts()
+    if copy:
+        parts = {name: {kind: x.to("cpu", copy=True) for kind, x in kinds.items()} for name, kinds in parts.items()}
+    return Pieces(_pieces(trainer, parts), {_OPTIONS: trainer.options, _RECORD: record})
+
+
 def save_pieces(trainer: Trainer, folder: str | Path) -> None:
     """Write weights, buffers and the optimizer's states, every number once, into a folder of their own.
 
-    Cost: a file for each rank, and one with the table, which the first rank writes last.
-    Raises: ValueError for a folder that has a checkpoint: what would be left of two of them fits together nowhere.
-        OSError, on all ranks, if one of them cannot write; then there is no table, and no checkpoint.
+    Cost: a file for each rank, one with the table, and one with the checksums; then the folder gets its name.
+    Raises: ValueError for a folder that is there: what would be left of two checkpoints fits together nowhere.
+        OSError, on all ranks, if one of them cannot write; then there is no folder.
     """
-    if (Path(folder) / _TABLE).exists():
+    if Path(folder).exists():
         rule, way_out = "a checkpoint in pieces is written over none", "name another folder"
-        raise ValueError(four_parts("save_pieces", f"{folder} has one", rule, way_out))
-    planner, everyone = _Saver(_pieces(trainer, trainer.parts())), trainer.local.everyone
-    writer, content = FileSystemWriter(folder), {_OPTIONS: trainer.options}
-    with _in_one_line() as problems:
-        save(content, storage_writer=writer, planner=planner, process_group=everyone, no_dist=everyone is None)
-    if problems:
-        raise OSError(f"{folder}: {problems[0]}")
+        raise ValueError(four_parts("save_pieces", f"{folder} is there", rule, way_out))
+    write_pieces(pieces_of(trainer), Path(folder), trainer.local.everyone)
 
 
-def load_pieces(trainer: Trainer, folder: str | Path) -> None:
-    """Go on from what `save_pieces` wrote, at this or any other layout.
+def write_pieces(pieces: Pieces, folder: Path, group: ProcessGroup | None) -> None:
+    """The same on the ranks of a group, which may be one that only a thread of each uses.
 
-    Raises: ValueError if there is nothing, another model's, or a file that is damaged, on all ranks.
+    Raises: OSError as `save_pieces`.
     """
-    if not (Path(folder) / _TABLE).exists():
-        rule, way_out = f"a checkpoint in pieces has a file {_TABLE}", "give the folder that was given to save_pieces"
-        raise ValueError(four_parts("load_pieces", f"no {Path(folder) / _TABLE}", rule, way_out))
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    on_first_rank(partial(shutil.rmtree, unfinished, ignore_errors=True), group)
+    writer, planner = FileSystemWriter(unfinished), _Saver(pieces.mine)
+    with _in_one_line(group) as problems:
+        save(pieces.shared, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
+    if problems:
+        on_first_rank(partial(shutil.rmtree, unfinished, ignore_errors=True), group)
+        raise OSError(f"{folder}: {problems[0]}")
+    own = sums_of(unfinished.glob(f"__{0 if group is None else group.rank()}_*"))
+    sums = dict(item for found in agreement.gathered(own, group) for item in found.items())
+    on_first_rank(partial(_finish, unfinished, folder, sums), group)
+
+
+def _finish(unfinished: Path, folder: Path, sums: dict[str, tuple[int, str]]) -> None:
+    write_sums(unfinished, sums | sums_of([unfinished / _TABLE]))
+    unfinished.rename(folder)
+
+
+def load_pieces(trainer: Trainer, folder: str | Path) -> Any:
+    """Go on from what `save_pieces` wrote, at this or any other layout; return the record.
+
+    Raises: ValueError, on all ranks, if there is nothing, another model's, or a file that is truncated or altered.
+    """
+    folder, everyone = Path(folder), trainer.local.everyone
+    if not (folder / SUMS).is_file():
+        rule, way_out = f"a checkpoint in pieces has a file {SUMS}", "give the folder that was given to save_pieces"
+        raise ValueError(four_parts("load_pieces", f"no {folder / SUMS}", rule, way_out))
+    _check_files(folder, everyone)
     reader = FileSystemReader(folder)
     parts = _room_for(trainer, reader.read_metadata())
-    planner, everyone, content = _Loader(_pieces(trainer, parts)), trainer.local.everyone, {_OPTIONS: trainer.options}
-    with _in_one_line() as problems:
-        load(content, storage_reader=reader, planner=planner, process_group=everyone, no_dist=everyone is None)
+    shared: dict[str, Any] = {_OPTIONS: trainer.options, _RECORD: None}
+    planner = _Loader(_pieces(trainer, parts))
+    with _in_one_line(everyone) as problems:
+        load(shared, storage_reader=reader, planner=planner, process_group=everyone, no_dist=everyone is None)
     if problems:
         rule, way_out = "a piece cannot be read", "take another checkpoint, or train anew"
         raise ValueError(four_parts("load_pieces", f"{folder}: {problems[0]}", rule, way_out))
-    trainer.take(parts, content[_OPTIONS])
+    trainer.take(parts, shared[_OPTIONS])
+    return shared[_RECORD]
+
+
+def _check_files(folder: Path, group: ProcessGroup | None) -> None:
+    """Each rank reads some of the files; if one is not as it was written, all raise the same."""
+    rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
+    try:
+        sums = read_sums(folder)
+        problem = wrong(folder, {name: sums[name] for name in sorted(sums)[rank::ranks]})
+    except (ValueError, OSError) as error:
+        problem = str(error)
+    rule, way_out = "a checkpoint is read as it was written", "take another checkpoint, or train anew"
+    agreement.no_problem("load_pieces", problem, rule, way_out, group, compare=True)
 
 
 @contextmanager
-def _in_one_line() -> Iterator[list[str]]:
+def _in_one_line(group: ProcessGroup | None) -> Iterator[list[str]]:
     """What went wrong, and where, the same on all ranks. That one device is a layout too, DCP need not warn of."""
     problems: list[str] = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    with nullcontext() if group is not None else warnings.catch_warnings():
+        if group is None:
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         try:
             yield problems
         except CheckpointException as error:
@@ -153,7 +209,7 @@ class _Saver(DefaultSavePlanner):
         self.pieces = pieces
 
     def create_local_plan(self) -> SavePlan:
-        items = list(super().create_local_plan().items)
+        items = list(super().create_local_plan().items) if self.is_coordinator else []
         for name, pieces in self.pieces.items():
             properties = TensorProperties.create_from_tensor(pieces.numbers)
             for offsets, (chunk, _) in pieces.chunks().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from math import prod
 
@@ -119,26 +120,44 @@ def full(content, file):
     raise OSError(28, "No space left on device")
 
 
-def load_damaged(folder):
-    with pytest.raises(ValueError, match="a piece cannot be read; take another checkpoint") as error:
+def loaded_damaged(folder):
+    with pytest.raises(ValueError) as error:
         load_pieces(sharded(ADAMW, fully_shard(), "mlp"), folder)
     return str(error.value)
 
 
-def test_a_file_that_one_rank_cannot_write_or_read_is_one_line_of_all(tmp_path):
-    texts = run_ranks(fail_to_write, 3, tmp_path)
-    assert len(set(texts)) == 1 and "\n" not in texts[0] and (tmp_path / ".metadata").exists()
-    (tmp_path / "__1_0.distcp").write_bytes(b"")
-    texts = run_ranks(load_damaged, 3, tmp_path)
-    assert len(set(texts)) == 1 and "\n" not in texts[0]
+def damage(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "altered":
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content[:-1] if how == "truncated" else content)
+
+
+def test_a_file_that_one_rank_cannot_write_is_one_line_of_all_and_a_damaged_one_is_named(tmp_path):
+    texts = run_ranks(fail_to_write, 3, tmp_path / "one")
+    assert len(set(texts)) == 1 and "\n" not in texts[0] and [path.name for path in tmp_path.iterdir()] == ["one"]
+    cases = [
+        ("__1_0.distcp", "truncated", " bytes of "),
+        ("__2_0.distcp", "altered", " was altered: its checksum is another; "),
+        (".metadata", "altered", " was altered: its checksum is another; "),
+        ("checksums.json", "truncated", " is truncated or altered; "),
+    ]
+    for name, how, said in cases:
+        shutil.copytree(tmp_path / "one", folder := tmp_path / f"{name} {how}")
+        damage(folder / name, how)
+        texts = run_ranks(loaded_damaged, 3, folder)
+        assert len(set(texts)) == 1 and texts[0].startswith(f"load_pieces: {folder / name} ") and said in texts[0]
+        assert texts[0].endswith("; a checkpoint is read as it was written; take another checkpoint, or train anew")
 
 
 def test_what_is_not_there_or_another_model_s_is_refused(tmp_path):
     trainer = Trainer(MLP(), ADAMW)
-    with pytest.raises(ValueError, match=r"^load_pieces: no .*\.metadata; a checkpoint in pieces has a file"):
+    with pytest.raises(ValueError, match=r"^load_pieces: no .*checksums.json; a checkpoint in pieces has a file"):
         load_pieces(trainer, tmp_path / "none")
     save_pieces(trainer, tmp_path / "one")
-    with pytest.raises(ValueError, match=r"^save_pieces: .*one has one; a checkpoint in pieces is written over none; "):
+    with pytest.raises(
+        ValueError, match=r"^save_pieces: .*one is there; a checkpoint in pieces is written over none; "
+    ):
         save_pieces(trainer, tmp_path / "one")
     with pytest.raises(ValueError, match="embedding.weight is not there in the checkpoint and of shape"):
         load_pieces(alone(ADAMW), tmp_path / "one")
