@@ -21,6 +21,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -55,9 +56,12 @@ class Case:
     tp: int = 1
     sequence: int = 4096
     checkpointing: bool = False  # each layer keeps its input and computes once more in backward
+    sequence_parallel: bool = True  # the tp ranks share what lies between the blocks
+    loss_parallel: bool = True  # and the logits
+    computing: Literal["bf16", "fp32"] = "bf16"  # what weights are gathered as
 
     def __post_init__(self) -> None:
-        parallel = ParallelConfig(dp=self.dp, tp=self.tp, sequence_parallel=self.tp > 1)
+        parallel = ParallelConfig(dp=self.dp, tp=self.tp, sequence_parallel=self.sequence_parallel and self.tp > 1)
         parallel.check(self.config, sequence=self.sequence)
 
 
@@ -127,8 +131,8 @@ def _recorded(
 def trace(cases: Sequence[Case]) -> tuple[Trace, ...]:
     """Trace a step of each, one after the other, in one new process: a fake group is that of a whole process.
 
-    Weights, their gradients and Adam's moments last in fp32; units are gathered in bf16, gradients added up in fp32,
-    and the loss computed of fp32 logits.
+    Weights, their gradients and Adam's moments last in fp32; gradients are added up in fp32, and the loss computed of
+    fp32 logits.
     Cost: 1 to 2 s a case of few layers, 1 to 2 minutes for 80; below 1 GiB.
     """
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
@@ -193,15 +197,16 @@ def _distribute(case: Case, mesh: DeviceMesh) -> nn.Module:
     with torch.device("meta"):
         model = Decoder(case.config)
     if case.tp > 1:
-        plan = parallel_plan(model, styles_of(model, plan_for(model)), sequence_parallel=True)
+        plan = parallel_plan(model, styles_of(model, plan_for(model)), sequence_parallel=case.sequence_parallel)
         parallelize_module(model, mesh["tp"], plan, src_data_rank=None)
-    bf16 = partial(MixedPrecisionPolicy, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    inner = bf16(cast_forward_inputs=False)  # angles of later positions need more digits than bf16 has
+    dtype = torch.bfloat16 if case.computing == "bf16" else torch.float32
+    policy = partial(MixedPrecisionPolicy, param_dtype=dtype, reduce_dtype=torch.float32)
+    inner = policy(cast_forward_inputs=False)  # angles of later positions need more digits than bf16 has
     for layer in model.layers:
         if case.checkpointing:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
         fully_shard(layer, mesh=mesh["dp"], mp_policy=inner)
-    outer = bf16(output_dtype=torch.float32)
+    outer = policy(output_dtype=torch.float32)
     fully_shard(model, mesh=mesh["dp"], mp_policy=outer, reshard_after_forward=False)
     return model
 
@@ -215,7 +220,8 @@ class _Step:
         self.model = model
         self.optimizer = torch.optim.AdamW(model.parameters())
         self.tokens = torch.zeros(1, case.sequence, dtype=torch.int64)
-        self.around = loss_parallel if case.tp > 1 else nullcontext
+        self.in_parts = case.tp > 1 and case.loss_parallel
+        self.around = loss_parallel if self.in_parts else nullcontext
 
     def run(self, look: Callable[[], Held] | None = None) -> dict[Instant, Held]:
         """One step; `look` is asked for what there is, when something lasting has come or gone."""
@@ -227,7 +233,7 @@ class _Step:
 
         note("start")
         with self.around():
-            loss = loss_of(self.model(self.tokens), self.tokens) / self.tokens.numel()
+            loss = loss_of(self._logits(), self.tokens) / self.tokens.numel()
             note("loss")
             loss.backward()
         del loss
@@ -235,6 +241,11 @@ class _Step:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return found
+
+    def _logits(self) -> Tensor:
+        """A DTensor with tp > 1: this rank's part of them, or all."""
+        found: Any = self.model(self.tokens)
+        return found.full_tensor() if isinstance(found, DTensor) and not self.in_parts else found
 
 
 def _held(tracker: MemTracker, when: str) -> Held:
@@ -269,8 +280,6 @@ class _Counter(TorchDispatchMode):
         self.nbytes: Counter[tuple[str, str]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from torch.distributed.tensor import DTensor
-
         if any(kind is DTensor for kind in types):
             return NotImplemented  # it asks again, part by part
         found = func(*args, **(kwargs or {}))

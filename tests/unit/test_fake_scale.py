@@ -24,6 +24,7 @@ SMALL = [
     ("llama3_1_8b", 2, {"dp": 8}),
     ("llama3_1_8b", 3, {"dp": 8}),
     ("llama3_1_8b", 2, {"dp": 24, "tp": 8}),  # rows that 24 ranks cannot share evenly
+    ("llama3_1_8b", 2, {"dp": 2, "tp": 4, "sequence_parallel": False, "loss_parallel": False, "computing": "fp32"}),
     ("llama3_1_70b", 3, {"dp": 8, "checkpointing": True}),
     ("llama3_1_70b", 2, {"dp": 128, "tp": 8, "sequence": 2048, "checkpointing": True}),
 ]
@@ -44,8 +45,19 @@ def written():
     return [(row.case, row.trace) for row in recorded()]
 
 
+def itemsize(case):
+    return {"bf16": 2, "fp32": 4}[case.computing]
+
+
 def moments(case):
-    run = TwoAxes(dp=case.dp, tp=case.tp, checkpointing=case.checkpointing)
+    run = TwoAxes(
+        dp=case.dp,
+        tp=case.tp,
+        computing=itemsize(case),
+        checkpointing=case.checkpointing,
+        sequence_parallel=case.sequence_parallel,
+        loss_parallel=case.loss_parallel,
+    )
     return two_axes_moments(case.config, run, sequence=case.sequence)
 
 
@@ -67,9 +79,9 @@ def as_held(case, moment):
 
 def predicted_calls(case):
     """The tables of sharding and of tensor parallelism, and what checkpointing and DTensor do besides."""
-    layers, tokens = case.config.n_layers, (1, case.sequence)
+    layers, e, shared = case.config.n_layers, itemsize(case), case.sequence_parallel
     units = decoder_units(case.config, tp=case.tp)
-    shares = {"strategy": "FULL_SHARD", "world_size": case.dp, "itemsize": 2, "reduce_itemsize": 4}
+    shares = {"strategy": "FULL_SHARD", "world_size": case.dp, "itemsize": e, "reduce_itemsize": 4}
     times, nbytes = Counter(), Counter()
 
     def add(axis, operation, count, of_one):
@@ -78,13 +90,18 @@ def predicted_calls(case):
 
     for row in sharding_rows(units, **shares, padding="tensor"):
         add("dp", row.operation, row.times, row.numbers * row.itemsize)
-    if case.tp > 1:
-        rows = tensor_rows(case.config, tp=case.tp, batch=1, sequence=case.sequence, sequence_parallel="keep")
-        for row in rows:
-            add("tp", row.operation, row.times, prod(row.shape) * (4 if row.where == "loss" else 2))
+    sizes = {"tp": case.tp, "batch": 1, "sequence": case.sequence, "sequence_parallel": "keep" if shared else None}
+    for row in tensor_rows(case.config, **sizes) if case.tp > 1 else ():
+        if row.where != "loss":
+            add("tp", row.operation, row.times, prod(row.shape) * e)
+        elif case.loss_parallel:
+            add("tp", row.operation, row.times, prod(row.shape) * 4)
+    if case.tp > 1 and not case.loss_parallel:
+        add("tp", "all_gather", 1, 4 * case.sequence * case.config.vocab_size)
+    if case.tp > 1 and shared:
         times["tp", "all_reduce"] += 2 * layers  # the gradient of each norm by itself, not all as one row
     if case.tp > 1 and case.checkpointing:  # forward once more, up to the last tensor that backward reads
-        between = 2 * prod(tokens) * case.config.hidden_size
+        between = e * case.sequence * case.config.hidden_size
         add("tp", "all_gather", 2 * layers, between)
         add("tp", "reduce_scatter", layers, between)
     return tuple(Calls(axis=a, operation=o, times=times[a, o], nbytes=nbytes[a, o]) for a, o in sorted(times))

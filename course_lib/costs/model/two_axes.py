@@ -70,9 +70,9 @@ class TwoAxes:
 def two_axes_moments(config: ModelConfig, run: TwoAxes, *, sequence: int) -> dict[str, Moment]:
     """The instants by name, in their order.
 
-    "start", "loss" and "gradients" are exact for a decoder in fp32 under bf16 computation on a CPU, as a trace of the
-    real code shows, and the largest of all is its peak to 0.01 %. Sequence and logits were shared there; what plain
-    attention, offload, whole logits or copies of them change is the formula's alone.
+    "start", "loss" and "gradients" are exact for a decoder on a CPU whose pieces last in fp32, as traces of the real
+    code show, and the largest of all is its peak to 0.01 % in bf16. What scores, offload, copies of the logits and
+    steps without overlap change is the formula's alone.
     Raises: ValueError if the model does not divide so, or its layers are of a shape that is not counted.
     """
     run.parallel.check(config, sequence=sequence)

@@ -16,12 +16,17 @@ from course_lib.costs.model.conventions import CONVENTIONS, Convention, find_con
 from course_lib.costs.model.longest_sequence import Longest, Room, longest_sequence, most_bytes_per_parameter
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.model.two_axes import TwoAxes
+from course_lib.hardware import load_cluster
 from course_lib.units import GB
 
 CLAIMED_SEQUENCE, CLAIMED_FACTOR = 5_200, 2
-_NODES, _GPUS_PER_NODE = 2, 4
+_NODES, _CLUSTER = 2, load_cluster("puhti_v100")
+_GPUS_PER_NODE = _CLUSTER.gpus_per_node
 HOST_BYTES = _NODES * 384 * GB  # CSC, user guide, Technical details about Puhti: a GPU node's memory
 _RESERVED = 2 * GB  # an assumption: CUDA's context, NCCL's rooms, gaps between tensors
+# Of each score plain attention has at once a probability in fp32, its copy where numbers have 16 bits, and in backward
+# two gradients in fp32.
+_SCORE_BYTES = {2: 4 + 2 + 4 + 4, 4: 4 + 4 + 4}
 _MORE = (
     Convention(
         name="Adam, 16-bit weights and gradients, fp32 moments",
@@ -102,15 +107,11 @@ def claim_rows(reserved: int = _RESERVED) -> tuple[ClaimRow, ...]:
 
 
 def _room(reserved: int) -> Room:
-    return Room(device=32 * GB, reserved=reserved, hosts=HOST_BYTES)
+    return Room(device=_CLUSTER.device.memory_bytes(), reserved=reserved, hosts=HOST_BYTES)
 
 
 def _assumptions() -> Iterator[tuple[str, TwoAxes]]:
-    """V100 has no FlashAttention-2; a memory-efficient kernel keeps no scores there either, plain attention does.
-
-    Plain attention has at once, of each score: a probability in fp32, for 16-bit numbers its copy, and in backward
-    two gradients in fp32 (for 16-bit numbers another of two bytes would be freed before).
-    """
+    """V100 has no FlashAttention-2; a memory-efficient kernel keeps no scores there either, plain attention does."""
     best = TwoAxes(
         dp=_NODES, tp=_GPUS_PER_NODE, states=find_convention("half"), checkpointing=True, offload=True, reducing=2
     )
@@ -118,10 +119,10 @@ def _assumptions() -> Iterator[tuple[str, TwoAxes]]:
     yield "the same, logits whole on every rank", replace(best, loss_parallel=False)
     plain = replace(best, loss_parallel=False, sequence_parallel=False)
     yield "the same, and what lies between the blocks", plain
-    yield "the same, scores kept (14 bytes each)", replace(plain, score_bytes=14)
+    yield "the same, scores kept (14 bytes each)", replace(plain, score_bytes=_SCORE_BYTES[2])
     wide = replace(plain, states=_MORE[1], computing=4, reducing=4)  # a V100 has no bf16 of its own
     yield "fp32 numbers, no scores", wide
     yield "the same, the model's output holds the logits", replace(wide, logit_copies=1)  # as transformers' does
     alone = replace(wide, logit_copies=1, overlap=False)
     yield "the same, a block gathers and reduces before the next", alone
-    yield "the same, scores kept (12 bytes each)", replace(alone, score_bytes=12)
+    yield "the same, scores kept (12 bytes each)", replace(alone, score_bytes=_SCORE_BYTES[4])
