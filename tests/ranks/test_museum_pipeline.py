@@ -19,7 +19,7 @@ from course_lib.verify.museum import PIPELINE_BUGS, curve_alone, curve_on_ranks,
 
 WORLD_SIZE = 2
 MICROBATCHES = 4
-STEPS = 64
+STEPS = 40
 MODEL = ModelConfig(
     name="reader",
     hidden_size=16,
