@@ -58,7 +58,7 @@ UNIT = Step(name="unit tests", command=(*PYTEST, "-n2", "--dist=worksteal"), on=
 RANKS = Step(name="rank tests", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
 STRICT = Step(name="notebooks and solutions, strict", command=NBVAL, on=("notebooks", "exercises/solutions"))
 GRADING = Step(name="stubs, mutants, grading", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/grading",))
-BROWSER = Step(name="browser", command=PYTEST, on=("tests/browser",), outside=True)
+BROWSER = Step(name="browser", command=PYTEST, on=("tests/browser",), beside=True, outside=True)
 
 ALWAYS = (LINT, FORMAT, TYPES, SOURCES, MASTERS)
 TESTS = (SLIDE_TESTS, UNIT, RANKS, GRADING, BROWSER)
