@@ -39,7 +39,7 @@ def _train_here(overrides: Sequence[str]) -> int:
         print(f"{train_run.heading(run, batches, choice)}{train_folder.going_on(run)}", flush=True)
         try:
             steps = (_alone if run.ranks == 1 else _on_pool)(run, batches)
-            print(train_folder.finish(run, steps, train_run.MEMORY[choice.device.type]))
+            print(train_folder.finish(run, steps))
         except (ValueError, OSError, RuntimeError) as error:
             print(f"{train_run.failure_line(error)}{train_folder.kept(run)}", file=sys.stderr)
             return 1

@@ -20,6 +20,7 @@ from course_lib.parallel.region import SequenceParallel
 from course_lib.ranks.api import check_world_size
 from course_lib.schedules import Schedule, make_schedule
 from course_lib.training.cadence import Every
+from course_lib.training.learning_rate import LearningRate
 
 COMMAND = train_sharding.COMMAND
 _ENGINES = ("own", "torch")  # who makes ranks of it: the course's code, or PyTorch's
@@ -37,6 +38,8 @@ OPTIONS: dict[str, Any] = {
     "sequence": 64,
     "optimizer": "adamw",
     "lr": 0.003,
+    "lr_schedule": "constant",
+    "warmup_steps": 0,
     "weight_decay": 0.0,
     "max_norm": None,
     "accumulation": 1,
@@ -63,6 +66,7 @@ class TrainRun:
 
     model: ModelConfig
     config: TrainConfig
+    rate: LearningRate
     parallel: ParallelConfig
     engine: str
     schedule: Schedule | None  # of a pipeline
@@ -109,6 +113,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
     return TrainRun(
         model=model,
         config=_train_config(values),
+        rate=_rate(values),
         parallel=parallel,
         schedule=schedule,
         out=_folder(values["out"]),
@@ -124,7 +129,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
 
 def _check_kinds(values: Mapping[str, Any]) -> None:
     """Each value of the right kind."""
-    for name in (*_POSITIVE, *_DEGREES, "zero_stage", "accumulation", "seed"):
+    for name in (*_POSITIVE, *_DEGREES, "zero_stage", "accumulation", "warmup_steps", "seed"):
         require_whole(COMMAND, name, values[name])
     for name in ("microbatches", "stages_per_rank"):
         if values[name] is not None:
@@ -218,6 +223,15 @@ def _train_config(values: Mapping[str, Any]) -> TrainConfig:
         weight_decay=float(values["weight_decay"]),
         max_norm=None if values["max_norm"] is None else float(values["max_norm"]),
         accumulation=values["accumulation"],
+    )
+
+
+def _rate(values: Mapping[str, Any]) -> LearningRate:
+    return LearningRate(
+        peak=float(values["lr"]),
+        steps=values["steps"],
+        warmup_steps=values["warmup_steps"],
+        schedule=values["lr_schedule"],
     )
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: taken for it alone, with its configuration, its last checkpoint, and at the end its results.
+"""The folder of a run: taken for it alone, with its configuration, its metrics, its last checkpoint, then its model.
 
 What is whole has its own name and what is not has another, so a run that is killed at any moment leaves a folder that
 the same command goes on from.
@@ -6,9 +6,7 @@ the same command goes on from.
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,14 +15,14 @@ from typing import Any, NoReturn
 
 import yaml
 
-from course_lib.cli import train_sharding
+from course_lib.cli import train_metrics, train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.training import series
 from course_lib.training.checkpoint import FILE, replaced
 from course_lib.training.loop import Step
 
-_CONFIG, _LOSSES = "config.yaml", "losses.csv"
+_CONFIG = "config.yaml"
 # A run may go on with other values of these: they do not change what is computed, but for rounding.
 _LAYOUT = (
     "dp",
@@ -38,7 +36,7 @@ _LAYOUT = (
     "stages_per_rank",
     "accumulation",
 )
-_FREE = (*_LAYOUT, "steps", "checkpoint_every", "out")
+_FREE = (*_LAYOUT, "checkpoint_every", "out")
 
 
 @contextmanager
@@ -63,7 +61,7 @@ def taken(run: TrainRun) -> Iterator[None]:
             _write(run.out / _CONFIG, run.as_yaml())
             yield
         finally:
-            if not (run.out / _LOSSES).exists() and not _last_step(run.out):
+            if not (run.out / FILE).exists() and not _last_step(run.out):
                 _clear(run.out)
     finally:
         os.close(descriptor)  # and with it the lock
@@ -72,7 +70,7 @@ def taken(run: TrainRun) -> Iterator[None]:
 def _clear(folder: Path) -> None:
     """Remove what a run without a checkpoint has written; the folder too, unless somebody else put something there."""
     series.drop(folder)
-    for path in (folder / _CONFIG, folder / FILE, *folder.glob("*.unfinished")):
+    for path in (folder / _CONFIG, folder / train_metrics.FILE, *folder.glob("*.unfinished")):
         path.unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
@@ -88,9 +86,10 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 def _check(run: TrainRun, folder: Path) -> None:
     """Refuse a folder of something else."""
-    if (folder / _LOSSES).exists():
+    done = _last_step(folder)
+    if (folder / FILE).exists() and not done:
         _refuse(folder, "it holds a finished run, and each run has its own")
-    if (done := _last_step(folder)) > run.steps:
+    if done > run.steps:
         rule = f"the run in {str(folder)!r} has {done} already"
         refuse(COMMAND, f"steps={run.steps}", rule, f"give steps >= {done}, or another folder as out=")
     if (folder / _CONFIG).exists():
@@ -100,13 +99,14 @@ def _check(run: TrainRun, folder: Path) -> None:
 
 
 def _check_values(run: TrainRun, text: str) -> None:
-    """Refuse to go on with other values than the run began with."""
+    """Refuse to go on with other values than the run began with; a constant rate does not ask for the last step."""
+    free = _FREE if run.rate.schedule == "cosine" else (*_FREE, "steps")
     try:
         begun = dict(_flat(yaml.safe_load(text)))
     except (yaml.YAMLError, AttributeError):
         _refuse(run.out, f"its {_CONFIG} is of no run")
     for name, value in _flat(run.values):
-        if name not in _FREE and begun.get(name) != value:
+        if name not in free and begun.get(name) != value:
             rule = f"the unfinished run in {str(run.out)!r} began with {name}={begun.get(name)}"
             refuse(COMMAND, f"{name}={value}", rule, f"give {name}={begun.get(name)}, or another folder as out=")
 
@@ -143,19 +143,13 @@ def kept(run: TrainRun) -> str:
     return ""
 
 
-def finish(run: TrainRun, steps: Sequence[Step], memory: str) -> str:
-    """Write the table of losses, which makes the results complete, and drop the checkpoints; return the last words."""
+def finish(run: TrainRun, steps: Sequence[Step]) -> str:
+    """Drop the checkpoints of a run that has its model; return the last words."""
     words = f"loss {steps[0].loss:.6f} -> {steps[-1].loss:.6f} nats per token in {len(steps)} steps"
     if run.out is None:
         return words
-    text = io.StringIO(newline="")
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["step", "loss", "tokens_per_s", "memory_bytes", "memory"])
-    for step in steps:
-        table.writerow([step.number, step.loss, f"{step.tokens_per_s:.1f}", step.memory_bytes, memory])
-    _write(run.out / _LOSSES, text.getvalue())
     series.drop(run.out)
-    return f"{words}\nwritten: {_CONFIG}, {_LOSSES}, {FILE} in {run.out}"
+    return f"{words}\nwritten: {_CONFIG}, {train_metrics.FILE}, {FILE} in {run.out}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from course_lib.cli import train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
+from course_lib.cli.train_metrics import Metrics
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.layout import Layout
@@ -41,7 +42,6 @@ _TENSOR = {"own": tensor, "torch": torch_tensor}
 FIRST_STEP_S = 3600.0  # with what comes before it
 STEP_S, _LONGEST_STEPS = 600.0, 10  # for a step and a checkpoint: as long as so many of the longest, at least so long
 LINES = 20  # of progress at least, where they cannot overwrite each other
-MEMORY = {"cpu": "peak RSS", "cuda": "peak GPU memory"}  # what the loop measures
 _STATES_KEPT = {"sgd": 0, "adamw": 2}  # numbers for each parameter, beside its weight and its gradient
 
 
@@ -123,7 +123,7 @@ def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
 def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[Step]:
     """Train on this rank, from the last checkpoint in `run.out` if there is one, and return all the run's steps.
 
-    The first rank shows them, and writes checkpoints and the trained model.
+    The first rank shows them, and writes their metrics, checkpoints and the trained model.
     Raises: ValueError, on all ranks, for a loss that is not finite or a checkpoint that cannot be read.
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
@@ -133,14 +133,19 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
         trainer = _make_trainer(run, Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device))
         steps = [Step(**step) for step in (run.out and series.resume(trainer, run.out)) or ()]
         longest_s = 0.0
+        metrics = Metrics(run, choice)
+        if first and run.out is not None:
+            metrics.begin(run.out, steps)
         cadence = Cadence(run.every, trainer.local.everyone, len(steps))
-        for step in train(trainer, batches, run.steps, done=len(steps)):
+        for step in train(trainer, batches, run.steps, done=len(steps), rate=run.rate):
             steps.append(step)
             longest_s = max(longest_s, step.seconds)
             more_time(max(STEP_S, _LONGEST_STEPS * longest_s))
+            if first and run.out is not None:
+                metrics.append(run.out, step)
             if first and (live or is_shown(step.number, run.steps)):
                 start, end = ("\r\x1b[K", "") if live else ("", "\n")
-                print(f"{start}{_progress(step, run.steps, choice)}", end=end, flush=True)
+                print(f"{start}{metrics.progress(step)}", end=end, flush=True)
             if run.out is not None and step.number < run.steps and cadence.is_due(step.number):
                 series.save_step(trainer, run.out, step.number, [asdict(step) for step in steps])
         if run.out is not None:
@@ -151,13 +156,6 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
 def is_shown(number: int, steps: int) -> bool:
     """Whether this step has a line of its own: the first, the last, and every so many between."""
     return number in (1, steps) or number % max(1, steps // LINES) == 0
-
-
-def _progress(step: Step, steps: int, choice: Choice) -> str:
-    """One step in a line; the memory is this rank's."""
-    memory = f"{MEMORY[choice.device.type]} {format_bytes(step.memory_bytes)}"
-    number = f"{step.number:>{len(str(steps))}}/{steps}"
-    return f"step {number}  loss {step.loss:.6f}  {step.tokens_per_s:,.0f} tokens/s  rank 0: {memory}"
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def _attempt(overrides: Sequence[str], choice: Choice, interrupt: Interrupt) -> 
                 print(f"{choice.notice}{heading}{train_folder.going_on(run)}", flush=True)
             steps = train_run.work(run, batches, choice, sys.stdout.isatty())
             if first:
-                print(train_folder.finish(run, steps, train_run.MEMORY[choice.device.type]), flush=True)
+                print(train_folder.finish(run, steps), flush=True)
         except (ValueError, OSError, RuntimeError) as error:
             if interrupt.heard:  # another rank's end was noticed first, or Python dropped the exception
                 raise KeyboardInterrupt(train_folder.kept(run)) from None

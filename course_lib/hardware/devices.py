@@ -20,6 +20,7 @@ class Device:
     """
 
     name: str
+    cuda_name: str  # as `torch.cuda.get_device_name` gives it
     memory_gb: int  # as printed; what a program can use lies between this many GB and GiB
     memory_bandwidth_bytes_per_s: float
     dense_flops_per_s: Mapping[str, float]
@@ -49,6 +50,12 @@ class Device:
 def device_names() -> tuple[str, ...]:
     """The devices there are."""
     return presets.names("device")
+
+
+def device_called(cuda_name: str) -> Device | None:
+    """The device that CUDA calls so, if its data sheet is here."""
+    devices = map(load_device, device_names())
+    return next((device for device in devices if device.cuda_name == cuda_name), None)
 
 
 @cache

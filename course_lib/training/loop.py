@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from course_lib.training.batches import Batches
+from course_lib.training.learning_rate import LearningRate
 from course_lib.training.step import count_targets
 from course_lib.training.tokenizer import BYTES, load_tokens
 from course_lib.training.trainer import Trainer
@@ -27,6 +28,8 @@ class Step:
     loss: float  # mean over the targets of the whole batch, before the update
     tokens: int  # targets of the whole batch
     seconds: float
+    learning_rate: float
+    norm: float  # of all gradients, before they were clipped
     memory_bytes: int  # the most so far, by `_peak_memory`
 
     @property
@@ -35,14 +38,20 @@ class Step:
         return self.tokens / self.seconds
 
 
-def train(trainer: Trainer, batches: Batches, steps: int, done: int = 0) -> Iterator[Step]:
+def train(
+    trainer: Trainer, batches: Batches, steps: int, done: int = 0, rate: LearningRate | None = None
+) -> Iterator[Step]:
     """Train up to step `steps` and yield each step after those that are `done`; on ranks all of them run it.
+
+    Without a `rate` that goes with the steps each has the configured one.
 
     Raises: ValueError, on all ranks, for a loss that is not finite.
     """
     device = next(trainer.model.parameters()).device
     for number in range(done, steps):
         started = time.perf_counter()
+        if rate is not None:
+            trainer.set_learning_rate(rate.of(number + 1))
         inputs, targets = batches.batch(number)
         loss = trainer.step((inputs.to(device), targets.to(device)))
         yield Step(
@@ -50,6 +59,8 @@ def train(trainer: Trainer, batches: Batches, steps: int, done: int = 0) -> Iter
             loss=loss,
             tokens=count_targets((inputs, targets)),
             seconds=time.perf_counter() - started,
+            learning_rate=trainer.options["lr"],
+            norm=trainer.norm,
             memory_bytes=_peak_memory(device),
         )
 

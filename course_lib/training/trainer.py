@@ -68,6 +68,7 @@ class Trainer:
         self.local.check_table()
         self.model, self.engine, self.skeleton = setup.model, setup.engine, setup.skeleton
         self.trained = [name for name, p in self.local.parameters.items() if p.requires_grad]
+        self.norm = math.nan  # of the last step's gradients, before they were clipped
         self.optimizer = setup.shared(make_optimizer([self.local.parameters[name] for name in self.trained], config))
         if init is not None and self.local.absent:
             self._begin(init)
@@ -180,7 +181,7 @@ class Trainer:
     def step(self, batch: Batch) -> float:
         """Train on one batch and return its mean loss per target."""
         loss = self.compute_gradients(batch)
-        self.clip()
+        self.norm = self.clip()
         self.update()
         return loss
 
@@ -210,6 +211,11 @@ class Trainer:
         groups = [options | {"params": [*range(len(self.trained))]}]
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
         self.engine.ends.updated()
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Let the next updates take steps of this size."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     @property
     def options(self) -> dict[str, Any]:

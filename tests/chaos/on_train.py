@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import json
 import os
 import re
 import signal
@@ -63,7 +63,7 @@ def _line(fault: str, done: str, do: Callable[[Path], Seen], said: str, lost: st
 
 
 @cache
-def _whole_losses() -> list[str]:
+def _whole_losses() -> list[float]:
     """The losses of a run that nothing happened to."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         scene = Scene(Path(folder))
@@ -71,9 +71,9 @@ def _whole_losses() -> list[str]:
         return _losses(scene)
 
 
-def _losses(scene: Scene) -> list[str]:
-    with suppress(FileNotFoundError), open(scene.folder / "run/losses.csv") as file:
-        return [row["loss"] for row in csv.DictReader(file)]
+def _losses(scene: Scene) -> list[float]:
+    with suppress(FileNotFoundError), open(scene.folder / "run/metrics.jsonl") as file:
+        return [json.loads(line)["loss"] for line in file]
     return []
 
 

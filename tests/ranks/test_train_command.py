@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import gc
+import json
 import os
 import re
 import signal
@@ -34,7 +34,7 @@ from course_lib.verify import assert_parallel_equals
 from tools.paths import ROOT
 
 SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
-FILES = ["config.yaml", "losses.csv", FILE]
+FILES = ["config.yaml", "metrics.jsonl", FILE]
 BAD_LOSS = "; one such loss would spoil the weights of all ranks; look at that rank's batch, or lower the learning rate"
 ENDS_S = 60.0  # an interrupted run is over within a second on an idle machine
 
@@ -51,7 +51,7 @@ def run(*overrides):
 
 
 def losses(folder):
-    return [float(row["loss"]) for row in csv.DictReader((folder / "losses.csv").read_text().splitlines())]
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import json
 import os
 import re
 import resource
@@ -26,7 +26,7 @@ from course_lib.training.checkpoint import FILE
 
 SMALL = ["steps=5", "batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt"]
 TEXT = bytes(range(32, 127)) * 20
-FILES = ["config.yaml", "losses.csv", FILE]
+FILES = ["config.yaml", "metrics.jsonl", FILE]
 
 
 class Stopping(Batches):
@@ -61,7 +61,7 @@ def run_stopped(monkeypatch, *overrides):
 
 
 def losses(folder):
-    return [row["loss"] for row in csv.DictReader((folder / "losses.csv").read_text().splitlines())]
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def weights(folder):
@@ -70,8 +70,8 @@ def weights(folder):
 
 LAYOUTS = {  # AdamW, which has more to keep, wherever a run is cut in another way
     "one device": ["optimizer=sgd"],
-    "accumulation": ["accumulation=2", "optimizer=adamw"],
-    "dp": ["dp=2", "optimizer=sgd"],
+    "accumulation": ["accumulation=2", "optimizer=adamw", "lr_schedule=cosine", "warmup_steps=3"],
+    "dp": ["dp=2", "optimizer=sgd", "warmup_steps=3"],
     "pp": ["pp=2", "optimizer=adamw"],
     "dp x pp": ["dp=2", "pp=2", "optimizer=adamw"],
 }
@@ -84,7 +84,7 @@ def test_the_same_command_goes_on_bit_by_bit(tmp_path, monkeypatch, capsys, layo
     assert run(*asked, f"out={whole}") == 0
     assert run_stopped(monkeypatch, *asked, f"out={parts}") == 1
     assert capsys.readouterr().err.endswith(f"; '{parts}' keeps step 2: the same command goes on from there\n")
-    assert sorted(path.name for path in parts.iterdir()) == ["LATEST", "config.yaml", "step-2"]
+    assert sorted(path.name for path in parts.iterdir()) == ["LATEST", "config.yaml", "metrics.jsonl", "step-2"]
     assert run(*asked, f"out={parts}") == 0
     assert f"\ngoes on after step 2 of 5, from {parts}\n" in capsys.readouterr().out
     assert losses(parts) == losses(whole) and len(losses(parts)) == 5
@@ -99,7 +99,7 @@ def test_at_another_layout_it_goes_on_within_rounding(tmp_path, monkeypatch, cap
     shared = "dp=2", "zero_stage=2"
     assert run_stopped(monkeypatch, "dtype=float64", "checkpoint_every=2", *shared, out) == 1
     assert run("dtype=float64", "pp=2", "tp=2", out) == 0
-    found, want = (list(map(float, losses(tmp_path / name))) for name in ("parts", "whole"))
+    found, want = (losses(tmp_path / name) for name in ("parts", "whole"))
     assert found == pytest.approx(want, rel=1e-9)
 
 
@@ -148,7 +148,7 @@ def killed_at(moment):
 def test_killed_while_it_saves_it_has_the_checkpoint_before(tmp_path, capsys):
     assert in_child(int, "checkpoint_every=1", f"out={tmp_path}/whole") == 0
     asked, folder, found = ["checkpoint_every=1", f"out={tmp_path}/run"], tmp_path / "run", []
-    for moment in (0, 1, 2, 3, 4, 3):  # the configuration, a checkpoint, its pointer, the next ones
+    for moment in (0, 2, 3, 4, 5, 4):  # the configuration, after the metrics a checkpoint, its pointer, the next ones
         assert in_child(partial(killed_at, moment), *asked) == -signal.SIGKILL
         latest = series.latest(folder)
         found.append(0 if latest is None else series.step_of(latest))
@@ -170,7 +170,7 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(tmp_path, monkeyp
         f"train: OSError: [Errno 27] File too large: '{folder}/step-4/{FILE}'; "
         f"'{folder}' keeps step 2: the same command goes on from there\n"
     )
-    assert sorted(path.name for path in folder.iterdir()) == ["LATEST", "config.yaml", "step-2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["LATEST", "config.yaml", "metrics.jsonl", "step-2"]
     assert (folder / "step-2" / FILE).read_bytes() == before
     assert run(*asked) == 0 and len(losses(folder)) == 5
 
@@ -260,6 +260,11 @@ def test_a_folder_is_one_run_s(tmp_path, monkeypatch, capsys):
     ):
         assert run("checkpoint_every=2", out, other) == 2
         assert capsys.readouterr().err.startswith(line)
+    cosine = "lr_schedule=cosine", f"out={tmp_path}/cosine"
+    assert run_stopped(monkeypatch, "checkpoint_every=2", *cosine) == 1
+    capsys.readouterr()
+    assert run(*cosine, "steps=6") == 2  # half a cosine ends with the run
+    assert capsys.readouterr().err.startswith(f"train: steps=6; the unfinished run in '{tmp_path}/cosine' began with ")
     assert run(out) == 0
     assert run(out) == 2
     rule = "it holds a finished run, and each run has its own; name another folder"
@@ -284,7 +289,12 @@ def test_two_runs_cannot_have_the_same_folder_at_once(tmp_path, monkeypatch, cap
 def test_ranks_agree_on_minutes(tmp_path, monkeypatch, capsys):
     asked = ["dp=2", "checkpoint_every=0.00001min", f"out={tmp_path}/run"]  # any step takes longer
     assert run_stopped(monkeypatch, *asked) == 1
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["LATEST", "config.yaml", "step-3"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "LATEST",
+        "config.yaml",
+        "metrics.jsonl",
+        "step-3",
+    ]
 
 
 class StoppingRank(Stopping):

@@ -182,7 +182,7 @@ def test_nothing_legal_says_which_rule_excluded_how_many(capsys):
         ),
         ([LLAMA, "+model.experts=3"], "model preset 'Llama 3.1 405B': key 'experts'; not a field of ModelConfig; "),
         ([LLAMA, "+model.biases=1"], "model preset 'Llama 3.1 405B': biases=1; biases is a list; list some of qkv, "),
-        ([LLAMA, "+device.size=1"], "sweep: device.size; not a field of Device; choose from date, "),
+        ([LLAMA, "+device.size=1"], "sweep: device.size; not a field of Device; choose from cuda_name, date, "),
         ([LLAMA, "device.memory_gb=80GB"], "sweep: device.memory_gb='80GB'; device.memory_gb is of whole numbers; "),
         ([LLAMA, "device.memory_gb=0"], "sweep: device.memory_gb=0; memory is positive; give device.memory_gb >= 1"),
         ([LLAMA, "out=table"], "sweep: out='table'; the table is CSV, with its configuration beside it in .yaml; "),
