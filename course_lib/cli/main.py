@@ -29,12 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="name=value",
         help="model=NAME, dp, pp and tp (their product is the number of ranks, its own or torchrun's), engine=own or "
         "torch, for dp that shares zero_stage=1, 2 or 3, policy=by_block, by_block_and_size, by_block_group or "
-        "size_based, policy_size, strategy=FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD and its shards, for a "
-        "pipeline schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches and stages_per_rank, steps, batch "
-        "(sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, lr_schedule=constant or cosine, "
-        "warmup_steps, weight_decay, max_norm, accumulation, dtype=float32 or float64, seed, out=FOLDER, "
-        "checkpoint_every=100 (steps) or 10min, a field of "
-        "the model as in model.n_layers=8",
+        "size_based, policy_size, strategy=FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD and its shards, "
+        "param_dtype=bfloat16, offload=cpu, for a pipeline schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches "
+        "and stages_per_rank, steps, batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, "
+        "lr_schedule=constant or cosine, warmup_steps, recompute=true, weight_decay, max_norm, accumulation, "
+        "dtype=float32 or float64, seed, out=FOLDER, checkpoint_every=100 (steps) or 10min, a field of the model as "
+        "in model.n_layers=8",
     )
     try:
         return run(parser.parse_args(arguments))

@@ -43,6 +43,7 @@ OPTIONS: dict[str, Any] = {
     "weight_decay": 0.0,
     "max_norm": None,
     "accumulation": 1,
+    "recompute": False,  # layers keep their input alone, and compute once more in backward
     "sequence_parallel": None,  # of the ranks along tp
     **dict.fromkeys(_PIPELINE),
     "dtype": "float32",
@@ -70,6 +71,7 @@ class TrainRun:
     parallel: ParallelConfig
     engine: str
     schedule: Schedule | None  # of a pipeline
+    recompute: bool
     sequence_parallel: SequenceParallel | None
     steps: int
     batch: int
@@ -122,7 +124,7 @@ def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun
         overrides=tuple(overrides),
         **{
             name: values[name]
-            for name in ("engine", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
+            for name in ("engine", "recompute", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
         },
     )
 
@@ -142,6 +144,10 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     for name in ("lr", "weight_decay", "max_norm"):
         if type(values[name]) not in (int, float) and (name, values[name]) != ("max_norm", None):
             refuse(COMMAND, f"{name}={values[name]!r}", f"{name} is a number", "write it without quotes and units")
+    if type(values["recompute"]) is not bool:
+        refuse(
+            COMMAND, f"recompute={values['recompute']!r}", "layers do, or they do not", "give recompute=true or false"
+        )
     for name, choices in (("engine", _ENGINES), ("dtype", _DTYPES), ("sequence_parallel", get_args(SequenceParallel))):
         if values[name] not in (*choices, OPTIONS[name]):
             refuse(COMMAND, f"{name}={values[name]!r}", "not a known kind", f"choose from {', '.join(choices)}")

@@ -84,4 +84,8 @@ def _peak_flops_per_s(run: TrainRun, choice: Choice) -> float | None:
     if choice.device.type != "cuda":
         return None
     device = device_called(torch.cuda.get_device_name(choice.device))
-    return None if device is None else device.dense_flops_per_s.get(_FORMATS.get(run.dtype, ""))
+    return (
+        None
+        if device is None
+        else device.dense_flops_per_s.get(_FORMATS.get(run.values["param_dtype"] or run.dtype, ""))
+    )

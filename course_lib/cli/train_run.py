@@ -33,11 +33,14 @@ from course_lib.training.loop import Step, tokens_of, train
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import describe_text, load_text
+from course_lib.training.torch_recompute import torch_recompute_layers
 from course_lib.training.torch_techniques import check_parts, torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
+from course_lib.verify.memory import recompute_layers
 
 _REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
+_RECOMPUTE = {"own": recompute_layers, "torch": torch_recompute_layers}
 _TENSOR = {"own": tensor, "torch": torch_tensor}
 FIRST_STEP_S = 3600.0  # with what comes before it
 STEP_S, _LONGEST_STEPS = 600.0, 10  # for a step and a checkpoint: as long as so many of the longest, at least so long
@@ -107,6 +110,8 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
 
 def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1."""
+    if run.recompute:
+        _RECOMPUTE[run.engine](model)
     if run.ranks == 1:
         return Trainer(model, run.config)
     mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp, tp=run.parallel.tp)
@@ -176,6 +181,7 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
     if run.schedule is not None:
         stages, microbatches = run.schedule.n_stages, run.schedule.n_microbatches
         where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"
+    where += ", recompute=true" if run.recompute else ""
     where += f", {train_sharding.in_words(run.values)}" if run.parallel.zero_stage else ""
     return (
         f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "

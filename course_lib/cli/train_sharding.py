@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from course_lib.cli.compose import refuse, require_whole
+from course_lib.parallel.offload import CPUOffloadPolicy
 from course_lib.parallel.wrapping import (
     LARGE,
     Policy,
@@ -19,7 +22,17 @@ from course_lib.training.sharding import check_strategy, fully_shard, parts_of, 
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
 
 COMMAND = "train"
-OPTIONS: dict[str, Any] = {"zero_stage": 0, "strategy": None, "shards": None, "policy": None, "policy_size": None}
+OPTIONS: dict[str, Any] = {
+    "zero_stage": 0,
+    "strategy": None,
+    "shards": None,
+    "param_dtype": None,  # what is gathered and computed in; pieces keep the model's own
+    "offload": None,  # where pieces lie: beside the computing, or in main memory
+    "policy": None,
+    "policy_size": None,
+}
+_OF_WEIGHTS = ("strategy", "shards", "param_dtype", "offload")  # these have a meaning where weights are shared
+_KINDS = {"param_dtype": ("bfloat16",), "offload": ("cpu",)}
 _POLICIES: dict[str, Callable[[int], Policy]] = {
     "by_block": lambda size: by_block,
     "by_block_and_size": lambda size: by_block_and_size,
@@ -48,6 +61,7 @@ def complete(values: dict[str, Any]) -> None:
     _check_degrees(values)
     if stage == 3:
         values["strategy"] = values["strategy"] or "FULL_SHARD"
+    _check_weights(values)
     _check_strategy(values)
     if values["engine"] == "torch" and stage == 1:
         for name, value in given.items():
@@ -67,12 +81,28 @@ def _check_degrees(values: Mapping[str, Any]) -> None:
         _refuse(f"{stage} with dp=1", "one rank has nobody to share with", "leave zero_stage out, or give dp >= 2")
 
 
+def _check_weights(values: Mapping[str, Any]) -> None:
+    stage = values["zero_stage"]
+    for name in _OF_WEIGHTS:
+        if values[name] is not None and stage < 3:
+            rule, way_out = (
+                "it says how weights are shared, which is stage 3",
+                f"give zero_stage=3, or leave {name} out",
+            )
+            _refuse(f"{name}={values[name]} with zero_stage={stage}", rule, way_out)
+    for name, kinds in _KINDS.items():
+        if values[name] not in (None, *kinds):
+            _refuse(f"{name}={values[name]!r}", "not a known kind", f"choose {' or '.join(kinds)}, or leave {name} out")
+    if values["offload"] is not None and values["engine"] == "torch":
+        rule, way_out = (
+            "here PyTorch's engine keeps its pieces on the device",
+            "choose engine=own, or leave offload out",
+        )
+        _refuse(f"offload={values['offload']} with engine=torch", rule, way_out)
+
+
 def _check_strategy(values: Mapping[str, Any]) -> None:
     stage, strategy, shards, dp = (values[name] for name in ("zero_stage", "strategy", "shards", "dp"))
-    for name in ("strategy", "shards"):
-        if values[name] is not None and stage < 3:
-            rule, way_out = "strategies share weights, which is stage 3", f"give zero_stage=3, or leave {name} out"
-            _refuse(f"{name}={values[name]} with zero_stage={stage}", rule, way_out)
     if stage == 3:
         check_strategy(COMMAND, strategy, shards)
     if shards is not None and (shards < 1 or dp % shards):
@@ -100,9 +130,13 @@ def technique(values: Mapping[str, Any]) -> Technique:
     if values["engine"] == "torch" and stage == 1:
         return torch_zero()
     policy = _POLICIES[name](values["policy_size"])
+    dtype = values["param_dtype"] and getattr(torch, values["param_dtype"])
     if values["engine"] == "torch":  # of whole weights it would reduce parts of gradients, but keep whole ones
-        return torch_fully_shard(policy, strategy=strategy or "SHARD_GRAD_OP", shards=shards)
-    return zero(stage, policy) if stage < 3 else fully_shard(policy, strategy=strategy, shards=shards)
+        return torch_fully_shard(policy, strategy=strategy or "SHARD_GRAD_OP", shards=shards, param_dtype=dtype)
+    if stage < 3:
+        return zero(stage, policy)
+    offload = CPUOffloadPolicy() if values["offload"] else None
+    return fully_shard(policy, strategy=strategy, shards=shards, param_dtype=dtype, offload_policy=offload)
 
 
 def in_words(values: Mapping[str, Any]) -> str:

@@ -72,6 +72,11 @@ def test_going_on_drops_what_came_after_the_checkpoint(tmp_path):
     [
         ([], "NVIDIA H100 80GB HBM3", load_device("h100_sxm_80").peak_flops_per_s("fp32")),
         ([], "Tesla V100-SXM2-32GB", load_device("v100_sxm_32").peak_flops_per_s("fp32")),
+        (
+            ["zero_stage=3", "param_dtype=bfloat16"],
+            "NVIDIA H200",
+            load_device("h200_sxm_141").peak_flops_per_s("bf16"),
+        ),
         (["dtype=float64"], "NVIDIA H100 80GB HBM3", None),
         ([], "GeForce 256", None),
     ],
