@@ -73,10 +73,12 @@ def complete(values: dict[str, Any]) -> None:
 
 def _check_degrees(values: Mapping[str, Any]) -> None:
     stage = f"zero_stage={values['zero_stage']}"
-    for axis in ("pp", "tp"):
-        if values[axis] > 1:
-            rule, way_out = "here ranks share whole models", f"leave zero_stage out, or choose {axis}=1"
-            _refuse(f"{stage} with {axis}={values[axis]}", rule, way_out)
+    if values["pp"] > 1:
+        rule, way_out = "a pipeline's stages are not cut into units here", "leave zero_stage out, or choose pp=1"
+        _refuse(f"{stage} with pp={values['pp']}", rule, way_out)
+    if values["tp"] > 1 and values["engine"] == "torch":
+        rule, way_out = "here PyTorch's engine shares whole models", "choose engine=own, or tp=1"
+        _refuse(f"{stage} with tp={values['tp']} and engine=torch", rule, way_out)
     if values["dp"] == 1:
         _refuse(f"{stage} with dp=1", "one rank has nobody to share with", "leave zero_stage out, or give dp >= 2")
 

@@ -103,6 +103,8 @@ def test_ranks_that_share_matrices_give_the_losses_of_one_device(one_device, fou
 SHARDED = {  # by engine: what ranks say of it
     "own, stage 1": ("dp=2", "zero_stage=1", "policy=by_block_group", "policy_size=2"),
     "own, stage 3": ("dp=4", "recompute=true", "zero_stage=3", "strategy=HYBRID_SHARD", "shards=2", "offload=cpu"),
+    "own, stage 1, matrices": ("dp=2", "tp=2", "zero_stage=1"),
+    "own, stage 3, matrices": ("dp=2", "tp=2", "recompute=true", "zero_stage=3", "strategy=FULL_SHARD", "offload=cpu"),
     "torch, stage 1": ("dp=3", "engine=torch", "zero_stage=1"),
     "torch, stage 2": ("dp=2", "engine=torch", "recompute=true", "zero_stage=2"),
 }
@@ -114,7 +116,7 @@ def test_ranks_that_share_weights_give_the_losses_of_one_device(one_device, tmp_
     assert run(*SMALL, *asked, f"out={tmp_path}/run") == 0
     assert losses(tmp_path / "run") == pytest.approx(one_device, rel=1e-9)
     out, err = capsys.readouterr()
-    said = " ".join(word for word in asked if not word.startswith(("dp", "engine")))
+    said = " ".join(word for word in asked if not word.startswith(("dp", "tp", "engine")))
     said = said.replace("recompute=true ", "recompute=true, ")
     assert said in out.splitlines()[0].replace(" policy=by_block (", " (") and err == ""
     text = (tmp_path / "run" / "config.yaml").read_text()

@@ -25,12 +25,12 @@ HYBRID = [*ZERO, "strategy=HYBRID_SHARD"]
             "train: zero_stage=1 with dp=1; one rank has nobody to share with; leave zero_stage out, or",
         ),
         (
-            [*ZERO, "tp=2"],
-            "train: zero_stage=3 with tp=2; here ranks share whole models; leave zero_stage out, or choo",
+            [*ZERO, "tp=2", "engine=torch"],
+            "train: zero_stage=3 with tp=2 and engine=torch; here PyTorch's engine shares whole models; choose engine=",
         ),
         (
             [*ZERO, "pp=2"],
-            "train: zero_stage=3 with pp=2; here ranks share whole models; leave zero_stage out, or choo",
+            "train: zero_stage=3 with pp=2; a pipeline's stages are not cut into units here; leave zero_stage out, or ",
         ),
         (
             ["dp=2", "strategy=NO_SHARD"],
@@ -93,6 +93,7 @@ def test_it_has_defaults_that_the_results_name():
         (["dp=4", "zero_stage=1"], 4 + 4 + 2),  # weights and gradients are whole on each rank
         (["dp=4", "zero_stage=2"], 4 + 1 + 2),
         (ZERO, 4),
+        ([*ZERO, "tp=2"], 8),  # together they keep one model's states, but first each builds it
         ([*ZERO, "optimizer=sgd"], 4),  # each rank builds the whole model
         ([*HYBRID, "shards=2"], 2 * 4),
         ([*ZERO, "strategy=NO_SHARD"], 4 * 4),
