@@ -88,10 +88,10 @@ def test_mfu_is_the_model_s_operations_of_all_devices_peak(monkeypatch, override
     if peak is None:
         assert metrics.mfu(STEP) is None and "MFU" not in metrics.progress(STEP)
         return
-    step = replace(STEP, tokens=2_000_000)
-    expected = training_flops(run.model, sequence=run.sequence) * 4e6 / (2 * peak)
+    step = replace(STEP, tokens=20_000_000)
+    expected = training_flops(run.model, sequence=run.sequence) * 4e7 / (2 * peak)
     assert metrics.mfu(step) == pytest.approx(expected) and expected > 0.01
-    assert f"  4,000,000 tokens/s  MFU {expected:.1%}  rank 0: peak GPU memory 1 GiB" in metrics.progress(step)
+    assert f"  40,000,000 tokens/s  MFU {expected:.1%}  rank 0: peak GPU memory 1 GiB" in metrics.progress(step)
 
 
 def test_on_a_cpu_there_is_no_peak():
