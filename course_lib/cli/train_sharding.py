@@ -76,8 +76,8 @@ def _check_degrees(values: Mapping[str, Any]) -> None:
     if values["pp"] > 1:
         rule, way_out = "a pipeline's stages are not cut into units here", "leave zero_stage out, or choose pp=1"
         _refuse(f"{stage} with pp={values['pp']}", rule, way_out)
-    if values["tp"] > 1 and values["engine"] == "torch":
-        rule, way_out = "here PyTorch's engine shares whole models", "choose engine=own, or tp=1"
+    if values["tp"] > 1 and (values["engine"], values["zero_stage"]) == ("torch", 1):
+        rule, way_out = "PyTorch's ZeRO-1 takes tensors of one rank", "choose engine=own, or zero_stage=3"
         _refuse(f"{stage} with tp={values['tp']} and engine=torch", rule, way_out)
     if values["dp"] == 1:
         _refuse(f"{stage} with dp=1", "one rank has nobody to share with", "leave zero_stage out, or give dp >= 2")

@@ -25,8 +25,8 @@ HYBRID = [*ZERO, "strategy=HYBRID_SHARD"]
             "train: zero_stage=1 with dp=1; one rank has nobody to share with; leave zero_stage out, or",
         ),
         (
-            [*ZERO, "tp=2", "engine=torch"],
-            "train: zero_stage=3 with tp=2 and engine=torch; here PyTorch's engine shares whole models; choose engine=",
+            ["dp=2", "zero_stage=1", "tp=2", "engine=torch"],
+            "train: zero_stage=1 with tp=2 and engine=torch; PyTorch's ZeRO-1 takes tensors of one rank; choose engine",
         ),
         (
             [*ZERO, "pp=2"],
