@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from course_lib import presets
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status: 0 good, 1 a proof failed, 2 not possible as asked."""
@@ -36,6 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "dtype=float32 or float64, seed, out=FOLDER, checkpoint_every=100 (steps) or 10min, a field of the model as "
         "in model.n_layers=8",
     )
+    command = commands.add_parser("slurm", help="print an sbatch file that trains on a cluster")
+    command.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="name=value",
+        help=f"job=NAME, one of {', '.join(presets.names('job'))}; nodes, gpus_per_node, cpus_per_task, mem, time and "
+        "partition as sbatch takes them; and what train takes",
+    )
     try:
         return run(parser.parse_args(arguments))
     except ValueError as error:
@@ -56,6 +66,10 @@ def run(chosen: argparse.Namespace) -> int:
         from course_lib.cli.train import train_command
 
         return train_command(chosen.overrides)
+    if chosen.command == "slurm":
+        from course_lib.cli.slurm import slurm_command
+
+        return slurm_command(chosen.overrides)
     from course_lib.cli.tour import tour
 
     return tour(chosen.ranks)

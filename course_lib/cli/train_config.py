@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -51,7 +51,7 @@ OPTIONS: dict[str, Any] = {
     "out": None,  # a folder
     "checkpoint_every": "10min",  # or a number of steps; None: only at the end
 }
-_KEYS = ("model", *OPTIONS)
+KEYS = ("model", *OPTIONS)
 _POSITIVE = ("steps", "batch", "sequence")
 _DEGREES = ("dp", "pp", "tp")
 
@@ -94,18 +94,18 @@ class TrainRun:
         return f"# {command}\n{yaml.safe_dump(dict(self.values), sort_keys=False, default_flow_style=None, width=120)}"
 
 
-def read_train(overrides: Sequence[str], started: int | None = None) -> TrainRun:
-    """The run that name=value overrides ask for; `started` is how many ranks torchrun started.
+def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = check_world_size) -> TrainRun:
+    """The run that name=value overrides ask for; `check_ranks` refuses a number of ranks that cannot be had.
 
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
-    for override in parse_overrides(COMMAND, "a training run", overrides, keys=_KEYS, groups=("model",)):
+    for override in parse_overrides(COMMAND, "a training run", overrides, keys=KEYS, groups=("model",)):
         if override.key_or_group == "model" and (name := override.value()) not in MODELS:
             refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
     values = compose_values(COMMAND, overrides, typed=overrides)
     _check_kinds(values)
     parallel = ParallelConfig(**{name: values[name] for name in (*_DEGREES, "zero_stage")})
-    _check_ranks(parallel.world_size, started)
+    check_ranks(parallel.world_size)
     _check_batch(values)
     _check_sequence_parallel(values)
     train_sharding.complete(values)
@@ -153,11 +153,9 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
             refuse(COMMAND, f"{name}={values[name]!r}", "not a known kind", f"choose from {', '.join(choices)}")
 
 
-def _check_ranks(ranks: int, started: int | None) -> None:
-    """The degrees fit the ranks that there are, or those that this machine can start."""
-    if started is None:
-        check_world_size(ranks)
-    elif ranks != started:
+def check_started(ranks: int, started: int) -> None:
+    """The degrees fit the ranks that torchrun started."""
+    if ranks != started:
         rule = f"torchrun started {started}"
         way_out = f"give degrees whose product is {started}, as dp={started}, or torchrun --nproc-per-node {ranks}"
         refuse(COMMAND, f"{' x '.join(_DEGREES)} = {ranks}", rule, way_out)

@@ -58,16 +58,11 @@ def make_batches(run: TrainRun) -> Batches:
 
 
 def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
-    """Refuse a model that our decoder cannot be, or whose states alone would take the machine down.
+    """Refuse what `check_shape` refuses, and a model whose states alone would take the machine down.
 
-    Raises: ValueError naming the field, the stages, what tp ranks cannot share, or the memory.
+    Raises: ValueError naming also the memory.
     """
-    with torch.device("meta"):
-        model = Decoder(run.model)
-    if run.schedule is not None:
-        _check_stages(run, len(layers_of(model)))
-    if run.parallel.tp > 1:
-        _check_parts(run, model)
+    check_shape(run)
     if choice.device.type == "cuda":
         return  # torch refuses by itself, and nothing else suffers
     itemsize = getattr(torch, run.dtype).itemsize
@@ -76,6 +71,19 @@ def check_model(run: TrainRun, choice: Choice, ranks_here: int) -> None:
         values = f"{run.model.name} on {ranks_here} rank{'s' * (ranks_here > 1)} needs {format_bytes(needed)}"
         rule = f"this machine has {format_bytes(memory_bytes())}"
         refuse(COMMAND, values, rule, "choose a smaller model, as model=tiny_llama")
+
+
+def check_shape(run: TrainRun) -> None:
+    """Refuse a model that our decoder cannot be, or the ranks cannot share.
+
+    Raises: ValueError naming the field, the stages, or what tp ranks cannot share.
+    """
+    with torch.device("meta"):
+        model = Decoder(run.model)
+    if run.schedule is not None:
+        _check_stages(run, len(layers_of(model)))
+    if run.parallel.tp > 1:
+        _check_parts(run, model)
 
 
 def _check_stages(run: TrainRun, layers: int) -> None:

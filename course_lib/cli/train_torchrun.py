@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, redirect_stdout
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import torch.distributed as dist
 
 from course_lib.cli import train_folder, train_run
 from course_lib.cli.interrupts import Interrupt
-from course_lib.cli.train_config import TrainRun, read_train
+from course_lib.cli.train_config import TrainRun, check_started, read_train
 from course_lib.cli.train_watch import watch
 from course_lib.ranks import devices
 from course_lib.ranks.devices import Choice
@@ -73,7 +74,7 @@ def _attempt(overrides: Sequence[str], choice: Choice, interrupt: Interrupt) -> 
 
 def _prepare(overrides: Sequence[str], choice: Choice, first: bool) -> tuple[TrainRun, Batches]:
     """Everything that can be wrong before a rank starts to work."""
-    run = read_train(overrides, started=dist.get_world_size())
+    run = read_train(overrides, partial(check_started, started=dist.get_world_size()))
     train_run.check_model(run, choice, int(os.environ["LOCAL_WORLD_SIZE"]))
     with nullcontext() if first else redirect_stdout(None):
         return run, train_run.make_batches(run)

@@ -1,4 +1,4 @@
-"""Published models, tiny ones to train, devices, clusters and traces: a YAML file each, in a folder for each kind."""
+"""Published models, tiny ones to train, devices, clusters, jobs and traces: a YAML file each, in a folder for each kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 from course_lib.errors import four_parts
 
-Kind = Literal["model", "tiny", "device", "cluster", "trace"]
+Kind = Literal["model", "tiny", "device", "cluster", "job", "trace"]
 _HERE = Path(__file__).parent
 
 

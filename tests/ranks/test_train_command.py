@@ -105,9 +105,7 @@ SHARDED = {  # by engine: what ranks say of it
     "own, stage 3": ("dp=4", "recompute=true", "zero_stage=3", "strategy=HYBRID_SHARD", "shards=2", "offload=cpu"),
     "own, stage 1, matrices": ("dp=2", "tp=2", "zero_stage=1"),
     "own, stage 3, matrices": ("dp=2", "tp=2", "recompute=true", "zero_stage=3", "strategy=FULL_SHARD", "offload=cpu"),
-    "torch, stage 3, matrices": (
-        *["dp=2", "tp=2", "engine=torch", "recompute=true", "zero_stage=3", "strategy=SHARD_GRAD_OP"],
-    ),
+    "torch, stage 3, matrices": ("dp=2", "tp=2", *TORCH, "zero_stage=3", "strategy=SHARD_GRAD_OP"),
     "torch, stage 1": ("dp=3", "engine=torch", "zero_stage=1"),
     "torch, stage 2": ("dp=2", "engine=torch", "recompute=true", "zero_stage=2"),
 }

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from course_lib.cli import train as command
 from course_lib.cli import train_run
 from course_lib.cli.main import main
-from course_lib.cli.train_config import MODELS, OPTIONS, read_train
+from course_lib.cli.train_config import MODELS, OPTIONS, check_started, read_train
 from course_lib.config import ParallelConfig, TrainConfig, load_model, model_names, parse_model
 from course_lib.models.decoder import Decoder
 from course_lib.presets import names, read
@@ -337,11 +338,11 @@ def test_the_second_of_two_ranks_has_the_second_gpu(monkeypatch):
 
 
 def test_the_degrees_are_those_that_torchrun_started(monkeypatch):
-    assert read_train(["dp=3"], started=3).ranks == 3
-    assert read_train(["dp=2", "pp=2"], started=4).parallel == ParallelConfig(dp=2, pp=2)
+    assert read_train(["dp=3"], partial(check_started, started=3)).ranks == 3
+    assert read_train(["dp=2", "pp=2"], partial(check_started, started=4)).parallel == ParallelConfig(dp=2, pp=2)
     message = "^train: dp x pp x tp = 2; torchrun started 3; give degrees whose product is 3, as dp=3, or torchrun --"
     with pytest.raises(ValueError, match=message):
-        read_train(["dp=2"], started=3)
+        read_train(["dp=2"], partial(check_started, started=3))
     monkeypatch.setitem(os.environ, "RANK", "0")
     monkeypatch.setattr(command, "train_under_torchrun", lambda overrides, interrupt: 5)
     assert run("dp=3") == 5
