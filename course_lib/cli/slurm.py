@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from course_lib.cli import train_config
 from course_lib.cli.slurm_config import COMMAND, OPTIONS, Job, read_job
 
-_PORTS = 20_000  # of as many jobs on one node at once; below them are the system's
+_FIRST_PORT, _PORTS = 10_000, 20_000  # below them are the system's, above those that Linux lends to connections
 
 
 def slurm_command(overrides: Sequence[str]) -> int:
@@ -49,7 +49,7 @@ def _options(job: Job) -> Iterator[str]:
 def _meeting() -> Iterator[str]:
     yield "set -euo pipefail"
     yield 'first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    yield f"port=$(({_PORTS} + SLURM_JOB_ID % {_PORTS}))"
+    yield f"port=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))"
 
 
 def _launch(job: Job) -> Iterator[str]:

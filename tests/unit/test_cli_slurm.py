@@ -59,6 +59,8 @@ def test_a_small_job_in_full(capsys):
         "--open-mode=append",
         "--output=%x-%j.out",
     ]
+    assert "\nport=$((10000 + SLURM_JOB_ID % 20000))\n" in text
+    assert '\nfirst_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n' in text
     words = command(text)
     assert words[:4] == ["srun", "--kill-on-bad-exit=1", "--cpus-per-task=$SLURM_CPUS_PER_TASK", "torchrun"]
     meeting = ["--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", "--rdzv-endpoint=$first_node:$port"]
