@@ -1,4 +1,4 @@
-"""Published models, tiny ones to train, devices, clusters, jobs, traces: a YAML file each, in a folder for each kind."""
+"""Published models, tiny ones to train, devices, clusters, jobs, traces: a YAML file each, a folder for each kind."""
 
 from __future__ import annotations
 
