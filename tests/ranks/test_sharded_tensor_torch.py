@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from sharded_models import TOKENS
 from test_tensor_transformers import theirs
+from test_two_axes import assert_same_state
 
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.models.decoder import Decoder
@@ -17,6 +19,7 @@ from course_lib.parallel.local import own_part
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.wrapping import by_block_group
 from course_lib.ranks import run_ranks
+from course_lib.training.sharded_checkpoint import load_pieces, save_pieces
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
@@ -44,6 +47,7 @@ GPT = replace(
     biases=("qkv", "attention_output", "ffn"),
     tied=True,
 )
+ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.05)
 KEEP = torch_tensor(sequence_parallel="keep")  # five positions, which divide by no number of ranks
 
 
@@ -82,42 +86,64 @@ def test_it_equals_one_device(dp, tp, apply, model):
     assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
 
 
-def theirs_alone(config, family):
-    return Trainer(Logits(theirs(family, vocab_size=18, num_key_value_heads=6)), config)
+def theirs_alone(config, family, kv_heads):
+    return Trainer(Logits(theirs(family, vocab_size=20, num_key_value_heads=kv_heads)), config)
 
 
-def theirs_on_ranks(config, family):
-    model = Logits(theirs(family, vocab_size=18, num_key_value_heads=6))
-    return Trainer(model, config, mesh=make_mesh(dp=2, tp=2), apply=(KEEP, torch_fully_shard()))
+def theirs_on_ranks(config, family, kv_heads, dp, tp):
+    model, mesh = theirs(family, vocab_size=20, num_key_value_heads=kv_heads), make_mesh(dp=dp, tp=tp)
+    return Trainer(Logits(model), config, mesh=mesh, apply=(KEEP, torch_fully_shard()))
 
 
-@pytest.mark.parametrize("family", ["Llama", "Olmo", "Olmo2", "Qwen3"])
-def test_real_architectures_equal_one_device(family):
+@pytest.mark.parametrize(
+    ("family", "kv_heads", "dp", "tp"), [("Llama", 6, 2, 2), ("Olmo", 12, 1, 4), ("Olmo2", 6, 3, 2), ("Qwen3", 6, 4, 1)]
+)
+def test_real_architectures_equal_one_device(family, kv_heads, dp, tp):
     """Their norms and rotary angles are in float32; Olmo2 normalises queries and keys over all heads, Qwen3 in each."""
-    together = partial(theirs_on_ranks, family=family)
-    one = partial(theirs_alone, family=family)
-    report = assert_parallel_equals(one, together, TOKENS.batch, world_size=4, tolerance=1e-6)
+    model = {"family": family, "kv_heads": kv_heads}
+    one, together = partial(theirs_alone, **model), partial(theirs_on_ranks, **model, dp=dp, tp=tp)
+    report = assert_parallel_equals(one, together, TOKENS.batch, world_size=dp * tp, tolerance=1e-6)
     assert tuple(report.deviations) == RUNGS
 
 
-def as_ours_or_refused(cases):
-    """Weights after a step of ours and of PyTorch's; then what each case says: all of it in one start of the ranks."""
-    stepped = []
-    for apply in ((tensor(sequence_parallel="keep"), fully_shard()), (KEEP, torch_fully_shard())):
-        torch.manual_seed(0)
-        model, mesh = MODELS["gpt"]().double(), make_mesh(dp=3, tp=2)
-        trainer = Trainer(model, TrainConfig(learning_rate=0.1), mesh=mesh, apply=apply)
-        trainer.step(TOKENS.batch(0))
-        stepped.append(trainer.parameters())
-    local = trainer.local
-    for name, parameter in local.parameters.items():
-        assert torch.equal(local.part(name, parameter.detach().full_tensor()), own_part(parameter))
-    said = []
+def trained_by_both(folder):
+    """Ours takes a step, PyTorch's loads its pieces, both take the next; the states at the three points."""
+    ways = (tensor(sequence_parallel="keep"), fully_shard()), (KEEP, torch_fully_shard())
+    mesh = make_mesh(dp=3, tp=2)
+    ours, by_torch = (Trainer(MODELS["gpt"]().double(), ADAMW, mesh=mesh, apply=apply) for apply in ways)
+    ours.step(TOKENS.batch(0))
+    save_pieces(ours, folder / "ours")
+    load_pieces(by_torch, folder / "ours")
+    states = [copy.deepcopy(trainer.state()) for trainer in (ours, by_torch)]
+    for trainer in (ours, by_torch):
+        trainer.step(TOKENS.batch(1))
+    save_pieces(by_torch, folder / "by torch")
+    for name, parameter in by_torch.local.parameters.items():
+        assert torch.equal(by_torch.local.part(name, parameter.detach().full_tensor()), own_part(parameter))
+    return states, [ours.parameters(), by_torch.parameters()], by_torch.state()
+
+
+def test_pieces_of_ours_are_taken_over_and_trained_on_as_ours(tmp_path):
+    """And one device takes over PyTorch's, each of which lies where the table says."""
+    found = run_ranks(trained_by_both, 6, tmp_path)
+    for (ours, by_torch), (weights, theirs_), _ in found:
+        assert_same_state(by_torch, ours)
+        assert weights.keys() == theirs_.keys()
+        for name, weight in weights.items():
+            torch.testing.assert_close(theirs_[name], weight, rtol=1e-10, atol=1e-12)
+    one_device = Trainer(MODELS["gpt"]().double(), ADAMW)
+    load_pieces(one_device, tmp_path / "by torch")
+    assert_same_state(one_device.state(), found[0][-1])
+
+
+def refusals(cases):
+    """What each case says; all of them in one start of the ranks."""
+    found = []
     for apply, _ in cases:
         with pytest.raises(ValueError) as error:
             both(TrainConfig(), 3, 2, apply, "gpt")
-        said.append(str(error.value))
-    return stepped, said
+        found.append(str(error.value))
+    return found
 
 
 REFUSED = [
@@ -137,12 +163,9 @@ REFUSED = [
 ]
 
 
-def test_a_step_is_ours_each_part_lies_where_the_table_says_and_other_mixtures_are_refused():
-    for (ours, theirs_), said in run_ranks(as_ours_or_refused, 6, REFUSED):
-        assert ours.keys() == theirs_.keys() and len(ours) > 10
-        for name, weight in ours.items():
-            torch.testing.assert_close(theirs_[name], weight, rtol=1e-10, atol=1e-12)
-        for text, (_, wanted) in zip(said, REFUSED, strict=True):
+def test_mixtures_that_cannot_be_are_refused_on_all_ranks():
+    for texts in run_ranks(refusals, 6, REFUSED):
+        for text, (_, wanted) in zip(texts, REFUSED, strict=True):
             assert text.startswith(wanted) and text.count("; ") >= 2
 
 
