@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -68,38 +69,56 @@ def test_it_climbs_the_ladder(shape, tp, ranks):
     assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
 
 
-def gradients_of(technique, shape, counting):
-    """After one batch, and how many all-reduces it took."""
+THEIR_NAMES = {
+    "all_reduce": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+}
+
+
+def gradients_of(technique, shape, form, counting):
+    """After one batch, and how many collectives of each kind it took."""
     torch.manual_seed(0)
-    trainer = Trainer(decoder(shape).double(), TrainConfig(), mesh=make_mesh(tp=2), apply=(technique(),))
+    apply = (technique(sequence_parallel=form),)
+    trainer = Trainer(decoder(shape).double(), TrainConfig(), mesh=make_mesh(tp=2), apply=apply)
     comm.ledger.clear()
     with comm.settings(guard=False), counting as counts:
         trainer.compute_gradients(TOKENS.batch(0))
-    ours = len({event.call for event in ledger.current() if event.operation == "all_reduce"})
-    return trainer.gradients(), sum(counts.get_comm_counts().values()) if counts else ours
+    ours = Counter(operation for _, operation in {(event.call, event.operation) for event in ledger.current()})
+    theirs = counts.get_comm_counts() if counts else {}
+    found = {THEIR_NAMES[str(kind).rpartition(".")[2]]: times for kind, times in theirs.items()}
+    return trainer.gradients(), found or dict(ours)
 
 
-def gradients_of_both(shape):
+def gradients_of_both(shape, form):
     """Of PyTorch's and of ours."""
     from torch.distributed.tensor.debug import CommDebugMode
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it listens to every module, also to the first, whose input has no gradient
-        theirs = gradients_of(torch_tensor, shape, CommDebugMode())
-    return theirs, gradients_of(tensor, shape, nullcontext())
+        theirs = gradients_of(torch_tensor, shape, form, CommDebugMode())
+    return theirs, gradients_of(tensor, shape, form, nullcontext())
 
 
-def both_shapes():
-    return [gradients_of_both(shape) for shape in (LLAMA, GPT)]
+CASES = [(shape, form) for shape in (LLAMA, GPT) for form in (None, "keep")]
 
 
-def test_ours_and_pytorch_s_find_the_same_gradients_with_as_many_all_reduces():
-    for shape, (theirs, ours) in zip((LLAMA, GPT), run_ranks(both_shapes, 2)[0], strict=True):
+def all_cases():
+    return [gradients_of_both(shape, form) for shape, form in CASES]
+
+
+def test_ours_and_pytorch_s_find_the_same_gradients_with_as_many_collectives():
+    """But PyTorch adds up each norm's gradient by itself where the sequence is cut, and ours all of them as one row."""
+    for (shape, form), (theirs, ours) in zip(CASES, run_ranks(all_cases, 2)[0], strict=True):
         assert theirs[0].keys() == ours[0].keys() and len(ours[0]) > 10
         for name, gradient in ours[0].items():
             torch.testing.assert_close(theirs[0][name], gradient, rtol=1e-10, atol=1e-12)
-        rows = tensor_rows(shape, tp=2, batch=7, sequence=5)
-        assert theirs[1] == ours[1] == sum(row.times for row in rows)
+        rows = Counter()
+        for row in tensor_rows(shape, tp=2, batch=7, sequence=5, sequence_parallel=form):
+            rows[row.operation] += row.times
+        assert ours[1] == rows
+        norms = sum("norm" in name for name in ours[0])
+        assert theirs[1] == rows + Counter(all_reduce=norms - 1 if form else 0)
 
 
 def refusals(cases):
