@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.errors import four_parts
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _MISSING = "nothing of that name"
 _MOST_NAMES = 4
 
@@ -67,7 +67,7 @@ def no_problem(
         raise ValueError(four_parts(operation, " and ".join(found), rule, way_out))
 
 
-def gathered(mine: T, group: ProcessGroup | None) -> list[T]:
+def gathered(mine: _T, group: ProcessGroup | None) -> list[_T]:
     """What all ranks of a group have, in its order; None: this process is alone."""
     found = [mine] * (1 if group is None else group.size())
     if group is not None:

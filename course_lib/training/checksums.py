@@ -1,55 +1,77 @@
-"""What the files of a folder should be: their sizes and checksums; they come last, so a folder without is not whole."""
+"""What the files of a folder should be: their sizes and checksums; they come last, so a folder without is not whole.
+
+The ranks share out the files, so that each is read once.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from course_lib.training.checkpoint import replaced
+from torch.distributed import ProcessGroup
 
+from course_lib.parallel import agreement
+from course_lib.training.checkpoint import on_first_rank, replaced
+
+_T = TypeVar("_T")
 SUMS = "checksums.json"
-Sums = Mapping[str, tuple[int, str]]  # by file, its bytes and their SHA-256
+_Sums = dict[str, tuple[int, str]]  # by file, its bytes and their SHA-256
 
 
-def sums_of(paths: Iterable[Path]) -> dict[str, tuple[int, str]]:
-    """Read the files once."""
-    return {path.name: (path.stat().st_size, _digest(path)) for path in paths}
+def write_sums(folder: Path, group: ProcessGroup | None) -> None:
+    """Say what the files of a folder are. All ranks of the group call it, when all of them have written.
 
-
-def write_sums(folder: Path, sums: Sums) -> None:
-    """Say what all other files of the folder are.
-
-    Raises: OSError if the system refuses.
+    Raises: OSError, on all ranks, if the system refuses.
     """
-    with replaced(folder / SUMS) as file:
-        file.write(json.dumps(dict(sorted(sums.items())), indent=1).encode())
-
-
-def read_sums(folder: Path) -> dict[str, tuple[int, str]]:
-    """What `write_sums` wrote.
-
-    Raises: ValueError if it is damaged.
-    """
+    sums, problem = _Sums(), ""
     try:
-        found = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+        sums = {path.name: (path.stat().st_size, _digest(path)) for path in _share(sorted(folder.iterdir()), group)}
+    except OSError as error:
+        problem = str(error)
+    everyones = agreement.gathered((sums, problem), group)
+    if problems := [text for _, text in everyones if text]:
+        raise OSError(problems[0])
+    whole = dict(sorted(item for found, _ in everyones for item in found.items()))
+    on_first_rank(lambda: _write(folder / SUMS, whole), group)
+
+
+def check_sums(operation: str, folder: Path, group: ProcessGroup | None) -> None:
+    """Raise the same ValueError on all ranks for a file that is not as it was written."""
+    try:
+        sums = _read(folder / SUMS)
+        problem = next(filter(None, (_wrong(folder / name, *sums[name]) for name in _share(sorted(sums), group))), "")
+    except (ValueError, OSError) as error:
+        problem = str(error)
+    rule, way_out = "a checkpoint is read as it was written", "take another checkpoint, or train anew"
+    agreement.no_problem(operation, problem, rule, way_out, group, compare=True)
+
+
+def _share(everything: list[_T], group: ProcessGroup | None) -> list[_T]:
+    return everything if group is None else everything[group.rank() :: group.size()]
+
+
+def _write(path: Path, sums: _Sums) -> None:
+    with replaced(path) as file:
+        file.write(json.dumps(sums, indent=1).encode())
+
+
+def _read(path: Path) -> _Sums:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
         return {name: (int(size), str(digest)) for name, (size, digest) in found.items()}
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{folder / SUMS} is truncated or altered") from None
+        raise ValueError(f"{path} is truncated or altered") from None
 
 
-def wrong(folder: Path, sums: Sums) -> str:
-    """The first of the files that is not as it was written, and what is wrong with it."""
-    for name, (size, digest) in sums.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{path} is missing"
-        if (found := path.stat().st_size) != size:
-            return f"{path} has {found} bytes of {size}"
-        if _digest(path) != digest:
-            return f"{path} was altered: its checksum is another"
-    return ""
+def _wrong(path: Path, size: int, digest: str) -> str:
+    """What is wrong with a file, if anything."""
+    if not path.is_file():
+        return f"{path} is missing"
+    if (found := path.stat().st_size) != size:
+        return f"{path} is truncated or altered: it has {found} bytes of {size}"
+    return "" if _digest(path) == digest else f"{path} was altered: its checksum is another"
 
 
 def _digest(path: Path) -> str:

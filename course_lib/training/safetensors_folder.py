@@ -9,6 +9,7 @@ Source: https://huggingface.co/docs/safetensors
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from course_lib.models.bridge import Link, config_of_theirs, links_of
 from course_lib.parallel import agreement
 from course_lib.parallel.local import own_part
 from course_lib.training.checkpoint import on_first_rank
+from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer
 
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -48,11 +50,14 @@ def load_safetensors(trainer: Trainer, folder: str | Path) -> None:
     """Take the weights of a checkpoint in `transformers`' names: of a model of theirs, or one that our decoder can be.
 
     Memory: none but the parts, which are there; the system maps what is read.
-    Raises: ValueError, the same on all ranks, if files or tensors are missing, truncated, too many, or of other shapes.
+    Raises: ValueError, the same on all ranks, if files or tensors are missing, truncated, too many, or of other shapes;
+        where `save_safetensors` wrote them, also if a file was altered.
     """
-    problem = ""
+    problem, folder = "", Path(folder)
+    if (folder / SUMS).exists():
+        check_sums("load_safetensors", folder, trainer.local.everyone)
     try:
-        with _Checkpoint(Path(folder)) as source, torch.no_grad():
+        with _Checkpoint(folder) as source, torch.no_grad():
             source.check_names([link.theirs for link in _links(trainer)])
             for link, name, numbers in _own(trainer):
                 source.read(trainer, link, name, numbers)
@@ -84,7 +89,9 @@ def save_safetensors(trainer: Trainer, folder: str | Path, *, largest_bytes: int
         problem = str(error)
     if found := [text for text in agreement.gathered(problem, everyone) if text]:
         raise OSError(found[0])
-    on_first_rank(lambda: _finish(trainer, unfinished, folder, files), everyone)
+    on_first_rank(lambda: _describe(trainer, unfinished, files), everyone)
+    write_sums(unfinished, everyone)
+    on_first_rank(lambda: os.rename(unfinished, folder), everyone)
 
 
 def _links(trainer: Trainer) -> list[Link]:
@@ -242,14 +249,13 @@ def _write_boxes(trainer: Trainer, folder: Path, files: _Files) -> None:
         mapped.flush()
 
 
-def _finish(trainer: Trainer, unfinished: Path, folder: Path, files: _Files) -> None:
-    """The index and the configuration; then the folder gets its name."""
+def _describe(trainer: Trainer, folder: Path, files: _Files) -> None:
+    """The index and the configuration."""
     if len(files) > 1:
         size = sum(x.nbytes for row in files.values() for x in row.values())
         where = {name: file for file, row in files.items() for name in row}
         index = {"metadata": {"total_size": size}, "weight_map": where}
-        (unfinished / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        (folder / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
     if (config := config_of_theirs(trainer.skeleton)) is not None:
         config.dtype = next(x.dtype for row in files.values() for x in row.values())
-        config.save_pretrained(unfinished)
-    unfinished.rename(folder)
+        config.save_pretrained(folder)

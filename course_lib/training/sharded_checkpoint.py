@@ -7,6 +7,7 @@ are read at any other one, and by every program that reads such checkpoints.
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,13 +36,11 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from course_lib.errors import four_parts
-from course_lib.parallel import agreement
 from course_lib.parallel.placement import Box
 from course_lib.training.checkpoint import check_names, on_first_rank
-from course_lib.training.checksums import SUMS, read_sums, sums_of, write_sums, wrong
+from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer
 
-_TABLE = ".metadata"  # which DCP writes last
 _OPTIONS, _RECORD = "optimizer.options", "record"
 
 
@@ -103,14 +102,8 @@ def write_pieces(pieces: Pieces, folder: Path, group: ProcessGroup | None) -> No
     if problems:
         on_first_rank(partial(shutil.rmtree, unfinished, ignore_errors=True), group)
         raise OSError(f"{folder}: {problems[0]}")
-    own = sums_of(unfinished.glob(f"__{0 if group is None else group.rank()}_*"))
-    sums = dict(item for found in agreement.gathered(own, group) for item in found.items())
-    on_first_rank(partial(_finish, unfinished, folder, sums), group)
-
-
-def _finish(unfinished: Path, folder: Path, sums: dict[str, tuple[int, str]]) -> None:
-    write_sums(unfinished, sums | sums_of([unfinished / _TABLE]))
-    unfinished.rename(folder)
+    write_sums(unfinished, group)
+    on_first_rank(lambda: os.rename(unfinished, folder), group)
 
 
 def load_pieces(trainer: Trainer, folder: str | Path) -> Any:
@@ -122,7 +115,7 @@ def load_pieces(trainer: Trainer, folder: str | Path) -> Any:
     if not (folder / SUMS).is_file():
         rule, way_out = f"a checkpoint in pieces has a file {SUMS}", "give the folder that was given to save_pieces"
         raise ValueError(four_parts("load_pieces", f"no {folder / SUMS}", rule, way_out))
-    _check_files(folder, everyone)
+    check_sums("load_pieces", folder, everyone)
     reader = FileSystemReader(folder)
     parts = _room_for(trainer, reader.read_metadata())
     shared: dict[str, Any] = {_OPTIONS: trainer.options, _RECORD: None}
@@ -134,18 +127,6 @@ def load_pieces(trainer: Trainer, folder: str | Path) -> Any:
         raise ValueError(four_parts("load_pieces", f"{folder}: {problems[0]}", rule, way_out))
     trainer.take(parts, shared[_OPTIONS])
     return shared[_RECORD]
-
-
-def _check_files(folder: Path, group: ProcessGroup | None) -> None:
-    """Each rank reads some of the files; if one is not as it was written, all raise the same."""
-    rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
-    try:
-        sums = read_sums(folder)
-        problem = wrong(folder, {name: sums[name] for name in sorted(sums)[rank::ranks]})
-    except (ValueError, OSError) as error:
-        problem = str(error)
-    rule, way_out = "a checkpoint is read as it was written", "take another checkpoint, or train anew"
-    agreement.no_problem("load_pieces", problem, rule, way_out, group, compare=True)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from course_lib.training.trainer import Trainer
 from course_lib.verify.memory import peak_bytes
 
 PROMPT = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(3))
-BESIDE = "config.json", "model.safetensors.index.json"
+BESIDE = "config.json", "model.safetensors.index.json", "checksums.json"
 PIPELINE = stages(make_schedule("1f1b", 2, 2))
 OURS = {"llama": LLAMA, "gpt": GPT, "olmo": replace(LLAMA, norm="layer_unweighted"), "tied": replace(LLAMA, tied=True)}
 OURS["even"] = replace(LLAMA, ffn_size=12, vocab_size=18)  # PyTorch cuts nothing else
@@ -197,4 +197,9 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
     first, second = run_ranks(fail_to_write, 2, tmp_path / "ours")
     assert first == second and not first[1]
     assert first[2] == f"save_safetensors: {tmp_path}/ours is there; weights are written over none; name another folder"
-    assert {*os.listdir(tmp_path / "ours")} == {"config.json", "model.safetensors"}
+    assert {*os.listdir(tmp_path / "ours")} == {"config.json", "model.safetensors", "checksums.json"}
+    content = bytearray((path := tmp_path / "ours" / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    altered = says(lambda: load_safetensors(Trainer(Decoder(LLAMA), TrainConfig()), tmp_path / "ours"))
+    assert altered.startswith(f"load_safetensors: {path} was altered: its checksum is another; ")

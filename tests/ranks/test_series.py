@@ -21,7 +21,7 @@ from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh
-from course_lib.ranks import run_ranks
+from course_lib.ranks import RankError, run_ranks
 from course_lib.schedules import make_schedule
 from course_lib.training import series
 from course_lib.training.batches import Batches
@@ -69,8 +69,13 @@ def saved_in_background(folder):
 
 
 def taken_over(folder, degrees, apply):
-    trainer = Trainer(Decoder(LLAMA), ADAMW, mesh=make_mesh(**degrees), apply=apply)
-    return series.resume(trainer, folder), trainer.state()
+    """What a trainer finds whose model has no numbers until then."""
+    with torch.device("meta"):
+        model = Decoder(LLAMA)
+    records = []
+    init = lambda trainer: records.append(series.resume(trainer, folder))  # noqa: E731
+    trainer = Trainer(model, ADAMW, mesh=make_mesh(**degrees), apply=apply, init=init)
+    return records[0], trainer.state()
 
 
 def test_a_checkpoint_is_written_while_training_goes_on_and_read_at_any_layout(tmp_path):
@@ -121,6 +126,40 @@ def test_what_goes_wrong_in_the_background_is_raised_on_all_ranks(tmp_path):
 
 
 # --- killed ---
+
+
+STEPS = 4
+
+
+def losses_from(folder, degrees, apply):
+    """Of the steps after the last checkpoint."""
+    torch.manual_seed(0)
+    trainer = Trainer(Decoder(LLAMA), ADAMW, mesh=make_mesh(**degrees), apply=apply)
+    done = series.resume(trainer, folder) or 0
+    return [trainer.step(TOKENS.batch(step)) for step in range(done, STEPS)]
+
+
+def killed_in_background(folder):
+    """The last rank is killed by the thread that writes the second checkpoint."""
+    torch.manual_seed(0)
+    trainer = both(ADAMW, 2, 2, (tensor(), fully_shard()))
+    writer = series.Background(trainer, folder)
+    for step in range(STEPS):
+        trainer.step(TOKENS.batch(step))
+        if step == 1 and dist.get_rank() == 3:
+            os.fsync = kill
+        writer.save_step(step + 1, step + 1)
+
+
+def test_killed_while_a_thread_writes_it_goes_on_from_the_checkpoint_before(tmp_path):
+    apply = tensor(), fully_shard()
+    whole = run_ranks(losses_from, 4, tmp_path, {"dp": 2, "tp": 2}, apply)
+    with pytest.raises(RankError, match="rank 3 died"):
+        run_ranks(killed_in_background, 4, tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["LATEST", "step-1", "step-2.unfinished"]
+    assert run_ranks(losses_from, 4, tmp_path, {"dp": 2, "tp": 2}, apply) == [losses[1:] for losses in whole]
+    for found in run_ranks(losses_from, 4, tmp_path, {"tp": 4}, (tensor(),)):
+        assert found == pytest.approx(whole[0][1:], abs=1e-6)
 
 
 class Killed(Batches):
