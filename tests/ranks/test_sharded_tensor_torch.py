@@ -62,6 +62,26 @@ def frozen():
 MODELS = {"llama": lambda: Decoder(LLAMA), "gpt": lambda: Decoder(GPT), "frozen": frozen}
 
 
+def theirs_alone(config, family, kv_heads):
+    return Trainer(Logits(theirs(family, vocab_size=20, num_key_value_heads=kv_heads)), config)
+
+
+def theirs_on_ranks(config, family, kv_heads, dp, tp):
+    model, mesh = theirs(family, vocab_size=20, num_key_value_heads=kv_heads), make_mesh(dp=dp, tp=tp)
+    return Trainer(Logits(model), config, mesh=mesh, apply=(KEEP, torch_fully_shard()))
+
+
+@pytest.mark.parametrize(
+    ("family", "kv_heads", "dp", "tp"), [("Llama", 6, 2, 2), ("Olmo", 12, 1, 4), ("Olmo2", 6, 2, 2), ("Qwen3", 6, 4, 1)]
+)
+def test_real_architectures_equal_one_device(family, kv_heads, dp, tp):
+    """Their norms and rotary angles are in float32; Olmo2 normalises queries and keys over all heads, Qwen3 in each."""
+    model = {"family": family, "kv_heads": kv_heads}
+    one, together = partial(theirs_alone, **model), partial(theirs_on_ranks, **model, dp=dp, tp=tp)
+    report = assert_parallel_equals(one, together, TOKENS.batch, world_size=dp * tp, tolerance=1e-6)
+    assert tuple(report.deviations) == RUNGS
+
+
 def alone(config, model):
     return Trainer(MODELS[model](), config)
 
@@ -76,34 +96,14 @@ def both(config, dp, tp, apply, model):
         (2, 2, (torch_tensor(), torch_fully_shard(strategy="SHARD_GRAD_OP")), "gpt"),
         (1, 4, (KEEP, torch_fully_shard()), "gpt"),
         (4, 1, (KEEP, torch_fully_shard(strategy="HYBRID_SHARD", shards=2)), "llama"),
-        (3, 2, (KEEP, torch_fully_shard(by_block_group(2))), "frozen"),
         (1, 2, (KEEP,), "frozen"),
+        (3, 2, (KEEP, torch_fully_shard(by_block_group(2))), "frozen"),
     ],
 )
 def test_it_equals_one_device(dp, tp, apply, model):
     together = partial(both, dp=dp, tp=tp, apply=apply, model=model)
     report = assert_parallel_equals(partial(alone, model=model), together, TOKENS.batch, world_size=dp * tp)
     assert tuple(report.deviations) == RUNGS and report.max_deviation <= 1e-11
-
-
-def theirs_alone(config, family, kv_heads):
-    return Trainer(Logits(theirs(family, vocab_size=20, num_key_value_heads=kv_heads)), config)
-
-
-def theirs_on_ranks(config, family, kv_heads, dp, tp):
-    model, mesh = theirs(family, vocab_size=20, num_key_value_heads=kv_heads), make_mesh(dp=dp, tp=tp)
-    return Trainer(Logits(model), config, mesh=mesh, apply=(KEEP, torch_fully_shard()))
-
-
-@pytest.mark.parametrize(
-    ("family", "kv_heads", "dp", "tp"), [("Llama", 6, 2, 2), ("Olmo", 12, 1, 4), ("Olmo2", 6, 3, 2), ("Qwen3", 6, 4, 1)]
-)
-def test_real_architectures_equal_one_device(family, kv_heads, dp, tp):
-    """Their norms and rotary angles are in float32; Olmo2 normalises queries and keys over all heads, Qwen3 in each."""
-    model = {"family": family, "kv_heads": kv_heads}
-    one, together = partial(theirs_alone, **model), partial(theirs_on_ranks, **model, dp=dp, tp=tp)
-    report = assert_parallel_equals(one, together, TOKENS.batch, world_size=dp * tp, tolerance=1e-6)
-    assert tuple(report.deviations) == RUNGS
 
 
 def trained_by_both(folder):
