@@ -1,0 +1,554 @@
+# %% [markdown]
+# # 07 · FSDP × TP: two cuts through one Llama
+#
+# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs it. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want a Llama of eight billion parameters to read texts of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
+
+# %% folded=true
+# %load_ext course_lib
+from dataclasses import replace
+from functools import partial
+from tempfile import TemporaryDirectory
+from textwrap import fill
+
+import torch
+import torch.distributed as dist
+
+from course_lib import costs, viz
+from course_lib.checks import predict, score
+from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, load_model
+from course_lib.hardware import INFINIBAND, NVLINK, load_device
+from course_lib.models.decoder import Decoder
+from course_lib.models.mlp import MLP
+from course_lib.parallel.layout import coordinates, parameters_at
+from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.wrapping import by_block
+from course_lib.ranks import run_ranks
+from course_lib.schedules import make_schedule
+from course_lib.training.batches import Batches
+from course_lib.training.sharded_checkpoint import load_pieces, save_pieces
+from course_lib.training.sharding import fully_shard
+from course_lib.training.techniques import replicate, stages
+from course_lib.training.tensor_technique import tensor
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
+from course_lib.training.trainer import Trainer
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, compare_logits, museum
+from course_lib.verify.held import held_parts
+from course_lib.verify.memory_track import track_step
+from course_lib.verify.outputs import compare_outputs
+from course_lib.verify.rounding import SOUND, compare_rounding
+
+# %%
+LLAMA, V100, ZERO = load_model("llama3_1_8b"), load_device("v100_sxm_32"), costs.find_convention("zero")
+TEXT = costs.Work(sequence=8192, microbatch=1)  # each GPU reads one text at a time
+
+
+def on_each_gpu(**degrees):
+    return costs.gpu_memory(LLAMA, ParallelConfig(zero_stage=3, **degrees), TEXT, ZERO)
+
+
+viz.plot_gpu_memory(
+    {"FSDP on 8 GPUs": on_each_gpu(dp=8), "FSDP on 64 GPUs": on_each_gpu(dp=64)},
+    V100,
+    title="Llama 3.1 8B reads 8192 tokens",
+)
+
+# %% [markdown]
+# The upper bar is twice as long as a GPU has room. But look at what it is made of. Weights, gradients and Adam together are 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long blue part is activations, 41.3 GiB<!-- =gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).activations / GiB -->, and FSDP does not touch them: a text is read by one GPU, which keeps all that it computes for backward.
+#
+# So do not buy more GPUs. The lower bar has 64 of them. All that FSDP cuts has nearly vanished, and the blue part is as long as before.
+#
+# By the end the same eight GPUs train on these texts. Nothing is bought, and the training stays the same up to rounding.
+
+# %% [markdown]
+# You will be able to
+# - cut a model along two axes, and say what every rank holds,
+# - choose which axis goes inside a node, and which one between nodes,
+# - prove in five ways that a parallel Llama is still the same Llama,
+# - save it on one layout and go on at another.
+#
+# *One hour; the exercises come on top.*
+#
+# <details><summary>Before you start</summary>You need tensor parallelism from lesson 05 and FSDP from lesson 06, and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+
+# %% [markdown]
+# ## Two cuts
+#
+# Lesson 05 has the cure for activations: let four GPUs read the *same* text, and give each of them a part of every matrix. Then each keeps a part of the activations, too. So four ranks share a text by tensor parallelism, and the two groups of four share weights by FSDP. Each rank is in one group of either kind.
+
+# %% [markdown]
+# Take the perceptron of 38 parameters, and only four ranks, two by two. Write down the ranks as a grid, which is called a **mesh**. Ranks in one row share a text, and the matrices. Ranks in one column read different texts, and share what is left of the weights.
+#
+# $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
+
+# %% [markdown]
+# First comes the cut along the row. Lesson 05 gave each of the two ranks half of the hidden numbers: 12 numbers of $W_1$ and 2 of $b_1$, 4 of $W_2$, and $b_2$ whole, because it is added to the sum. That makes 20. The columns now do with these 20 what lesson 06 did with 38. They write them in rows, one for each layer, and cut each row in two.
+#
+# **Predict.** How many of the 38 parameters does rank 3 keep?
+
+
+# %%
+def perceptron(train):
+    """First tensor parallelism, then FSDP."""
+    return Trainer(MLP(), train, mesh=make_mesh(dp=2, tp=2), apply=(tensor(), fully_shard(by_block)))
+
+
+layout = run_ranks(lambda: perceptron(TrainConfig()).local.layout, 4)[0]
+places = [*coordinates(layout.sizes)]
+predict("parameters that rank 3 keeps", guess=None, answer=parameters_at(layout, places[3]))
+viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
+
+# %% [markdown]
+# Look at $W_1$ in the column of rank 3. Tensor parallelism left ranks 1 and 3 its two lower rows. Of these 12 numbers and the bias's 2, rank 3 has the second half. All four columns together are the whole model, and only $b_2$ is there twice: once for each place on the tp axis.
+#
+# Here is the same as the library writes it down, in a table that every rank has. Read a line from the right: first `tp` cuts the tensor, then `dp` takes a stretch of what is left.
+
+# %%
+print(layout)
+
+# %% [markdown]
+# ### Which cut comes first?
+#
+# We cut the matrices first and the row afterwards. Would the other order do as well? Try it in thought. If FSDP went first, each of the four ranks would keep some stretch of a row of all 38 numbers. Before a layer computes, its row is gathered, and then tensor parallelism would take half of it and throw the other half away. So every rank would receive twice what it needs, and for a moment hold it too.
+#
+# In our order a rank gathers its own half and nothing else. On a mesh of `dp` by `tp` that is a `tp`-th of the layer, among `dp` ranks.
+
+# %% [markdown]
+# ## Which axis inside a node?
+#
+# Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Neighbouring ranks are in one node, and the last axis of the mesh has neighbours in its rows. So the order of the axes decides who talks over which wire.
+
+# %%
+viz.plot_topology(node_size=4, n_nodes=2, inside=NVLINK, between=INFINIBAND)
+
+# %% [markdown]
+# Which axis should have the fast wire? Count what one GPU sends for one layer of the Llama in one training step, in bfloat16. Tensor parallelism sends activations: each of a layer's two blocks gathers its input and scatters its sum, in forward and in backward. That makes eight, and each sends three quarters of the activations between two blocks, for four ranks share them. FSDP sends weights: two gathers and a reduce-scatter of a quarter of the layer, and half of that leaves a rank, because two share it.
+#
+# **Predict.** The text has 8192 tokens, each with 4096 numbers, and a layer has 218 million parameters. How many times as much does tensor parallelism send as FSDP?
+
+# %%
+activations = 8192 * LLAMA.hidden_size * 2  # bytes, of all positions
+layer = costs.layer_parameters(LLAMA) * 2
+by_tp, by_fsdp = 8 * 3 / 4 * activations, 3 * 1 / 2 * layer / 4
+predict("times as much", guess=None, answer=by_tp / by_fsdp, tolerance=0.05)
+
+fast, slow = NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
+print(f"tp inside a node, dp between: {1e3 * (by_tp / fast + by_fsdp / slow):.1f} ms for each layer")
+print(f"dp inside a node, tp between: {1e3 * (by_fsdp / fast + by_tp / slow):.1f} ms")
+
+# %% [markdown]
+# So the axis that sends more gets the fast wire. There is a second reason, and it is the stronger one. What FSDP sends can hide behind computing, because the next layer's weights are known long before they are needed. What tensor parallelism sends is needed at once: the next block reads exactly this sum. That is why our mesh is `("dp", "tp")`, with `tp` last, and never wider than a node.
+#
+# ## Run it
+#
+# A technique of this course is a function that says where everything lies, and then cuts. So two techniques are two entries of a list.
+
+# %%
+SMALL = ModelConfig(
+    name="small", hidden_size=64, n_layers=4, n_heads=8, n_kv_heads=4, ffn_size=176, vocab_size=512, tied=False
+)
+tokenizer, tokens = load_tokens(load_text(), 512)
+text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
+ADAMW = TrainConfig(optimizer="adamw", learning_rate=3e-3)
+
+# %%
+
+
+def llama_alone(train):
+    return Trainer(Decoder(SMALL), train)
+
+
+def llama_2d(train, *bugs):
+    mesh = make_mesh(dp=dist.get_world_size() // 2, tp=2)
+    return Trainer(
+        Decoder(SMALL), train, mesh=mesh, apply=(tensor(sequence_parallel="keep"), fully_shard(by_block), *bugs)
+    )
+
+
+def first_losses():
+    torch.manual_seed(0)
+    trainer = llama_2d(ADAMW)
+    return [trainer.step(text.batch(step)) for step in range(3)]
+
+
+torch.manual_seed(0)
+alone = llama_alone(ADAMW)
+print("one device:", *(f"{alone.step(text.batch(step)):.5f}" for step in range(3)))
+print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
+
+# %% [markdown]
+# The losses agree. After three lessons of bugs under curves that looked right, that should not satisfy you. Two techniques now work on the same weights, and neither knows of the other. Let us look closer, in five ways.
+#
+# ## Prove it, in five ways
+#
+# ### 1 · Who holds what
+#
+# Begin with what is there before any training. Four ranks hold pieces of parts. Each piece is compared, bit by bit, with what the table says it is of one device's weight. A rank that has its neighbour's part would have the right shape, and be found here.
+
+# %%
+held = held_parts(llama_alone, llama_2d, world_size=4)
+print(*str(held).splitlines()[:9], "…", str(held).splitlines()[-1], sep="\n")
+
+# %% [markdown]
+# ### 2 · Where outputs begin to differ
+#
+# The ladder says whether the model's output is right. If it is not, you want to know where it went wrong. So put a hook on every module and compare *its* output, in the order of forward. A rank along `tp` has some of the features, or under sequence parallelism some of the positions, and is compared with that part.
+#
+# To see that this finds something, we plant a small error in the third layer: a module that adds 0.01 to what it gives.
+
+
+# %%
+def shifted(setup):
+    setup.model.get_submodule("layers.2.ffn.down_proj").register_forward_hook(lambda module, inputs, y: y + 0.01)
+
+
+def llama_shifted(train):
+    return llama_2d(train, shifted)
+
+
+sound = compare_outputs(llama_alone, llama_2d, text.batch(0), world_size=4)
+wrong = [
+    one for one in compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4) if one.deviation > 1e-11
+]
+print(f"without the error: {len(sound)} modules, the largest deviation {max(one.deviation for one in sound):.0e}")
+print(f"with it: {len(wrong)} modules are wrong, and the first is {wrong[0].name}")
+
+# %% [markdown]
+# All that comes after the error is wrong, too, because it reads what the error has spoilt. So only the first one counts, and it is named.
+#
+# ### 3 · The ladder
+#
+# Next come gradients, their norm, weights after some steps, and a checkpoint. In two axes the norm is the hardest rung: every rank has pieces of parts, the norms' weights are on several ranks, and each number has to count once.
+
+# %% varies="the last digits of rounding differ between processors"
+report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
+viz.plot_ladder(report.deviations, tolerance=report.tolerance)
+
+# %% [markdown]
+# ### 4 · What rounding explains
+#
+# The ladder ran in float64. People train in bfloat16, where no gradient is equal to anybody's. How far off may it be? A fixed tolerance is of no use: a wide one lets bugs pass, and a narrow one refuses honest rounding. But you can *measure* what rounding does. Let one device find its gradients in float32, and then in bfloat16. The difference, for each parameter, is rounding and nothing else. Four ranks that compute in bfloat16 round at about as many places, so they should be off about as far.
+
+# %% [markdown]
+# Beside the sound run there is one with a bug from lesson 05's museum: under sequence parallelism the norms' gradients are terms of a sum, and nobody adds them up.
+
+
+# %%
+def gradients_in(dtype, tp, *bugs):
+    torch.manual_seed(0)
+    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
+    apply = (
+        tensor(sequence_parallel="keep"),
+        fully_shard(by_block, param_dtype=dtype, reduce_dtype=torch.float32),
+        *bugs,
+    )
+    trainer = Trainer(Decoder(SMALL), TrainConfig(), mesh=mesh, apply=apply)
+    trainer.compute_gradients(text.batch(0))
+    return trainer.gradients()
+
+
+# %% varies="rounding differs between processors"
+exact, rounded = (run_ranks(gradients_in, 1, dtype, 1)[0] for dtype in (None, torch.bfloat16))
+not_summed = museum.TENSOR_BUGS["norms_not_summed"].technique
+runs = {
+    "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
+    "norms not summed": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]),
+}
+viz.plot_rounding(runs, sound=SOUND)
+
+# %% [markdown]
+# Follow the dots of the sound run: where one device is off by little, so are the ranks, and all of them lie below the dashed line. The bug's dots that lie above it are the norms. No tolerance that holds for *all* parameters would have told them from the embedding, which is that far off by rounding alone.
+#
+# ### 5 · Would it say the same words?
+#
+# In the end people read words. Take the logits at every position, and of one device's `k` likeliest tokens ask how many are among the ranks' own `k`. The thesis from which this lesson began looked at that picture, with `k` up to fifty.
+
+
+# %%
+def logits_in(dtype, tp, saved=None):
+    """The logits of a trained model, and the model: trained here, or taken over."""
+    torch.manual_seed(0)
+    mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
+    apply = tensor(sequence_parallel="keep"), fully_shard(by_block, param_dtype=dtype)
+    trainer = Trainer(Decoder(SMALL), ADAMW, mesh=mesh, apply=apply)
+    if saved is None:
+        for step in range(40):  # a model that has learnt something has favourites
+            trainer.step(text.batch(step))
+    else:
+        trainer.restore(saved)
+    return trainer.output(text.batch(40)[0]), trainer.state()
+
+
+# %% varies="rounding differs between processors"
+exact, trained = run_ranks(logits_in, 1, None, 1)[0]
+said = {
+    name: compare_logits(run_ranks(logits_in, ranks, dtype, tp, trained)[0][0], exact, top_k=range(1, 51))
+    for name, (ranks, dtype, tp) in {
+        "float32, 2 × 2": (4, None, 2),
+        "bfloat16, one rank": (1, torch.bfloat16, 1),
+        "bfloat16, 2 × 2": (4, torch.bfloat16, 2),
+    }.items()
+}
+viz.plot_agreement(said, reference="one device in float32")
+
+# %% [markdown]
+# In float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16: one device alone loses as many. It was the precision, and not the parallelism.
+#
+# The thesis says of such a picture that the loss of precision is acceptable. That is a statement about bfloat16. To learn something about tensor parallelism one needs the third line.
+
+# %% [markdown]
+# ### And the losses of all of them
+#
+# Now we may look at losses. Here are the techniques of all lessons so far on the same Shakespeare, in float32. One more run is no parallelism at all: one device that adds its gradients up in two micro-batches, so that it rounds at other places.
+
+# %%
+layouts = {
+    "DDP": ({"dp": 4}, (replicate(),)),
+    "pipeline": ({"pp": 2, "dp": 2}, (stages(make_schedule("1f1b", 2, 4)), replicate())),
+    "TP": ({"tp": 4}, (tensor(),)),
+    "FSDP": ({"dp": 4}, (fully_shard(by_block),)),
+    "FSDP × TP": ({"dp": 2, "tp": 2}, (tensor(sequence_parallel="keep"), fully_shard(by_block))),
+}
+
+
+def trained_on(degrees, apply):
+    return lambda train: Trainer(Decoder(SMALL), train, mesh=make_mesh(**degrees), apply=apply)
+
+
+def in_two_parts(train):
+    return llama_alone(replace(train, accumulation=2))
+
+
+# %% varies="forty steps of rounding differ between processors"
+even = replace(text, ragged=False)
+curves = {"one device": museum.curve_alone(llama_alone, even.batch, 40).losses}
+for name, layout in layouts.items():
+    curves[name] = museum.curve_on_ranks(trained_on(*layout), even.batch, world_size=4, steps=40).losses
+display(viz.plot_loss_curves(curves, title="Six ways to train one model"), viz.plot_loss_differences(curves))
+
+in_parts = museum.curve_alone(in_two_parts, even.batch, 40).losses
+apart = [abs(a - b) for a, b in zip(in_parts, curves["one device"], strict=True)]
+print(f"one device in two parts: {apart[0]:.0e} at first, at most {max(apart):.3f}")
+
+# %% [markdown]
+# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, and some thousandths in the end, because each step starts from what rounding left of the last one. Is that the parallelism? Look at the line below, of the run in two parts. It is one device, and it drifts about as far. What the curves alone cannot say, the ladder in float64 has said already.
+
+# %% [markdown]
+# ## Measure: what is in memory
+#
+# And is it true that activations shrink? Four ranks train on four texts. Under FSDP each rank reads one of them. On the mesh a pair of ranks reads two texts together, and each keeps half of what is computed.
+#
+# **Predict.** By what factor do the activations of a rank shrink at the loss, where they are most?
+
+# %% varies="what PyTorch allocates while it computes differs between processors"
+DEEP = replace(SMALL, n_layers=8)
+
+
+def in_memory(dp, tp, texts):
+    apply = (tensor(sequence_parallel="regather"), fully_shard(by_block)) if tp > 1 else (fully_shard(by_block),)
+    trainer = Trainer(Decoder(DEEP), ADAMW, mesh=make_mesh(dp=dp, tp=tp), apply=apply)
+    some = replace(even, batch_size=texts)
+    trainer.step(some.batch(0))
+    return track_step(trainer, some.batch(1))
+
+
+steps = {}
+for name, sizes in {"FSDP": (4, 1, 4), "2 × 2": (2, 2, 4), "2 × 2, half": (2, 2, 2)}.items():
+    steps[name] = run_ranks(in_memory, 4, *sizes, timeout=55)[0]
+at_loss = [next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()]
+predict("times less", guess=None, answer=round(at_loss[0] / at_loss[1], 2), tolerance=0.1)
+viz.plot_memory_strips(steps)
+
+# %% [markdown]
+# They do not shrink! Half of two texts is one text. For the same batch there are as many activations, however it is cut, and even a few more, which both ranks of a pair keep.
+#
+# So where was the gain? FSDP cannot hand out less than a whole text: eight GPUs need eight of them at a time, as long as they may be. On the mesh two texts are enough for eight GPUs. Look at the lowest strip: half of the texts, so that each pair reads a single one. That is what tensor parallelism sells: a reader that is four GPUs large. And the price is that fewer texts are read at a time.
+
+# %% [markdown]
+# ## Save here, go on there
+#
+# On Monday there are four GPUs, on Tuesday two. Nobody should have to put a large model together on one rank for that. So each rank writes what it has, and the table says of every piece where in the whole tensor it lies. Whoever loads reads the stretches that it needs.
+
+
+# %%
+def save_on_a_mesh(folder):
+    trainer = llama_2d(ADAMW)
+    for step in range(3):
+        trainer.step(even.batch(step))
+    save_pieces(trainer, folder)
+    return [trainer.step(even.batch(step)) for step in range(3, 6)]
+
+
+def go_on(folder):
+    trainer = Trainer(Decoder(SMALL), ADAMW, mesh=make_mesh(dp=2), apply=(fully_shard(by_block),))
+    load_pieces(trainer, folder)
+    return [trainer.step(even.batch(step)) for step in range(3, 6)]
+
+
+with TemporaryDirectory() as folder:
+    print("2 × 2 goes on:", *(f"{loss:.5f}" for loss in run_ranks(save_on_a_mesh, 4, folder)[0]))
+    print("two ranks do: ", *(f"{loss:.5f}" for loss in run_ranks(go_on, 2, folder)[0]))
+
+# %% [markdown]
+# Two ranks with FSDP alone go on where four on a mesh stopped, with Adam's states. The folder has a file from each of the four, and a table of what lies where, which is written last. A run that dies while it saves leaves no table, and so nothing that looks whole.
+
+# %% [markdown]
+# ## In PyTorch alone
+#
+# PyTorch has both cuts, and they are applied in the same order, each along its axis of one mesh:
+#
+# ```python
+# mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+# parallelize_module(model, mesh["tp"], plan)
+# for layer in model.model.layers:
+#     fully_shard(layer, mesh=mesh["dp"])
+# fully_shard(model, mesh=mesh["dp"])
+# ```
+
+# %% [markdown]
+# [`scripts/07_fsdp_tp.py`](scripts/07_fsdp_tp.py) does this to a Llama or OLMo of `transformers`, with a plan for sequence parallelism and a loss of logits that are cut. Give it a folder from Hugging Face and a text, and it fine-tunes; stop it, start it again, and it goes on.
+#
+# `torchrun --nproc-per-node 4 scripts/07_fsdp_tp.py [MODEL_FOLDER TEXT]`
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `tensor(sequence_parallel="keep")` | `SequenceParallel` and layouts in a plan | you write it for each model |
+# | a table of places | `(Shard(0), Shard(1))` in each DTensor | a weight knows its own place |
+# | `save_pieces` | `dcp.save` | the same files |
+
+# %% [markdown]
+# ## Bug museum
+#
+# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug that was met in public.
+#
+# **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
+
+# %% varies="forty steps of rounding differ between processors"
+names = sorted([*museum.TWO_AXES_BUGS, "sound"], key=lambda name: name[2])  # an order that gives nothing away
+exhibits = {"A": names[3], "B": names[2], "C": names[1]}  # print them after you have decided
+makers = {
+    run: museum.TWO_AXES_BUGS[name].planted(llama_2d) if name != "sound" else llama_2d for run, name in exhibits.items()
+}
+reading = replace(even, batch_size=16)
+curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
+for run, make in makers.items():
+    curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=4, steps=40).losses
+viz.plot_loss_curves(
+    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device"
+)
+
+# %%
+predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound") or "none")
+for run, make in makers.items():
+    try:
+        assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:5])
+        print(f"run {run}: equal on the first five rungs")
+    except NotEqual as error:
+        what, _, way_out = str(error).split("; ", 2)
+        print(f"run {run} falls on: {error.rung}")
+        print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
+
+# %% [markdown]
+# Run A's gradients are all one half of what they should be, and the ladder offers two explanations. The average may have been divided by the number of `dp` ranks once more. Or it was divided by all four ranks, although only two of them had read different texts. On two by two both give one half.
+#
+# **Predict.** Choose a mesh on which the two differ: six ranks, three along `dp` and two along `tp`. Run A was written by somebody who divides by *all* ranks. By what are its gradients too small there, as a fraction?
+
+# %%
+try:
+    assert_parallel_equals(llama_alone, makers["A"], replace(text, batch_size=9), world_size=6, rungs=RUNGS[:3])
+except NotEqual as error:
+    predict("of the right gradient", guess=None, answer=round(error.ratio, 4))
+    print(fill(str(error).split("; ")[-1], 110))
+
+# %% [markdown]
+# One half again, and so it was all ranks. Had it been the `dp` ranks twice, it would be one third. When two axes have the same size, one number cannot tell you which of them is wrong. So test on a mesh whose sides differ. In [public](https://github.com/meta-pytorch/torchtune/issues/2641) this one was found by a user who compared the same seed with and without tensor parallelism.
+#
+# Run C adds up squares along `dp` and forgets `tp`: [a norm that gets smaller with every GPU](https://github.com/RLinf/RLinf/pull/1558), and clips less and less. Run B is sound.
+#
+# ## Back to the eight GPUs
+#
+# Two nodes with four GPUs each: `tp` inside a node, `dp` between.
+
+# %%
+viz.plot_gpu_memory(
+    {
+        "FSDP on 8 GPUs": on_each_gpu(dp=8),
+        "FSDP 2 × TP 4": on_each_gpu(dp=2, tp=4),
+        "and the sequence is cut": on_each_gpu(dp=2, tp=4, sequence_parallel=True),
+    },
+    V100,
+    title="Llama 3.1 8B reads 8192 tokens",
+)
+
+# %% [markdown]
+# Weights, gradients and Adam take what they took before, since they are cut in eight either way. The blue part shrinks twice. First each GPU has a quarter of what lies inside the blocks, then also of what lies between them. Now it fits, with room to spare. Eight GPUs read two texts at a time instead of eight, so a batch of sixteen takes eight rounds of accumulation instead of two.
+
+# %% [markdown]
+# ## When to use it
+#
+# | what hurts | take | because |
+# | --- | --- | --- |
+# | states do not fit, one text does | FSDP alone | it sends what can hide |
+# | one text's activations do not fit | TP inside the node, FSDP between | a reader is as large as a node |
+# | they do not fit in a node either | recompute, then a longer reader: lesson 09 | `tp` beyond a node waits for slow wires |
+# | more GPUs than texts in a batch | TP, too | FSDP needs a text for each rank |
+# | everything fits | DDP | nothing to wait for |
+
+# %% [markdown]
+# ## What still hurts
+#
+# You have chosen `dp` and `tp` by thinking. There is also the pipeline, and how many micro-batches, and what to recompute: for a thousand GPUs that makes thousands of layouts. Which is the fastest that fits? Lesson 08 lets a program search.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Questions
+#
+# <details><summary>1. On a mesh of two by four, with whom does rank 6 gather weights, and with whom does it add up activations?</summary>
+# It has dp 1 and tp 2: weights with rank 2, activations with 4, 5 and 7.
+# </details>
+#
+# <details><summary>2. Eight GPUs read two texts at a time with tp 4, and eight with FSDP alone. Why?</summary>
+# Only ranks along dp read different texts.
+# </details>
+#
+# <details><summary>3. On two by two a gradient is one half of the right one. Which mesh do you try next?</summary>
+# One whose sides differ, as three by two: one half accuses tp, one third dp.
+# </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## A real Llama, and a real OLMo
+#
+# Our decoder is small enough to read. What people train are models of `transformers`. The same two techniques cut them, by a plan that is derived from the model itself. These compute norms and the loss in float32, whatever they are in, so the ladder holds them to 1e-6.
+
+# %% varies="the last digits of rounding differ between processors"
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+}
+NO_WORDS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+
+
+def real(train, family, **mesh):
+    import transformers
+
+    from course_lib.models.logits import Logits
+
+    config = getattr(transformers, f"{family}Config")(**SIZES, **NO_WORDS, initializer_range=0.1)
+    model = Logits(getattr(transformers, f"{family}ForCausalLM")(config))
+    apply = (tensor(), fully_shard(by_block)) if mesh else ()
+    return Trainer(model, train, mesh=make_mesh(**mesh) if mesh else None, apply=apply)
+
+
+for family in ("Llama", "Olmo", "Olmo2"):
+    alone, on_ranks = partial(real, family=family), partial(real, family=family, dp=2, tp=2)
+    report = assert_parallel_equals(alone, on_ranks, text, world_size=4, tolerance=1e-6)
+    print(f"{family:6} on 2 × 2: largest deviation of all rungs {report.max_deviation:.0e}")
