@@ -100,11 +100,6 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 
 # %% [markdown]
 # Look at $W_1$ in the column of rank 3. Tensor parallelism left ranks 1 and 3 its two lower rows. Of these 12 numbers and the bias's 2, rank 3 has the second half. All four columns together are the whole model, and only $b_2$ is there twice: once for each place on the tp axis.
-#
-# Here is the same as the library writes it down, in a table that every rank has. Read a line from the right: first `tp` cuts the tensor, then `dp` takes a stretch of what is left.
-
-# %%
-print(layout)
 
 # %% [markdown]
 # ### Which cut comes first?
@@ -117,9 +112,6 @@ print(layout)
 # ## Which axis inside a node?
 #
 # Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Neighbouring ranks are in one node, and the last axis of the mesh has neighbours in its rows. So the order of the axes decides who talks over which wire.
-
-# %%
-viz.plot_topology(node_size=4, n_nodes=2, inside=NVLINK, between=INFINIBAND)
 
 # %% [markdown]
 # Which axis should have the fast wire? Count what one GPU sends for one layer of the Llama in one training step, in bfloat16. Tensor parallelism sends activations: each of a layer's two blocks gathers its input and scatters its sum, in forward and in backward. That makes eight, and each sends three quarters of the activations between two blocks, for four ranks share them. FSDP sends weights: two gathers and a reduce-scatter of a quarter of the layer, and half of that leaves a rank, because two share it.
@@ -150,8 +142,6 @@ SMALL = ModelConfig(
 tokenizer, tokens = load_tokens(load_text(), 512)
 text = Batches(text=tokens, batch_size=8, sequence=32, ragged=True)
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=3e-3)
-
-# %%
 
 
 def llama_alone(train):
@@ -261,7 +251,7 @@ viz.plot_rounding(runs, sound=SOUND)
 #
 # ### 5 · Would it say the same words?
 #
-# In the end people read words. Take the logits at every position, and of one device's `k` likeliest tokens ask how many are among the ranks' own `k`. The thesis from which this lesson began looked at that picture, with `k` up to fifty.
+# In the end people read words. Take the logits at every position, and of one device's `k` likeliest tokens ask how many are among the ranks' own `k`. A thesis on this very mesh looked at that picture, with `k` up to fifty.
 
 
 # %%
@@ -301,7 +291,7 @@ viz.plot_agreement(said, reference="one device in float32")
 #
 # Now we may look at losses. Here are the techniques of all lessons so far on the same Shakespeare, in float32. One more run is no parallelism at all: one device that adds its gradients up in two micro-batches, so that it rounds at other places.
 
-# %%
+# %% varies="forty steps of rounding differ between processors"
 layouts = {
     "DDP": ({"dp": 4}, (replicate(),)),
     "pipeline": ({"pp": 2, "dp": 2}, (stages(make_schedule("1f1b", 2, 4)), replicate())),
@@ -319,7 +309,6 @@ def in_two_parts(train):
     return llama_alone(replace(train, accumulation=2))
 
 
-# %% varies="forty steps of rounding differ between processors"
 even = replace(text, ragged=False)
 curves = {"one device": museum.curve_alone(llama_alone, even.batch, 40).losses}
 for name, layout in layouts.items():
@@ -395,7 +384,7 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch has both cuts, and they are applied in the same order, each along its axis of one mesh:
+# PyTorch has both cuts, in the same order:
 #
 # ```python
 # mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
@@ -404,9 +393,8 @@ with TemporaryDirectory() as folder:
 #     fully_shard(layer, mesh=mesh["dp"])
 # fully_shard(model, mesh=mesh["dp"])
 # ```
-
-# %% [markdown]
-# [`scripts/07_fsdp_tp.py`](scripts/07_fsdp_tp.py) does this to a Llama or OLMo of `transformers`, with a plan for sequence parallelism and a loss of logits that are cut. Give it a folder from Hugging Face and a text, and it fine-tunes; stop it, start it again, and it goes on.
+#
+# [`scripts/07_fsdp_tp.py`](scripts/07_fsdp_tp.py) does this to a Llama or OLMo of `transformers`. Give it a folder from Hugging Face and a text, and it fine-tunes; stop it, start it again, and it goes on.
 #
 # `torchrun --nproc-per-node 4 scripts/07_fsdp_tp.py [MODEL_FOLDER TEXT]`
 #
@@ -552,3 +540,45 @@ for family in ("Llama", "Olmo", "Olmo2"):
     alone, on_ranks = partial(real, family=family), partial(real, family=family, dp=2, tp=2)
     report = assert_parallel_equals(alone, on_ranks, text, world_size=4, tolerance=1e-6)
     print(f"{family:6} on 2 × 2: largest deviation of all rungs {report.max_deviation:.0e}")
+
+# %% [markdown]
+# ## A thesis about 70 billion parameters
+#
+# A student's thesis trained Llama 3 70B on two nodes with four GPUs of 32 GB each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports texts of about 5,200 tokens, and almost twice what FSDP alone could read.
+#
+# Can that be? First the hosts: the two had 768 GB<!-- =HOST_BYTES / GB -->, so which optimizers fit there? Then the GPU, whose memory grows with the text. How much it keeps of a text depends on what the report does not say. So ask the formula under each assumption.
+
+# %%
+from course_lib.costs.published.claimed_sequence import claim_rows, host_rows
+
+for row in host_rows():
+    fits = "fits" if row.fits else "too much"
+    print(f"{row.convention.bytes_per_parameter:3} bytes a parameter: {row.nbytes / 1e9:6,.0f} GB, {fits}")
+
+print(f"\n{'':68} FSDP alone   with TP")
+for row in claim_rows():
+    print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
+
+# %% [markdown]
+# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. Now look at the last lines. A V100 has no bfloat16, so fp32 is likely, and the 2024 model of `transformers` kept the whole logits. Then the formula gives 5,844 tokens<!-- =claim_rows()[-1].both.sequence -->, and between 1.6<!-- =claim_rows()[-2].factor --> and 2.4<!-- =claim_rows()[-1].factor --> times FSDP alone. The claim lies in between. With today's loss of cut logits the same GPUs would read several times as much: the last column of the first line.
+
+# %% [markdown]
+# ## The real code on 1,024 GPUs
+#
+# Nobody here has a thousand GPUs, but the code does not know. PyTorch can run a step of FSDP2 and DTensor with tensors that have shapes and no numbers, as rank 0 of ranks that do not exist. That takes minutes, so `make trace` wrote down what it found. Here it is, beside our formula for the weights' pieces.
+
+# %%
+from course_lib.verify.fake_scale import recorded
+
+for one in recorded():
+    case, held = one.case, one.trace.held
+    if case.config.name.endswith("70B"):
+        pieces = 4 * costs.model_parameters(case.config) / case.dp / case.tp
+        how = "recomputed" if case.checkpointing else "kept"
+        print(f"dp {case.dp:4} × tp {case.tp}, {how:10}: pieces {held['start'].weights / 2**30:5.2f} GiB", end=" ")
+        print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f}")
+
+# %% [markdown]
+# The pieces are a little more than the formula's, since norms are on all ranks along `tp`.
+#
+# References: Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*.
