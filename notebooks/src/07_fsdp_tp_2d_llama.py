@@ -375,11 +375,11 @@ def go_on(folder):
 
 
 with TemporaryDirectory() as folder:
-    print("2 × 2 goes on:", *(f"{loss:.5f}" for loss in run_ranks(save_on_a_mesh, 4, folder)[0]))
-    print("two ranks do: ", *(f"{loss:.5f}" for loss in run_ranks(go_on, 2, folder)[0]))
+    print("2 × 2 goes on:", *(f"{loss:.5f}" for loss in run_ranks(save_on_a_mesh, 4, f"{folder}/monday")[0]))
+    print("two ranks do: ", *(f"{loss:.5f}" for loss in run_ranks(go_on, 2, f"{folder}/monday")[0]))
 
 # %% [markdown]
-# Two ranks with FSDP alone go on where four on a mesh stopped, with Adam's states. The folder has a file from each of the four, and a table of what lies where, which is written last. A run that dies while it saves leaves no table, and so nothing that looks whole.
+# Two ranks with FSDP alone go on where four on a mesh stopped, with Adam's states. The folder has a file from each of the four, a table of what lies where, and checksums. It gets its name when all of that is written, so a run that dies while it saves leaves nothing that looks whole.
 
 # %% [markdown]
 # ## In PyTorch alone
