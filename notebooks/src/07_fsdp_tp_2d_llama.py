@@ -67,7 +67,7 @@ viz.plot_gpu_memory(
 # - prove in five ways that a parallel Llama is still the same Llama,
 # - save it on one layout and go on at another.
 #
-# *One hour; the exercises come on top.*
+# *One hour.*
 #
 # <details><summary>Before you start</summary>You need tensor parallelism from lesson 05 and FSDP from lesson 06, and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 
@@ -544,7 +544,7 @@ for family in ("Llama", "Olmo", "Olmo2"):
 # %% [markdown]
 # ## A thesis about 70 billion parameters
 #
-# A student's thesis trained Llama 3 70B on two nodes with four GPUs of 32 GB each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports texts of about 5,200 tokens, and almost twice what FSDP alone could read.
+# A student's thesis trained Llama 3 70B on two nodes with four GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports texts of about 5,200 tokens, and almost twice what FSDP alone could read.
 #
 # Can that be? First the hosts: the two had 768 GB<!-- =HOST_BYTES / GB -->, so which optimizers fit there? Then the GPU, whose memory grows with the text. How much it keeps of a text depends on what the report does not say. So ask the formula under each assumption.
 
@@ -560,7 +560,7 @@ for row in claim_rows():
     print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
 
 # %% [markdown]
-# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. Now look at the last lines. A V100 has no bfloat16, so fp32 is likely, and the 2024 model of `transformers` kept the whole logits. Then the formula gives 5,844 tokens<!-- =claim_rows()[-1].both.sequence -->, and between 1.6<!-- =claim_rows()[-2].factor --> and 2.4<!-- =claim_rows()[-1].factor --> times FSDP alone. The claim lies in between. With today's loss of cut logits the same GPUs would read several times as much: the last column of the first line.
+# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. Now look at the last lines. A V100 has no bfloat16, so fp32 is likely, and the 2024 model of `transformers` kept the whole logits. Then the formula gives 5,844 tokens, and between 1.6 and 2.4 times FSDP alone. The claim lies in between. With today's loss of cut logits the same GPUs would read several times as much: the last column of the first line.
 
 # %% [markdown]
 # ## The real code on 1,024 GPUs
