@@ -86,7 +86,7 @@ LAYOUTS = [
     ("tied", {"dp": 4}, (torch_replicate(),)),
     ("Llama", {"dp": 2, "tp": 2}, (tensor(), fully_shard())),
     ("Olmo", {"tp": 2, "dp": 2}, (tensor(), fully_shard(strategy="SHARD_GRAD_OP"))),
-    ("Olmo2", {"dp": 4}, (fully_shard(),)),
+    ("Olmo2", {"dp": 4}, (torch_fully_shard(),)),
 ]
 
 

@@ -202,7 +202,7 @@ def test_a_rank_is_killed_in_mid_step_and_in_mid_save_and_the_run_goes_on_from_t
     monkeypatch.setattr(train_run, "load_text", lambda: TEXT)
     monkeypatch.delenv("RANK", raising=False)
     whole, parts, elsewhere = (tmp_path / name for name in ("whole", "parts", "elsewhere"))
-    two_axes = ["dp=2", "tp=2"]
+    two_axes = ["dp=2", "tp=2", "zero_stage=3"]
     assert run(*two_axes, f"out={whole}") == 0
     for moment, left in (("step", []), ("save", ["step-4.unfinished"])):
         assert run_killed(monkeypatch, moment, *two_axes, f"out={parts}") == 1
