@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos bench trace notebooks exercises slides release grade grade-all
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos test-slurm bench trace notebooks exercises slides release grade grade-all
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -35,6 +35,9 @@ check: setup-dev  ## run the tests, the slide check and the browser test (ONLY=0
 
 chaos: setup-dev  ## break ranks, cells, training runs and submissions in every known way: a table, in minutes
 	@$(DEVELOPER) -m tests.chaos
+
+test-slurm: setup-dev  ## submit the shipped jobs to a Slurm of its own on this machine, and let a node die (Debian, root)
+	@$(DEVELOPER) -m tests.slurm
 
 bench: setup-dev  ## measure against ipyparallel and gloo; never fails the tests
 	@$(DEVELOPER) tests/benchmarks/run.py

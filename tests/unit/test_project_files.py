@@ -50,15 +50,15 @@ def test_pins_are_versions_only_and_each_once():
     assert len(names) == len(set(names)) and names == sorted(names)
 
 
-def test_continuous_integration_runs_make_check():
-    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "exec make check"
+def test_continuous_integration_runs_make_check_and_jobs_on_a_real_slurm():
+    assert (ROOT / ".ci/run").read_text().splitlines()[-2:] == ["make check", "exec make test-slurm"]
 
 
 def test_every_make_target_says_what_it_does():
     listed = subprocess.run(
         ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    wanted = "setup lab tour test check chaos bench trace notebooks exercises slides release grade grade-all"
+    wanted = "setup lab tour test check chaos test-slurm bench trace notebooks exercises slides release grade grade-all"
     assert [line.split()[1] for line in listed.splitlines()] == ["help", *wanted.split()]
 
 

@@ -1,0 +1,109 @@
+"""Jobs of `python -m course_lib slurm` on a real Slurm: accepted, run to the same numbers, requeued with their node."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+from contextlib import redirect_stdout
+
+import pytest
+
+from course_lib.cli import train_run
+from course_lib.cli.main import main
+from course_lib.presets import names
+from course_lib.training import series
+
+TRAIN = ["dp=2", "tp=2", "zero_stage=3", "steps=40", "batch=4", "sequence=16", "model=tiny_gpt", "checkpoint_every=10"]
+JOB = ["nodes=2", "gpus_per_node=2", "time=00:05:00", *TRAIN]
+# A rank for each task, without torchrun: what it would say is known to Slurm.
+BY_SRUN = f"""\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --gpus-per-node=2
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=$((10000 + SLURM_JOB_ID))
+srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID LOCAL_WORLD_SIZE=2 \\
+    exec python -m course_lib train {shlex.join(TRAIN)} out=by_srun'
+"""
+DONE_S = 150.0  # a job of four ranks on two cores, most of which start Python
+
+
+def script(*overrides):
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main(["slurm", *overrides]) == 0
+    return out.getvalue()
+
+
+def submitted(cluster, folder, name, text):
+    """The number of a job."""
+    (folder / f"{name}.sh").write_text(text)
+    ran = cluster.run("sbatch", "--parsable", f"{name}.sh", folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def state(cluster, job):
+    return re.search(r"JobState=(\w+)", cluster.says("scontrol", "show", "job", job))[1]
+
+
+def wait_for(cluster, folder, job, name):
+    """Until a job has ended well."""
+    cluster.wait_for(lambda: state(cluster, job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), DONE_S)
+    log = "".join(path.read_text() for path in folder.glob(f"*-{job}.out"))
+    assert state(cluster, job) == "COMPLETED", log
+    return log
+
+
+def steps(folder, name):
+    """All that does not depend on the clock."""
+    rows = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["loss"], row["learning_rate"], row["gradient_norm"]) for row in rows]
+
+
+@pytest.mark.parametrize("name", names("job"))
+def test_every_shipped_script_is_accepted(cluster, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(train_run, "load_text", lambda: bytes(20_000_000))
+    monkeypatch.setattr(train_run, "tokens_of", lambda text, vocab_size: text)
+    (tmp_path / "job.sh").write_text(script(f"job={name}"))
+    ran = cluster.run("sbatch", "--test-only", "job.sh", folder=tmp_path)
+    assert ran.returncode == 0 and "to start at" in ran.stderr, ran.stderr
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory):
+    """What all nodes see."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def whole(cluster, shared_folder):
+    """A job by torchrun and one by srun, side by side, to their ends."""
+    jobs = {"by_torchrun": script(*JOB, "out=by_torchrun"), "by_srun": BY_SRUN}
+    numbers = {name: submitted(cluster, shared_folder, name, text) for name, text in jobs.items()}
+    return {name: wait_for(cluster, shared_folder, number, name) for name, number in numbers.items()}
+
+
+def test_by_torchrun_and_by_srun_four_ranks_on_two_nodes_train_alike(whole, shared_folder, tmp_path):
+    assert "engine=own, dp=2 x tp=2 on 4 ranks" in whole["by_torchrun"]
+    by_torchrun, by_srun = (steps(shared_folder, name) for name in ("by_torchrun", "by_srun"))
+    assert by_torchrun == by_srun and len(by_torchrun) == 40
+    one_device = [word for word in TRAIN if not word.startswith(("dp", "tp", "zero"))]
+    assert main(["train", *one_device, "steps=3", f"out={tmp_path}/alone"]) == 0
+    for found, want in zip(by_torchrun, steps(tmp_path, "alone"), strict=False):
+        assert found == pytest.approx(want, rel=1e-3)  # float32, and Adam makes a sign of what is small
+
+
+def test_a_job_whose_node_dies_is_requeued_and_goes_on_from_its_checkpoint(cluster, whole, shared_folder):
+    job = submitted(cluster, shared_folder, "killed", script(*JOB, "out=killed"))
+    cluster.wait_for(lambda: series.latest(shared_folder / "killed") is not None, DONE_S)
+    cluster.kill_node("node2")
+    cluster.wait_for(lambda: state(cluster, job) == "PENDING")
+    cluster.wait_for_nodes(2)
+    cluster.run("scontrol", "update", f"jobid={job}", "StartTime=now")  # instead of the two minutes that it waits
+    log = wait_for(cluster, shared_folder, job, "killed")
+    assert re.search(r"goes on after step [123]0 of 40, from killed", log)
+    assert "Restarts=1" in cluster.says("scontrol", "show", "job", job)
+    assert steps(shared_folder, "killed") == steps(shared_folder, "by_torchrun")
