@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import signal
@@ -99,6 +100,18 @@ def test_a_checkpoint_is_written_while_training_goes_on_and_read_at_any_layout(t
     alone = Trainer(Decoder(LLAMA), ADAMW)
     assert series.resume(alone, tmp_path) == 3
     assert_same_state(alone.state(), wanted)
+
+
+def test_on_one_device_too_what_is_written_is_the_state_before_it_went_on(tmp_path):
+    trainer, again = (Trainer(Decoder(LLAMA), ADAMW) for _ in range(2))
+    trainer.step(TOKENS.batch(0))
+    before = copy.deepcopy(trainer.state())
+    writer = series.Background(trainer, tmp_path)
+    writer.save_step(1, "first")
+    trainer.step(TOKENS.batch(1))
+    writer.finish()
+    assert series.resume(again, tmp_path) == "first" and os.listdir(tmp_path / "step-1") == ["trainer.pt"]
+    assert_same_state(again.state(), before)
 
 
 def fail_in_background(folder):
