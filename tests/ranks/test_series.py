@@ -223,7 +223,7 @@ def test_a_rank_is_killed_in_mid_step_and_in_mid_save_and_the_run_goes_on_from_t
         assert [path.name for path in sorted(parts.glob("step-*"))] == ["step-2", *left]
     shutil.copytree(parts, elsewhere)
     assert run(*two_axes, f"out={parts}") == 0 and losses(parts) == losses(whole)
-    assert run("pp=2", f"out={elsewhere}") == 0 and len(losses(parts)) == 5
+    assert run(f"out={elsewhere}") == 0 and len(losses(parts)) == 5
     found, wanted = (list(map(float, losses(folder))) for folder in (elsewhere, whole))
     assert found == pytest.approx(wanted, abs=1e-6)
     trained = [torch.load(folder / "trainer.pt")["model"] for folder in (parts, whole)]
