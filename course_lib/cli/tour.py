@@ -23,8 +23,8 @@ _LEGEND = (
     "max deviation: largest difference from the same computation on one device, over the largest number there\n"
     "bytes sent: in the whole run, recorded at the real sends; the formula must give each rank's bytes and messages\n"
     "memory: of the fullest rank, counted on the tensors that existed; the formula must give each rank's bytes\n"
-    "  data, pipeline and tensor parallel: weights and gradients at the peak, all that SGD keeps; ZeRO: what lasts\n"
-    "  from step to step; activations: what autograd keeps of one forward pass\n"
+    "  data, pipeline and tensor parallel: weights and gradients at the peak, all that SGD keeps; ZeRO and\n"
+    "  checkpoint: what lasts from step to step; activations: what autograd keeps of one forward pass\n"
     "step time: of the slowest rank, one call or the median training step, with guard and ledger on"
 )
 

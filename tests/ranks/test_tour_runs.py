@@ -8,17 +8,22 @@ import sys
 from dataclasses import replace
 
 from course_lib.cli import collective_rows as rows
+from course_lib.cli import sharded_tensor_rows
+from course_lib.cli.sharded_tensor_rows import hand_on
 from course_lib.cli.training_rows import PRECISIONS
 from course_lib.comm import ALGORITHMS
+from course_lib.config import ParallelConfig
 from course_lib.ranks import run_ranks
 from course_lib.schedules import SCHEDULES
+from course_lib.training.batches import Batches
 from tools.paths import ROOT
 
 MEMORY = 4 + 2  # stages of ZeRO; activations kept and recomputed
 PIPELINES = 2 * len(SCHEDULES)  # on one axis and on two
 TENSOR = 3  # alone, with replicas, in stages
 SHARDED = 4  # ZeRO-1, ZeRO-2, all weights, runs of neighbours
-EXPECTED = sum(map(len, ALGORITHMS.values())) + len(PRECISIONS) + MEMORY + PIPELINES + TENSOR + SHARDED
+SHARDED_TENSOR = 2  # the ladder, and a checkpoint at several layouts
+EXPECTED = sum([*map(len, ALGORITHMS.values()), len(PRECISIONS), MEMORY, PIPELINES, TENSOR, SHARDED, SHARDED_TENSOR])
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():
@@ -31,7 +36,9 @@ def test_every_row_of_the_tour_is_measured_and_holds():
     assert all(re.search(r"\s4\s", line) for line in good)
     assert f"{EXPECTED} rows measured in" in done.stdout
     losses = re.findall(r"loss ([\d.]+) -> ([\d.]+) nats", done.stdout)
-    assert len(losses) == len(PRECISIONS) and all(float(last) < float(first) for first, last in losses)
+    assert good[-2].startswith("FULL_SHARD x tensor, dp=2 x tp=2 ")
+    assert good[-1].startswith("checkpoint, 2 x 2, 4 x 1, 2 x 2 ")
+    assert len(losses) == len(PRECISIONS) + 1 and all(float(last) < float(first) for first, last in losses)
     assert ("Shakespeare's works" in done.stdout) != ("standard library" in done.stdout)
 
 
@@ -84,3 +91,19 @@ def no_barrier():
 def test_a_barrier_that_does_not_wait_shows():
     came, left, _ = zip(*run_ranks(no_barrier, 2), strict=True)
     assert max(came) - min(left) > rows.LATE_S / 2
+
+
+def forgetful(*args):
+    """The same with ranks that take nothing over."""
+    sharded_tensor_rows.load_pieces, kept = lambda trainer, folder: None, sharded_tensor_rows.load_pieces
+    try:
+        return hand_on(*args)
+    finally:
+        sharded_tensor_rows.load_pieces = kept
+
+
+def test_a_checkpoint_that_nobody_takes_over_fails_its_row(monkeypatch):
+    layouts, text = [ParallelConfig(tp=2), ParallelConfig(dp=2)], bytes(range(256)) * 8
+    monkeypatch.setattr(sharded_tensor_rows, "hand_on", forgetful)
+    row = sharded_tensor_rows.handed_on_row(layouts, Batches(text=text, batch_size=4, sequence=32))
+    assert len(row.faults) == 1 and row.faults[0].startswith("deviation above")
