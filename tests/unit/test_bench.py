@@ -19,6 +19,7 @@ from measure import Comparison, Verdict, mean_ratio
 from memory import Agreement
 from pipeline import PEERS, PipelineCell
 from report import Results, discover, markdown, write
+from sharded_tensor import ShardedTensorCell
 from two_axes import TwoAxesCell
 
 from course_lib.units import KiB, MiB
@@ -47,6 +48,10 @@ def results():
             "ddp": [DDP, replace(DDP, all_reduce="over gloo", comparison=HALF)],
             "pipeline": [replace(PIPELINE, peer=peer) for peer in PEERS],
             "two_axes": [TwoAxesCell(sequence=32, schedule=name, comparison=TWICE) for name in ("gpipe", "1f1b")],
+            "sharded_tensor": [
+                ShardedTensorCell(sequence=32, algorithm=one, calls=(56, 64), comparison=TWICE)
+                for one in ("native", "ring")
+            ],
             "memory": [
                 Agreement(kind="states", name="some states", formula=1000, measured=1000),
                 Agreement(kind="activations", name="some activations", formula=980, measured=1000),
@@ -56,7 +61,8 @@ def results():
 
 
 def test_every_file_with_a_benchmark_is_found_in_the_order_of_lessons():
-    assert list(discover()) == ["runner", "memory", "all_reduce", "ddp", "pipeline", "two_axes", "tensor", "sharding"]
+    lessons = ["runner", "memory", "all_reduce", "ddp", "pipeline", "two_axes", "tensor", "sharding", "sharded_tensor"]
+    assert list(discover()) == lessons
 
 
 def test_a_ratio_is_the_median_of_the_rounds_own():
@@ -85,6 +91,8 @@ def test_the_page_says_what_was_missed_and_how_busy_the_machine_was():
     assert "| 2 | 128 | over our ring | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 | 1,024 | 512 |" in page
     row = "| 2 | 32 | zb-h1 | ScheduleInterleavedZeroBubble | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 | 256 | 128 |"
     assert row in page and "zb-h1 and ScheduleInterleavedZeroBubble are not the same schedule" in page
+    assert "| 32 | ring | 56 | 64 | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 | 256 | 128 |" in page
+    assert "| FSDP x TP, ring, against FSDP2 x DTensor, tokens/s | 2.00 | 1.05 | 1.25 | goal met |" in page
     assert "0.25 before, 1.00 after" in page
     assert "| memory formulas, states | 0.000% off | 0.5% | on a GPU: not run | gate met |" in page
     assert "| memory formulas, activations | 2.000% off | 1.0% | on a GPU: not run | NOT MET |" in page
