@@ -50,7 +50,7 @@ def plot_agreement(runs: Mapping[str, Agreement], *, reference: str, title: str 
     upper = style.chart_axes(figure, _LEFT, top, _WIDTH, _SHARE)
     lower = style.chart_axes(figure, _LEFT, below, _WIDTH, _ERROR)
     least = min(value for line in shares for value in line.points.values())
-    _draw(upper, shares, (min(least - 0.02, 0.95), 1.005))
+    _draw(upper, shares, (least - 0.4 * (1.01 - least), 1.002))
     upper.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%" if value <= 1 else "")
     most = max(value for line in errors for value in line.points.values())
     _draw(lower, errors, (0.0, 1.1 * most or 1.0))

@@ -68,12 +68,12 @@ def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
 
     Raises: ValueError for fewer than two runs or too many, or one without a finite value.
     """
-    _check(curves, None)
+    _check(curves, None, most=len(style.RUN_HUES) + 1)
     reference, *others = curves
     if not others:
         found, rule = "1 curve", "each run is compared with the first"
         raise ValueError(four_parts("plot_loss_differences", found, rule, "give the reference and other runs"))
-    hues = dict(zip(curves, style.RUN_HUES, strict=False))
+    hues = dict(zip(others, (*style.RUN_HUES[1:], style.INK), strict=False))  # the reference's is not drawn here
     apart = {name: [abs(a - b) for a, b in zip(curves[name], curves[reference], strict=True)] for name in others}
     drawn = {name: [max(value, _LEAST) for value in values] for name, values in apart.items()}
     top, title = style.HEADER + 0.42, title or f"How far each run's loss is from that of {reference}"
@@ -90,8 +90,7 @@ def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
     return Picture(figure, title=title, description="\n".join([subtitle, *lines]), kinds=["measured"])
 
 
-def _check(curves: Curves, norms: Curves | None) -> None:
-    most = len(style.RUN_HUES)
+def _check(curves: Curves, norms: Curves | None, most: int = len(style.RUN_HUES)) -> None:
     if not 1 <= len(curves) <= most:
         values, rule = f"{len(curves)} curves", f"this picture holds 1 to {most}"
         raise ValueError(four_parts("plot_loss_curves", values, rule, "leave some out, or draw two pictures"))
