@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -76,19 +76,23 @@ def _ladder_row(degrees: ParallelConfig, batches: Batches) -> Row:
 
 
 def handed_on_row(layouts: Sequence[ParallelConfig], batches: Batches) -> Row:
-    """Train with AdamW, save in pieces, go on at the next layout; compare all states with one device's at the end."""
+    """Train with AdamW, save in pieces, go on at the next layout; one device takes over the last pieces.
+
+    All its numbers are compared with those of one device that has never stopped.
+    """
     world_size = layouts[0].world_size
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, born_with(0, _DTYPE):
         runs = ranks.run_ranks(hand_on, world_size, layouts, batches, Path(folder))
-    with born_with(0, _DTYPE):
-        trainer = alone(_ADAMW)
-        losses = [trainer.step(batches.batch(number)) for number in range(len(layouts) * _STEPS_EACH)]
-        want = _numbers(trainer.state())
+        steady = alone(_ADAMW)
+        losses = [steady.step(batches.batch(number)) for number in range(len(layouts) * _STEPS_EACH)]
+        last = alone(_ADAMW)
+        load_pieces(last, Path(folder) / str(len(layouts) - 1))
+    got, want = _numbers(last), _numbers(steady)
     costs = chain.from_iterable(_traffic(degrees, _STEPS_EACH) for degrees in layouts)
     return Row(
         technique="checkpoint, " + ", ".join(f"{one.dp} x {one.tp}" for one in layouts),
         world_size=world_size,
-        deviation=max(deviation(run.state[name], x) for run in runs for name, x in want.items()),
+        deviation=max(deviation(got[name], x) for name, x in want.items()),
         tolerance=TOLERANCES[_DTYPE],
         traffic=Traffic.measured(ranks.ledger()),
         predicted=Traffic.predicted(costs),
@@ -97,7 +101,7 @@ def handed_on_row(layouts: Sequence[ParallelConfig], batches: Batches) -> Row:
         predicted_state_bytes=tuple(_STATES * _DTYPE.itemsize * n for n in _numbers_held(layouts[-1])),
         note=(
             f"checkpoint: loss {losses[0]:.3f} -> {runs[0].last_loss:.3f} nats in {len(losses)} steps of AdamW; "
-            "at each new layout (dp x tp) the ranks take over the pieces that the last one saved"
+            "each layout (dp x tp) takes over the pieces of the one before, and one device those of the last"
         ),
     )
 
@@ -105,8 +109,7 @@ def handed_on_row(layouts: Sequence[ParallelConfig], batches: Batches) -> Row:
 class _Run(NamedTuple):
     """What a rank says when all layouts have had their turn."""
 
-    state: dict[str, Tensor]  # whole
-    lasting_bytes: int  # of what this rank keeps of it
+    lasting_bytes: int  # of weights and AdamW's states
     last_loss: float
     step_s: float  # median
 
@@ -127,8 +130,7 @@ def hand_on(layouts: Sequence[ParallelConfig], batches: Batches, folder: Path) -
             with comm.settings(ledger=False):
                 save_pieces(trainer, folder / str(turn))
     lasting = sum(x.nbytes for kinds in trainer.parts().values() for kind, x in kinds.items() if kind != "step")
-    with comm.settings(ledger=False):
-        return _Run(_numbers(trainer.state()), lasting, loss, median(seconds))
+    return _Run(lasting, loss, median(seconds))
 
 
 def _on_ranks(config: TrainConfig, degrees: ParallelConfig) -> Trainer:
@@ -136,10 +138,9 @@ def _on_ranks(config: TrainConfig, degrees: ParallelConfig) -> Trainer:
     return Trainer(Decoder(MODEL), config, mesh=mesh, apply=(tensor(), fully_shard()))
 
 
-def _numbers(state: dict[str, Any]) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by a name of its own."""
-    states = state["optimizer"]["state"].items()
-    return state["model"] | {f"{place} {kind}": x for place, kinds in states for kind, x in kinds.items()}
+def _numbers(one_device: Trainer) -> dict[str, Tensor]:
+    """Weights and optimizer's states, each by a name of its own."""
+    return {f"{name} {kind}": x for name, kinds in one_device.parts().items() for kind, x in kinds.items()}
 
 
 def _traffic(degrees: ParallelConfig, steps: int) -> list[CommTime]:
