@@ -10,26 +10,40 @@ from course_lib import presets
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status: 0 good, 1 a proof failed, 2 not possible as asked."""
+    """Run a command; return its exit status: 0 good, 1 a proof failed or a run would, 2 not possible as asked."""
+    try:
+        return run(_parser().parse_args(arguments))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as interrupt:
+        print(f"interrupted{interrupt}", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The commands, with what each is told."""
     parser = argparse.ArgumentParser(prog="python -m course_lib", description="the course without its notebooks")
     commands = parser.add_subparsers(required=True, metavar="command", dest="command")
+
+    def add(name: str, about: str, overrides: str) -> None:
+        one = commands.add_parser(name, help=about)
+        one.add_argument("overrides", nargs="*", metavar="name=value", help=overrides)
+
     command = commands.add_parser("tour", help="run every technique on real ranks and print one proof table")
     command.add_argument("--ranks", type=int, default=4, help="number of processes (default 4)")
-    command = commands.add_parser("sweep", help="compute the memory of every legal way to spread a model over GPUs")
-    command.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="name=value",
-        help="model=NAME (needed), device=NAME, convention=NAME, out=FILE.csv, sequence, global_batch, "
+    add(
+        "sweep",
+        "compute the memory of every legal way to spread a model over GPUs",
+        "model=NAME (needed), device=NAME, convention=NAME, out=FILE.csv, sequence, global_batch, "
         "token_imbalance, a field of the model or device as in model.n_layers=8, "
         "and what is combined: gpus, tp, pp, ep, cp, zero_stages, microbatches, as in tp=[1,2]",
     )
-    command = commands.add_parser("train", help="train a small decoder on one device or on ranks")
-    command.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="name=value",
-        help="model=NAME, dp, pp and tp (their product is the number of ranks, its own or torchrun's), engine=own or "
+    add(
+        "train",
+        "train a small decoder, or your own, on one device or on ranks",
+        "model=NAME or a folder of Hugging Face, text=FILE, "
+        "dp, pp and tp (their product is the number of ranks, its own or torchrun's), engine=own or "
         "torch, for dp that shares zero_stage=1, 2 or 3, policy=by_block, by_block_and_size, by_block_group or "
         "size_based, policy_size, strategy=FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD and its shards, "
         "param_dtype=bfloat16, offload=cpu, for a pipeline schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches "
@@ -38,22 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "dtype=float32 or float64, seed, out=FOLDER, checkpoint_every=100 (steps) or 10min, a field of the model as "
         "in model.n_layers=8",
     )
-    command = commands.add_parser("slurm", help="print an sbatch file that trains on a cluster")
-    command.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="name=value",
-        help=f"job=NAME, one of {', '.join(presets.names('job'))}; nodes, gpus_per_node, cpus_per_task, mem, time and "
+    add(
+        "doctor",
+        "say before training what would go wrong, and which flags help",
+        f"device, one of {', '.join(presets.names('device'))}; and what train takes",
+    )
+    add(
+        "slurm",
+        "print an sbatch file that trains on a cluster",
+        f"job=NAME, one of {', '.join(presets.names('job'))}; nodes, gpus_per_node, cpus_per_task, mem, time and "
         "partition as sbatch takes them; and what train takes",
     )
-    try:
-        return run(parser.parse_args(arguments))
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as interrupt:
-        print(f"interrupted{interrupt}", file=sys.stderr)
-        return 130
+    return parser
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -66,6 +76,10 @@ def run(chosen: argparse.Namespace) -> int:
         from course_lib.cli.train import train_command
 
         return train_command(chosen.overrides)
+    if chosen.command == "doctor":
+        from course_lib.cli.doctor import doctor_command
+
+        return doctor_command(chosen.overrides)
     if chosen.command == "slurm":
         from course_lib.cli.slurm import slurm_command
 

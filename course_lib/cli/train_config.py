@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import yaml
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
 
 from course_lib import presets
 from course_lib.cli import train_sharding
@@ -21,6 +22,7 @@ from course_lib.ranks.api import check_world_size
 from course_lib.schedules import Schedule, make_schedule
 from course_lib.training.cadence import Every
 from course_lib.training.learning_rate import LearningRate
+from course_lib.training.pretrained import Pretrained
 
 COMMAND = train_sharding.COMMAND
 _ENGINES = ("own", "torch")  # who makes ranks of it: the course's code, or PyTorch's
@@ -48,6 +50,7 @@ OPTIONS: dict[str, Any] = {
     **dict.fromkeys(_PIPELINE),
     "dtype": "float32",
     "seed": 0,
+    "text": None,  # a file; None: the course's
     "out": None,  # a folder
     "checkpoint_every": "10min",  # or a number of steps; None: only at the end
 }
@@ -57,6 +60,7 @@ _DEGREES = ("dp", "pp", "tp")
 
 _DEFAULTS = ["_self_", {"model": "tiny_llama"}]
 ConfigStore.instance().store(name=COMMAND, node={"defaults": _DEFAULTS, **OPTIONS})
+_FOLDER = "folder_of_ones_own"  # what Hydra composes in the place of a preset
 for _name in presets.names("tiny"):
     ConfigStore.instance().store(group="model", name=_name, node=presets.read("tiny", _name))
 
@@ -66,6 +70,7 @@ class TrainRun:
     """One training run, checked."""
 
     model: ModelConfig
+    folder: Path | None  # of Hugging Face, that the model is from
     config: TrainConfig
     rate: LearningRate
     parallel: ParallelConfig
@@ -78,6 +83,7 @@ class TrainRun:
     sequence: int
     dtype: str
     seed: int
+    text: Path | None
     out: Path | None
     every: Every
     values: Mapping[str, Any]  # the composition that all the others come from
@@ -99,10 +105,11 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
 
     Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
     """
-    for override in parse_overrides(COMMAND, "a training run", overrides, keys=KEYS, groups=("model",)):
-        if override.key_or_group == "model" and (name := override.value()) not in MODELS:
-            refuse(COMMAND, f"model={name!r}", "there is no such model", f"choose one of {', '.join(MODELS)}")
-    values = compose_values(COMMAND, overrides, typed=overrides)
+    lines = [
+        _chosen(override)
+        for override in parse_overrides(COMMAND, "a training run", overrides, keys=KEYS, groups=("model",))
+    ]
+    values = compose_values(COMMAND, lines, typed=overrides)
     _check_kinds(values)
     parallel = ParallelConfig(**{name: values[name] for name in (*_DEGREES, "zero_stage")})
     check_ranks(parallel.world_size)
@@ -110,14 +117,16 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
     _check_sequence_parallel(values)
     train_sharding.complete(values)
     schedule = _pipeline(values)
-    model = parse_model(values["model"]).config
+    model, folder = _model(values)
     model.check_sequence(values["sequence"])
     return TrainRun(
         model=model,
+        folder=folder,
         config=_train_config(values),
         rate=_rate(values),
         parallel=parallel,
         schedule=schedule,
+        text=None if values["text"] is None else Path(str(values["text"])).expanduser(),
         out=_folder(values["out"]),
         every=_every(values["checkpoint_every"]),
         values=values,
@@ -127,6 +136,36 @@ def read_train(overrides: Sequence[str], check_ranks: Callable[[int], object] = 
             for name in ("engine", "recompute", "sequence_parallel", "steps", "batch", "sequence", "dtype", "seed")
         },
     )
+
+
+def _chosen(override: Override) -> str:
+    """The override for Hydra; for a folder in the place of a preset there is a preset that names it.
+
+    Raises: ValueError if there is neither.
+    """
+    if override.key_or_group != "model" or (name := override.value()) in MODELS:
+        return str(override.input_line)
+    folder = Path(str(name)).expanduser()
+    if not folder.is_dir():
+        rule, way_out = "there is no such model, and no such folder", f"choose one of {', '.join(MODELS)}, or a folder"
+        refuse(COMMAND, f"model={name!r}", rule, way_out)
+    ConfigStore.instance().store(group="model", name=_FOLDER, node={"folder": str(folder)})
+    return f"model={_FOLDER}"
+
+
+def _model(values: Mapping[str, Any]) -> tuple[ModelConfig, Path | None]:
+    """The shape, and the folder that it is from, if it is from one."""
+    model = values["model"]
+    if "folder" not in model:
+        return parse_model(model).config, None
+    folder, fields = Path(model["folder"]), [f"model.{name}={x}" for name, x in model.items() if name != "folder"]
+    if fields:
+        way_out = "leave it out, or change config.json"
+        refuse(COMMAND, f"{fields[0]} with model={str(folder)!r}", "the folder says its model's shape", way_out)
+    if values["pp"] > 1:
+        rule, way_out = "pipelines here are of the course's own decoder", "choose pp=1, with dp or tp"
+        refuse(COMMAND, f"model={str(folder)!r} with pp={values['pp']}", rule, way_out)
+    return Pretrained(folder).shape(), folder
 
 
 def _check_kinds(values: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ import yaml
 from course_lib.cli import train_metrics, train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.train_config import COMMAND, TrainRun
+from course_lib.cli.train_model import EXPORT
 from course_lib.training import series
 from course_lib.training.checkpoint import FILE, replaced
 from course_lib.training.loop import Step
@@ -71,6 +73,8 @@ def taken(run: TrainRun) -> Iterator[None]:
 def _clear(folder: Path) -> None:
     """Remove what a run without a checkpoint has written; the folder too, unless somebody else put something there."""
     series.drop(folder)
+    for name in (EXPORT, f"{EXPORT}.unfinished"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     for path in (folder / _CONFIG, folder / train_metrics.FILE, *folder.glob("*.unfinished")):
         path.unlink(missing_ok=True)
     with suppress(OSError):
@@ -150,7 +154,8 @@ def finish(run: TrainRun, steps: Sequence[Step]) -> str:
     if run.out is None:
         return words
     series.drop(run.out)
-    return f"{words}\nwritten: {_CONFIG}, {train_metrics.FILE}, {FILE} in {run.out}"
+    export = "" if run.folder is None else f", {EXPORT}/"
+    return f"{words}\nwritten: {_CONFIG}, {train_metrics.FILE}, {FILE}{export} in {run.out}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from course_lib import comm
-from course_lib.cli import train_sharding
+from course_lib.cli import train_model, train_sharding
 from course_lib.cli.compose import refuse
 from course_lib.cli.machine import memory_bytes
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_metrics import Metrics
 from course_lib.costs.model.parameters import model_parameters
-from course_lib.models.decoder import Decoder
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.stages import layers_of
@@ -30,17 +31,15 @@ from course_lib.training import series
 from course_lib.training.batches import Batches
 from course_lib.training.cadence import Cadence
 from course_lib.training.loop import Step, tokens_of, train
+from course_lib.training.pretrained import Pretrained
 from course_lib.training.techniques import replicate, stages
 from course_lib.training.tensor_technique import tensor
-from course_lib.training.text import describe_text, load_text
-from course_lib.training.torch_recompute import torch_recompute_layers
+from course_lib.training.text import describe_text, load_text, read_text
 from course_lib.training.torch_techniques import check_parts, torch_replicate, torch_tensor
 from course_lib.training.trainer import Trainer
 from course_lib.units import format_bytes, format_count
-from course_lib.verify.memory import recompute_layers
 
 _REPLICATE = {"own": replicate, "torch": torch_replicate}  # by engine
-_RECOMPUTE = {"own": recompute_layers, "torch": torch_recompute_layers}
 _TENSOR = {"own": tensor, "torch": torch_tensor}
 FIRST_STEP_S = 3600.0  # with what comes before it
 STEP_S, _LONGEST_STEPS = 600.0, 10  # for a step and a checkpoint: as long as so many of the longest, at least so long
@@ -49,11 +48,13 @@ _STATES_KEPT = {"sgd": 0, "adamw": 2}  # numbers for each parameter, beside its 
 
 
 def make_batches(run: TrainRun) -> Batches:
-    """The text in the model's tokens, cut as the run asks.
+    """The text in the model's tokens, cut as the run asks; a folder's own tokenizer makes them, if it has one.
 
-    Raises: ValueError if the text is too short for that, or not the expected one.
+    Raises: ValueError if the text is too short for that, not the expected one, or cannot be read.
     """
-    tokens = tokens_of(load_text(), run.model.vocab_size)
+    text = load_text() if run.text is None else read_text(run.text)
+    own = None if run.folder is None else Pretrained(run.folder).tokens_of(text.decode("utf-8", "replace"))
+    tokens = tokens_of(text, run.model.vocab_size) if own is None else own
     return Batches(text=tokens, batch_size=run.batch, sequence=run.sequence, seed=run.seed)
 
 
@@ -78,8 +79,7 @@ def check_shape(run: TrainRun) -> None:
 
     Raises: ValueError naming the field, the stages, or what tp ranks cannot share.
     """
-    with torch.device("meta"):
-        model = Decoder(run.model)
+    model = train_model.on_meta(run)
     if run.schedule is not None:
         _check_stages(run, len(layers_of(model)))
     if run.parallel.tp > 1:
@@ -96,7 +96,7 @@ def _check_stages(run: TrainRun, layers: int) -> None:
         refuse(COMMAND, values, "every stage has a layer", f"choose fewer ranks, or give model.n_layers={more}")
 
 
-def _check_parts(run: TrainRun, model: Decoder) -> None:
+def _check_parts(run: TrainRun, model: nn.Module) -> None:
     """Refuse what the ranks along tp cannot share; `model`, which is cut to see it, has no numbers."""
     layout = Layout(model, {AXIS: run.parallel.tp})
     write_table(model, layout, styles_of(model, plan_for(model)))
@@ -108,20 +108,22 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
     """For each parameter, how many numbers this machine holds at once, at least.
 
     The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, or weights,
-    gradients and states by ZeRO, but first each of them builds all of it.
+    gradients and states by ZeRO, but first each of them builds all of it, unless it loads its own part alone.
     """
     kept = 1, 1, _STATES_KEPT[run.config.optimizer]
     shared = train_sharding.ranks_that_share(run.values)
     parts = run.parallel.pp * run.parallel.tp
-    return max(ranks_here, sum(ranks_here * n // (parts * ranks) for n, ranks in zip(kept, shared, strict=True)))
+    built = 0 if train_model.is_loaded(run) else ranks_here
+    return max(built, sum(ranks_here * n // (parts * ranks) for n, ranks in zip(kept, shared, strict=True)))
 
 
-def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
+def _make_trainer(run: TrainRun, model: nn.Module) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1."""
     if run.recompute:
-        _RECOMPUTE[run.engine](model)
+        train_model.recompute(run, model)
+    init = train_model.init_of(run)
     if run.ranks == 1:
-        return Trainer(model, run.config)
+        return Trainer(model, run.config, init=init)
     mesh = make_mesh(pp=run.parallel.pp, dp=run.parallel.dp, tp=run.parallel.tp)
     form = {"sequence_parallel": run.sequence_parallel} if run.sequence_parallel else {}
     apply = [_TENSOR[run.engine](**form)] if run.parallel.tp > 1 else []
@@ -130,7 +132,9 @@ def _make_trainer(run: TrainRun, model: Decoder) -> Trainer:
         apply += [train_sharding.technique(run.values)]
     elif run.parallel.dp > 1:
         apply += [_REPLICATE[run.engine]()]
-    return Trainer(model, run.config, mesh=mesh, apply=apply)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="plan_for")  # which `check_shape` has said, once for all ranks
+        return Trainer(model, run.config, mesh=mesh, apply=apply, init=init)
 
 
 def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[Step]:
@@ -143,7 +147,7 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
     torch.manual_seed(run.seed)
     with comm.settings(guard=False, ledger=False), _line_kept_open(first and live):
         # No name for the model: what a pipeline's rank cuts off it would stay in memory.
-        trainer = _make_trainer(run, Decoder(run.model).to(dtype=getattr(torch, run.dtype), device=choice.device))
+        trainer = _make_trainer(run, train_model.begun(run, choice.device))
         steps = [Step(**step) for step in (run.out and series.resume(trainer, run.out)) or ()]
         longest_s = 0.0
         metrics = Metrics(run, choice)
@@ -162,6 +166,7 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
             if run.out is not None and step.number < run.steps and cadence.is_due(step.number):
                 series.save_step(trainer, run.out, step.number, [asdict(step) for step in steps])
         if run.out is not None:
+            train_model.export(run, trainer)
             trainer.save(run.out)
     return steps
 
@@ -191,9 +196,10 @@ def heading(run: TrainRun, batches: Batches, choice: Choice) -> str:
         where += f", {run.schedule.name} with stages={stages} and microbatches={microbatches}"
     where += ", recompute=true" if run.recompute else ""
     where += f", {train_sharding.in_words(run.values)}" if run.parallel.zero_stage else ""
+    text = describe_text() if run.text is None else run.text.name
     return (
         f"{run.model.name}, {format_count(model_parameters(run.model))} parameters in {run.dtype}; "
-        f"engine={run.engine}, {where} ({choice.device.type}); {describe_text()}, {len(batches.text):,} tokens"
+        f"engine={run.engine}, {where} ({choice.device.type}); {text}, {len(batches.text):,} tokens"
     )
 
 

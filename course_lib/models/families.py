@@ -30,12 +30,20 @@ def config_of(theirs: Any) -> ModelConfig:
 
     Raises: ValueError for a family that is not read here, or for a setting of one that our shape cannot say.
     """
-    read = _FAMILIES.get(theirs.model_type)
-    if read is None:
-        rule, way_out = "the shape of that family is not known here", f"choose from {', '.join(_FAMILIES)}"
-        raise ValueError(four_parts("config_of", f"model_type={theirs.model_type!r}", rule, way_out))
+    check_family(theirs.model_type)
+    read = _FAMILIES[theirs.model_type]
     name = theirs.name_or_path or f"transformers {theirs.model_type}"
     return ModelConfig(name=name, **read(theirs), **_window(theirs), uncomputed=tuple(_uncomputed(theirs)))
+
+
+def check_family(model_type: str | None) -> None:
+    """Refuse a family whose shape is not known here.
+
+    Raises: ValueError naming those that are.
+    """
+    if model_type not in _FAMILIES:
+        rule, way_out = "the shape of that family is not known here", f"choose from {', '.join(_FAMILIES)}"
+        raise ValueError(four_parts("config_of", f"model_type={model_type!r}", rule, way_out))
 
 
 def _require(theirs: Any, **expected: object) -> None:

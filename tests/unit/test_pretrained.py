@@ -1,0 +1,151 @@
+"""A folder of Hugging Face and a text of one's own: what is read of them, and one line for each that is not one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from course_lib.cli.main import main
+from course_lib.cli.train_config import read_train
+from course_lib.cli.train_run import make_batches
+from course_lib.training.pretrained import Pretrained
+
+TEXT = "one two three two one " * 40
+SMALL = ["steps=2", "batch=2", "sequence=8", "lr=0.1"]
+SIZES = {
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 256,
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A shape without weights, and a text."""
+    transformers.LlamaConfig(**SIZES).save_pretrained(tmp_path / "llama")
+    (tmp_path / "text.txt").write_text(TEXT)
+    return tmp_path / "llama"
+
+
+def train(folder, *overrides, text="text.txt"):
+    return main(["train", f"model={folder}", f"text={folder.parent / text}", *SMALL, *overrides])
+
+
+def add_tokenizer(folder, words):
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+
+
+def test_a_shape_without_weights_begins_as_theirs_does(folder, capsys):
+    assert train(folder, "dtype=float64", f"out={folder.parent}/run", "recompute=true") == 0
+    assert capsys.readouterr().out.startswith("llama, 4.66 k parameters in float64; engine=own, one device, recompute")
+    torch.manual_seed(0)
+    theirs = transformers.AutoModelForCausalLM.from_config(Pretrained(folder)._theirs, dtype=torch.float64)
+    batches = make_batches(read_train([f"model={folder}", f"text={folder.parent}/text.txt", *SMALL]))
+    inputs, targets = batches.batch(0)
+    loss = torch.nn.functional.cross_entropy(theirs(inputs).logits.flatten(0, 1), targets.flatten())
+    first = json.loads((folder.parent / "run" / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+    assert first == pytest.approx(loss.item(), rel=1e-6)
+    again = Pretrained(folder.parent / "run" / "transformers")
+    assert again.has_weights and again.shape().hidden_size == 8
+
+
+def test_the_folders_own_tokenizer_makes_the_tokens_and_goes_with_the_trained_model(folder, capsys):
+    add_tokenizer(folder, ["?", "one", "two", "three"])
+    assert train(folder, f"out={folder.parent}/run") == 0
+    assert "; text.txt, 200 tokens\n" in capsys.readouterr().out
+    np.testing.assert_array_equal(Pretrained(folder).tokens_of("two four one"), [2, 0, 1])
+    np.testing.assert_array_equal(Pretrained(folder.parent / "run" / "transformers").tokens_of("three"), [3])
+
+
+def unknown(folder):
+    (folder / "config.json").write_text('{"model_type": "perceiver"}')
+
+
+def broken(folder):
+    (folder / "config.json").write_text("{")
+
+
+def odd(folder):
+    (folder / "config.json").write_text(json.dumps({**SIZES, "model_type": "llama", "hidden_size": "wide"}))
+
+
+def pickled(folder):
+    (folder / "pytorch_model.bin").touch()
+
+
+def other_shape(folder):
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | {"hidden_size": 16})).save_pretrained(folder)
+    transformers.LlamaConfig(**SIZES).save_pretrained(folder)
+
+
+def latin(folder):
+    (folder.parent / "text.txt").write_bytes("köttur".encode("latin-1"))
+
+
+WRONG = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), 2, "it has no config.json; name a folder that"),
+    "an unknown family": (unknown, 2, "config_of: model_type='perceiver'; the shape of that family is not known here;"),
+    "half a file": (broken, 2, "its config.json is no table of names and values; copy it once more"),
+    "a word for a number": (odd, 2, "transformers refuses its config.json ("),
+    "weights in another format": (pickled, 2, "its weights are in .bin alone; save it once more by"),
+    "weights of another shape": (other_shape, 1, "has model.embed_tokens.weight of shape (256, 16), the model of (256"),
+    "words that the model has not": (
+        partial(add_tokenizer, words=[*map(str, range(300)), "one"]),
+        2,
+        "its tokenizer makes a token 300, the model has 256; give the folder the model's own",
+    ),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").touch(), 2, "its tokenizer cannot be read ("),
+    "a text that is not UTF-8": (latin, 2, "text.txt'; byte 1 is not UTF-8; convert it, as by iconv -t utf-8"),
+    "no text": (lambda folder: (folder.parent / "text.txt").unlink(), 2, "cannot be read: No such file or directory"),
+    "a short text": (
+        lambda folder: (folder.parent / "text.txt").write_text("one two three"),
+        2,
+        "Batches: batch_size=2, 1 windows; an epoch has each window once; give batch_size <= 1, a longer text",
+    ),
+    "no folder": (shutil.rmtree, 2, "there is no such model, and no such folder; choose one of tiny_gpt, "),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_said_in_one_line_and_leaves_nothing(folder, capfd, wrong):
+    spoil, status, message = WRONG[wrong]
+    spoil(folder)
+    capfd.readouterr()
+    assert train(folder, f"out={folder.parent}/run") == status
+    err = capfd.readouterr().err
+    assert message in err and err.count("\n") == 1
+    assert not (folder.parent / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("+model.n_layers=2",), "train: model.n_layers=2 with model='"),
+        (("pp=2",), "'; pipelines here are of the course's own decoder; "),
+    ],
+)
+def test_the_folder_says_the_shape_and_has_no_stages(folder, capsys, overrides, message):
+    assert train(folder, *overrides) == 2
+    err = capsys.readouterr().err
+    assert message in err.replace(" with pp=2", "") and err.count("\n") == 1
+
+
+def test_the_doctor_says_what_stays_whole(tmp_path, capsys):
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=64, vocab_size=256)
+    config.save_pretrained(tmp_path / "gpt")
+    assert main(["doctor", f"model={tmp_path}/gpt", "tp=2"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("stays replicated"))
+    assert "model.transformer.h.*.mlp.c_proj (c_fc is a Conv1D, and what is cut is a Linear)" in line
+    assert line.endswith("; the memory below counts them as shared")
