@@ -72,7 +72,7 @@ viz.plot_gpu_memory(
 # - prove in five ways that a parallel Llama is still the same Llama,
 # - save it on one layout and go on at another.
 #
-# *One hour.*
+# *One hour; the exercises come on top.*
 #
 # <details><summary>Before you start</summary>You need tensor parallelism from lesson 05 and FSDP from lesson 06, and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 
@@ -513,6 +513,8 @@ score()
 
 # %% [markdown]
 # ## Questions
+#
+# **Next:** the exercises `07_fsdp_tp_2d_llama`.
 #
 # <details><summary>1. On a mesh of two by four, with whom does rank 6 gather weights, and with whom does it add up activations?</summary>
 # It has dp 1 and tp 2: weights with rank 2, activations with 4, 5 and 7.

@@ -46,7 +46,10 @@ def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answ
     assert reason in failed.detail
 
 
-@pytest.mark.parametrize(("exercise", "points"), [("05.9", [0, 2, 1]), ("06.9", [0, 3, 1]), ("06.10", [0, 2, 1, 1])])
+WITH_DIAGNOSIS = {"05.9": [0, 2, 1], "06.9": [0, 3, 1], "06.10": [0, 2, 1, 1], "07.6": [0, 3, 1], "07.7": [0, 2, 1]}
+
+
+@pytest.mark.parametrize(("exercise", "points"), WITH_DIAGNOSIS.items())
 def test_a_wrong_diagnosis_does_not_hide_what_was_mended(exercise, points, answers):
     mended = answer_of(exercise, answers, "solutions")
     wrong = type("Wrong", (mended,), {"diagnosis": lambda self: ("gradient norm", 4)})

@@ -1,0 +1,1 @@
+"""The exercises of module 07: FSDP x TP."""

@@ -1,0 +1,165 @@
+"""Plausible wrong answers to the exercises of module 07, each with the level that must reject it and why.
+
+A dict is an edit: the exercise's solution, with pieces of its text changed. Not for learners: it comes close to the
+solutions. Slips stand in the exercises themselves.
+"""
+
+from __future__ import annotations
+
+WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
+HANGS = {}  # those that end by their time limit
+
+# 07.1 ------------------------------------------------------------------------------------------------------------
+
+WRONG["07.1", "groups"] = {
+    "rank 0 of dp 3 x tp 2, 8 in a node: returned tuple, not 3 things: the ranks of its tp group": {
+        "along_tp, along_dp, away\n": "along_tp, along_dp\n"
+    },
+    "the ranks of its tp group: int, not a tensor": {"return along_tp,": "return 7,"},
+    "rank 0 of dp 3 x tp 2, 8 in a node: the ranks of its tp group are [0, 1, 2], expected [0, 1]": {
+        "divmod(rank, tp)": "divmod(rank, dp)",
+        "i * tp + other for other in range(tp)": "i * dp + other for other in range(dp)",
+        "other * tp + j for other in range(dp)": "other * dp + j for other in range(tp)",
+    },
+    "rank 1 of dp 3 x tp 2, 8 in a node: the ranks of its tp group are [1, 0], expected [0, 1]: the order counts": {
+        "return along_tp,": "return sorted(along_tp, key=lambda other: other != rank),"
+    },
+}
+WRONG["07.1", "nodes"] = {
+    "those in the same node were counted": {"!= rank // per_node": "== rank // per_node"},
+    "the numbers of those in other nodes are": {"rank // per_node for": "rank // tp for"},
+}
+
+# 07.3 ------------------------------------------------------------------------------------------------------------
+
+PART, OWN = "w if cuts[name] is None else w.tensor_split(tp, cuts[name])[j]", "row.tensor_split(dp)[i]"
+
+WRONG["07.3", "pieces"] = {
+    "the rank at dp 0, tp 0: the numbers of its piece: list, not a tensor": {f"return {OWN}": "return [row]"},
+    "FSDP has cut first, and tensor parallelism what was left": {
+        PART: "w",
+        f"return {OWN}": "return row.tensor_split(dp)[i].tensor_split(tp)[j]",
+    },
+    "the rank at dp 0, tp 1: the numbers of its piece": {"[name])[j]": "[name])[0]"},
+    "the rank at dp 1, tp 0: the numbers of its piece are": {OWN: "row.tensor_split(dp)[0]"},
+}
+WRONG["07.3", "uneven"] = {
+    "(3,) on dp 2 x tp 3: the rank at dp 0, tp ": {"w.tensor_split(tp, cuts[name])": "w.chunk(tp, cuts[name])"},
+}
+WRONG["07.3", "edges"] = {
+    "on dp 8 x tp 2: an error: it failed at cell line": {
+        OWN: "(row.tensor_split(dp) if len(row) > dp else row.chunk(dp))[i]",
+    },
+}
+
+# 07.4 ------------------------------------------------------------------------------------------------------------
+
+SHARED, OFF = "(theirs.unsqueeze(-1) == ours.unsqueeze(-2)).any(-1)", "(found.double() - reference.double()).abs()"
+
+WRONG["07.4", "agreement"] = {
+    "two texts: returned float, not two numbers: the agreement and the error": {
+        "return shared.double().mean().item(), ": "return "
+    },
+    "tokens had to be at the same place among the k": {SHARED: "theirs == ours"},
+}
+WRONG["07.4", "error"] = {
+    "that is over all logits": {".gather(-1, theirs)": ""},
+    "those are the logits of the *other* model's k likeliest tokens": {"(-1, theirs).mean": "(-1, ours).mean"},
+}
+WRONG["07.4", "edges"] = {
+    "the logits were subtracted in bfloat16": {
+        OFF: "(found - reference).abs()",
+        "difference.g": "difference.double().g",
+    },
+}
+
+# 07.6 ------------------------------------------------------------------------------------------------------------
+
+FOUND, AXES = '"gradient norm", 20', '("dp", "tp")'
+COUNTS = 'name not in self.whole_along_tp or self.local.rank("tp") == 0'
+
+WRONG["07.6", "diagnosis"] = {
+    "rung 'gradients': that one passes": {FOUND: '"gradients", 20'},
+    "rung 'AdamW': an earlier one fails": {FOUND: '"AdamW", 20'},
+    "the rung is right, but the number of gradients that rank 0's sum holds is not 10": {FOUND: '"gradient norm", 10'},
+    "the rung is right, but the number of gradients that rank 0's sum holds is not 40": {FOUND: '"gradient norm", 40'},
+}
+WRONG["07.6", "steps"] = {
+    "step 1: the norm on rank 0 is ": {COUNTS: "name in self.whole_along_tp"},
+    "squares were added up along dp alone: the ranks along tp have other parts": {
+        AXES: '("dp",)',
+        COUNTS: "True",
+    },
+    "squares were added up along tp alone: the ranks along dp have other pieces": {AXES: '("tp",)', COUNTS: "True"},
+    "those are the squares of this rank's own numbers": {AXES: "()", COUNTS: "True"},
+    "what tp leaves whole counts once from every rank along tp": {COUNTS: "True"},
+    "what tp leaves whole is missing": {COUNTS: "name not in self.whole_along_tp"},
+    "step 1: squares() on rank 0 returned list, not one number": {"return total": "return [total]"},
+    "is the root taken twice? squares() returns the sum": {"return total": "return total.sqrt()"},
+    "the sum was divided by the number of ranks. They have different numbers": {
+        "return total": "return total / torch.distributed.get_world_size()"
+    },
+}
+WRONG["07.6", "edges"] = {
+    "dp 1 x tp 3, 5 rows: step 1: the norm on rank 0 is ": {
+        COUNTS: "True",
+        "gradient.square().sum()": "gradient.square().sum() / (2 if name in self.whole_along_tp else 1) ** "
+        '(self.local.size("tp") > 1)',
+    },
+}
+
+# 07.7 ------------------------------------------------------------------------------------------------------------
+
+SEEN, ROWS, AT = '"gradients", 12', 'list(range(self.local.rank("dp"), number, self.dp))', 'self.local.rank("dp")'
+
+WRONG["07.7", "diagnosis"] = {
+    "rung 'output': that one passes": {SEEN: '"output", 12'},
+    "rung 'loss curve': an earlier one fails": {SEEN: '"loss curve", 12'},
+    "the rung is right, but the number of different rows that ranks 0 and 1 read is not 6": {SEEN: '"gradients", 6'},
+}
+WRONG["07.7", "rows"] = {
+    "ranks 0 and 1 have parts of the same matrices and read rows [0, 2, 4, 6] and [1, 3, 5, 7]: what they": {
+        AT: "dist.get_rank() % self.dp"
+    },
+    "ranks 0 and 1 have parts of the same matrices and read rows [0, 4] and [1, 5]": {
+        ROWS: "list(range(dist.get_rank(), number, dist.get_world_size()))"
+    },
+    "row 0 is read 2 times, by ranks 0, 2: the ranks along dp share the rows": {AT: "0"},
+    "row 1 is read 2 times, by ranks 0, 2": {ROWS: f"list(range({AT}, number))[:number // 2]  + [4] * ({AT} > 0)"},
+    "row 2 is read by nobody": {"number, self.dp": "number, self.dp * self.tp"},
+    "rows() on rank 0 returned slice, not a list of whole numbers": {ROWS: f"slice({AT}, number, self.dp)"},
+    "row 8 is read, and there are 8": {ROWS: f"list(range({AT}, number + 1, self.dp))"},
+}
+WRONG["07.7", "edges"] = {
+    "7 rows: row 6 is read by nobody": {ROWS: f"list(range(number // self.dp * {AT}, number // self.dp * ({AT} + 1)))"},
+}
+
+# 07.8 ------------------------------------------------------------------------------------------------------------
+
+READ, SPANS = "stored[tuple(slice(*one) for one in box)]", "((cut, tp, j), (0, dp, i))"
+WHOLE = "stored[tuple(slice(0, n) for n in stored.get_shape())]"
+OF_TP = "stored[tuple(slice(*one) for one in mine)][(slice(box[0][0] - mine[0][0], box[0][1] - mine[0][0]),)]"
+
+WRONG["07.8", "values"] = {
+    "tp has not cut: the part has all that the ranks along tp share": {SPANS: "((0, dp, i),)"},
+    "the rank at dp 0, tp 0: the part: list, not a tensor": {f"return {READ}": f"return {READ}.tolist()"},
+}
+WRONG["07.8", "reading"] = {
+    "right values, but 48 numbers were read from the file, target 12: stored[...] with all its rows and columns": {
+        READ: f"{WHOLE}[tuple(slice(*one) for one in box)]"
+    },
+    "right values, but 24 numbers were read from the file, target 12: cut both times before you read": {
+        "    for dim, parts": "    mine = list(box)\n    for dim, parts",
+        f"return {READ}": f"return {OF_TP}",
+        "(min(first + number * each, end), min(first + (number + 1) * each, end))\n": (
+            "(min(first + number * each, end), min(first + (number + 1) * each, end))\n"
+            "            if dim == cut and parts == tp:\n"
+            "                mine = list(box)\n"
+        ),
+    },
+}
+WRONG["07.8", "edges"] = {
+    "(7, 5) on dp 2 x tp 3, tp cuts dim 0: the rank at dp 0, tp ": {
+        "-(-(end - first) // parts)": "max(1, (end - first) // parts)",
+    },
+}

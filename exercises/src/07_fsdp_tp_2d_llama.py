@@ -1,0 +1,472 @@
+# %% [markdown]
+# # Exercises 07: FSDP × TP
+#
+# Do notebook `07_fsdp_tp_2d_llama` first.
+
+# %% [markdown]
+# ## How to work
+#
+# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("07.1", ...)`, runs what you wrote in a
+# **process of its own**, or on up to four, and compares it with the layout that the course trains by. It tells you what it sees, and a
+# hang, a crash or an endless loop costs nothing but that check.
+#
+# Stuck? Under each check stands a line with `hint`, behind a `#`. Without the `#` it gives a small hint, and the next one each time
+# that you run the cell. The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import torch
+
+from course_lib import comm
+from course_lib.checks import check, given, hint
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %% [markdown]
+# ## 07.1
+#
+# *Write · easy · 15 minutes.* **You learn** with whom each rank of a mesh talks, and who of them is far away.
+#
+# Six ranks stand in a mesh of three by two. The ranks of a row share a text and its matrices, and the ranks of a column share what is
+# left of the weights:
+#
+# ```text
+#          tp 0   tp 1
+# dp 0        0      1
+# dp 1        2      3
+# dp 2        4      5
+# ```
+#
+# So rank 3 adds up activations with rank 2, and gathers weights with ranks 1 and 5. If four GPUs are in a node, rank 2 is next to it,
+# and rank 5 sits elsewhere.
+
+# %% [markdown]
+# **Target:** both groups of a rank, from the smallest number to the largest, and how many of each group sit in another node than the
+# rank itself. Nodes are filled one after the other; the last one may have free places.
+
+
+# %% nbgrader={"grade": false, "grade_id": "07-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def groups(rank, dp, tp, per_node):
+    """Return three lists: the ranks of its tp group, those of its dp group, and for each how many are in other nodes.
+
+    rank: one of dp * tp. per_node: GPUs in a node, one for each rank.
+    """
+    ### BEGIN SOLUTION
+    i, j = divmod(rank, tp)
+    along_tp = [i * tp + other for other in range(tp)]
+    along_dp = [other * tp + j for other in range(dp)]
+    away = [sum(other // per_node != rank // per_node for other in group) for group in (along_tp, along_dp)]
+    return along_tp, along_dp, away
+    ### END SOLUTION
+
+
+check("07.1", groups)
+# hint("07.1")
+
+# %% [markdown]
+# ## 07.2
+#
+# *Predict · medium · 30 minutes.* **You learn** to say before you buy a GPU how long a text it will train on.
+#
+# You have dp × tp GPUs, and a Llama. What lasts from step to step takes 16 bytes for each number, and both axes share it. But the norms
+# are small, so tensor parallelism leaves them whole on every rank. While a unit computes it is gathered in bf16. The largest one is the
+# root, of which embedding and head count here. The rest of the memory is for what a text leaves behind until backward.
+
+# %% nbgrader={"grade": false, "grade_id": "07-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+matrices, norms, root, inside, between, everywhere, dp, tp, S, budget = given("07.2", GRADE_SEED)
+print(f"numbers: {matrices:,} in matrices, of which {root:,} in embedding and head; {norms:,} in norms")
+print(f"bytes of a token: {inside:,} inside the blocks, {between:,} between them, {everywhere:,} on every rank")
+print(f"dp = {dp}, tp = {tp}; a text of S = {S} tokens; GPUs of {budget} GB")
+
+# %% [markdown]
+# What a token leaves is of three kinds, and you find the bytes of all layers together above. Inside the blocks the ranks along tp share
+# it. Between the blocks each of them has all of it, or shares it as well with *sequence parallelism*. And a little is on every rank in any
+# case. Add up as if everything were there at the same instant: then it fits for certain.
+#
+# | name | number to give, for one GPU; GB are of 10⁹ bytes |
+# | --- | --- |
+# | `states_gb` | GB that last from step to step |
+# | `unit_gb` | GB of the root while it is gathered |
+# | `plain_gb` | GB that a text leaves without sequence parallelism |
+# | `sequence_gb` | GB that it leaves with it |
+# | `longest_fsdp` | the most tokens of a text with FSDP alone on the same GPUs, that is dp · tp along dp and 1 along tp |
+# | `longest_plain` | the most tokens on dp × tp without sequence parallelism |
+# | `longest` | the most tokens with it, a multiple of tp |
+#
+# Let Python compute: answers are compared to 7 digits.
+
+# %% nbgrader={"grade": false, "grade_id": "07-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+states_gb = 16 * (matrices / tp + norms) / dp / 1e9
+unit_gb = 2 * root / tp / 1e9
+plain_gb = S * (inside / tp + between + everywhere) / 1e9
+sequence_gb = S * ((inside + between) / tp + everywhere) / 1e9
+longest_fsdp = int((budget * 1e9 - 16 * (matrices + norms) / (dp * tp) - 2 * root) / (inside + between + everywhere))
+longest_plain = int((budget - states_gb - unit_gb) * S / plain_gb)
+longest = int((budget - states_gb - unit_gb) * S / sequence_gb) // tp * tp
+### END SOLUTION
+text = ...
+check("07.2", text, seed=GRADE_SEED)
+# hint("07.2")
+
+# %% [markdown]
+# ## 07.3
+#
+# *Write · medium · 20 minutes.* **You learn** to say of any number of a model which rank has it.
+#
+# Take the first layer of the perceptron, with its numbers written into it: 0 to 23 in the weight, 24 to 27 in the bias. On two by two,
+# tensor parallelism leaves the ranks of tp 1 the two lower rows and half of the bias. FSDP writes that in a row, and cuts the row:
+#
+# ```text
+#            weight                                   bias
+# tp 1       12 13 14 15 16 17 18 19 20 21 22 23    | 26 27
+# dp 0       12 13 14 15 16 17 18
+# dp 1                            19 20 21 22 23    | 26 27
+# ```
+
+# %% [markdown]
+# **Target:** the numbers of one rank's piece of a unit, for any degrees. Both cuts are as `torch.tensor_split` makes them: parts may differ
+# by one, and a piece may be empty.
+
+
+# %% nbgrader={"grade": false, "grade_id": "07-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def place(weights, cuts, dp, tp, i, j):
+    """Return the piece of the rank at dp i, tp j: flat.
+
+    weights: by name, the whole weights of a unit. cuts: by name, the dim along which tp cuts a weight; None if it leaves it whole.
+    """
+    ### BEGIN SOLUTION
+    parts = [w if cuts[name] is None else w.tensor_split(tp, cuts[name])[j] for name, w in weights.items()]
+    row = torch.cat([part.flatten() for part in parts])
+    return row.tensor_split(dp)[i]
+    ### END SOLUTION
+
+
+check("07.3", place)
+# hint("07.3")
+
+# %% [markdown]
+# ## 07.4
+#
+# *Write · medium · 20 minutes.* **You learn** to measure whether two models would say the same words.
+#
+# Four ranks in bf16 never have exactly the logits of one device. Is that bad? It depends on which logits are off. A model says one of its
+# likeliest tokens, so look at these. Here `k` is 3, and the reference's three likeliest tokens at one position are *cat*, *dog* and *cow*:
+#
+# ```text
+# reference    cat 4.1   dog 3.8   cow 2.0   pig 1.9   ...
+# ranks        dog 3.9   cat 3.8   pig 2.1   cow 1.7   ...
+# ```
+
+# %% [markdown]
+# Two of the three are among the ranks' own three, in whatever order, so they agree by two thirds. And the logits of these three tokens are
+# off by 0.3, 0.1 and 0.3, which is 0.23 on average.
+#
+# **Target:** both numbers as averages over all positions, each difference taken in float64.
+
+
+# %% nbgrader={"grade": false, "grade_id": "07-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def same_words(found, reference, k):
+    """Return two numbers: of the reference's k likeliest tokens the share that is among the other's k, and the mean
+    absolute error of the logits of the reference's k tokens.
+
+    found, reference: logits, (..., vocabulary), of the same tokens.
+    """
+    ### BEGIN SOLUTION
+    theirs, ours = reference.topk(k).indices, found.topk(k).indices
+    shared = (theirs.unsqueeze(-1) == ours.unsqueeze(-2)).any(-1)
+    difference = (found.double() - reference.double()).abs()
+    return shared.double().mean().item(), difference.gather(-1, theirs).mean().item()
+    ### END SOLUTION
+
+
+check("07.4", same_words)
+# hint("07.4")
+
+# %% [markdown]
+# ## 07.5
+#
+# *Predict · medium · 25 minutes.* **You learn** to choose dp and tp for a cluster that you have never seen.
+#
+# Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, with as many
+# ranks along dp as there are nodes. Along tp each of a layer's two blocks gathers its input and scatters its sum, in forward and in
+# backward; the whole are the activations of a text, S tokens of H numbers. Along dp there are two gathers and a reduce-scatter of what tp
+# leaves a rank of the layer. All of it is bf16, in rings.
+
+# %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+nodes, g, fast, slow, S, H, layer, inside, between, everywhere, parameters, budget, batch = given("07.5", GRADE_SEED)
+print(f"{nodes} nodes of g = {g} GPUs of {budget} GB")
+print(f"{fast / 1e9:g} GB/s inside a node, {slow / 1e9:g} GB/s between nodes")
+print(f"a text of S = {S} tokens, each of H = {H} numbers; a layer of {layer:,} numbers, {parameters:,} in all")
+print(f"bytes of a token: {inside:,} inside the blocks, {between:,} between them, {everywhere:,} on every rank")
+print(f"a batch of {batch} texts")
+
+# %% [markdown]
+# Then choose. With sequence parallelism, which is the smallest tp whose activations of one text fit beside what lasts? Choose from 1, 2, 4
+# and 8. What lasts are 16 bytes for each parameter, shared by all GPUs, and 2 GB must stay free. Every group of tp ranks reads one text
+# at a time.
+#
+# | name | number to give |
+# | --- | --- |
+# | `tp_bytes`, `dp_bytes` | bytes that one GPU sends for one layer in one step along each axis, if tp fills a node |
+# | `tp_inside_ms` | milliseconds for both, with tp on the fast wire and dp on the slow one |
+# | `dp_inside_ms` | the same bytes with the wires swapped |
+# | `tp` | the smallest one that fits |
+# | `texts` | texts that all GPUs read at a time with that |
+# | `rounds` | rounds of accumulation that the batch takes |
+
+# %% nbgrader={"grade": false, "grade_id": "07-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+tp_bytes = 8 * (g - 1) / g * 2 * S * H
+dp_bytes = 3 * (nodes - 1) / nodes * 2 * layer / g
+tp_inside_ms = 1e3 * (tp_bytes / fast + dp_bytes / slow)
+dp_inside_ms = 1e3 * (tp_bytes / slow + dp_bytes / fast)
+tp = next(
+    n
+    for n in (1, 2, 4, 8)
+    if S * ((inside + between) / n + everywhere) + 16 * parameters / (nodes * g) <= (budget - 2) * 1e9
+)
+texts = nodes * g / tp
+rounds = batch / texts
+### END SOLUTION
+layout = ...
+check("07.5", layout, seed=GRADE_SEED)
+# hint("07.5")
+
+# %% [markdown]
+# ## 07.6
+#
+# *Find the bug · hard · 30 minutes.* **You learn** to count every number of a model once, wherever it lies.
+#
+# If the norm of all gradients is above `max_norm`, they are scaled down. On a mesh no rank has all of them, so ranks add up squares. Below,
+# a trainer of the course is cut by tensor parallelism and then by FSDP, and `squares` says what is added up.
+# `self.local.gradients()` are this rank's pieces by name, and `self.local.group("dp")` and `self.local.group("tp")` are its groups.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-norm", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.wrapping import size_based
+from course_lib.training.sharding import fully_shard
+from course_lib.training.tensor_technique import tensor
+from course_lib.training.trainer import Trainer
+
+
+class OnAMesh(Trainer):
+    def __init__(self, model, config, dp=2, tp=2):
+        apply = (tensor(), fully_shard(size_based(1)))  # each layer is a unit
+        super().__init__(model, config, mesh=make_mesh(dp=dp, tp=tp), apply=apply)
+
+
+class Suspect(OnAMesh):
+    def __init__(self, model, config, dp=2, tp=2):
+        super().__init__(model, config, dp, tp)
+        places = self.local.layout.places
+        self.whole_along_tp = {name for name, place in places.items() if "tp" not in place.shard}
+        self.local.global_norm = lambda: self.squares().sqrt()[0]
+
+    def squares(self):
+        mine = sum(gradient.square().sum() for gradient in self.local.gradients().values())
+        return comm.all_reduce(mine.reshape(1), group=self.local.group("dp"))
+
+
+# %% [markdown]
+# Train with AdamW and clipping on a mesh of two by two, and on one device:
+
+
+# %%
+from course_lib.config import TrainConfig
+from course_lib.models.mlp import MLP
+from course_lib.ranks import run_ranks
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+
+
+def task(number):
+    inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(number))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def losses(trainer_class):
+    torch.manual_seed(0)
+    trainer = trainer_class(MLP(gelu=True), TrainConfig(optimizer="adamw", learning_rate=0.02, max_norm=0.1))
+    return [trainer.step(task(number)) for number in range(60)]
+
+
+one_device, on_ranks = losses(Trainer), run_ranks(losses, 4, Suspect)[0]
+for at in (1, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
+
+# %% [markdown]
+# The losses hardly differ, and you would let it run. Climb the ladder nevertheless, with `climb(Suspect)`. And `counts(Suspect)` prints for
+# every rank how many of the model's 38 gradients it has, parameter by parameter:
+
+
+# %%
+def climb(trainer_class, rungs=RUNGS):
+    def make(kind):
+        return lambda config: kind(MLP(gelu=True), config)
+
+    try:
+        print(assert_parallel_equals(make(Trainer), make(trainer_class), task, world_size=4, rungs=rungs))
+    except NotEqual as error:
+        print(error)
+
+
+def counts(trainer_class):
+    def count():
+        trainer = trainer_class(MLP(gelu=True), TrainConfig())
+        trainer.compute_gradients(task(0))
+        return {name: gradient.numel() for name, gradient in trainer.local.gradients().items()}
+
+    for rank, found in enumerate(run_ranks(count, 4)):
+        print(f"rank {rank}: {sum(found.values())} gradients,", found)
+
+
+# %% [markdown]
+# Write down in `diagnosis` the first rung that fails, and how many gradients the sum on rank 0 holds. Then write `squares` again.
+# `self.whole_along_tp` has the names of the parameters that tensor parallelism leaves whole. Try it with `climb(Repaired)`.
+#
+# **Target:** the norm of one device on every rank, for any dp and tp.
+
+
+# %% nbgrader={"grade": false, "grade_id": "07-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Suspect):
+    def diagnosis(self):
+        """Return two things for two by two: the first rung that fails, and of how many gradients rank 0 adds up squares."""
+        ### BEGIN SOLUTION
+        return "gradient norm", 20
+        ### END SOLUTION
+
+    def squares(self):
+        """Return the sum of the squares of all gradients, the same on every rank: a tensor of one number."""
+        ### BEGIN SOLUTION
+        total = torch.zeros(1)
+        for name, gradient in self.local.gradients().items():
+            if name not in self.whole_along_tp or self.local.rank("tp") == 0:
+                total += gradient.square().sum()
+        for axis in ("dp", "tp"):
+            total = comm.all_reduce(total, group=self.local.group(axis))
+        return total
+        ### END SOLUTION
+
+
+check("07.6", Repaired)
+# hint("07.6")
+
+# %% [markdown]
+# ## 07.7
+#
+# *Find the bug · medium · 20 minutes.* **You learn** to mistrust a loss that is too good.
+#
+# In this trainer each rank picks its rows of a batch by itself, as a loader would. There are dp shares, dealt out like cards:
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-rows", "locked": true, "schema_version": 3, "solution": false, "task": false}
+import torch.distributed as dist
+
+
+class Dealt(OnAMesh):
+    def __init__(self, model, config, dp=2, tp=2):
+        super().__init__(model, config, dp, tp)
+        self.dp, self.tp = dp, tp
+
+    def rows(self, number):
+        first = dist.get_rank() % self.dp
+        return list(range(first, number, self.dp))
+
+    def compute_gradients(self, batch):
+        inputs, targets = batch
+        mine = self.rows(len(inputs))
+        self.engine.cut = lambda share: [(inputs[mine], targets[mine])]
+        return super().compute_gradients(batch)
+
+
+# %%
+one_device, on_ranks = losses(Trainer), run_ranks(losses, 4, Dealt)[0]
+for at in (1, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
+
+# %% [markdown]
+# The suspect ends with the lower loss. Should you be glad? Look at step 1. Nothing has been trained yet, both have the same weights, and
+# both are given the same twelve rows. So the two losses should be the same number, and they are not. Climb with `climb(Dealt)`. Then
+# let `rows_of(Dealt)` print which rows of a batch of twelve each rank reads:
+
+
+# %%
+def rows_of(trainer_class):
+    def read():
+        return trainer_class(MLP(gelu=True), TrainConfig()).rows(12)
+
+    for rank, rows in enumerate(run_ranks(read, 4)):
+        print(f"rank {rank}: rows {list(rows)}")
+
+
+# %% [markdown]
+# Write down the first rung that fails, and how many *different* rows ranks 0 and 1 read together. Then write `rows` again.
+#
+# **Target:** the gradients of one device for any dp and tp, also where the rows do not divide. How you deal them out is up to you.
+
+
+# %% nbgrader={"grade": false, "grade_id": "07-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Fair(Dealt):
+    def diagnosis(self):
+        """Return two things for two by two: the first rung that fails, and how many different rows ranks 0 and 1 read of 12."""
+        ### BEGIN SOLUTION
+        return "gradients", 12
+        ### END SOLUTION
+
+    def rows(self, number):
+        """Return the rows, of so many, that this rank reads: a list of whole numbers."""
+        ### BEGIN SOLUTION
+        return list(range(self.local.rank("dp"), number, self.dp))
+        ### END SOLUTION
+
+
+check("07.7", Fair)
+# hint("07.7")
+
+# %% [markdown]
+# ## 07.8
+#
+# *Write · hard · 30 minutes.* **You learn** to load a checkpoint that no rank could hold.
+#
+# A weight of a large model lies in a file, and each rank needs its part of it. Who reads the whole and cuts then needs the memory of the
+# whole, on every rank at once. But a file of safetensors can be read in boxes:
+#
+# ```python
+# with safe_open("model.safetensors", "pt") as file:
+#     stored = file.get_slice("weight")
+#     stored.get_shape()    # [6, 8], nothing is read
+#     stored[3:6, 0:4]      # three rows of half of the columns: twelve numbers are read
+# ```
+
+# %% [markdown]
+# Here both cuts are PyTorch's own. tp cuts along `cut`, and FSDP2 cuts the *rows* of what tp leaves. Both do it as `torch.chunk`: 5 rows on 4
+# ranks are 2, 2, 1 and none. Look at rank dp 1, tp 0 on two by two, with `cut` 1: its box is the one in the example.
+#
+# **Target:** the part of each rank, for which nothing of the file is read but that part, and that only once.
+
+
+# %% nbgrader={"grade": false, "grade_id": "07-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def load(stored, cut, dp, tp, i, j):
+    """Return the part of the rank at dp i, tp j, of shape (0, ...) or (..., 0) where it has nothing.
+
+    stored: what `get_slice` gives, of one or two dims. cut: the dim along which tp cuts; None if tp leaves the tensor whole.
+    """
+    ### BEGIN SOLUTION
+    box = [(0, length) for length in stored.get_shape()]
+    for dim, parts, number in ((cut, tp, j), (0, dp, i)):
+        if dim is not None:
+            first, end = box[dim]
+            each = -(-(end - first) // parts)
+            box[dim] = (min(first + number * each, end), min(first + (number + 1) * each, end))
+    return stored[tuple(slice(*one) for one in box)]
+    ### END SOLUTION
+
+
+check("07.8", load)
+# hint("07.8")
+
+# %% [markdown]
+# ## Where this leads
+#
+# Two axes, one order, and a table that says where every number is. With that you can place a model, feed it, clip it, save it and judge it
+# on any mesh. Which mesh is the best one? There are thousands for a large cluster, and lesson 08 lets a program search.
