@@ -110,7 +110,7 @@ def _whole(run: TrainRun) -> list[str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         plan_for(train_model.on_meta(run))
-    return [f"{str(one.message).removeprefix('plan_for: ')}; the memory below counts them as shared" for one in said]
+    return [f"{str(one.message).partition('whole: ')[2]}; the memory below counts them as shared" for one in said]
 
 
 def _memory(run: TrainRun, memory: GpuMemory, device: Device) -> str:

@@ -39,7 +39,7 @@ def test_what_does_not_fit_is_said_with_the_flags_that_make_it_fit(capsys):
     heading, stays, memory, *ways, verdict = lines
     assert (status, verdict) == (1, "it would not run on H100 SXM 80 GB")
     assert heading.endswith("; engine=own, dp=2 x tp=2, batch=2, sequence=8192")
-    assert stays.startswith("stays replicated: each of dp=2 ranks has all weights, gradients, the optimizer's states")
+    assert stays.startswith("stays replicated: each of dp=2 ranks has all weights, gradients and optimizer's states")
     assert memory.startswith(
         "memory by formula: 111.6 GiB (weights 14.96 GiB, gradients 14.96 GiB, optimizer 29.92 GiB,"
     )
@@ -79,7 +79,7 @@ def test_what_cannot_be_cut_or_built_would_not_run(capsys, overrides, line):
 def test_copies_of_heads_and_uneven_parts_are_no_obstacle(capsys):
     status, lines = doctor(capsys, "model=tiny_llama", "model.n_kv_heads=1", "tp=4", "model.ffn_size=99")
     assert status == 0
-    assert "stays replicated: each of 1 heads of keys and values is on 4 of tp=4 ranks" in lines
+    assert "stays replicated: each head of keys and values, of 1, is on 4 of tp=4 ranks" in lines
     uneven = "99 features of the feed-forward over tp=4, some ranks have one more; nearest that divide: tp=3 and tp=9"
     assert f"divides unevenly: {uneven}" in lines
 

@@ -57,12 +57,12 @@ def test_our_engine_cuts_unevenly_and_says_so():
 
 
 def test_what_stays_replicated():
-    assert replicated(asked(SMALL, tp=12)) == ["each of 4 heads of keys and values is on 3 of tp=12 ranks"]
+    assert replicated(asked(SMALL, tp=12)) == ["each head of keys and values, of 4, is on 3 of tp=12 ranks"]
     said = [line for stage in range(4) for line in replicated(asked(dp=2, zero_stage=stage))]
     assert said == [
-        "each of dp=2 ranks has all weights, gradients, the optimizer's states of its part; "
-        "zero_stage=1 shares the optimizer's states",
-        "each of dp=2 ranks has all weights, gradients of its part; zero_stage=2 shares gradients",
+        "each of dp=2 ranks has all weights, gradients and optimizer's states of its part; "
+        "zero_stage=1 shares optimizer's states",
+        "each of dp=2 ranks has all weights and gradients of its part; zero_stage=2 shares gradients",
         "each of dp=2 ranks has all weights of its part; zero_stage=3 shares weights",
     ]
 

@@ -15,7 +15,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.cli.train_run import make_batches
+from course_lib.training.checkpoint import FILE
 from course_lib.training.pretrained import Pretrained
+from course_lib.training.trainer import Trainer
 
 TEXT = "one two three two one " * 40
 SMALL = ["steps=2", "batch=2", "sequence=8", "lr=0.1"]
@@ -67,6 +69,36 @@ def test_the_folders_own_tokenizer_makes_the_tokens_and_goes_with_the_trained_mo
     assert "; text.txt, 200 tokens\n" in capsys.readouterr().out
     np.testing.assert_array_equal(Pretrained(folder).tokens_of("two four one"), [2, 0, 1])
     np.testing.assert_array_equal(Pretrained(folder.parent / "run" / "transformers").tokens_of("three"), [3])
+
+
+def test_a_run_that_broke_off_after_its_export_writes_it_anew(folder, capsys, monkeypatch):
+    asked = ["checkpoint_every=1", f"out={folder.parent}/run"]
+
+    def full(self, folder):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", full)
+        assert train(folder, *asked) == 1
+    assert "keeps step 1: the same command goes on from there" in capsys.readouterr().err
+    half = folder.parent / "run" / "transformers" / "model.safetensors"
+    expected = half.read_bytes()
+    half.write_bytes(b"half of it")
+    assert train(folder, *asked) == 0
+    assert half.read_bytes() == expected
+    assert sorted(path.name for path in (folder.parent / "run").iterdir()) == [
+        "config.yaml",
+        "metrics.jsonl",
+        FILE,
+        "transformers",
+    ]
+
+
+def test_a_run_that_could_not_be_kept_leaves_no_export(folder, capsys, monkeypatch):
+    monkeypatch.setattr(Trainer, "save", lambda self, folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(folder, f"out={folder.parent}/run")
+    assert not (folder.parent / "run").exists()
 
 
 def unknown(folder):
@@ -147,5 +179,6 @@ def test_the_doctor_says_what_stays_whole(tmp_path, capsys):
     config.save_pretrained(tmp_path / "gpt")
     assert main(["doctor", f"model={tmp_path}/gpt", "tp=2"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("stays replicated"))
+    assert line.startswith("stays replicated: model.transformer.wpe (nothing says how it could be cut); ")
     assert "model.transformer.h.*.mlp.c_proj (c_fc is a Conv1D, and what is cut is a Linear)" in line
     assert line.endswith("; the memory below counts them as shared")

@@ -18,7 +18,7 @@ from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
 Flags = tuple[str, ...]  # as one types them
 _SHOWN = 3  # ways with the fewest flags: those that need least
 _MOST_RANKS = 2**14  # so far is looked for more of them
-_STATES = ("weights", "gradients", "the optimizer's states")  # ZeRO shares them from the last to the first
+_STATES = ("weights", "gradients", "optimizer's states")  # ZeRO shares them from the last to the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +65,11 @@ def replicated(asked: Asked) -> list[str]:
     model, parallel = asked.model, asked.parallel
     found = list[str]()
     if (copies := parallel.tp // model.n_kv_heads) > 1:
-        found.append(f"each of {model.n_kv_heads} heads of keys and values is on {copies} of tp={parallel.tp} ranks")
+        found.append(f"each head of keys and values, of {model.n_kv_heads}, is on {copies} of tp={parallel.tp} ranks")
     if parallel.dp > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
         next_stage = f"zero_stage={parallel.zero_stage + 1} shares {whole[-1]}"
-        found.append(f"each of dp={parallel.dp} ranks has all {', '.join(whole)} of its part; {next_stage}")
+        words = ", ".join(whole[:-1]) + f" and {whole[-1]}" if whole[1:] else whole[0]
+        found.append(f"each of dp={parallel.dp} ranks has all {words} of its part; {next_stage}")
     return found
 
 
