@@ -12,9 +12,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from course_lib.cli import train_model, train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.cli.train_run import make_batches
+from course_lib.parallel.local import Local
 from course_lib.training.checkpoint import FILE
 from course_lib.training.pretrained import Pretrained
 from course_lib.training.trainer import Trainer
@@ -99,6 +101,14 @@ def test_a_run_that_could_not_be_kept_leaves_no_export(folder, capsys, monkeypat
     with pytest.raises(ZeroDivisionError):
         train(folder, f"out={folder.parent}/run")
     assert not (folder.parent / "run").exists()
+
+
+def test_one_gpu_gets_the_weights_that_are_loaded(folder, monkeypatch):
+    """Without a group nothing says which device it is, but what is current when the trainer gives memory."""
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
+    monkeypatch.setattr(train_run, "Trainer", lambda model, config, init: Local(model, None).device)
+    run, gpu = read_train([f"model={folder}"]), torch.device("cuda:0")
+    assert train_run._make_trainer(run, train_model.on_meta(run), gpu) == gpu
 
 
 def unknown(folder):
