@@ -117,7 +117,7 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
     return max(built, sum(ranks_here * n // (parts * ranks) for n, ranks in zip(kept, shared, strict=True)))
 
 
-def _make_trainer(run: TrainRun, model: nn.Module, device: torch.device) -> Trainer:
+def make_trainer(run: TrainRun, model: nn.Module, device: torch.device) -> Trainer:
     """The trainer that the run asks for: one technique for each degree above 1."""
     if run.recompute:
         train_model.recompute(run, model)
@@ -148,7 +148,7 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
     torch.manual_seed(run.seed)
     with comm.settings(guard=False, ledger=False), _line_kept_open(first and live):
         # No name for the model: what a pipeline's rank cuts off it would stay in memory.
-        trainer = _make_trainer(run, train_model.begun(run, choice.device), choice.device)
+        trainer = make_trainer(run, train_model.begun(run, choice.device), choice.device)
         steps = [Step(**step) for step in (run.out and series.resume(trainer, run.out)) or ()]
         longest_s = 0.0
         metrics = Metrics(run, choice)

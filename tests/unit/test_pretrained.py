@@ -108,7 +108,7 @@ def test_one_gpu_gets_the_weights_that_are_loaded(folder, monkeypatch):
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
     monkeypatch.setattr(train_run, "Trainer", lambda model, config, init: Local(model, None).device)
     run, gpu = read_train([f"model={folder}"]), torch.device("cuda:0")
-    assert train_run._make_trainer(run, train_model.on_meta(run), gpu) == gpu
+    assert train_run.make_trainer(run, train_model.on_meta(run), gpu) == gpu
 
 
 def unknown(folder):
