@@ -35,7 +35,7 @@ _CLIPPED = clipping(
         ),
     },
     hints=(
-        "climb(Suspect) names the rung. counts(Suspect) says how many gradients each rank has, 10 or so of 38.",
+        "climb(Suspect) names the rung. counts(Suspect) says how many gradients each rank has: 10 of 38.",
         "The sum goes along one axis. Which ranks does rank 0 hear of, and which has it never heard of?",
         "Add up along the other axis as well, and climb again: now the norm is too large. counts(Repaired) says by how "
         "many numbers: by two. Which parameter has two?",
