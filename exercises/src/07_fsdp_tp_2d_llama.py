@@ -67,7 +67,7 @@ check("07.1", groups)
 #
 # *Predict · medium · 30 minutes.* **You learn** to say before you buy a GPU how long a text it will train on.
 #
-# You have dp × tp GPUs, and a Llama. What lasts from step to step takes 16 bytes for each number, and both axes share it. But the norms
+# You have dp × tp GPUs, and a Llama. What lasts from step to step takes sixteen bytes for each number, and both axes share it. But the norms
 # are small, so tensor parallelism leaves them whole on every rank. While a unit computes it is gathered in bf16. The largest one is the
 # root, of which embedding and head count here. The rest of the memory is for what a text leaves behind until backward.
 
@@ -202,7 +202,7 @@ print(f"a batch of {batch} texts")
 
 # %% [markdown]
 # Then choose. With sequence parallelism, which is the smallest tp whose activations of one text fit beside what lasts? Choose from 1, 2, 4
-# and 8. What lasts are 16 bytes for each parameter, shared by all GPUs, and 2 GB must stay free. Every group of tp ranks reads one text
+# and 8. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp ranks reads one text
 # at a time.
 #
 # | name | number to give |
