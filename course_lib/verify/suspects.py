@@ -37,6 +37,11 @@ def _ratio(cause: Cause) -> Suspect:
     )
 
 
+def _over_all(e: Evidence) -> float:
+    """Shares over ranks, where several ranks average and all gradients are wrong; else no ratio's number."""
+    return e.n_shares / e.n_ranks if e.n_shares > 1 and not e.right else math.nan
+
+
 def _both(e: Evidence) -> float:
     """Shares over micro-batches, where there are several of both; else no ratio's number."""
     return e.n_shares / e.n_microbatches if min(e.n_shares, e.n_microbatches) > 1 else math.nan
@@ -99,7 +104,7 @@ _OF_GRADIENTS_OF_RANKS = (
             "only of {} do the ranks hold different ones: it is left out of averaging; is it in a bucket, was its"
             " hook registered?"),
     *map(_ratio, OF_GRADIENTS),
-    Suspect("averaged over all ranks", g.ratio_is(lambda e: e.n_shares / e.n_ranks),
+    Suspect("averaged over all ranks", g.ratio_is(_over_all),
             "the sum was divided by the number of all ranks, though only those along dp read different rows",
             by_ratio=True),
     Suspect("node", g.node_ratio,

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
-from course_lib.cli import train_run
+from course_lib.cli import train_model, train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_watch import watch
 from course_lib.ranks import RankError, run_ranks
@@ -115,8 +115,8 @@ class DrawsNumbers(torch.nn.Module):
 
 
 def test_random_numbers_go_on_where_they_were(tmp_path, monkeypatch, capsys):
-    make = train_run.Decoder
-    monkeypatch.setattr(train_run, "Decoder", lambda config: DrawsNumbers(make(config)))
+    make = train_model.Decoder
+    monkeypatch.setattr(train_model, "Decoder", lambda config: DrawsNumbers(make(config)))
     assert run(f"out={tmp_path}/whole") == 0
     assert run_stopped(monkeypatch, "checkpoint_every=2", f"out={tmp_path}/parts") == 1
     assert run("checkpoint_every=2", f"out={tmp_path}/parts") == 0
