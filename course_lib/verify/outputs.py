@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from course_lib.errors import four_parts
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.local import own_part
 from course_lib.parallel.placement import At, Shard
@@ -61,7 +62,7 @@ def compare_outputs(
     for name, whole in alone.items():
         beside = [_beside(name, whole, seen) for seen in ranks if name in seen.outputs]
         if beside:
-            worst = max(deviation(got.double(), want.double(), scale=0.0) for got, want, _ in beside)
+            worst = max(deviation(got.double(), want.double()) for got, want, _ in beside)
             found.append(ModuleOutput(name=name, part=beside[0][2], deviation=worst))
     return found
 
@@ -103,14 +104,16 @@ def _beside(name: str, whole: Tensor, seen: _Seen) -> tuple[Tensor, Tensor, str]
     """A rank's output, the same of one device's, and in words which part that is."""
     got, layout, at = seen.outputs[name], seen.layout, seen.at
     want, part = whole.tensor_split(layout.sizes.get(_DP, 1))[at.get(_DP, 0)], "whole"
-    for dim, (length, mine) in enumerate(zip(want.shape, got.shape, strict=True)):
+    for dim, (length, mine) in enumerate(zip(want.shape, got.shape, strict=False)):
         if length != mine:
             last, size = dim == want.dim() - 1, layout.sizes.get(_TP, 1)
             cut = _cut_of(name, layout) if last else Shard(0)
             first, end = cut.span(length, at.get(_TP, 0), size)
             want, part = want.narrow(dim, first, end - first), "features" if last else "positions"
     if got.shape != want.shape:
-        raise ValueError(f"compare_outputs: {name} gives {tuple(got.shape)}, one device {tuple(whole.shape)}")
+        values = f"{name} gives {tuple(got.shape)}, on one device {tuple(whole.shape)}"
+        rule, way_out = "a rank has a part of what one device gives", "build both models from one configuration"
+        raise ValueError(four_parts("compare_outputs", values, rule, way_out))
     return got, want, part
 
 

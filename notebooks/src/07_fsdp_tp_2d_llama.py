@@ -86,7 +86,7 @@ viz.plot_gpu_memory(
 # $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
 
 # %% [markdown]
-# First comes the cut along `tp`. Lesson 05 gave each of the two ranks half of the hidden numbers: 12 numbers of $W_1$ and 2 of $b_1$, 4 of $W_2$, and $b_2$ whole, because it is added to the sum. That makes 20. Then the ranks along `dp` do with these 20 what lesson 06 did with 38: they write them into a row for each layer, and cut each row in two.
+# First comes the cut along `tp`. Lesson 05 gave each of the two ranks half of the hidden numbers. Of $W_1$ that is 12, of $b_1$ 2 and of $W_2$ 4. Both have the 2 of $b_2$, which is added to the sum. That makes 20. Then the ranks along `dp` do with these 20 what lesson 06 did with 38: they write them into a row for each layer, and cut each row in two.
 #
 # **Predict.** How many of the 24 numbers of $W_1$ does rank 3 keep? Its bias lies behind them in the row.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from course_lib.checks.kit.diagnosis import Diagnosis
+from course_lib.checks.kit.models import rows_of
 from course_lib.checks.kit.probe import ProbeExercise, Slips
 from course_lib.checks.kit.runner import Trial
 from course_lib.checks.kit.scene import in_dtype
@@ -37,6 +38,11 @@ class Given(NamedTuple):
     batches: list[Batch]
 
 
+def rows_of_steps(case: Any, source: torch.Generator) -> list[Batch]:
+    """A batch of `case.rows` rows for each of its steps."""
+    return [rows_of(case.rows, source) for _ in range(case.steps)]
+
+
 def hunt_exercise(
     *,
     key: str,
@@ -44,10 +50,10 @@ def hunt_exercise(
     answer: Diagnosis,
     levels: Mapping[str, Level],
     hints: tuple[str, ...],
-    batches: Callable[[Any, torch.Generator], list[Batch]],
     probe: Callable[[Any, Given], Any],
     wrong: Wrong,
     warm_up: Callable[[], None],
+    batches: Callable[[Any, torch.Generator], list[Batch]] = rows_of_steps,
     slips: Slips = MappingProxyType({}),
     left: Callable[[Any, Given, Trial], Any] = lambda case, given, trial: None,
 ) -> ProbeExercise:

@@ -13,8 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from course_lib.checks.kit import models
-from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise
+from course_lib.checks.kit.hunt import RATE, Given, Wrong, hunt_exercise, rows_of_steps
 from course_lib.checks.kit.mended import Step, first_wrong, step_beside
 from course_lib.checks.kit.said import import_optimizers, plural
 from course_lib.checks.kit.scene import in_dtype
@@ -119,7 +118,7 @@ def _is_text(model: Kind) -> bool:
 
 def _batches(case: Hunt, source: torch.Generator) -> list[Batch]:
     if not _is_text(case.model):
-        return [models.rows_of(case.rows, source) for _ in range(case.steps)]
+        return rows_of_steps(case, source)
     shape = case.steps, case.rows, case.sequence + 1
     tokens = torch.randint(_LLAMA.vocab_size, shape, generator=source)
     return [(each[:, :-1].contiguous(), each[:, 1:].contiguous()) for each in tokens]

@@ -134,8 +134,4 @@ def _is_whole(unit: Any) -> bool:
     return isinstance(row, Tensor) and row.untyped_storage().size() > 0
 
 
-def _batches(case: Hunt, source: torch.Generator) -> list[Batch]:
-    return [models.rows_of(case.rows, source) for _ in range(case.steps)]
-
-
-hunt = partial(hunt_exercise, batches=_batches, probe=_attempt, warm_up=_warm_up)
+hunt = partial(hunt_exercise, probe=_attempt, warm_up=_warm_up)

@@ -21,7 +21,6 @@ from course_lib.checks.kit.spec import Level
 from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
-from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 from course_lib.verify.numbers import number_of
 from course_lib.verify.ratios import times
@@ -65,10 +64,6 @@ class _Report(NamedTuple):
     steps: Sequence[Step] = ()
     norms: Sequence[_Norm] = ()
     rows: Sequence[list[int] | str] = ()
-
-
-def _batches(case: Hunt, source: torch.Generator) -> list[Batch]:
-    return [models.rows_of(case.rows, source) for _ in range(case.steps)]
 
 
 def _warm_up() -> None:
@@ -207,5 +202,5 @@ def _wrong_rows(case: Hunt, rows: Sequence[list[int] | str]) -> str | None:
     return None
 
 
-clipping = partial(hunt_exercise, batches=_batches, probe=_clipped_steps, wrong=_same_norms, warm_up=_warm_up)
-reading = partial(hunt_exercise, batches=_batches, probe=_read_steps, wrong=_same_rows, warm_up=_warm_up)
+clipping = partial(hunt_exercise, probe=_clipped_steps, wrong=_same_norms, warm_up=_warm_up)
+reading = partial(hunt_exercise, probe=_read_steps, wrong=_same_rows, warm_up=_warm_up)
