@@ -24,7 +24,7 @@ from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, Sta
 from course_lib.parallel.placement import Flat
 from course_lib.parallel.sharded import ShardedModel
 from course_lib.parallel.units import label_of, rows_of, weights_of_units
-from course_lib.parallel.wrapping import Policy, by_block
+from course_lib.parallel.wrapping import Names, Policy, by_block
 from course_lib.parallel.zero import check_stage
 from course_lib.training.setup import Setup, Technique
 
@@ -162,9 +162,13 @@ def _cut(setup: Setup, sharing: Sharing, policy: Policy, **options: bool) -> Non
     local = setup.local
     local.layout.averaged.add(AXIS)
     groups = policy(setup.skeleton)  # which has the sizes of the whole model
-    write_rows(local.layout, setup.skeleton, policy, parts=sharing.shards.size(), resident=sharing.resident)
+
+    def chosen(model: nn.Module) -> list[Names]:
+        return groups
+
+    write_rows(local.layout, setup.skeleton, chosen, parts=sharing.shards.size(), resident=sharing.resident)
     sharing = replace(sharing, uneven=local.layout.uneven)
-    sharded = ShardedModel(setup.model, sharing, lambda model: groups, **options)
+    sharded = ShardedModel(setup.model, sharing, chosen, **options)
     local.parameters |= sharded.pieces
     ends = setup.engine.ends
     ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late

@@ -188,9 +188,9 @@ check("07.4", same_words)
 # *Predict · medium · 25 minutes.* **You learn** to choose dp and tp for a cluster that you have never seen.
 #
 # Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, with as many
-# ranks along dp as there are nodes. Along tp each of a layer's two blocks gathers its input and scatters its sum, in forward and in
-# backward; the whole are the activations of a text, S tokens of H numbers. Along dp there are two gathers and a reduce-scatter of what tp
-# leaves a rank of the layer. All of it is bf16, in rings.
+# ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter their sum, in forward and
+# in backward, and backward gathers the input once more. The whole are the activations of a text, S tokens of H numbers. Along dp there are
+# two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 nodes, g, fast, slow, S, H, layer, inside, between, everywhere, parameters, budget, batch = given("07.5", GRADE_SEED)
@@ -216,7 +216,7 @@ print(f"a batch of {batch} texts")
 
 # %% nbgrader={"grade": false, "grade_id": "07-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
-tp_bytes = 8 * (g - 1) / g * 2 * S * H
+tp_bytes = 10 * (g - 1) / g * 2 * S * H
 dp_bytes = 3 * (nodes - 1) / nodes * 2 * layer / g
 tp_inside_ms = 1e3 * (tp_bytes / fast + dp_bytes / slow)
 dp_inside_ms = 1e3 * (tp_bytes / slow + dp_bytes / fast)

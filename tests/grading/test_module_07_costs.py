@@ -64,7 +64,7 @@ def test_what_07_5_sends_is_in_the_tables_of_both_axes(seed):
 
     def along_tp(layers):
         rows = tensor_rows(
-            replace(model, n_layers=layers), tp=given.g, batch=1, sequence=given.S, sequence_parallel="keep"
+            replace(model, n_layers=layers), tp=given.g, batch=1, sequence=given.S, sequence_parallel="regather"
         )
         return max(rows_traffic([one for one in rows if one.when != "step"], tp=given.g, itemsize=2).sent_bytes)
 

@@ -12,7 +12,7 @@ from course_lib.config import load_model
 from course_lib.hardware import INFINIBAND, NVLINK
 from course_lib.units import GB
 
-_TALKS, _SHARES = 8, 3  # gathers and scatters of a layer in a step: along tp of activations, along dp of weights
+_TALKS, _SHARES = 10, 3  # gathers and scatters of a layer in a step: along tp of activations, along dp of weights
 _FREE = 2  # GB of a GPU that nobody takes
 
 
@@ -103,7 +103,8 @@ _CHOICE = NumberExercise(
                 "with n = nodes? There are g ranks along tp": (
                     lambda g: _TALKS * (g.nodes - 1) / g.nodes * BF16 * g.S * g.H
                 ),
-                "an eighth of it. There are eight gathers and scatters, each of which has all tokens for its whole": (
+                "backward gathers the input once more: ten messages, and not eight": lambda g: g.along_tp * 8 / _TALKS,
+                "a tenth of it. There are ten gathers and scatters, each of which has all tokens for its whole": (
                     lambda g: g.along_tp / _TALKS
                 ),
             }, collective=False),
@@ -163,8 +164,8 @@ _CHOICE = NumberExercise(
         ), "right: as small as fits. A wider tp reads fewer texts at a time, and sends more for each"),
     },
     hints=(
-        "Along tp each of a layer's two blocks gathers its input and scatters its sum, in forward and in backward: "
-        "eight times (g-1)/g of S * H numbers.",
+        "Along tp attention and feed-forward each gather their input and scatter their sum, in forward and in "
+        "backward, and backward gathers the input once more: ten times (g-1)/g of S * H numbers.",
         "Along dp there are two gathers and a reduce-scatter of what tp leaves a rank, each (n-1)/n of it.",
         "Bytes by bytes per second are seconds. Add up both axes, each on its wire.",
         "For tp = 1, 2, 4, 8: S * ((inside + between) / tp + everywhere) bytes of activations, and 16 bytes for each "
