@@ -173,7 +173,7 @@ def _in_words(row: FloatBits) -> str:
 
 def float_bits_explorer() -> Explorer:
     """A field for a number, or a sum of some, above its bits."""
-    field = explorer.words("a number", "1e-8")
+    field = explorer.words("a number", "65504 + 16")
     return Explorer(lambda text: float_bits(parse_number(text)), {"text": field})
 
 

@@ -18,7 +18,7 @@ from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
 _NAMES, _BAR, _STEP, _SUM = 1.9, 0.4, 0.62, 1.35  # inches: names, a bar, from one bar to the next, sums
-_MOST = 6
+_MOST = 8
 _PARTS = ("weights", "gradients", "optimizer")
 _LINE = "#B84A5E"
 _STAGES = ("all on each", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)")
@@ -36,26 +36,35 @@ def plot_states(
     """A stacked bar for each row; a line at `memory_bytes`, if they are given, is what one device has.
 
     Units: GB.
-    Raises: ValueError for no rows or more than 6, or a name that is too long.
+    Raises: ValueError for no rows or more than 8, or a name that is too long.
     """
     _check(rows)
     top = style.HEADER + 0.46
     figure, page = style.new_page(top + _STEP * len(rows) + (0.5 if memory_bytes else 0.22), title, subtitle)
     left = style.MARGIN + _NAMES
-    draw_key(page, [Entry(*_entry(part)) for part in _PARTS], left)
+    shown = [part for part in _PARTS if any(getattr(states, part) for states in rows.values())]
+    draw_key(page, [Entry(*_entry(part)) for part in shown], left)
     width = style.PAGE_WIDTH - style.MARGIN - _SUM - left
     scale = width / max(memory_bytes, *(states.total for states in rows.values()))
     for number, (name, states) in enumerate(rows.items()):
         y = top + number * _STEP
         marks.label(page, style.MARGIN, y + _BAR / 2, name, bold=True, align="left")
         _draw_bar(page, left, y, states, scale)
-        marks.label(page, left + states.total * scale + 0.12, y + _BAR / 2, _gb(states.total), align="left", zorder=7)
+        x = _clear_of(
+            left + memory_bytes * scale, left + states.total * scale + 0.12, style.text_width(_gb(states.total))
+        )
+        marks.label(page, x, y + _BAR / 2, _gb(states.total), align="left")
     if memory_bytes:
         x, below = left + memory_bytes * scale, top + _STEP * len(rows)
         page.plot([x, x], [top - 0.1, below - 0.05], color=style.PAPER, linewidth=5, zorder=5)
         page.plot([x, x], [top - 0.1, below - 0.05], color=_LINE, linewidth=2.2, linestyle=(0, (4, 2)), zorder=6)
         marks.label(page, x, below + 0.12, f"one GPU has {_gb(memory_bytes)}", colour=_LINE, size=style.SMALL_SIZE)
     return Picture(figure, title=title, description=_in_words(rows, memory_bytes, subtitle), kinds=["formula"])
+
+
+def _clear_of(line: float, x: float, width: float) -> float:
+    """Where a text that begins at `x` stands, if it must not lie on the line."""
+    return line + 0.12 if x - 0.08 < line < x + width + 0.08 else x
 
 
 def zero_explorer() -> Explorer:

@@ -1,60 +1,81 @@
 # %% [markdown]
-# # 01 · Why distributed: where the memory and the time go
+# # 01 · Why distributed: two GPUs, one Llama
 #
-# | | |
-# | --- | --- |
-# | **Time** | about 75 minutes |
-# | **You need** | notebook 00: what a rank is; one training loop that you have written yourself, with Adam; a rough idea of attention |
-# | **You will prove** | the formulas for parameters, weights, gradients, optimizer, activations and operations give what real tensors on this machine take |
-# | **Back ends** | checked here on CPU over gloo; NCCL (GPUs) and Slurm were not run for this page, see section 10 |
-
-# %% [markdown]
-# ## 1 · The problem
-#
-# Llama 3.1 70B has 70.6<!-- =model_parameters(load_model("llama3_1_70b")) / 1e9 --> billion parameters. In bfloat16 its weights take 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB -->. An H100 has
-# 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So two GPUs?
-#
-# To train it you need 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, before the first token enters. And on one GPU the training lasts
-# 509<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years (15 trillion tokens, at 40 %<!-- =40 --> of what the GPU can do at best). Today you compute both numbers yourself.
+# A colleague has a plan. Llama 3.1 70B has 70.6<!-- =model_parameters(load_model("llama3_1_70b")) / 1e9 --> billion parameters. In bfloat16 each of them takes 2 bytes<!-- =find_convention("zero").weights -->, which makes 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, and the lab has two of them. "So they hold the model. Let us train it."
 
 # %% folded=true
 # %load_ext course_lib
 import copy
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib import costs, viz
+from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, load_model
-from course_lib.hardware import load_cluster, load_device
+from course_lib.hardware import load_device
 from course_lib.models.decoder import Decoder
 from course_lib.ranks import run_ranks
-from course_lib.units import GB, GiB
+from course_lib.units import GB
+from course_lib.verify.memory import recompute_layers, saved_bytes
+
+# %%
+LLAMA, H100 = load_model("llama3_1_70b"), load_device("h100_sxm_80")
+P = costs.model_parameters(LLAMA)
+half_each = costs.StateBytes(weights=P, gradients=0, optimizer=0)  # 2 bytes a parameter, on two GPUs
+
+viz.plot_states(
+    {"GPU 0": half_each, "GPU 1": half_each},
+    memory_bytes=H100.memory_bytes(),
+    title="The weights of Llama 3.1 70B on two GPUs",
+)
 
 # %% [markdown]
-# ## 2 · What a decoder is made of
+# Look at the two bars. Both end before the dashed line, so two GPUs can hold this model, and it could answer questions. To train it takes more.
 #
-# A token becomes a vector of H numbers. Each of the L layers adds something to it: first **attention**, which looks at earlier tokens, then the **feed-forward** block, which looks at
-# this token alone. The head turns the vector into one score for each token of the vocabulary.
+# At the end you will be able to
+# - say what fills a GPU in training, from nothing but a model's shape,
+# - share it out among GPUs, and prove that the training is the same,
+# - say how many GPUs a model needs to fit, and how many to be ready in time.
 #
-# Most parameters sit in matrices inside the layers. Many people remember 12 H² per layer: attention has four matrices H × H, the feed-forward block two of H × 4H.
+# *One hour; the exercises, three.*
 #
-# **Predict** the parameters of Llama 3.1 8B: H is 4096, L is 32. Is 12 L H² the whole story?
+# <details><summary>Before you start</summary>You need lesson 00, a training loop with Adam that you wrote, and a rough idea of attention. Everything here ran on CPUs over gloo; the numbers for GPUs are formulas.</details>
+
+# %% [markdown]
+# ## How many numbers is a Llama?
+#
+# A token enters the model as a vector of H numbers. Then come L layers, and each adds something to the vector. First **attention** looks at earlier tokens. Then the **feed-forward** block looks at this token alone. At the end the **head** turns the vector into a score for each word.
+#
+# Nearly all parameters sit in matrices. Many people remember 12 H² for a layer: attention has four matrices H × H, and the feed-forward block has two of H × 4H.
+#
+# **Predict** with it how many parameters the smaller Llama 3.1 8B has. Its H is 4096, and L is 32. Then ask what 12 L H² forgets.
 
 # %%
 exact = costs.model_parameters(LLAMA_3_1_8B)
-predict("parameters of Llama 3.1 8B", guess=None, answer=exact, tolerance=0)
+predict(
+    "parameters of Llama 3.1 8B",
+    guess=None,
+    answer=exact,
+    tolerance=0.02,
+    think="what lies outside the layers: each of 128,256 words has a vector at the entrance and one at the head",
+)
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# Three things differ. The feed-forward block has **three** matrices, of inner size F: 1.34 billion parameters more. Keys and values are **narrower** than H, since 8 kv heads serve 32 query
-# heads (**grouped-query attention**): 0.81 billion fewer. And the vocabulary's table exists twice, as embedding and as head: 1.05 billion. The last two nearly cancel, so a formula without either would come close, by luck.
+# The picture shows the bill of each part. 12 L H² gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, and three things differ.
+#
+# - The two tables of words add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion.
+# - The feed-forward block has **three** matrices, of inner size F. That adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
+# - Attention is smaller. It has 32 heads that ask, the queries, but only 8 heads of keys and values, and four queries share one of them. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
+#
+# So count the matrices of the shape that you have. With K the width of the keys and V the number of words:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
-# with $K$ the width of the keys, which is also that of the values, and $V$ the vocabulary. A **norm** rescales a vector by H learned numbers.
+# A **norm** rescales a vector by H learned numbers.
 
 # %%
 L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
@@ -63,127 +84,110 @@ K = LLAMA_3_1_8B.n_kv_heads * H // LLAMA_3_1_8B.n_heads
 by_hand = L * (2 * H**2 + 2 * H * K + 3 * H * F_inner + 2 * H) + 2 * V * H + H
 with torch.device("meta"):  # a tensor on this device has a shape and no data
     built = sum(p.numel() for p in Decoder(LLAMA_3_1_8B).parameters())
-print(f"by hand {by_hand:,}\nexact   {exact:,}\nbuilt   {built:,}")
+print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
 
 # %% [markdown]
-# ### A formula belongs to a shape
+# The three agree to the last parameter. From here on we trust `costs` with the 70B.
 #
-# The Kempner Institute's workshop on training OLMo prints this formula, here in our letters, with S positions:
+# ## How many bytes is a number?
 #
-# $$L(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
-#
-# Its 1B model has H = 2048, 16 layers, V = 32100 and S = 2048: 941,346,148. The OLMo 1B that was released has three feed-forward matrices of inner
-# size 8192, no biases, norms without numbers of their own, no table of positions, and **one** table of 50,304 rows for embedding and head (they are **tied**). **Predict** its parameters.
-
-# %%
-workshop, real = load_model("olmo_1b_workshop"), load_model("olmo_1b")
-predict("parameters of the real OLMo 1B", guess=None, answer=costs.model_parameters(real), tolerance=0)
-
-counts = costs.parameters_by_part(workshop), costs.parameters_by_part(real)
-print(f"{'':10} {'formula':>15} {'real OLMo 1B':>15}")
-for part in costs.PARTS:
-    if part in counts[0] or part in counts[1]:
-        print(f"{part:10} {counts[0].get(part, 0):15,} {counts[1].get(part, 0):15,}")
-print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):15,}")
-
-# %% [markdown]
-# The formula is exact, for another model: a GPT with learned positions, biases and a two-matrix feed-forward block. (Its 10H: four for two norms, five for the biases of the
-# feed-forward block, one for that of attention.) Even the vocabulary differs. It misses 20 %<!-- =100 * (1 - costs.workshop_parameters(load_model("olmo_1b_workshop")) / model_parameters(load_model("olmo_1b"))) --> of what the real one has.
-#
-# Before you use a formula, ask which shape it counts.
-#
-# ## 3 · The bits of one number
-#
-# How many bytes is a parameter? That depends on its format. Each box is a bit: one sign, some **exponent** (how large), some **mantissa**
-# (how exact). Look at 65504 + 16.
-
-# %%
-viz.float_bits(65504 + 16)
-
-# %% [markdown]
-# fp16 has five bits of exponent and ends at 65504: the sum overflows to infinity. bf16 has fp32's eight and does not
-# overflow. But it pays in mantissa: seven bits, and the leading 1 that is not stored.
-#
-# **Predict**: a bf16 weight is 256. The optimizer adds 1. What is the weight now?
-
-# %%
-weight = torch.tensor(256.0, dtype=torch.bfloat16)
-predict("256 + 1 in bf16", guess=None, answer=(weight + 1).item(), tolerance=0)
-for start, update in ((256, 1), (258, 1), (1, 0.001)):
-    print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
-
-# %% [markdown]
-# From 256 on, bf16 counts in steps of 2. 257 lies in the middle and goes to the neighbour whose last bit is 0: nothing happens, or twice the update. Nothing warns. Updates in
-# training are often a thousandth of the weight, so a bf16 weight would stand still. Therefore the optimizer keeps its own **fp32 copy** of each weight: compute in half precision, step in
-# single. This is **mixed precision**. Remember the copy: it costs memory.
-#
-# In JupyterLab, type other numbers: `0.1`, `1e-8`, `448 + 32`. The two fp8 rows have no room left for a step of training; they serve in products.
+# The colleague counted 2 bytes<!-- =find_convention("zero").weights --> for each, which is a format called **bfloat16**. Let us see what such a number can do. Each box below is a bit: one for the sign, some for the **exponent**, which says how large the number is, and some for the **mantissa**, which says how exactly. Run the cell in JupyterLab, and you can type other numbers later.
 
 # %%
 viz.float_bits_explorer()
 
 # %% [markdown]
-# ## 4 · Predict: what a parameter costs
+# Compare fp16 and bf16, which are equally long. fp16 has five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight, as many as fp32, so it holds every size that fp32 holds. It pays for that in the mantissa, where only seven bits are left.
 #
-# Llama's weights are in bf16, so a parameter takes 2 bytes<!-- =find_convention("zero").weights -->. **How many bytes does it take in mixed-precision training with Adam?**
-# Newcomers count the weight and its gradient. What else does the optimizer's step need?
+# What do seven bits mean for a training step? A bf16 weight is 256, and the optimizer adds 1.
+#
+# **Predict** what the weight is now.
+
+# %%
+weight = torch.tensor(256.0, dtype=torch.bfloat16)
+predict(
+    "256 + 1 in bf16",
+    guess=None,
+    answer=(weight + 1).item(),
+    tolerance=0,
+    think="how far apart two neighbours are from 256 on: seven bits cut the way to 512 into 128 steps",
+)
+for start, update in ((256, 1), (258, 1), (1, 0.001)):
+    print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
+
+# %% [markdown]
+# Nothing has happened, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart. 257 lies in the middle, and such ties go to the neighbour whose last bit is 0: here down, and from 259 up, so that 258 moves by twice the update.
+#
+# The last line is the one that hurts. An update is often a thousandth of its weight, and then a bf16 weight stands still forever. So the optimizer keeps a second copy of each weight in **fp32** and changes that one. The products are computed in bf16, because that is fast. This is called **mixed precision**.
+#
+# Remember the copy, because it takes memory.
+
+# %% [markdown]
+# ## What does one parameter cost?
+#
+# We can count now. In training, a parameter comes with its gradient, which is also in bf16. The optimizer is Adam. For each parameter it keeps the fp32 copy, and two averages in fp32: of the gradients and of their squares.
+#
+# **Predict** how many bytes that is for one parameter.
 
 # %%
 zero = costs.find_convention("zero")
-predict("bytes per parameter in training", guess=None, answer=zero.bytes_per_parameter, unit="bytes")
+predict(
+    "bytes per parameter in training",
+    guess=None,
+    answer=zero.bytes_per_parameter,
+    unit="bytes",
+    think="five numbers: two in bf16, and three in fp32",
+)
+viz.plot_states(
+    {"to answer": costs.StateBytes(weights=2 * P, gradients=0, optimizer=0), "to train": costs.state_bytes(P, zero)},
+    memory_bytes=H100.memory_bytes(),
+    title="Llama 3.1 70B: all its bytes together",
+)
 
 # %% [markdown]
-# Weight 2, gradient 2, and 12 for what only the optimizer's step reads: the fp32 copy, and Adam's two **moments** in fp32, each 4. Together these are the training's **states**.
+# The weights that the colleague saw are one eighth of the lower bar. Adam keeps three quarters of everything: 12 bytes<!-- =find_convention("zero").optimizer --> a parameter. All of it together is called the model's **states**.
 #
-# Other people count otherwise. Each line below was printed in a paper, a talk or a manual (`c.source` names it).
-
-# %%
-P = costs.model_parameters(load_model("llama3_1_70b"))
-print("               weights + gradients + optimizer, bytes per parameter; Llama 3.1 70B")
-for c in costs.CONVENTIONS.values():
-    total = c.bytes_per_parameter
-    print(
-        f"{c.name:14} {c.weights} + {c.gradients} + {c.optimizer:2} = {total:2} {total * P / GB:6,.0f} GB  {c.assumes}"
-    )
+# For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->. At least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s are needed, and each has to keep another part.
+#
+# ## How do GPUs share?
+#
+# The simplest way to use many GPUs is **data parallelism**: each has the whole model and reads its own texts. After each step all of them hold the same numbers, so 64 GPUs store each number 64 times. **ZeRO** stores it once, in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
 
 # %% [markdown]
-# The same model, and more than a factor of three between the lines. The sums are right. What they count differs: other formats, and `workshop` leaves out the gradients. A
-# number of bytes without its convention says little.
+# Take the first stage and 64 GPUs. Each GPU keeps all weights and all gradients of the 70B, and one sixty-fourth of what Adam has.
 #
-# ### ZeRO: store each number once
-#
-# In **data parallelism** each rank has the whole model and its own part of the batch; after each step all hold the same weights again. So p ranks store the same
-# states p times. **ZeRO** cuts them into p **shards**, one for each rank: stage 1 the optimizer's, stage 2 the gradients too, stage 3
-# the weights too.
-#
-# **Predict**: 7.5 billion parameters, 64 ranks, stage 1. Which of the states are divided by 64?
+# **Predict** how much that is on each GPU. Does it fit?
 
 # %%
-stages = [costs.state_bytes(7_500_000_000, zero, zero_stage=stage, shards=64) for stage in range(4)]
-predict("GB on each rank under ZeRO-1", guess=None, answer=stages[1].total / GB, unit="GB")
-
-print(f"{'ZeRO stage':10} {'weights':>8} {'gradients':>10} {'optimizer':>10} {'sum in GB':>10}")
-for stage, held in enumerate(stages):
-    print(
-        f"{stage:10} {held.weights / GB:8.2f} {held.gradients / GB:10.2f}"
-        f" {held.optimizer / GB:10.2f} {held.total / GB:10.1f}"
-    )
+stages = [costs.state_bytes(P, zero, zero_stage=stage, shards=64) for stage in range(4)]
+predict(
+    "GB on each of 64 GPUs under ZeRO-1",
+    guess=None,
+    answer=stages[1].total / GB,
+    unit="GB",
+    think="2 + 2 bytes that nobody shares, and 12 bytes that 64 share, for 70.6 billion parameters",
+)
+viz.plot_states(
+    dict(zip(("all on each", "ZeRO-1", "ZeRO-2", "ZeRO-3"), stages, strict=True)),
+    memory_bytes=H100.memory_bytes(),
+    title="The states of Llama 3.1 70B on each of 64 GPUs",
+)
 
 # %% [markdown]
-# These are the numbers of the ZeRO paper. Stage 1 leaves weights and gradients whole: 30 GB<!-- =4 * 7.5 --> that no number of ranks makes smaller.
-# Only stage 3 divides all.
+# Look at ZeRO-1. Adam's part has all but vanished, and still it does not fit, because weights and gradients are 4 bytes<!-- =4 --> a parameter that no number of GPUs makes smaller. A million GPUs would not help. Only the third stage shares everything, and there each GPU keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
 #
-# ## 5 · From scratch: ZeRO-1 on real ranks
+# ## ZeRO-1 on real ranks
 #
-# Two collectives are enough; notebook 02 explains them. **Reduce-scatter** gives each rank the sum of one
-# chunk of the gradients. The rank updates its chunk of the weights, and gives the optimizer nothing else: so only that chunk gets moments. **All-gather** collects the new weights.
+# Is a training that shares Adam out still the same training? Let us build the first stage and see. It needs two collectives, which lesson 02 takes apart. **Reduce-scatter** leaves each rank with the sum of one chunk. **All-gather** gives everybody all chunks.
 
 # %%
-from course_lib import comm
-
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
+# %% [markdown]
+# Each row is a rank. Gradients go through the first picture: every rank ends with one finished chunk, which has all colours. It gives its optimizer this chunk and nothing else, so only this chunk has Adam's averages. Then the new weights go through the second picture, because the next forward pass needs all of them.
 
+
+# %%
 def train_zero_1(weights, gradients, make_optimizer, divide=True):
     rank, p = dist.get_rank(), dist.get_world_size()
     mine = torch.nn.Parameter(weights.tensor_split(p)[rank].clone())
@@ -191,15 +195,13 @@ def train_zero_1(weights, gradients, make_optimizer, divide=True):
     for per_rank in gradients:
         mine.grad = comm.reduce_scatter(per_rank[rank]) / (p if divide else 1)
         optimizer.step()
-        weights = comm.all_gather(mine.detach(), length=len(weights))  # the next forward needs all
-    moments = [x for x in optimizer.state[mine].values() if x.dim()]  # without the counter of steps
-    return weights, sum(x.nbytes for x in moments)
+        weights = comm.all_gather(mine.detach(), length=len(weights))
+    averages = [x for x in optimizer.state[mine].values() if x.dim()]  # without the counter of steps
+    return weights, sum(x.nbytes for x in averages)
 
 
 # %% [markdown]
-# ## 6 · Verify: is it still the same training?
-#
-# The reference is one device that takes the average gradient. Three steps, 13 weights, three ranks: 13 does not divide by 3.
+# To know whether that is right, one device does the same alone, with the average of all gradients. We take 13 weights on three ranks, which does not divide, and three steps.
 
 # %%
 torch.manual_seed(0)
@@ -213,31 +215,39 @@ def ranks_that_agree(make_optimizer, divide=True):
         alone.grad = per_rank.mean(dim=0)
         optimizer.step()
     results = run_ranks(train_zero_1, 3, weights, gradients, make_optimizer, divide)
-    print("bytes of moments, per rank:", [nbytes for _, nbytes in results])
+    print("bytes of Adam's averages, per rank:", [nbytes for _, nbytes in results])
     return sum(torch.allclose(new, alone.detach(), atol=1e-6) for new, _ in results)
 
 
-print("ranks that agree with one device:", ranks_that_agree(torch.optim.SGD), "of 3")
+for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+    print(f"{optimizer.__name__}: {ranks_that_agree(optimizer)} of 3 ranks agree with one device")
 
 # %% [markdown]
-# SGD has no moments, and all ranks agree. Now a bug: we forget to divide by p, so every gradient is three times too large. And we use AdamW, as everybody does.
+# All ranks agree with the one device, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now. Rank 0 has one number more than the others, because 13 leaves a remainder.
 #
-# **Predict**: how many of the three ranks still agree with one device?
+# ### A mistake that nobody sees
+#
+# Reduce-scatter *adds* gradients up, and it is our job to divide by the number of ranks. Suppose that we forget it, so every gradient is three times too large. And suppose that we train with AdamW, as nearly everybody does.
+#
+# **Predict** how many of the three ranks still agree with one device.
 
 # %%
-predict("ranks that agree, without the division", guess=None, answer=ranks_that_agree(torch.optim.AdamW, divide=False))
-print("and under SGD:", ranks_that_agree(torch.optim.SGD, divide=False))
+predict(
+    "ranks that agree, without the division",
+    guess=None,
+    answer=ranks_that_agree(torch.optim.AdamW, divide=False),
+    think="what Adam does with a gradient: it divides its average by the root of the average of its square",
+)
+print("under SGD:", ranks_that_agree(torch.optim.SGD, divide=False))
 
 # %% [markdown]
-# Adam divides by the gradient's own size, so it forgives the factor: nobody sees the bug until somebody clips gradients, uses Adam's old L2 decay, or changes p in the middle of a run. **Verify with SGD.** Module 03 makes an
-# instrument of this.
+# All three, with gradients that are three times too large! A factor of three is in Adam's average, and it is in the root of the average square as well, so it cancels.
 #
-# The moments are a third of 104 bytes<!-- =2 * 13 * 4 -->. Rank 0 has one number more, because somebody must take the remainder.
+# Nobody sees such a bug, until somebody clips gradients or changes the number of ranks in the middle of a run. With SGD it shows at once. So this course proves with **SGD** first, and lesson 03 makes an instrument of it.
 #
-# ## 7 · Measure: bytes of real tensors
+# ## Does the count hold for real tensors?
 #
-# The cost formulas know no tensors. So hold them against some. A small decoder of Llama's shape, with hidden size 256, trains one step
-# in fp32. Then we count.
+# So far `costs` has only multiplied. Now let a small decoder of Llama's shape train one step, and count the bytes that its tensors really take. It trains in fp32 throughout.
 
 # %%
 small = ModelConfig(
@@ -266,109 +276,90 @@ for name, nbytes in found.items():
     print(f"{name:10} real tensors {nbytes:11,}   formula {getattr(expected, name):11,}")
 
 # %% [markdown]
-# Weights and gradients to the byte. The optimizer has a few bytes more: PyTorch counts the steps of each tensor in one fp32 number.
+# Weights and gradients agree to the byte. The optimizer has 152 bytes<!-- =4 * (9 * 4 + 2) --> more, because PyTorch counts the steps of each tensor in a number of its own.
 #
-# ### Activations
+# ### What backward needs
 #
-# Backward needs what forward computed. These **activations** grow with the tokens of a batch; states do not. PyTorch
-# lets us watch: a hook sees every tensor that autograd saves. Tensors may share memory, so we count **storages**, the memory behind tensors, once each, without the weights.
-
-
-# %%
-from course_lib.verify.memory import recompute_layers, saved_bytes
-
-viz.show_source(saved_bytes)
+# The states are not all. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**. States do not know how long a text is, but activations grow with it.
+#
+# PyTorch lets us watch: a hook sees every tensor that autograd keeps. Several tensors may look at the same memory, so we count each piece of memory once, and leave out the weights.
 
 # %%
 shape = {"batch": 2, "sequence": 64, "itemsize": 4}
-layer = sum(saved.nbytes for saved in costs.layer_activations(small, **shape))
-head = sum(saved.nbytes for saved in costs.head_activations(small, **shape))
-print(
-    f"saved by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nformula           {small.n_layers * layer + head:,}"
+layer = costs.layer_activations(small, **shape)
+head = sum(kept.nbytes for kept in costs.head_activations(small, **shape))
+formula = small.n_layers * sum(kept.nbytes for kept in layer) + head
+print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nformula          {formula:,}")
+viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
+
+# %% [markdown]
+# The two differ by 4 bytes<!-- =4 -->, a single number, by which cross-entropy divides. Look at the bars. Four tensors of the feed-forward block are the longest, because they have its inner width F.
+#
+# Where are the scores of attention, one for each pair of tokens? PyTorch does not keep them. It keeps one number for each token and head, and computes the scores again in backward. So activations grow with the length of the text, and not with its square.
+
+# %% [markdown]
+# Now take the large one. The 70B reads a text of 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input.
+#
+# **Predict** what its 80 layers keep.
+
+# %%
+one = costs.layer_activations(LLAMA, batch=1, sequence=4096, itemsize=2, fused_norms=True)
+predict(
+    "GB of activations, all layers",
+    guess=None,
+    answer=LLAMA.n_layers * sum(kept.nbytes for kept in one) / GB,
+    unit="GB",
+    tolerance=0.02,
+    think="the picture: four tensors of width F for each token, six of width H, and two of width K",
 )
 
 # %% [markdown]
-# The difference is one number of 4 bytes<!-- =4 -->, by which cross-entropy divides. The formula adds up these tensors:
-
-# %%
-for saved in sorted(costs.layer_activations(small, **shape), key=lambda saved: -saved.nbytes):
-    print(f"{saved.nbytes:9,} bytes  {saved.name}")
-
-# %% [markdown]
-# Four tensors of the feed-forward block are most of it. And where are attention's scores, one for each pair of tokens? PyTorch's attention does not keep them: it keeps one number for each token
-# and head, and computes the scores again in backward. So activations grow with S, not with S².
+# More than an H100 has, for a single text, before any states! A layer keeps twenty times its own input.
 #
-# The same trick for whole layers is **recomputation**: keep a layer's input alone, and run its forward once more in backward. PyTorch calls it *activation checkpointing* (it
-# has nothing to do with saving a model).
+# That number shows the way out. Keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**. PyTorch calls it activation checkpointing, though it has nothing to do with saving a model.
 
 # %%
 again = copy.deepcopy(model)
 recompute_layers(again)
-inputs = sum(saved.nbytes for saved in costs.checkpointed_activations(small, **shape))
-print(f"saved with recompute {saved_bytes(again, lambda: small_loss(again)):,}")
-print(f"formula              {small.n_layers * inputs + head:,}")
+inputs = sum(kept.nbytes for kept in costs.checkpointed_activations(small, **shape))
+print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,}")
+print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# One eighth, at the price of one more forward. The rest is the table of rotation angles, 4096 bytes<!-- =64 * 16 * 4 -->, which all layers share, and cross-entropy's number.
+# An eighth is left, at the price of one more forward. Autograd keeps 4,100 bytes<!-- =64 * 16 * 4 + 4 --> that the formula does not have: the table of the rotation angles, which all layers share, and the number of cross-entropy.
 #
-# **Predict** for the large one. Llama 3.1 70B reads one sequence of 8192 tokens in bf16: H = 8192, F = 28672, 80 layers, keys and values of 1024. On GPUs a norm keeps only its input. What does a layer
-# keep besides its input?
-
-# %%
-llama = load_model("llama3_1_70b")
-one = costs.layer_activations(llama, batch=1, sequence=8192, itemsize=2, fused_norms=True)
-layers_gb = llama.n_layers * sum(saved.nbytes for saved in one) / GB
-predict("GB of activations, all layers", guess=None, answer=layers_gb, unit="GB")
-
-# %% [markdown]
-# A layer keeps some twenty times its input, unless it recomputes.
+# ## So, how many GPUs?
 #
-# ### The printed formulas, measured
-#
-# Now that we have an exact count, hold the published formulas against it, for our small model in bf16. They use their own letters: D, d or h for H, N for L, s or T for S, b or B for sequences, a for heads. *Selective* and *full* say what is
-# recomputed; the Explorer is a public memory calculator, and NO_OP its name for "no ZeRO".
-
-# %%
-for gap in costs.published_gaps(small, batch=2, sequence=64):
-    print(f"{gap.off:+7.1%}  {gap.counts}: {gap.name}\n         {gap.because}")
-
-# %% [markdown]
-# Few are slips; most count another shape or another attention.
-#
-# ## 8 · Why 70B does not fit
-#
-# **dp**: copies of the model, with different data. **tp**: GPUs that split every matrix. **pp**: GPUs that each hold some layers.
-# **Micro-batch**: the sequences that one copy reads at a time. **Gathered**: the largest piece that ZeRO-3 has just put together, here embedding and head. **GiB**: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB; tools report it.
-#
-# The dashed line is what the GPU has. We read the printed number as GB, which is careful: `nvidia-smi` shows some 5 GiB<!-- =load_device("h100_sxm_80").memory_bytes(binary=True) / GiB - load_device("h100_sxm_80").memory_bytes() / GiB --> more, but CUDA, NCCL and fragmentation take their part.
+# Put both together. Three ways to spread the 70B over 64 GPUs, with one text of 4096 tokens on each copy of the model. In the third way eight GPUs share every matrix and one text, which is called tensor parallelism.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
-redone = costs.Work(sequence=4096, microbatch=1, recompute="full")
+redone = replace(work, recompute="full")
 zero_3 = ParallelConfig(dp=64, zero_stage=3)
 with_tp = ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)
 rows = {
-    "64 GPUs, ZeRO-3": costs.gpu_memory(llama, zero_3, work, zero),
-    "64 GPUs, ZeRO-3, recompute": costs.gpu_memory(llama, zero_3, redone, zero),
-    "64 GPUs, tp 8, ZeRO-3": costs.gpu_memory(llama, with_tp, work, zero),
+    "ZeRO-3": costs.gpu_memory(LLAMA, zero_3, work, zero),
+    "ZeRO-3, recomputed": costs.gpu_memory(LLAMA, zero_3, redone, zero),
+    "8 share each matrix, ZeRO-3": costs.gpu_memory(LLAMA, with_tp, work, zero),
 }
-print(f"one GPU alone: {costs.gpu_memory(llama, ParallelConfig(), work, zero).total / GiB:,.0f} GiB")
-viz.plot_gpu_memory(rows, load_device("h100_sxm_80"), title="Llama 3.1 70B, one sequence of 4096 tokens")
+viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# Sharding the states is not enough: the activations of a GPU's own sequence stay. Recompute them (what stays are 80 inputs and the one layer that is being redone), or split each layer over several GPUs.
+# The first bar ends far behind the line. Its states are small, but each GPU keeps the activations of its own text, and ZeRO does not share those. The second bar recomputes, so that 80 inputs stay and the one layer that is being redone. In the third bar eight GPUs share one text's activations. Both fit.
 #
-# Now it is your turn. In JupyterLab, turn one control at a time. **What is the smallest number of GPUs on which 70B fits?** Say a number first, from the
-# bytes of the states alone.
+# **Gathered** is the largest piece that ZeRO-3 has put together for a moment, here the two tables. The axis counts GiB, as tools do: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB.
+#
+# Now it is your turn. Run the next cell in JupyterLab, where it has controls. **On how few H100s can you make it fit?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
 viz.memory_explorer()
 
 # %% [markdown]
-# ## 9 · Time: six operations per parameter and token
+# ## How long does it take?
 #
-# Memory decides whether you can start. Time decides when you finish. Each parameter in a matrix takes part in one multiplication and one addition per token: 2 operations. Backward does it
-# twice, for the gradient of the input and for that of the weight: 4 more. **Predict** by this rule what PyTorch counts in one forward and backward of the small model, on 64 tokens.
+# Memory decides whether a training can start. When does it end? Follow one parameter of a matrix and one token. Forward multiplies the two and adds the product up: 2 operations. Backward does that twice, once for the gradient of the input and once for that of the weight: 4 more. So each token costs **6 operations for each parameter**.
+#
+# **Predict** what PyTorch counts in one forward and backward of the small model, on 64 tokens. Its matrices have 3,013,632 numbers.
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -376,126 +367,181 @@ from torch.utils.flop_counter import FlopCounterMode
 in_matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embedding" not in name)
 with FlopCounterMode(display=False) as counter:
     F.cross_entropy(model(tokens[:1]).flatten(0, 1), targets[:1].flatten()).backward()
-predict("operations", guess=None, answer=counter.get_total_flops(), tolerance=0)
+predict(
+    "operations",
+    guess=None,
+    answer=counter.get_total_flops(),
+    tolerance=0,
+    think="six operations, for each of these numbers and each of 64 tokens",
+)
 
 # %% [markdown]
-# To the operation. Not in the rule: attention's products of tokens with tokens, which PyTorch does not count on a CPU. For 70B at 8192 tokens they
-# add 8 %<!-- =100 * forward_flops(load_model("llama3_1_70b"), sequence=8192, causal=True).scores / forward_flops(load_model("llama3_1_70b"), sequence=8192, causal=True).matrices -->. With T tokens, G GPUs of peak R, and the **utilisation** U:
+# The rule holds to the operation. What PyTorch does not count on a CPU are attention's products of tokens with tokens. For the 70B they are a few percent at these lengths.
 #
-# $$\text{operations} = 6\,P\,T \qquad \text{time} = \frac{6\,P\,T}{G\,R\,U}$$
+# A GPU never reaches the peak of its data sheet. The share that it does reach is its **utilisation** U, and good runs on H100s have come to 0.4. With T tokens and G GPUs of peak R:
 #
-# Full recompute runs forward again: 8PT for the hardware. So there are two utilisations, the model's (**MFU**) and the hardware's (**HFU**).
+# $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
-# ### The bug museum: printed numbers
-#
-# #### First exhibit
-#
-# LLaMA 65B: 65.2 billion parameters, 1.4 trillion tokens, 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each, 21 days. A talk on distributed training (K. Yuan, 2024) prints its utilisation as 0.3. **Predict** it from these numbers.
+# Take 15 trillion tokens, as Llama 3 did. Change the numbers: this is your calculator.
 
 # %%
-run = costs.LLAMA_65B
-predict("model utilisation of LLaMA 65B", guess=None, answer=run.model_utilisation())
-
-for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
-    days, mfu, hfu = run.seconds / 86400, run.model_utilisation(), run.hardware_utilisation()
-    print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
-
-# %% [markdown]
-# The 0.3 comes from neither formula. For GPT-3 the talk prints 0.44, the **hardware's** share, beside it: two kinds in one table would not compare, even if both
-# were right. And its GPT-3 numbers are Megatron's projection on A100s; OpenAI used V100s.
-#
-# LLaMA's paper says that it recomputed only a part, so its hardware's share lies between the two.
-#
-# #### Second exhibit
-#
-# A cluster of 384 H100s is said to do 759 PFLOP/s<!-- =int(load_cluster("kempner_h100").peak_flops_per_s(sparse=True) / 1e15) --> in bf16. **Predict** what dense training can use at most.
-
-# %%
-cluster = load_cluster("kempner_h100")
-dense, sparse = (cluster.peak_flops_per_s(sparse=with_zeros) / 1e15 for with_zeros in (False, True))
-predict("dense peak in PFLOP/s", guess=None, answer=dense, unit="PFLOP/s")
-print(f"{cluster.n_gpus} GPUs: {dense:.1f} dense, {sparse:.1f} if two of four weights are zero")
+peak, tokens_read = H100.peak_flops_per_s(), 15e12
+flops = costs.rule_of_thumb_flops(P, tokens_read)
+print(f"peak {peak / 1e12:.0f} TFLOP/s, {flops:.2e} operations")
+for gpus in (2, 15, 64, 384, 6200, 16384):
+    seconds = costs.training_seconds(flops=flops, gpus=gpus, peak_flops_per_s=peak, utilisation=0.4)
+    print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# The data sheet prints the larger peak, "with sparsity": products with two zeros among four weights, which are skipped. Training a dense model never reaches it.
+# On the colleague's two GPUs it would take 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory. On the 15 that hold the states it still takes 34<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=15, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years. To be ready in a month takes about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for some GPUs, and time asks for thousands.
 #
-# #### Third exhibit
+# ## What was left out?
 #
-# The workshop's 70B formula (a GPT shape of 65 billion) times 14 bytes<!-- =find_convention("workshop").bytes_per_parameter -->, "needs 23 A100s". **Say what is missing** before you run: there are two things.
+# The Kempner Institute's workshop of October 2024, [here](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) with its models, asks our question for a GPT of 65 billion parameters. Its slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 2 for the weight, 12 for Adam. So 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->, and the batch has 256 texts. **Before you run it**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
-states = costs.find_convention("workshop").bytes_per_parameter * costs.workshop_parameters(seventy)
-for name in ("a100_sxm_40", "h100_sxm_80"):
-    device = load_device(name)
-    needed = [costs.gpus_needed(states, device.memory_bytes(binary)) for binary in (False, True)]
-    print(f"{device.name}: {states / GB:.2f} GB need {needed[0]} GPUs if it has GB, {needed[1]} if GiB")
-
+parameters = costs.workshop_parameters(seventy)
+a100 = load_device("a100_sxm_40")
+for name in ("workshop", "zero"):
+    states = costs.find_convention(name).bytes_per_parameter * parameters
+    print(f"{name:10} {states / GB:7,.0f} GB: {costs.gpus_needed(states, a100.memory_bytes())} GPUs")
 for batch in (1, 256):
-    numbers = costs.workshop_activations(seventy, batch=batch, sequence=4096)
-    print(f"its own activations in bf16, batch {batch}: {2 * numbers / GB:,.0f} GB")
+    nbytes = 2 * costs.workshop_activations(seventy, batch=batch, sequence=4096)
+    print(f"activations by its own formula, in bf16, batch {batch}: {nbytes / GB:,.0f} GB")
 
 # %% [markdown]
-# Gradients are missing, and activations. Its own formula keeps the scores of attention, which PyTorch's attention does not; still, a single sequence needs more than two
-# GPUs, and its batch of 256 at once fifty times the states. GB or GiB moves the answer by one GPU; what was forgotten moves it by far more.
+# The gradients are missing, which makes three GPUs more. And the activations are missing. By the workshop's own formula one text needs more than two GPUs, and the whole batch at once would need fifty times the states. The slide is careful to say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. What is easy to forget is to ask: a number of bytes *of what*?
 
 # %% [markdown]
-# ## 10 · In a Llama: how long on a real cluster?
+# ## When to use what
 #
-# Llama 3 405B reached 400 TFLOP/s<!-- =costs.LLAMA_3_FLOPS_PER_S / 1e12 --> on each of 16,384 H100s: a utilisation of 0.404<!-- =costs.LLAMA_3_FLOPS_PER_S / load_device("h100_sxm_80").peak_flops_per_s() -->. Take 0.4 for 70B and 15 trillion tokens. Change the numbers: this is your calculator.
+# Each row below is computed for texts of 8192 tokens. Find your own model's line, and ask which number hurts first.
 
 # %%
-peak, tokens_read = load_device("h100_sxm_80").peak_flops_per_s(), 15e12
-flops = costs.rule_of_thumb_flops(costs.model_parameters(llama), tokens_read)
-chinchilla = costs.chinchilla_tokens(costs.model_parameters(llama))
-print(f"peak {peak / 1e12:.0f} TFLOP/s, {flops:.2e} operations; Chinchilla's tokens: {chinchilla / 1e12:.2f} trillion")
-for gpus in (1, 384, 16384):
-    seconds = costs.training_seconds(flops=flops, gpus=gpus, peak_flops_per_s=peak, utilisation=0.4)
-    hours = costs.gpu_hours(gpus=gpus, seconds=seconds)
-    print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:9,.0f} days, {hours:,.0f} GPU-hours")
+print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'activations':>12} {'H100s for 30 days':>18}")
+for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
+    config = load_model(name)
+    count = costs.model_parameters(config)
+    states = zero.bytes_per_parameter * count
+    kept = costs.layer_activations(config, batch=1, sequence=8192, itemsize=2, fused_norms=True)
+    needed = costs.rule_of_thumb_flops(count, tokens_read) / (0.4 * peak * 30 * 86400)
+    print(
+        f"{config.name:15} {states / GB:7,.0f} GB {costs.gpus_needed(states, H100.memory_bytes()):13}"
+        f" {16 * costs.layer_parameters(config) / GB:7.1f} GB"
+        f" {config.n_layers * sum(tensor.nbytes for tensor in kept) / GB:9,.0f} GB {needed:18,.0f}"
+    )
 
 # %% [markdown]
-# A run on one GPU ends after the year 2500. Meta's model card reports 7.0 million GPU-hours for the 70B, over half as many again: restarts, longer
-# sequences, a smaller utilisation than the best. A rule of thumb gives a floor. (P counts the embedding too, 1.5 %<!-- =100 * load_model("llama3_1_70b").vocab_size * load_model("llama3_1_70b").hidden_size / model_parameters(load_model("llama3_1_70b")) --> too much.)
+# | what hurts | what helps | lesson |
+# | --- | --- | --- |
+# | it takes too long | more GPUs, each with its own texts | 03 |
+# | the model is too large for one GPU | some layers on each GPU | 04 |
+# | one layer, or one text, is too large | several GPUs share each matrix | 05 |
+# | the states are too large | each GPU keeps a part: ZeRO | 06 |
+# | activations are too large | recompute, or lesson 05 | 05 |
 #
-# Chinchilla's rule, 20 tokens for each parameter, makes best use of compute **spent on training**. Llama trains ten times longer, because a small model is
-# cheap to use afterwards.
+# ## What still hurts
 #
-# *On a GPU node:* states are the same bytes; activations are less where norms are fused; `torch.cuda.max_memory_allocated` also counts what the allocator
-# rounds up. *Under Slurm:* nothing changes in the arithmetic. Neither was run for this page.
-
-# %% [markdown]
-# ## 11 · Takeaways
-#
-# - A formula belongs to a shape. Count the tensors.
-# - Verify with SGD: Adam hides a wrong scale.
-# - Mixed precision with Adam keeps eight times the weights' bytes; ask for the convention.
-# - ZeRO shards states. Activations need recompute, or a split model.
-# - Model utilisation from 6PT, hardware utilisation from what ran; always the dense peak.
-#
-# **Next:** the exercises `01_why_distributed`; then notebook 02: how ranks sum gradients.
-#
-# References: Rajbhandari et al. 2020, *ZeRO*; Narayanan et al. 2021, *Efficient large-scale language model training*; Korthikanti et al. 2022, *Reducing activation
-# recomputation*; Hoffmann et al. 2022 (Chinchilla); Touvron et al. 2023, *LLaMA*; Peng et al. 2023, *FP8-LM*; Grattafiori et al. 2024, *Llama 3*.
+# ZeRO-1 took two lines: a reduce-scatter and an all-gather. For the 70B they move 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> each, in every step, among 64 GPUs or 6,200. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
 # %%
 score()
 
 # %% [markdown]
-# ## Quiz
+# ## Questions
+#
+# **Next:** the [exercises of this lesson](../exercises/release/01_why_distributed.ipynb), then [lesson 02](02_collectives.ipynb).
 #
 # <details><summary>1. A million H100s, one rank on each, ZeRO-1. Why does a 70B model not fit?</summary>
-# Weights and gradients stay whole: over three times the GPU.
+# Weights and gradients stay whole.
 # </details>
 #
-# <details><summary>2. On how few H100s can 70B fit, at the very least?</summary>
-# The states alone fill 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->. Activations come on top: try dp 4, tp 2, pp 2 with ZeRO-3 and recompute.
+# <details><summary>2. On how few H100s did it fit?</summary>
+# On 16, with dp 4, tp 2, pp 2, ZeRO-3 and full recomputation. The states fill 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 # </details>
 #
-# <details><summary>3. You halve the sequence, with as many sequences. Which part of the memory halves?</summary>
-# Activations. States do not know the sequence.
+# <details><summary>3. You halve the length of the texts. Which part of the memory halves?</summary>
+# The activations. States do not know the text.
 # </details>
 #
-# <details><summary>4. A report says 52 %<!-- =52 --> utilisation with full recompute, by 8PT. What is the model's?</summary>
-# Three quarters of it: 39 %<!-- =52 * 6 / 8 -->.
+# <details><summary>4. With full recomputation, by 8 operations, a report says 52 %<!-- =52 --> utilisation. And by 6?</summary>
+# Three quarters of it, 39 %<!-- =52 * 6 / 8 -->.
 # </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## Who counts what
+#
+# Sixteen bytes are one way to train. These bars are for the same 70B, as papers, talks and manuals count them. The sums are right; the formats differ, and one leaves the gradients out. Print `costs.CONVENTIONS` for the source of each.
+
+# %%
+viz.plot_states(
+    {name: costs.state_bytes(P, convention) for name, convention in costs.CONVENTIONS.items()},
+    title="Llama 3.1 70B, counted in several ways",
+)
+
+# %% [markdown]
+# ## A formula belongs to a shape
+#
+# The workshop's 1B model is counted by a formula for a GPT: learned positions, biases, two feed-forward matrices.
+#
+# $$L(12H^2 + 10H) + H(V + S) + 2H + V(H + 1)$$
+#
+# It gives 941<!-- =workshop_parameters(load_model("olmo_1b_workshop")) / 1e6 --> million. The OLMo 1B that was released has three feed-forward matrices of inner size 8192. It has no biases, no numbers in its norms and no table of positions. Embedding and head are **tied**: they share one table of 50,304 rows. H is 2048, L is 16. **Predict** its parameters.
+
+# %%
+workshop, real = load_model("olmo_1b_workshop"), load_model("olmo_1b")
+predict(
+    "parameters of the real OLMo 1B",
+    guess=None,
+    answer=costs.model_parameters(real),
+    tolerance=0,
+    think="4 H² of attention and 3 H F in each of the layers, and one table of H numbers for each word",
+)
+counts = costs.parameters_by_part(workshop), costs.parameters_by_part(real)
+print(f"{'':10} {'formula':>15} {'real OLMo 1B':>15}")
+for part in costs.PARTS:
+    if part in counts[0] or part in counts[1]:
+        print(f"{part:10} {counts[0].get(part, 0):15,} {counts[1].get(part, 0):15,}")
+print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):15,}")
+
+# %% [markdown]
+# The formula is exact, for another model. It misses 20 %<!-- =100 * (1 - costs.workshop_parameters(load_model("olmo_1b_workshop")) / model_parameters(load_model("olmo_1b"))) --> of what the real one has.
+#
+# ## Printed formulas for activations
+#
+# Now that autograd has confirmed our count, hold published formulas against it, for the small model in bf16. *Selective* and *full* say what is recomputed. The Explorer is a public memory calculator, and NO_OP is its name for "no ZeRO".
+
+# %%
+for gap in costs.published_gaps(small, batch=2, sequence=64):
+    print(f"{gap.off:+7.1%}  {gap.counts}: {gap.name}\n         {gap.because}")
+
+# %% [markdown]
+# Few of these are slips. Most count another shape, or another attention.
+#
+# ## Whose utilisation?
+#
+# LLaMA 65B has 65.2 billion parameters and read 1.4 trillion tokens, in 21 days on 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each. A talk on distributed training by K. Yuan, 2024, prints 0.3. **Predict** the utilisation from these numbers.
+
+# %%
+run = costs.LLAMA_65B
+predict(
+    "model utilisation of LLaMA 65B",
+    guess=None,
+    answer=run.model_utilisation(),
+    think="six operations a parameter and token, over seconds, GPUs and their peak",
+)
+for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
+    days, mfu, hfu = run.seconds / 86400, run.model_utilisation(), run.hardware_utilisation()
+    print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
+
+# %% [markdown]
+# Full recomputation runs forward again, so the hardware does 8 operations where the model needs 6. LLaMA recomputed only a part, so its hardware's share lies between the two. The talk's 0.3 comes from neither.
+#
+# The peak matters as well. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice the one that we use, "with sparsity": two among each four weights are zero, and skipped. Training a dense model never reaches it.
+#
+# References: Rajbhandari et al. 2020, *ZeRO*; Narayanan et al. 2021, *Efficient large-scale language model training*; Korthikanti et al. 2022, *Reducing activation recomputation*; Hoffmann et al. 2022, *Chinchilla*; Touvron et al. 2023, *LLaMA*; Peng et al. 2023, *FP8-LM*; Grattafiori et al. 2024, *Llama 3*.

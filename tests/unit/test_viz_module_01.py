@@ -12,7 +12,16 @@ from matplotlib.text import Text
 
 from course_lib import viz
 from course_lib.config import ModelConfig, ParallelConfig, load_model
-from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory, model_parameters, parameters_by_part
+from course_lib.costs import (
+    GpuMemory,
+    StateBytes,
+    Work,
+    find_convention,
+    gpu_memory,
+    layer_activations,
+    model_parameters,
+    parameters_by_part,
+)
 from course_lib.hardware import load_device
 from course_lib.units import GiB
 from course_lib.viz.bits import as_formats, parse_number
@@ -44,6 +53,11 @@ FIGURES = {
     "memory": lambda: viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100),
     "memory-explorer": lambda: viz.memory_explorer().first,
     "bits-explorer": lambda: viz.float_bits_explorer().first,
+    "saved": lambda: viz.plot_saved(layer_activations(load_model("llama3_1_70b"), batch=1, sequence=4096, itemsize=2)),
+    "saved-small": lambda: viz.plot_saved(layer_activations(TINY, batch=1, sequence=4, itemsize=4)),
+    "states-clear-of-the-line": lambda: viz.plot_states(
+        {"GPU 0": StateBytes(weights=71 * 10**9, gradients=0, optimizer=0)}, memory_bytes=H100.memory_bytes()
+    ),
     "memory-small": lambda: viz.plot_gpu_memory({"small": held(SHARDED, "olmo_1b")}, H100),
     "memory-many": lambda: viz.plot_gpu_memory({f"{gib} GiB": of_size(gib) for gib in (74, 74.6, 75)}, H100),
     "memory-huge": lambda: viz.plot_gpu_memory({"huge": held(ALONE, "megatron_1008b", 2048)}, H100),
@@ -251,7 +265,7 @@ def test_an_illegal_spread_is_said_in_the_picture_s_place_and_can_be_mended(cont
 
 def test_the_bits_explorer_reads_arithmetic():
     explorer = viz.float_bits_explorer()
-    assert explorer.first.text == viz.float_bits(1e-8).text
+    assert explorer.first.text == viz.float_bits(65504 + 16).text
     explorer.controls["text"].value = "-0.1"
     assert explorer.text == viz.float_bits(-0.1).text
     numbers = {
@@ -291,3 +305,16 @@ def test_what_is_too_much_is_said_in_the_colour_of_the_device_s_line():
     hues = {text.get_text(): text.get_color() for text in figure.findobj(Text)}
     line = figure.axes[1].lines[-1].get_color()
     assert hues["75.0 GiB, too much"] == line != hues["74.5 GiB, fits"]
+
+
+def test_every_byte_that_a_layer_keeps_is_in_the_picture():
+    layer = layer_activations(load_model("llama3_1_70b"), batch=1, sequence=4096, itemsize=2, fused_norms=True)
+    told = viz.plot_saved(layer).description
+    drawn = [int(line.split(": ")[-1].split()[0].replace(",", "")) for line in told.splitlines()]
+    assert sum(drawn) == sum(tensor.nbytes for tensor in layer)
+    assert drawn[:4] == [28672 * 4096 * 2] * 4 and "small ones" in told
+
+
+def test_a_picture_of_no_tensors_is_refused():
+    with pytest.raises(ValueError, match="plot_saved: 0 tensors; .*; draw one layer"):
+        viz.plot_saved([])
