@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from course_lib.viz.picture import Picture
-from course_lib.viz.ring import ring_all_reduce_step
+from course_lib.viz.moving import Moving
+from course_lib.viz.moving_ring import animate_ring
 from tools.paths import ROOT
 
 FIGURE = ROOT / "notebooks/ring_all_reduce.svg"
 
 
-def picture() -> Picture:
-    """Return what the README shows: the second step of a ring all-reduce on four ranks."""
-    return ring_all_reduce_step(4, 2)
+def picture() -> Moving:
+    """Return what the README shows: a ring all-reduce on four ranks."""
+    return animate_ring(4)
 
 
 if __name__ == "__main__":

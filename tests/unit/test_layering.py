@@ -37,7 +37,7 @@ FORBIDDEN = {
 COSTS = {"model": (), "comm": ("model",), "published": ("model",), "sweep": ("model", "comm", "published")}
 ALLOWED_OF_COMM_IN_RANKS = {"ledger", "call"}
 CHAPTER = re.compile(r"course_lib\.checks\.(module_\d+)\b")
-DRAWING = ("matplotlib", "ipywidgets")
+DRAWING = ("drawsvg", "fontTools", "ipywidgets", "matplotlib")
 
 
 def level(component):
@@ -120,6 +120,7 @@ def test_no_import_goes_up():
         ("course_lib.viz.memory", "from course_lib.costs import GpuMemory"),
         ("course_lib.viz.memory", "from course_lib import costs"),
         ("course_lib.checks.predict", "import matplotlib.pyplot as plt"),
+        ("course_lib.checks.predict", "import drawsvg"),
         ("course_lib.ranks.pool", "from course_lib.comm.ring import all_reduce"),
         ("course_lib.models.decoder", "from ..parallel import ddp"),
         ("course_lib.viz.speedup", "from course_lib.training.psgd import Quadratic"),

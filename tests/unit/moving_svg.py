@@ -1,0 +1,85 @@
+"""Reads a moving figure back from its SVG: what is drawn, and how it looks at any time of its loop."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+Frame = tuple[float, dict[str, str]]  # seconds, declarations
+
+
+class Part(NamedTuple):
+    """An element that is drawn, and everything that it stands in, from the root down to itself."""
+
+    element: ElementTree.Element
+    line: tuple[ElementTree.Element, ...]
+
+
+class Film:
+    """A figure's elements and movements."""
+
+    def __init__(self, svg: str) -> None:
+        self.svg, self.root = svg, ElementTree.fromstring(svg)
+        for element in self.root.iter():
+            element.tag = element.tag.rpartition("}")[2]
+        self.css = self.root.findtext("style")
+        loop = re.search(r"animation:([\d.]+)s linear var\(--later,0s\) infinite", self.css)
+        self.lasts_s = float(loop[1]) if loop else 0.0
+        rules = re.findall(r"@keyframes (\w+)\{(.*)\}", self.css)
+        self.motions = {name: [*self._frames(text)] for name, text in rules}
+
+    def _frames(self, text: str):
+        for at, look in re.findall(r"([\d.]+%|to)\{(.*?)\}", text):
+            share = 1.0 if at == "to" else float(at[:-1]) / 100
+            yield share * self.lasts_s, dict(one.split(":", 1) for one in look.split(";"))
+
+    def parts(self, tag: str = "") -> list[Part]:
+        """Everything that is drawn, symbols apart."""
+        found = []
+
+        def walk(element: ElementTree.Element, line: tuple[ElementTree.Element, ...]) -> None:
+            line = (*line, element)
+            if not tag or element.tag == tag:
+                found.append(Part(element, line))
+            for child in element:
+                if child.tag not in ("defs", "style", "title", "desc"):
+                    walk(child, line)
+
+        walk(self.root, ())
+        return found
+
+    def opacity(self, part: Part, at_s: float | None = None) -> float:
+        """How much of it is seen: in the still, or at a time."""
+        product, later = 1.0, 0.0
+        for element in part.line:
+            delay = re.search(r"--later:([\d.]+)s", element.get("style", ""))
+            later = float(delay[1]) if delay else later
+            drawn = float(element.get("opacity", 1))
+            motion = self.motions.get(element.get("class", ""))
+            moved = motion and at_s is not None and at_s >= later and any("opacity" in look for _, look in motion)
+            product *= self._between(motion, "opacity", (at_s - later) % self.lasts_s) if moved else drawn
+        return product
+
+    def _between(self, motion: list[Frame], name: str, at_s: float) -> float:
+        known = [(time, float(look[name])) for time, look in motion if name in look]
+        for (start, low), (end, high) in zip(known, known[1:], strict=False):
+            if start <= at_s < end:
+                return low + (high - low) * (at_s - start) / (end - start)
+        return known[-1][1]
+
+    def words(self, at_s: float | None = None) -> list[str]:
+        """All that is written and seen."""
+        return [part.element.text for part in self.parts("text") if self.opacity(part, at_s) > 0.5]
+
+    def last_seen(self, words: str) -> float:
+        """The last time at which a text that goes away again is seen in full."""
+        part = next(part for part in self.parts("text") if part.element.text == words)
+        motion = next(self.motions[one.get("class")] for one in part.line if one.get("class"))
+        return max(time for time, look in motion if look["opacity"] == "1")
+
+
+def boxes(d: str) -> list[tuple[float, float, float, float]]:
+    """The rectangles of a path: left, top, width, height."""
+    found = re.findall(r"M([-\d.]+) ([-\d.]+)h([-\d.]+)v([-\d.]+)h[-\d.]+z", d)
+    return [tuple(map(float, numbers)) for numbers in found]

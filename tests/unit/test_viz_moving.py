@@ -1,0 +1,114 @@
+"""Figures that move: complete in one file, readable without moving, and never at odds with what they end in."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+
+import pytest
+
+from course_lib import viz
+from course_lib.viz import style
+from course_lib.viz.ring_steps import ring_steps
+from tests.unit.moving_svg import Film, boxes
+
+SIZES = range(2, 9)
+LARGEST = 60 * 1024
+FIGURES = {
+    **{f"ring-{p}": lambda p=p: viz.animate_ring(p) for p in (1, *SIZES)},
+}
+ONE_OF_EACH = ["ring-4"]
+
+
+@pytest.fixture(scope="module", params=FIGURES)
+def film(request):
+    return Film(FIGURES[request.param]().svg)
+
+
+def test_it_is_one_small_file_that_needs_no_script_and_nothing_from_elsewhere(film):
+    assert len(film.svg.encode()) <= LARGEST
+    assert "<script" not in film.svg and not re.search(r"""(?:src|href)\W{1,3}https?:|url\((?!data:)""", film.svg)
+
+
+def test_it_is_as_wide_as_its_place_and_says_itself(film):
+    assert "width" not in film.root.attrib and film.root.get("viewBox").startswith("0 0 640 ")
+    assert film.root.get("role") == "img"
+    assert [child.tag for child in film.root][:2] == ["title", "desc"]
+    assert len(film.root.findtext("desc")) > 30
+
+
+def test_text_is_text_in_letters_that_the_file_brings_along(film):
+    texts = film.parts("text")
+    assert len(texts) > 3 and all(part.element.text.strip() for part in texts)
+    assert all(float(part.element.get("font-size", 16)) >= 12 for part in texts)
+    family = re.search(r"@font-face\{font-family:(\w+);", film.css)[1]
+    assert film.root.get("font-family").startswith(f"{family}, Inter, ")
+
+
+def test_every_movement_ends_in_what_is_drawn(film):
+    """So the still, which print and people who ask for less motion get, is the end."""
+    for part in film.parts():
+        motion = film.motions.get(part.element.get("class", ""))
+        if motion:
+            end, drawn = motion[-1][1], float(part.element.get("opacity", 1))
+            assert float(end.get("opacity", 1)) == drawn
+            numbers = [float(number) for number in re.findall(r"-?[\d.]+", end.get("transform", "").partition(":")[2])]
+            assert drawn == 0 or not any(numbers)
+
+
+def test_nothing_moves_for_who_asks_for_less_motion_or_prints(film):
+    inside = re.search(r"@media screen and \(prefers-reduced-motion:no-preference\)\{(.*)\}", film.css)
+    outside = re.sub(r"@keyframes.*", "", film.css.replace(inside[0], ""))
+    assert "animation" not in outside
+    assert set(re.findall(r"animation-name:(\w+)", inside[1])) == film.motions.keys()
+
+
+def test_it_says_something_from_its_first_frame_on(film):
+    assert len(film.words(0.0)) > 3
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_the_same_facts_give_the_same_bytes_and_an_image_with_an_alternative(name, tmp_path):
+    picture = FIGURES[name]()
+    assert picture.svg == FIGURES[name]().svg == picture.save(tmp_path / "it.svg").read_text()
+    bundle = picture._repr_mimebundle_()
+    assert bundle["text/plain"] == picture.text == repr(picture)
+    alternative, data = re.search(r'alt="(.*?)" src="data:image/svg\+xml;base64,(.*?)"', bundle["text/html"]).groups()
+    assert b64decode(data).decode() == picture.svg
+    assert alternative.startswith(picture.title) and picture.title in picture.svg
+
+
+def test_two_figures_on_one_page_share_no_name():
+    svgs = {FIGURES[name]().svg for name in FIGURES}
+    names = [set(re.findall(r'id="(\w+)"|@keyframes (\w+)|font-family:(\w+)', svg)) for svg in svgs]
+    assert all(names) and sum(map(len, names)) == len(set.union(*names))
+
+
+def test_save_refuses_what_does_not_move(tmp_path):
+    with pytest.raises(ValueError, match=r"Moving.save: path='x.png'; a picture that moves is an .svg; choose that"):
+        viz.animate_ring(2).save(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_after_every_step_the_ring_s_buffers_are_those_of_the_algorithm(p):
+    film, steps = Film(viz.animate_ring(p).svg), ring_steps(p)
+    for state in steps[1:]:
+        assert buffers(film, p, film.last_seen(f"step {state.number} of {len(steps) - 1}")) == state.buffers
+    assert buffers(film, p, 0.0) == steps[0].buffers
+    assert buffers(film, p) == steps[-1].buffers
+    assert str(len(steps) - 1) in film.words() and f"× 1/{p} of the tensor sent by each rank" in film.words()
+
+
+def buffers(film, p, at_s=None):
+    """By rank, by chunk: whose stripes are seen."""
+    paths = film.parts("path")
+    cells = next(boxes(part.element.get("d")) for part in paths if part.element.get("fill") == style.PANEL)
+    held = [[set() for _ in range(p)] for _ in range(p)]
+    for part in paths:
+        hue = part.element.get("stroke")
+        if hue in style.RANK_HUES and film.opacity(part, at_s) > 0.5:
+            for x, y in re.findall(r"M([\d.]+) ([\d.]+)h", part.element.get("d")):
+                left, top, _, _ = next(c for c in cells if c[0] == float(x) and c[1] <= float(y) < c[1] + c[3])
+                rank, chunk = ([*sorted({c[n] for c in cells})].index(at) for n, at in ((1, top), (0, left)))
+                held[rank][chunk].add(style.RANK_HUES.index(hue))
+    return tuple(tuple(tuple(sorted(parts)) for parts in chunks) for chunks in held)
