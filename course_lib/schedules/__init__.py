@@ -19,5 +19,5 @@ from course_lib.schedules.instructions import (
     SendActivation,
     SendGradient,
 )
-from course_lib.schedules.memory import Held, held
+from course_lib.schedules.memory import Held, held, in_flight_over_time
 from course_lib.schedules.timing import Durations, Slot, bubble_s, durations_by_rank, idle_s, time_schedule

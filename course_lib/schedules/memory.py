@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from course_lib.schedules.instructions import Backward, BackwardInput, BackwardWeight, Forward, Schedule
+from course_lib.schedules.timing import Slot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,3 +29,19 @@ def held(schedule: Schedule, rank: int) -> Held:
         stashed += isinstance(compute, BackwardInput) - isinstance(compute, BackwardWeight)
         most_in_flight, most_stashed = max(most_in_flight, in_flight), max(most_stashed, stashed)
     return Held(in_flight=most_in_flight, stashed=most_stashed)
+
+
+def in_flight_over_time(slots: Iterable[Slot], rank: int) -> Iterator[tuple[float, int]]:
+    """(when, how many from then on): an activation is there from the start of its forward to the end of its backward.
+
+    Units: seconds; activations of one micro-batch at one stage.
+    """
+    changes = [
+        (slot.start_s, 1) if isinstance(slot.instruction, Forward) else (slot.end_s, -1)
+        for slot in slots
+        if slot.rank == rank and isinstance(slot.instruction, Forward | Backward | BackwardInput)
+    ]
+    number = 0
+    for time, some in groupby(sorted(changes), key=lambda change: change[0]):
+        number += sum(change for _, change in some)  # what ends makes room for what begins
+        yield time, number

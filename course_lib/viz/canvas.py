@@ -17,7 +17,7 @@ from course_lib.viz import style
 from course_lib.viz.badges import Kind
 from course_lib.viz.embedded_font import FILES, font_face
 
-_WIDTH, EDGE = 640.0, 24.0
+WIDTH, EDGE = 640.0, 24.0
 _TITLE, TEXT, SMALL = 21.0, 16.0, 14.5
 DELAY = "--later"  # the CSS variable of a group whose parts all begin so much later
 _FADE_S = 0.25
@@ -40,14 +40,14 @@ class Canvas:
         self, height: float, title: str, subtitle: str = "", *, kinds: Sequence[Kind] = (), lasts_s: float = 0.0
     ) -> None:
         self.height, self.lasts_s = height, lasts_s
-        self.drawing = drawsvg.Drawing(_short(_WIDTH), _short(height), id_prefix=_BEFORE)
+        self.drawing = drawsvg.Drawing(_short(WIDTH), _short(height), id_prefix=_BEFORE)
         self._motions: dict[str, str] = {}  # keyframes -> class
         self._symbols = 0
         self._letters: dict[int, set[str]] = {weight: set() for weight in FILES}
-        self.box(1, 1, _WIDTH - 2, height - 2, fill=style.PAPER, stroke=style.FAINT, corner=12)
+        self.box(1, 1, WIDTH - 2, height - 2, fill=style.PAPER, stroke=style.FAINT, corner=12)
         self.text(EDGE, 32, title, size=_TITLE, bold=True)
         self.text(EDGE, 58, subtitle, colour=style.SOFT)
-        right = _WIDTH - EDGE
+        right = WIDTH - EDGE
         for kind in reversed(kinds):
             right -= self._badge(right, kind) + 8
 

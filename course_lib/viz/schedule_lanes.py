@@ -56,7 +56,7 @@ def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
     for slot in run.computed:
         groups[run.what(slot), run.chunk(slot)].append(slot)
     for (what, chunk), some in groups.items():
-        hue = _shade(style.COMPUTE[what], chunk, run.schedule.stages_per_rank)
+        hue = shade(style.COMPUTE[what], chunk, run.schedule.stages_per_rank)
         spans = [_span(slot, what) for slot in some]
         narrowest = inches * clock.factor * min(span.end_s - span.start_s for span in spans)
         look = {"facecolor": hue, "edgecolor": style.PAPER, "linewidth": min(0.8, 6 * narrowest)}
@@ -77,7 +77,7 @@ def key_of(runs: Sequence[Run]) -> list[Entry]:
         for what in map(run.what, run.computed):
             shades[what] = max(shades.get(what, 0), run.schedule.stages_per_rank)
     entries = [
-        Entry(_KEYS.get(what, what), [_shade(hue, k, shades[what]) for k in range(shades[what])])
+        Entry(_KEYS.get(what, what), [shade(hue, k, shades[what]) for k in range(shades[what])])
         for what, hue in style.COMPUTE.items()
         if what in shades
     ]
@@ -89,7 +89,8 @@ def key_of(runs: Sequence[Run]) -> list[Entry]:
     return entries
 
 
-def _shade(colour: str, chunk: int, chunks: int) -> str:
+def shade(colour: str, chunk: int, chunks: int) -> str:
+    """The colour of a computation at one of its rank's stages: paler from the first to the last."""
     return style.tint(colour, 1 - (1 - _PALEST) * chunk / max(1, chunks - 1))
 
 

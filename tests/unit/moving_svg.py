@@ -83,3 +83,9 @@ def boxes(d: str) -> list[tuple[float, float, float, float]]:
     """The rectangles of a path: left, top, width, height."""
     found = re.findall(r"M([-\d.]+) ([-\d.]+)h([-\d.]+)v([-\d.]+)h[-\d.]+z", d)
     return [tuple(map(float, numbers)) for numbers in found]
+
+
+def steps_of(d: str) -> tuple[float, list[tuple[float, float]]]:
+    """The foot of a path that goes along and up and down in turn, and (from where on, how high above the foot)."""
+    start, foot = map(float, re.match(r"M([-\d.]+) ([-\d.]+)", d).groups())
+    return foot, [(float(x), foot - float(y)) for x, y in re.findall(r"H([-\d.]+)V([-\d.]+)", d)]

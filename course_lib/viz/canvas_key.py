@@ -1,0 +1,40 @@
+"""The lines on a canvas that say what its colours mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_lib.viz import style
+from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
+from course_lib.viz.keys import Entry
+
+KEY_LINE = 22.0
+_SWATCH, _GAP, _SPACE = 13.0, 6.0, 18.0
+
+
+def key_lines(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """The entries in lines that fit on the card."""
+    lines: list[list[Entry]] = [[]]
+    for entry in entries:
+        if lines[-1] and EDGE + sum(map(_width, [*lines[-1], entry])) - _SPACE > WIDTH - EDGE:
+            lines.append([])
+        lines[-1].append(entry)
+    return lines
+
+
+def draw_key(canvas: Canvas, entries: Sequence[Entry], y: float) -> None:
+    """The first line is centred on `y`. A striped entry is an outline."""
+    for number, line in enumerate(key_lines(entries)):
+        x, middle = EDGE, y + number * KEY_LINE
+        for entry in line:
+            for place, hue in enumerate(entry.hues):
+                look = {"fill": style.PAPER, "stroke": hue, "stroke_width": 1.6} if entry.striped else {"fill": hue}
+                canvas.box(x + place * _SWATCH, middle - 6, _SWATCH, 12, **look)
+            at = x + len(entry.hues) * _SWATCH + _GAP * bool(entry.hues)
+            canvas.text(at, middle, entry.text, size=SMALL, colour=style.SOFT)
+            x += _width(entry)
+
+
+def _width(entry: Entry) -> float:
+    swatches = len(entry.hues) * _SWATCH + _GAP if entry.hues else 0.0
+    return swatches + text_width(entry.text, SMALL) + _SPACE
