@@ -114,6 +114,10 @@ WRONG["01.6", "memory"] = {
         **ON_ALL_WEIGHTS,
     },
     "keeps 144 bytes, target 72, 2.0 x the target: your part is a view": {CUT: "weights.float().tensor_split(p)[rank]"},
+    "beside its optimizer rank 0 keeps all 24 weights in fp32, 96 bytes, from step to step; its part is enough": {
+        CUT: "(whole := weights.float()).tensor_split(p)[rank].clone()",
+        f"weights = {JOINED}": f"weights = {JOINED}\n        whole.copy_(weights)",
+    },
 }
 WRONG["01.6", "bytes"] = {
     "all_reduce brings all of the sum to every rank: each needs its own chunk": {
