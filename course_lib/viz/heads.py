@@ -20,7 +20,7 @@ _HEADS = 4  # each one number wide, so that x and y are as wide as all heads tog
 _TALL, _PITCH = _HEADS * CELL, 1.6  # inches: of a vector, from one rank to the next
 _MATRICES = {"q_proj": 1.68, "k_proj": 2.74, "v_proj": 3.8}  # inches: their left edges
 _VECTORS = {"q": 4.9, "k": 5.2, "v": 5.5}
-_X, _HEADS_LEFT, _O, _TERMS, _BAR, _END = 1.3, 6.66, 7.2, 8.25, 8.84, 9.25
+_X, _HEADS_LEFT, _O, _TERMS, _BAR, _END = 1.3, 6.64, 7.1, 8.2, 8.84, 9.25
 _SUBTITLE = "four heads, one number wide each: a row of q_proj makes the query of one head"
 
 

@@ -19,6 +19,7 @@ class Entry(NamedTuple):
     text: str
     hues: Sequence[str] = ()
     striped: bool = False
+    dashed: bool = False  # an empty place, with an outline of its colour
 
     @property
     def swatch(self) -> float:
@@ -55,8 +56,10 @@ def draw_key(page: Axes, entries: Sequence[Entry], left: float) -> None:
 def _draw_entry(page: Axes, entry: Entry, x: float, y: float) -> None:
     corner = 0.03 if len(entry.hues) == 1 else 0.0
     for number, hue in enumerate(entry.hues):
-        edge = hue if entry.striped else style.FAINT if hue == style.PANEL else "none"
-        look: dict[str, Any] = {"fill": style.PAPER if entry.striped else hue, "edge": edge, "striped": entry.striped}
+        outlined = entry.striped or entry.dashed
+        edge = hue if outlined else "none"
+        look: dict[str, Any] = {"fill": style.PAPER if outlined else hue, "edge": edge}
+        look |= {"striped": entry.striped, "dashed": entry.dashed}
         marks.box(page, x + number * entry.swatch, y - 0.08, entry.swatch, 0.16, corner=corner, **look)
     x += len(entry.hues) * entry.swatch + (_GAP if entry.hues else 0.0)
     marks.label(page, x, y, entry.text, size=style.SMALL_SIZE, colour=style.SOFT, align="left")

@@ -24,7 +24,6 @@ from course_lib.viz.shared_matrices import (
     Holders,
     draw_arrows,
     draw_bar,
-    draw_cell,
     draw_table,
     draw_vector,
     part,
@@ -192,10 +191,8 @@ def _draw_rank(page: Axes, rank: int, middle: float, pair: _Pair, tables: tuple[
 def _draw_bias(page: Axes, x: float, middle: float, table: _Table, rank: int, name: str) -> None:
     """Beside its matrix, or, where its product is a term, behind the bar; whole, it is the same on all ranks."""
     rows = table.shape[0]
-    y, hue = middle - rows * CELL / 2, style.rank_hue(rank) if len(table.bias) < rows else style.SOFT
-    for row in range(rows):
-        draw_cell(page, x, y + row * CELL, hue if row in table.bias else "")
-    marks.label(page, x + CELL / 2, y - 0.2, name, bold=True)
+    hue = style.rank_hue(rank) if len(table.bias) < rows else style.SOFT
+    draw_table(page, x, middle, (rows, 1), table.bias, range(1), hue=hue, name=name)
 
 
 def _draw_cross(page: Axes, x: float, middle: float) -> None:

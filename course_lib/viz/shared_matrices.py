@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,7 +11,8 @@ from matplotlib.axes import Axes
 from course_lib.viz import keys, marks, style
 
 RANKS = 2
-CELL, _GAP = 0.235, 0.03  # inches: a number, between numbers
+CELL, _GAP = 0.235, 0.03  # inches: from a number to the next, between them
+_SIZE = CELL - _GAP
 OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one, or that all make alike
 UNREAD = (-2,)  # the same, where a rank has the number and does not read it
 Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
@@ -20,10 +22,10 @@ KEY = (
     keys.Entry("kept or made by rank 0", style.RANK_HUES[:1]),
     keys.Entry("by rank 1", style.RANK_HUES[1:2]),
     keys.Entry("the same on both", [style.SOFT]),
-    keys.Entry("not here", [style.PANEL]),
+    keys.Entry("not here", [style.SOFT], dashed=True),
 )
 KEY_WITH_SUMS = (*KEY, _OF_BOTH)
-OF_UNREAD = keys.Entry("here, not read", [style.SOFT], striped=True)
+OF_UNREAD = keys.Entry("here, not read", [style.IDLE])
 
 
 def part(length: int, rank: int) -> range:
@@ -35,19 +37,15 @@ def draw_vector(page: Axes, left: float, middle: float, holders: Holders, name: 
     """A column of numbers, centred on `middle`."""
     y = middle - len(holders) * CELL / 2
     marks.label(page, left + CELL / 2, y - 0.2, name, size=style.SMALL_SIZE, bold=name in "xy")
-    size = CELL - _GAP
+    hues = {OUTSIDE: style.SOFT, UNREAD: style.IDLE}
     for place, ranks in enumerate(holders):
-        at = (left, y + place * CELL)
-        if ranks == OUTSIDE:
-            draw_cell(page, *at, style.SOFT)
-        elif ranks == UNREAD:
-            marks.box(page, *at, size, size, edge=style.SOFT, striped=True, corner=0.03)
-        elif len(ranks) > 1:
-            for slot, rank in enumerate(ranks):
-                wide = size / len(ranks)
-                marks.box(page, at[0] + slot * wide, at[1], wide, size, fill=style.rank_hue(rank), corner=0)
-        else:
-            draw_cell(page, *at, style.rank_hue(ranks[0]) if ranks else "")
+        slots = [hues[ranks]] if ranks in hues else [style.rank_hue(rank) for rank in ranks]
+        if len(slots) == 1:
+            _draw_cell(page, left, y + place * CELL, slots[0])
+        for slot, hue in enumerate(slots if len(slots) > 1 else ()):
+            wide = _SIZE / len(slots)
+            marks.box(page, left + slot * wide, y + place * CELL, wide, _SIZE, fill=hue, corner=0)
+    _draw_absent(page, left, y, [(place, 0) for place, ranks in enumerate(holders) if not ranks])
 
 
 def draw_table(
@@ -55,17 +53,29 @@ def draw_table(
 ) -> None:
     """A matrix, coloured where the rank has it."""
     y = middle - shape[0] * CELL / 2
-    for row in range(shape[0]):
-        for column in range(shape[1]):
-            mine = row in rows and column in columns
-            draw_cell(page, left + column * CELL, y + row * CELL, hue if mine else "")
+    absent = []
+    for row, column in product(range(shape[0]), range(shape[1])):
+        if row in rows and column in columns:
+            _draw_cell(page, left + column * CELL, y + row * CELL, hue)
+        else:
+            absent.append((row, column))
+    _draw_absent(page, left, y, absent)
     marks.label(page, left + (shape[1] * CELL - _GAP) / 2, y - 0.2, name, bold=True)
 
 
-def draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
-    """A number; without a hue an empty place."""
-    size = CELL - _GAP
-    marks.box(page, x, y, size, size, fill=hue or style.PANEL, edge="none" if hue else style.FAINT, corner=0.03)
+def _draw_cell(page: Axes, x: float, y: float, hue: str) -> None:
+    """A number."""
+    marks.box(page, x, y, _SIZE, _SIZE, fill=hue, corner=0.03)
+
+
+def _draw_absent(page: Axes, left: float, top: float, places: Sequence[tuple[int, int]]) -> None:
+    """One outline around the numbers, by row and column, that a rank has not: the other's, side by side."""
+    if not places:
+        return
+    rows, columns = zip(*places, strict=True)
+    x, y = left + min(columns) * CELL, top + min(rows) * CELL
+    wide, tall = (CELL * (max(along) - min(along) + 1) - _GAP for along in (columns, rows))
+    marks.box(page, x, y, wide, tall, edge=style.SOFT, line=0.8, corner=0.03, dashed=True)
 
 
 def draw_arrows(page: Axes, x: float, middles: Sequence[float]) -> None:

@@ -13,7 +13,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from course_lib.costs import chain_partition
 from course_lib.viz import plot_heads, plot_ladder, plot_late_sum, plot_loss_curves, plot_loss_differences, plot_pair
-from course_lib.viz.style import RUN_HUES, rank_hue
+from course_lib.viz.style import IDLE, PANEL, PAPER, RUN_HUES, rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 RUNGS = {"output": 6e-16, "gradients": 0.0, "gradient norm": 2e-13, "AdamW": 1e-11}
@@ -28,6 +28,10 @@ FIGURES = {
     "ladder-one": lambda: plot_ladder({"output": 0.0}, tolerance=1e-5),
     "ladder-fallen": lambda: plot_ladder(RUNGS | {"save and load": 0.3}, tolerance=1e-11),
 }
+
+
+def boxes_of(picture):
+    return picture.figure.axes[0].findobj(FancyBboxPatch)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -53,11 +57,9 @@ def test_a_rank_s_parameters_are_counted_and_coloured(cuts, each):
     """
     picture = plot_pair(*cuts)
     assert [text for text, _, _ in drawn_texts(picture.figure) if "of 38" in text] == [f"{each} of 38"] * 2
-    boxes = [patch for patch in picture.figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
-    boxes += [artist for artist in picture.figure.axes[0].artists if isinstance(artist, FancyBboxPatch)]
     cells = [
         box
-        for box in boxes
+        for box in boxes_of(picture)
         if box.get_height() == pytest.approx(box.get_width()) and to_hex(box.get_facecolor()) == rank_hue(0).lower()
     ]
     made = {"column": 2, "row": 4}[cuts[0]] + {"column": 1, "row": 2}[cuts[1]]
@@ -94,12 +96,31 @@ def test_the_key_names_sums_where_there_are_some():
 
 
 @pytest.mark.parametrize("cuts", PAIRS)
-def test_each_rank_has_all_of_x_and_what_it_does_not_read_is_hatched(cuts):
+def test_each_rank_has_all_of_x_and_what_it_does_not_read_is_pale(cuts):
     picture = plot_pair(*cuts)
     words = [text for text, _, _ in drawn_texts(picture.figure)]
-    hatched = [box for box in picture.figure.axes[0].findobj(FancyBboxPatch) if box.get_hatch()]
+    pale = [box for box in boxes_of(picture) if to_hex(box.get_facecolor()) == IDLE.lower()]
     assert ("here, not read" in words) == (cuts[0] == "row")
-    assert len(hatched) == (2 * 3 + 1 if cuts[0] == "row" else 0)  # of six numbers on two ranks, and in the key
+    assert len(pale) == (2 * 3 + 1 if cuts[0] == "row" else 0)  # of six numbers on two ranks, and in the key
+
+
+OUTLINED = {  # of each rank: matrices, biases and vectors of which the other rank has the rest
+    "pair-column-column": 6,
+    "pair-column-row": 5,
+    "pair-row-column": 4,
+    "pair-row-row": 4,
+    "late-sum": 1,
+    "heads": 8,
+}
+
+
+@pytest.mark.parametrize("name", OUTLINED)
+def test_what_a_rank_has_not_is_one_empty_outline_and_no_number(name):
+    boxes = boxes_of(FIGURES[name]())
+    outlines = [box for box in boxes if box.get_linestyle() not in ("solid", "-")]
+    assert len(outlines) == 2 * OUTLINED[name] + 1  # and one in the key
+    assert {to_hex(box.get_facecolor()) for box in outlines} == {PAPER.lower()}
+    assert not [box for box in boxes if to_hex(box.get_facecolor()) == PANEL.lower()]
 
 
 def test_a_late_sum_sends_at_the_end_alone_and_is_crossed_at_the_bend():
