@@ -424,12 +424,12 @@ check("05.8", step, seed=GRADE_SEED)
 #
 # A block of a Llama begins with a norm, which every rank has whole. So here the 6-4-2 MLP has a norm in front of it. `Suspect` is its
 # tensor-parallel version, written from memory. The course's `tensor()` has cut the weights of the two layers, and `forward` uses the
-# parts. Two operators do the talking, and autograd knows both of them:
+# parts. Two operators do the talking, the lesson's f and g, and autograd knows both of them:
 #
 # | call | forward | backward |
 # | --- | --- | --- |
-# | `copy_to_region(x)` | nothing | all-reduce of the gradient |
-# | `reduce_from_region(x)` | all-reduce | nothing |
+# | `copy_to_region(x)`, which is f | nothing | all-reduce of the gradient |
+# | `reduce_from_region(x)`, which is g | all-reduce | nothing |
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
