@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 05 · Tensor parallelism: two ranks, one matrix
 #
-# In lesson 04 we cut a model between its layers. Take the largest Llama and cut it as finely as that goes: Llama 3.1 405B has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
+# In lesson 04 we cut a model between its layers. How far does that go? The largest Llama 3.1, the 405B, has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
 #
-# At 16 bytes<!-- =16 --> a parameter, weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. The 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->; torch shows a little more. That looks fine. But training also keeps what the layer computed on the way, for backward, and that grows with the text. The picture shows it for three lengths, with a single text in the pipeline.
+# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it. The longer the text, the more there is to keep. The picture adds this for a single text of three lengths.
 
 # %% folded=true
 # %load_ext course_lib
@@ -19,7 +19,7 @@ from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.comm import EmulatedClock
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig, load_model
-from course_lib.costs import chain_partition, tensor_rows, tensor_step
+from course_lib.costs import chain_partition, tensor_step
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.states import rank_parameters
 from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
@@ -53,31 +53,26 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar. That is the longest text that this Llama reads, and one layer is far too much. Attention and feed-forward on two GPUs do not help: the feed-forward block alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. A cut inside the block would fit, but there the text is 3.25<!-- =53248 / 16384 --> times as wide: 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would go to the next GPU instead of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Nor does recomputing help: when backward reaches the layer, everything is there again.
-#
-# And the text would still wait for one GPU after the other.
+# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Attention could go to one GPU and feed-forward to the next, but feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. We could cut inside it, but there a token has 3.25<!-- =53248 / 16384 --> times as many numbers, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel instead of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Nor does recomputing help, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
 #
 # So let several GPUs work on the same layer and the same text **at the same time**. Here they share its matrices.
 
 # %% [markdown]
 # At the end you will be able to
-# - cut a matrix in two ways, and say which collective each of them asks for,
-# - cut a whole decoder layer so that its ranks talk only a few times, and prove that nothing else has changed,
-# - say why these GPUs have to sit in one node,
-# - find mistakes that nobody sees in a loss curve.
+# - cut a matrix in two ways, and say which collective each asks for,
+# - cut a decoder layer, and prove that nothing else has changed,
+# - say why its GPUs sit in one node,
+# - find mistakes that no loss curve shows.
 #
-# *One hour; the exercises come on top.*
+# <details><summary>Before you start</summary>One hour. You need lessons 02 and 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 #
-# <details><summary>Before you start</summary>You need the collectives of lesson 02, the ladder of lesson 03, and the perceptron with its 38 parameters. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
-
-# %% [markdown]
 # ## What is right
 #
-# Our object is the perceptron of 38 parameters that you know, with a GELU in the middle.
+# Our object is the perceptron of lesson 03, 38 parameters, with a GELU in the middle.
 #
 # $$y = W_2\,\text{GELU}(W_1 x + b_1) + b_2$$
 #
-# One device computes this for eight rows of inputs. Whatever two ranks do, they have to come to the same outputs.
+# One device computes this for eight rows. Two ranks have to come to the same outputs.
 
 # %%
 torch.manual_seed(0)
@@ -95,7 +90,7 @@ viz.plot_mlp(dict(model.named_parameters()), bend="GELU", title="The perceptron,
 #
 # Or give it some **columns**. Each belongs to one input, so the rank needs only those inputs. But it finishes no output: it has a term of each, and the ranks' terms must be added up.
 #
-# The usual names sound the wrong way round, because the Megatron paper writes $Y = XA$, with the transposed matrix:
+# The usual names sound the wrong way round because the Megatron paper writes $Y = XA$, with the transposed matrix:
 #
 # | cut | of $y = Wx$, as torch stores it | of $Y = XA$ | usual name |
 # | --- | --- | --- | --- |
@@ -118,16 +113,16 @@ print("equal to one device:", torch.allclose(torch.cat(outputs, dim=1), right))
 viz.plot_pair("column", "column", title="First attempt: both by outputs")
 
 # %% [markdown]
-# Each half of the picture, upper and lower, is one rank. Read it from left to right. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones, which rank 1 made. The second bar brings the outputs together.
+# The upper half of the picture is rank 0. Read it from left to right. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones, which rank 1 made. The second bar brings the outputs together.
 #
-# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Here each rank sends only two numbers for a row of inputs. But a real model is at its widest in the middle: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
+# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Here each rank sends two numbers a row. But a real model is at its widest in the middle: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
 
 # %% [markdown]
 # ## Second attempt: by inputs first
 #
-# So send nothing in the middle. Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? A matrix times a sum is the sum of the products. So let each rank take its own term through all of $W_2$. We add only at the very end, where each input has become two numbers.
+# Could the ranks send nothing in the middle? Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? $W_2$ times a sum is the sum of $W_2$ times its terms, so adding can wait. Let each rank take its own terms through all of $W_2$. We add only at the very end, where a row has become two numbers.
 #
-# Try it twice, with the GELU and without.
+# Here it is without the GELU and with it.
 
 
 # %%
@@ -156,16 +151,16 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # %% [markdown]
 # A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. Crosses mark where the sum is missing. The terms must be added **before** the GELU, with the bias.
 #
-# The lower picture does so. Both matrices are cut by inputs, so in $W_2$ a rank reads two of the four hidden numbers, and a reduce-scatter gives it just these. For a row of inputs each rank now sends 2 + 2 numbers; in the first attempt it was 2 + 1. Keep two things: a sum may be put off as long as nothing bends, and two finished numbers were enough to go through $W_2$.
+# The lower picture does so. Its $W_2$ is cut by inputs as well, so a rank reads only two hidden numbers, and a reduce-scatter gives it just these. But now each rank sends 2 + 2 numbers a row, and in the first attempt it was 2 + 1. Still we have learned two things. A sum can wait as long as nothing bends. And with two finished hidden numbers a rank can go on through $W_2$ alone.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# After the first matrix of the **first** attempt rank 0 holds two finished hidden numbers. So take the left half of the first picture and the right half of the last one. We add $b_2$ afterwards, once.
+# After the first matrix of the **first** attempt rank 0 had just that: two finished hidden numbers. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
 #
 # With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
-# **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. How many times as many numbers does each of two ranks send in the first attempt as in this one?
+# **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. In the first attempt each of two ranks sends more numbers than in this one. How many times as many?
 
 # %%
 terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
@@ -177,15 +172,15 @@ print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
-# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and nobody is asked. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
+# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
 #
-# Why only twice as good for the 405B? Its ends are not narrow: the third attempt sums up all 16,384 numbers. The first attempt sends what a rank has finished: half of the middle and half of the end.
+# Why does this save only about half in the 405B? Its ends are not narrow. Of two ranks that add up 16,384 numbers, each sends as many. In the first attempt it sends half of the middle and of the end: 34,816.
 #
 # This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
 # ## On real ranks
 #
-# Two processes now. Find the one line in which they talk.
+# Find the one line in which two processes talk.
 
 # %%
 # %%ranks 2 --push model,inputs,right
@@ -208,7 +203,7 @@ print("equal to one device:", torch.allclose(outputs, right))
 #
 # Each rank wants five gradients: of its parts of $W_2$, $W_1$ and $b_1$, of $b_2$, and of $x$, for which the layer before us waits.
 #
-# Let each rank try it alone. It has its own two hidden numbers and the whole $y$, so it can compute the loss. To it, what the other rank added to $y$ is a constant: it goes back only through its own two hidden numbers.
+# Let each rank try it alone. It has its own two hidden numbers and the whole $y$, so it can compute the loss. What the other rank added to $y$ is a constant for it, so it goes back through its own two hidden numbers only.
 #
 # **Predict.** Go through the five, $b_2$ first and $x$ last. How many of them come out wrong on a rank that is alone?
 
@@ -235,9 +230,9 @@ for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", 
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
-# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the eight rows it is the gradient of $b_2$. Do not add these two: it is one loss, computed twice. Now, $y$ is a sum of two terms, so its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
+# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the rows it is that of $b_2$. Do not add these two, because it is one loss, computed twice. Now, $y$ is a sum of two terms, and its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
-# Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. The first two lines add up to the third. So backward needs an all-reduce.
+# Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed rows: the first two add up to the third. So backward needs an all-reduce.
 
 # %% [markdown]
 # ### Build it: two operators
@@ -246,7 +241,7 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 #
 # **Where forward adds, backward hands on. Where forward hands on, backward adds.** The Megatron paper calls the operator at the beginning $f$ and the one at the end $g$.
 #
-# Autograd does not see messages, so we write both: a `torch.autograd.Function` says itself what happens forward, and what backward.
+# Autograd does not see messages, so each operator becomes a `torch.autograd.Function` with a backward of its own.
 #
 # **Predict.** Forward still sends 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] --> from each rank. How many does backward send?
 
@@ -282,11 +277,11 @@ print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_grad
 viz.show_source(RowParallelLinear)
 
 # %% [markdown]
-# Backward is the dearer way here, because $x$ is wider than $y$. The source is the library's row-parallel layer. It leaves its **region**, where ranks hold different things, by $g$, then adds its bias.
+# Backward costs more here, because $x$ is wider than $y$: six numbers a row instead of two. In the library's row-parallel layer `leave` is our $g$, and only behind it the bias is added.
 #
 # ## A whole layer
 #
-# The feed-forward block of a decoder layer is our pair already. Llama's two matrices on the way in are both cut by outputs. Their outputs are multiplied number by number, so a rank that has the same rows of both needs nobody.
+# The feed-forward block of a decoder layer is our pair already, except that Llama has two matrices on the way in. Cut both by outputs. Their outputs are multiplied number by number, so a rank with the same rows of both needs nobody.
 #
 # And attention? There the softmax bends. But a head computes $\text{softmax}(q k^T) v$ from its own $q$, $k$ and $v$. Give each rank whole heads, and it can compute them to the end without asking anyone.
 
@@ -294,9 +289,9 @@ viz.show_source(RowParallelLinear)
 viz.plot_heads()
 
 # %% [markdown]
-# Each of the four heads is one number wide here, so $x$ and $y$ have four numbers: in a layer both ends are equally wide. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax, and nobody is asked. `o_proj` mixes the heads, and mixing is adding: it is cut by inputs.
+# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. Then `o_proj` mixes the heads. Mixing is adding, so this matrix is cut by inputs, and the ranks' terms are added up.
 #
-# In Llama a few query heads share one **kv head** (lesson 01), and go to the same rank with it.
+# In Llama a few query heads share one **kv head**, and go to the same rank with it.
 #
 # Now `tensor()` cuts a small Llama for four ranks.
 
@@ -344,70 +339,61 @@ def forward(config):
     llama_on_ranks(TrainConfig(), config=config).output(text.batch(0)[0])
 
 
-def one_layer_makes(work):
-    """Three layers make more all-reduces than two: what one of them makes."""
+def of_one_layer(work, count, config=SMALL):
+    """What one layer adds: the count of a model with three layers less that of one with two."""
     counts = []
     for n_layers in (3, 2):
-        run_ranks(work, 4, replace(SMALL, n_layers=n_layers))
-        counts.append(len(ledger().of("all_reduce").calls()))
+        run_ranks(work, 4, replace(config, n_layers=n_layers))
+        counts.append(count(ledger().of("all_reduce")))
     return counts[0] - counts[1]
 
 
-predict("all-reduces of one layer in backward", guess=None, answer=one_layer_makes(step) - one_layer_makes(forward))
+in_step, in_forward = (of_one_layer(work, lambda messages: len(messages.calls())) for work in (step, forward))
+predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_forward)
 
 # %% [markdown]
 # Queries, keys and values read the same $x$, so one $f$ is enough for the three, and one more for gate and up. With the two $g$ of forward a layer makes four all-reduces in a step.
 #
-# Each carries the activations. You know from lesson 02 what a ring sends of a tensor.
+# Each carries the activations, and you know what a ring sends of a tensor.
 #
 # **Predict** how many KiB a rank sends in one step for **one layer** of our small Llama: 3 texts of 32 tokens, 64 numbers of 4 bytes<!-- =4 --> each, on 4 ranks.
 
+
 # %%
-sizes = {"tp": 4, "batch": 3, "sequence": 32}
+def kib(messages):
+    return messages.bytes_sent(0) / KiB
 
 
-def sent_by_formula(config):
-    return tensor_step(config, **sizes).sent_bytes[0]
-
-
-def one_layer_sends(config):
-    three, two = (sent_by_formula(replace(config, n_layers=n)) for n in (3, 2))
-    return (three - two) / KiB
-
-
-predict("KiB that a rank sends for one layer", guess=None, answer=one_layer_sends(SMALL), unit="KiB")
-print(*tensor_rows(SMALL, **sizes), sep="\n")
-run_ranks(step, 4, SMALL)
-print(f"rank 0 sent {ledger().of('all_reduce').bytes_sent(0):,} bytes, by the formula {sent_by_formula(SMALL):,}")
-twice = replace(SMALL, ffn_size=2 * SMALL.ffn_size)
-print(f"a layer with ffn_size twice as large: {one_layer_sends(twice):.0f} KiB")
+wider = replace(SMALL, ffn_size=2 * SMALL.ffn_size)
+predict("KiB that a rank sends for one layer", guess=None, answer=of_one_layer(step, kib), unit="KiB")
+print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 
 # %% [markdown]
 # Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So for a layer
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
 #
-# In the list, `2 x` means once in each layer. The rest belongs to the model's two ends: see *Going deeper*.
+# For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of the activations.
 #
-# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. Make the model wider inside its blocks, and it sends the same: the last line says so.
+# The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. If the model becomes wider inside its blocks, it sends the same, as the last line says.
 
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. The ladder says whether it is still the same training. One device and four ranks read the same text. On each rung the largest difference is compared with a tolerance, which is far above float64's rounding and far below any bug here.
+# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same text. On each rung their largest difference is compared with a tolerance, far above float64's rounding and far below any bug here.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# Read it from the foot up. The output is the same, and so are every gradient, their norm and the weights after three steps. Every dot is far to the left of the dashed line: four ranks add in another order than one, and only the last few bits show it.
+# The output is the same, and so are every gradient, their norm and the weights after three steps. Every dot is far to the left of the dashed line. Four ranks add in another order than one, and only the last few bits show it.
 #
 # ## Measure: time
 #
-# A layer of Llama 3.1 8B over 2048 tokens, forward, takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Four GPUs compute a quarter each, and twice they add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
+# In forward, a layer of Llama 3.1 8B takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 2048 tokens, if it works at 40 %<!-- =100 * 0.4 --> of its peak. Four GPUs compute a quarter each, and twice they add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
 #
-# **Predict.** Each of the four sits in a node of its own, with InfiniBand between them. Are they 1, 1.3, 2.4 or 4 times as fast as one?
+# **Predict.** Each of the four sits in a node of its own, and InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them. Are they 1, 1.3, 2.4 or 4 times as fast as one?
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -438,18 +424,20 @@ subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forw
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]
-# In all three runs of four the two blue bars have shrunk to a quarter. Compare the dark ones, the sums. Over InfiniBand, at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, they take twice as long as the computing. With NVLink, at 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to each neighbour, the four are 2.4 times as fast as one. Our single ring uses one of each GPU's three neighbours. A switch uses all three: 3.15.
+# With four GPUs the blue bars have shrunk to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as the computing.
 #
-# Could we hide the sums, as lesson 03 did? Backward could: it has the weights' gradients to make while $f$ adds. Forward of one text has nothing to do meanwhile: the next block reads exactly this sum. That is why tensor parallelism lives **inside a node**.
+# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one only, and four are 2.4 times as fast as one. A switch turns all three links towards the next GPU, which makes it 3.15.
+#
+# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But forward of one text has nothing else to do, because the next block reads this sum. That is why tensor parallelism lives **inside a node**.
 
 # %% [markdown]
 # ## Bug museum
 #
-# A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping. The broad line is one device. Run A has a bug that you know: each rank adds the bias of a row-parallel matrix **before** the sum. B and C may have one or none. Would you trust them?
+# A small decoder of GPT's shape, with a bias on every matrix of its layers, reads Shakespeare on two ranks with AdamW and clipping. In run A each rank adds the bias of a row-parallel matrix **before** the sum, so that it counts twice. B and C may have a bug or none. Would you trust them?
 #
 # **Predict.** The ladder's first rungs are 1 the output, 2 the gradients, 3 their norm, 4 the parameters after three steps. All biases are born as 0. On which rung does A fall?
 #
-# Decide about B and C, too, before you run the second cell. It says of each run where it falls.
+# Decide about B and C, too, before you run the second cell.
 
 # %% varies="forty steps of rounding differ between processors"
 GPT = replace(
@@ -497,34 +485,48 @@ for run, error in falls.items():
     print(f"run {run}", f"falls on: {error.rung}" if error else "is equal on every rung")
     if error:
         what, _, where = str(error).split("; ", 2)
-        for words in (what.partition(": ")[2], where):
+        for words in (what.partition(": ")[2], where.partition(": ")[0]):
             print(fill(words, 110, initial_indent="    ", subsequent_indent="    "))
 display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.forward))
 
 # %% [markdown]
-# A falls late: twice nothing is nothing, so its first step is right; then the biases [count twice](https://github.com/awslabs/slapo/issues/10).
+# A falls late. Its biases begin as 0, and twice 0 is 0, so the first step is right. Then they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound: rounding grows, and after twenty steps it shows. At step 3 C is off by less than a thousandth and A by about one: invisible above, but thousands of times B's rounding.
+# B is sound, yet it drifts away, because training lets rounding grow. So look at the beginning: by step 3 A and C are off by thousands of times as much as B.
 #
-# Which line of `forward` above would you change to get C's halves?
+# Which line of `forward` would you change to get C's halves?
 #
-# <details><summary>Run C</summary>The first adds <code>self.bias / p</code> to each term, and the second adds nothing. Autograd divides its gradient too, and nobody adds the parts. <a href="https://github.com/pytorch/torchtitan/pull/4332">Met, too</a>.</details>
+# <details><summary>Run C</summary>The first line adds <code>self.bias / p</code> to each term. So autograd divides the bias's gradient, too. <a href="https://github.com/pytorch/torchtitan/pull/4332">Met, too</a>.</details>
 #
-# Adam nearly hides C; clipping by the norm of **all** gradients carries it into every weight. The ladder says where.
+# Adam nearly hides C, but clipping by the norm of **all** gradients carries the bug into every weight. Only the ladder says where it sits.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# In PyTorch you write down which module is cut in which way. That is a **plan**, and `parallelize_module` follows it. For a feed-forward block:
+# In PyTorch nobody writes $f$ and $g$. You say which module is cut in which way, and that is a **plan**. `parallelize_module` follows it. It makes each weight a **DTensor**, a tensor that knows which part of the whole a rank has, and it puts the collectives where the plan needs them. Here is our pair.
+
+# %%
+# %%ranks 2 --push model,inputs,right
+import torch
+from torch.distributed import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+plan = {"layer1": ColwiseParallel(), "layer2": RowwiseParallel()}
+shared = parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+x = inputs.clone().requires_grad_()
+y = shared(x)
+(100 * y[:, 0].sum()).backward()
+if rank == 0:
+    print("equal to one device:", torch.allclose(y, right))
+    print("gradient of x, row 3:", *(f"{number:.1f}" for number in x.grad[3].tolist()))
+    for name, weight in shared.named_parameters():
+        (cut,) = weight.placements
+        print(f"{name:13} {tuple(weight.shape)!s:6} here {tuple(weight.to_local().shape)!s:6} {cut!r}")
+
+# %% [markdown]
+# `Shard(dim=0)` has some rows and `Shard(dim=1)` some columns; $b_2$ is on both ranks, `Replicate()`. The gradient of $x$ is the sum that our $f$ makes.
 #
-# `plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}`
-#
-# | here | in PyTorch | what is different there |
-# | --- | --- | --- |
-# | `tensor()` | `parallelize_module(model, mesh, plan)` | you write the plan |
-# | $f$ and $g$ | nothing to write | weights are DTensors, which send by themselves |
-#
-# A DTensor is a tensor that knows which part of a whole it is. [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
+# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) does this with a small decoder of four heads, on 1, 2 or 4 processes:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
 #
@@ -535,29 +537,28 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 #
 # | what hurts | take | where |
 # | --- | --- | --- |
-# | one layer, or its activations, do not fit | tensor parallelism | inside a node |
-# | one text must be finished sooner | tensor parallelism | inside a node |
-# | the layers fit, the model does not | a pipeline, lesson 04 | between nodes: a cut carries little |
-# | all fits, there is too much text | data parallelism, lesson 03 | between nodes: it hides behind backward |
+# | one layer does not fit, or one text takes too long | tensor parallelism | inside a node |
+# | the layers fit, the model does not | a pipeline | between nodes: a cut carries little |
+# | all fits, there is too much text | data parallelism | between nodes: it hides behind backward |
 #
-# How many ranks? At most as many as a node has GPUs, best a divisor of the kv heads, 8 in every Llama 3.1.
+# How many ranks? At most as many as a node has GPUs. They should divide the kv heads, 8 in every Llama 3.1.
 #
-# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations of the first page's layer. Each of eight keeps how many GiB? Think of what $f$ hands to every rank.
+# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations of our first layer. Now eight share it. What each of the two norms reads and writes is still whole on every GPU, 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
 
 # %%
-shared = {f"shared by {p}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
-kept = shared["shared by 8"].activations / GiB
+shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
+kept = shared["on 8 GPUs"].activations / GiB
 predict("GiB of activations on each of eight", guess=None, answer=kept, unit="GiB", tolerance=0.15)
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# Two GPUs just hold it, on paper. But on eight the activations are not an eighth, 9.6 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / 8 / GiB -->. The input and the output of each of the two norms are whole on every GPU: four tensors of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. *Going deeper* cuts these too.
+# On paper, two GPUs just hold it. But an eighth of the activations would be 9.6 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / 8 / GiB -->, and each of eight keeps more than twice as much, most of it in the four whole tensors around the norms. *Going deeper* cuts these too.
 #
 # ## What still hurts
 #
-# Eight GPUs share each layer of the 405B, and sixteen such nodes are a pipeline, so 128 hold it once. Meta's 16,384 GPUs make 128 copies.
+# Eight GPUs share each layer of the 405B, and sixteen such nodes are a pipeline. So 128 GPUs hold it once, and Meta's 16,384 make 128 copies.
 #
-# If each GPU kept all Adam states of its part, that would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, the same in each copy. Why remember it 128 times? Meta's GPUs did not; lesson 06 begins there. For long texts they cut the text, too.
+# If each GPU kept all of Adam's states for its part, that would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there. For the longest texts Meta cut the text, too.
 
 # %%
 score()
@@ -572,11 +573,11 @@ score()
 # </details>
 #
 # <details><summary>2. You double the batch. What happens to the bytes of tensor parallelism, and of data parallelism?</summary>
-# Tensor parallelism sends twice as many: it sends activations. Data parallelism sends the same: gradients.
+# Tensor parallelism sends activations, so twice as many. Data parallelism sends gradients, so the same.
 # </details>
 #
 # <details><summary>3. Somebody forgets every f. Which gradients are still right?</summary>
-# Of the matrices, only that of the output head. The gradient of its input already needs a sum, so everything before it is wrong.
+# Of the matrices, only that of the output head. The gradient of its input already needs a sum.
 # </details>
 
 # %% [markdown]
@@ -604,7 +605,7 @@ for part, first in zip(parts, firsts, strict=True):
 print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goals, reduction="none")))
 
 # %% [markdown]
-# Three numbers for each token instead of 128,256, and none in backward. In PyTorch: `with loss_parallel():` around loss and backward. The embedding is the mirror image: a rank has some rows, and gives zeros for other tokens; one all-reduce brings every token its row.
+# That is three numbers a token instead of 128,256, and none in backward. In PyTorch you write `with loss_parallel():` around loss and backward. The embedding is the mirror image. A rank has some rows and gives zeros for other tokens, so one all-reduce brings every token its row.
 #
 # ## Sequence parallelism
 #
@@ -616,7 +617,7 @@ print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goa
 for form in (None, "keep", "regather"):
     make = partial(llama_on_ranks, sequence_parallel=form)
     assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
-    formula = tensor_step(SMALL, **sizes, sequence_parallel=form).sent_bytes[0]
+    formula = tensor_step(SMALL, tp=4, batch=3, sequence=32, sequence_parallel=form).sent_bytes[0]
     spread = ParallelConfig(tp=8, pp=126, sequence_parallel=form is not None)
     work = Work(sequence=131072, microbatch=1, keep_gathered=form == "keep")
     kept = gpu_memory(LLAMA_405B, spread, work, find_convention("zero"), stage=63).activations
@@ -625,13 +626,13 @@ for form in (None, "keep", "regather"):
     )
 
 # %% [markdown]
-# The second sends a little more than the first because of the norms: each rank finds a term of their gradients, from its own positions, and these are added up.
+# `"keep"` sends slightly more than all-reduces, because of the norms. From its own positions each rank finds a term of their gradients, and these are added up.
 #
 # In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 has the positions.
 #
 # ## Fewer kv heads than ranks
 #
-# Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds the gradient from its own queries alone, and the two are added up. PyTorch's plans know no copies: the number of ranks must divide the number of kv heads. Our small Llama with two kv heads on four ranks:
+# Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds the gradient from its own queries alone, and the two are added up. PyTorch's plans know no copies: the number of ranks must divide the number of kv heads. Here is our small Llama with two kv heads on four ranks:
 
 # %%
 few = replace(SMALL, n_kv_heads=2)
@@ -651,7 +652,7 @@ report = assert_parallel_equals(few_alone, few_on_ranks, text, world_size=4, run
 print("equal to one device:", *report.deviations, sep="\n    ")
 
 # %% [markdown]
-# `copies=2`: two halves, each kept on two ranks. `Partial()`: each has only a term of its gradient.
+# `Shard` with `copies=2` says that there are two halves, and each lies on two ranks. `Partial()` says that a rank finds only a term of the gradient.
 #
 # ## Why clipping carries run C's bug everywhere
 #
@@ -676,12 +677,5 @@ viz.plot_loss_differences(free, title="Without clipping: how far each loss is fr
 # Without clipping C stays as near as B, and A does not. C's halved gradients make the norm too small in the first two steps, as the printed lines say, so C is clipped too little. Later C, which has drifted, is clipped where one device is not.
 #
 # A wrong factor that stays the same would cancel in Adam, too. But this one changes from step to step, and Adam averages over steps. So from the second update on **every** weight of C moves a little wrongly, though the bug sits in two biases of each layer.
-
-# %% [markdown]
-# ## A chain of three matrices
-#
-# Take $y = W_3 W_2 W_1 x$ with 8, 32, 8 and 16 numbers, four rows and two ranks. Cut $W_1$ by outputs and $W_3$ by inputs. Is it cheaper in forward to cut $W_2$ by **inputs** or by **outputs**? Draw the bars before you look.
-#
-# <details><summary>The answer</summary>By inputs: 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) --> against 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->. By outputs it gathers where the chain is wide. Backward, with the gradient of $x$: 192 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) --> against 384 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4, input_gradient=True).backward.sent_bytes) -->.</details>
 #
 # References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Llama team 2024.
