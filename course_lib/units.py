@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
@@ -12,6 +14,11 @@ _Units = dict[str, float]  # largest first
 _BINARY: _Units = {"TiB": TiB, "GiB": GiB, "MiB": MiB, "KiB": KiB, "B": 1}
 _DECIMAL: _Units = {"TB": TB, "GB": GB, "MB": MB, "KB": KB, "B": 1}
 _SECONDS: _Units = {"d": 86_400, "h": 3_600, "min": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_KINDS: tuple[_Units, ...] = (  # of what a text may give an amount, in the words that people use
+    {**_BINARY, **_DECIMAL, "byte": 1, "bytes": 1},
+    {**_SECONDS, "µs": 1e-6, "second": 1, "seconds": 1, "hours": 3_600, "days": 86_400},
+)
+_AMOUNT = re.compile(r"(?P<number>[-+]?[\d.][\d.,_]*(?:e[-+]?\d+)?)\s*(?P<unit>[^\W\d]*)", re.IGNORECASE)
 _COUNTS: _Units = {"T": 10**12, "B": 10**9, "M": 10**6, "k": 10**3, "": 1}
 
 
@@ -40,6 +47,23 @@ def format_count(n: float) -> str:
     ('8.03 B', '38')
     """
     return _format(n, _COUNTS, digits=3) if n else "0"
+
+
+def amount_of(text: str, unit: str = "") -> float | None:
+    """The number that a text gives in `unit`; None if it gives none, or one of another kind.
+
+    >>> amount_of("3 MiB", "bytes"), amount_of("1,500", "steps"), amount_of("2 ms", "us"), amount_of("2 ms", "bytes")
+    (3145728.0, 1500.0, 2000.0, None)
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    try:
+        number = float(found["number"].replace(",", "").replace("_", "")) if found else None
+    except ValueError:
+        return None
+    if not found or number is None or found["unit"] in ("", unit):
+        return number
+    kind = next((kind for kind in _KINDS if unit in kind and found["unit"] in kind), None)
+    return number * (kind[found["unit"]] / kind[unit]) if kind else None
 
 
 def _format(value: float, units: _Units, digits: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from course_lib.checks import withhold
 from course_lib.checks.kit.sheet import suggest
-from course_lib.units import format_bytes, format_seconds
+from course_lib.units import amount_of, format_bytes, format_seconds
 from course_lib.verify.causes import in_large_units
 from course_lib.verify.numbers import number_of
 
@@ -31,7 +31,7 @@ _answered: dict[str, _Prediction] = {}  # by question, so that running a cell ag
 def predict(
     question: str,
     *,
-    guess: object,  # a number, or letters where the answer is letters; None, as every lesson has it, asks for one
+    guess: object,  # a number or "3 MiB"; letters where the answer is letters; None, as every lesson has it, asks
     answer: float | str | Callable[[], float],
     unit: str = "",
     tolerance: float = 0.01,
@@ -51,9 +51,9 @@ def predict(
     if isinstance(answer, str):
         _name(question, guess, answer)
         return
-    number = number_of(guess)
+    number = _number_in(guess, unit)
     if number is None and not (guess is None and _PUBLISHED in os.environ):
-        _ask(guess, "number")
+        _ask(guess, f"number of {unit}" if unit else "number")
         return
     right = float(answer() if callable(answer) else answer)
     if number is None:
@@ -81,6 +81,12 @@ def _name(question: str, guess: object, answer: str) -> None:
         print(f"  {points} of {_FULL} points: {'right' if points else 'not these'}")
 
 
+def _number_in(guess: object, unit: str) -> float | None:
+    """The guess in the answer's unit; NaN is none."""
+    number = amount_of(guess, unit) if isinstance(guess, str) else number_of(guess)
+    return None if number is None or math.isnan(number) else number
+
+
 def _letters(text: str) -> set[str]:
     """What a text names.
 
@@ -92,7 +98,8 @@ def _letters(text: str) -> set[str]:
 
 def _ask(guess: object, kind: str) -> None:
     """Wait for a guess without stopping "Run all"."""
-    what = f"put your {kind} in place of None" if guess is None else f"{guess!r} is not a {kind}: put one in its place"
+    bare = kind.split()[0]
+    what = f"put your {bare} in place of None" if guess is None else f"{guess!r} is not a {kind}: put one in its place"
     print(f"  {what} and run this cell again; the answer waits for it, and so does what else the cell shows")
     withhold.rest_of_cell()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -267,6 +268,31 @@ def test_no_guess_no_answer(capsys):
 def test_a_guess_may_be_any_kind_of_number(guess, capsys):
     predict("how much?", guess=guess, answer=150)
     assert "10 of 10 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("guess", "unit"),
+    [("1.5 MiB", "bytes"), ("1,572,864", "bytes"), ("1536KiB", "B"), ("0.001572864 GB", "bytes"), (" 1572864 ", "")],
+)
+def test_a_guess_may_say_its_unit(guess, unit, capsys):
+    predict("how much?", guess=guess, answer=1.5 * 2**20, unit=unit)
+    assert "10 of 10 points: right" in capsys.readouterr().out
+    predict("how long?", guess="2 ms", answer=2000, unit="us")
+    assert "10 of 10 points: right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("guess", "unit", "told"),
+    [
+        ("3 s", "bytes", "'3 s' is not a number of bytes"),
+        ("3 MiB", "", "'3 MiB' is not a number"),
+        ("1.2.3", "", "'1.2.3' is not a number"),
+        (math.nan, "GB", "nan is not a number of GB"),
+    ],
+)
+def test_a_guess_of_another_kind_is_asked_for_again(guess, unit, told, capsys):
+    predict("how much?", guess=guess, answer=lambda: pytest.fail("asked before the guess"), unit=unit)
+    assert f"{told}: put one in its place and run this cell again" in capsys.readouterr().out
 
 
 def test_the_score_counts_each_question_once(capsys):
