@@ -61,6 +61,16 @@ class Film:
             product *= self._between(motion, "opacity", (at_s - later) % self.lasts_s) if moved else drawn
         return product
 
+    def lift(self, part: Part, at_s: float | None = None) -> float:
+        """Pixels by which it is moved down."""
+        motion = self.motions.get(part.element.get("class", ""), [])
+        known = [
+            (time, {"y": re.sub(r".*\((.*)px\)", r"\1", look["transform"])})
+            for time, look in motion
+            if "transform" in look
+        ]
+        return self._between(known, "y", at_s) if known and at_s is not None else 0.0
+
     def _between(self, motion: list[Frame], name: str, at_s: float) -> float:
         known = [(time, float(look[name])) for time, look in motion if name in look]
         for (start, low), (end, high) in zip(known, known[1:], strict=False):
@@ -74,8 +84,9 @@ class Film:
 
     def last_seen(self, words: str) -> float:
         """The last time at which a text that goes away again is seen in full."""
-        part = next(part for part in self.parts("text") if part.element.text == words)
-        motion = next(self.motions[one.get("class")] for one in part.line if one.get("class"))
+        lines = [part.line for part in self.parts("text") if part.element.text == words]
+        motions = [self.motions[one.get("class")] for line in lines for one in line if one.get("class")]
+        motion = next(motion for motion in motions if motion[-1][1]["opacity"] == "0")
         return max(time for time, look in motion if look["opacity"] == "1")
 
 

@@ -16,10 +16,11 @@ LARGEST = 60 * 1024
 
 
 FIGURES = {
+    **{f"zero-{p}": lambda p=p: viz.animate_zero_stages(7.5, p) for p in SIZES},
     **{f"schedules-{p}": lambda p=p: viz.animate_schedules(four_schedules(p)) for p in SIZES},
     **{f"ring-{p}": lambda p=p: viz.animate_ring(p) for p in (1, *SIZES)},
 }
-ONE_OF_EACH = ["ring-4", "schedules-4"]
+ONE_OF_EACH = ["ring-4", "zero-4", "schedules-4"]
 
 
 @pytest.fixture(scope="module", params=FIGURES)
