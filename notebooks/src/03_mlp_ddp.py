@@ -1,30 +1,17 @@
 # %% [markdown]
 # # 03 · Data parallelism: many ranks, one training
 #
-# | | |
-# | --- | --- |
-# | **Time** | about 100 minutes, exercises not counted |
-# | **You need** | notebook 00 (ranks, all-reduce, the ledger); from 02 the ring and its $2\frac{p-1}{p}M$ bytes |
-# | **You will prove** | ranks that each read a part of the batch end with the weights of one device that reads all of it; DDP sends exactly the bytes of its formula; four silent bugs do not get past a ladder of seven rungs |
-# | **Back ends** | checked here on CPU over gloo; NCCL (GPUs) and Slurm were not run for this page, see section 10 |
-
-# %% [markdown]
-# ## 1 · The problem
-#
-# On one H100, Llama 3.1 70B trains for 509<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years
-# (notebook 01). A thousand GPUs that each read a thousandth of the text would need half a year. This is **data parallelism**: every rank has the whole
-# model, a **replica**, and its own part of each batch.
-#
-# But is it still the same training? Rank 3 never sees what rank 0 reads.
-#
-# Today you make it the same, to the last digit that rounding allows. Then you meet bugs that make it another training, under a loss curve that looks right.
+# A small Llama reads Shakespeare on one device. Then somebody gives you three more. So each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Here are the losses of both runs.
 
 # %% folded=true
 # %load_ext course_lib
-import copy
 import os
-import time
+import subprocess
+import sys
+import tempfile
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -32,31 +19,70 @@ import torch.nn.functional as F
 
 from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
-from course_lib.config import LLAMA_3_1_8B, ModelConfig
-from course_lib.costs.comm.ddp import ddp_step, ddp_time, ddp_wrapping
-from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK, load_device
+from course_lib.config import ModelConfig, load_model
+from course_lib.costs.comm.ddp import ddp_step, ddp_time
+from course_lib.hardware import ETHERNET, INFINIBAND, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
+from course_lib.parallel.buckets import fill, trained
 from course_lib.parallel.ddp import DistributedDataParallel
 from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.replicate import average_gradients
 from course_lib.ranks import ledger, run_ranks
-from course_lib.training.step import sgd_update
+from course_lib.training.batches import Batches
+from course_lib.training.pace import pace
+from course_lib.training.sampler import DistributedSampler
 from course_lib.training.techniques import replicate
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
-from course_lib.units import GB, MiB
-from course_lib.verify import NotEqual, assert_parallel_equals
+from course_lib.units import MiB
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
+
+# %% folded=true varies="forty steps of rounding differ between processors"
+SMALL = ModelConfig(
+    name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
+)
+tokenizer, tokens = load_tokens(load_text(), 512)
+text = Batches(text=tokens, batch_size=16, sequence=32, ragged=True)
+
+
+def llama_alone(config):
+    return Trainer(Decoder(SMALL), config)
+
+
+def llama_on_ranks(config, *bugs):
+    mesh = make_mesh(dp=dist.get_world_size())
+    return Trainer(Decoder(SMALL), config, mesh=mesh, apply=(replicate(), *bugs))
+
+
+one_device = museum.curve_alone(llama_alone, text.batch, 40)
+first_screen = museum.BUGS["mean_of_means"].planted(llama_on_ranks)
+four_ranks = museum.curve_on_ranks(first_screen, text.batch, world_size=4, steps=40)
+viz.plot_loss_curves(
+    {"one device": one_device.losses, "four ranks": four_ranks.losses},
+    title="The same training, on one device and on four ranks?",
+    subtitle="loss in nats; the broad pale line is one device",
+)
 
 # %% [markdown]
-# ## 2 · The reference: one device, 38 parameters
+# Towards the end the thin line is a little higher. Is that noise? The picture cannot say. In fact the four ranks' gradients were wrong **from the first step**, although nobody forgot to divide.
 #
-# Six inputs, four hidden numbers, two outputs: the perceptron of the Kempner Institute's workshop. Its 6 × 4 + 4 + 4 × 2 + 2 = 38 parameters are few enough to see each.
+# How do you know it is the same training? And is it four times as fast? You will be able to
+# - prove that many ranks train like one device, and say when they do not,
+# - send gradients while others are being computed,
+# - find a mistake under a loss that looks right,
+# - write it in PyTorch alone.
 #
-# $$y = W_2\, f(W_1 x + b_1) + b_2$$
+# *One hour; the exercises take about three more.*
 #
-# **One legend for the whole course.** $x$ is a column, so each *row* of $W$ makes one output: $W$ has the shape (out, in). PyTorch stores `weight` just so. The workshop writes $xW$, with the transpose.
+# <details><summary>Before you start</summary>You need lesson 00 and the ring of lesson 02. All ran on CPUs over gloo.</details>
+
+# %% [markdown]
+# ## What is right
 #
-# For now $f$ does nothing, as in the workshop. The task: is the first input larger than the second? One backward pass over all eight rows gives 38 gradients, our truth.
+# Take a model that is small enough to look at every number. This perceptron has six inputs, four hidden numbers and two outputs, so it has 24 + 4 + 8 + 2 = **38 parameters**. Each *row* of a matrix makes one output, as PyTorch stores it.
+#
+# It reads eight rows and has to say of each whether its first number is larger than its second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
 
 # %%
 torch.manual_seed(0)
@@ -69,562 +95,567 @@ whole = {name: weight.grad.clone() for name, weight in model.named_parameters()}
 viz.plot_mlp(dict(model.named_parameters()))
 
 # %% [markdown]
-# ## 3 · By hand: half of the batch each
+# ## Half of the rows each
 #
-# Two ranks, the same weights, four rows each. No communication yet. **Before you run it:** will each rank's gradient be half of the whole one?
+# Now two ranks have these weights, and each of them reads four of the eight rows. Nobody sends anything yet, so each rank finds the gradient of the mean of its own four losses.
+#
+# **Predict.** A gradient's sign says whether a weight should rise or fall. In how many of the 38 places do the two ranks want opposite things?
+
 
 # %%
-# %%ranks 2 --push model,inputs,targets --pull halves
-import torch.nn.functional as F
+def of_my_rows(model, inputs, targets):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    model.zero_grad()
+    F.cross_entropy(model(inputs.chunk(p)[rank]), targets.chunk(p)[rank]).backward()
+    return {name: weight.grad for name, weight in model.named_parameters()}
 
-mine, goals = inputs.chunk(2)[rank], targets.chunk(2)[rank]
-F.cross_entropy(model(mine), goals).backward()
-halves = {name: weight.grad for name, weight in model.named_parameters()}
-print(f"gradient norm {torch.cat([g.flatten() for g in halves.values()]).norm():.4f}")
 
-# %%
+halves = run_ranks(of_my_rows, 2, model, inputs, targets)
+opposite = sum((halves[0][name] * halves[1][name] < 0).sum().item() for name in whole)
+predict("of 38 places, those with opposite signs", guess=None, answer=opposite)
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# No. Each is the gradient of that rank's own mean, and they disagree, some cells even in sign, because the rows differ. But their **average** is the whole batch's gradient, in all 38 cells. The reason is one line: the gradient of a sum is the sum
-# of the gradients. With $B$ rows of loss $\ell_i$ on $p$ ranks:
+# Compare the two ranks' cells. In some places one is green where the other is violet: rank 0 wants to lower a weight that rank 1 wants to raise. Neither is wrong, since each has seen four other rows.
 #
-# $$\nabla\,\frac{1}{B}\sum_{i=1}^{B}\ell_i \;=\; \frac{1}{p}\sum_{r=1}^{p}\;\nabla\,\underbrace{\frac{p}{B}\sum_{i\ \text{on rank}\ r}\ell_i}_{\text{the mean loss of rank } r}$$
+# Now take the average of the two, cell by cell, and look at the picture of one device. All 38 agree!
 #
-# So data parallelism is no new method. It **is** SGD on the large batch. Keep one thing in mind: a rank's mean has $\frac{p}{B}$ in front only if all ranks have equally many rows. Section 9 comes back to it.
+# It had to be so. The mean of eight losses is the average of two means of four, and a gradient of an average is the average of the gradients.
 
 # %% [markdown]
-# ## 4 · Predict: what does a step send?
+# With $\ell_i$ for the loss of row $i$:
 #
-# One all-reduce of the gradients makes the average. The perceptron's gradient has 38 numbers of 4 bytes<!-- =4 -->, together 152 bytes<!-- =4 * 38 -->.
+# $$\frac{1}{8}\sum_{i=1}^{8}\ell_i \;=\; \frac{1}{2}\,\Bigg(\underbrace{\frac{1}{4}\sum_{i=1}^{4}\ell_i}_{\text{mean of rank 0}} \;+\; \underbrace{\frac{1}{4}\sum_{i=5}^{8}\ell_i}_{\text{mean of rank 1}}\Bigg)$$
 #
-# **How many bytes do four ranks send in one step, all together?** Remember the ring: how often does each chunk travel? (`DistributedDataParallel` is what section 5 builds: it averages in every backward.)
+# This is **data parallelism**. Every rank has the whole model, its **replica**, and reads its own rows. Before the update all of them take the average of their gradients.
+#
+# Two conditions hide in this line. The ranks have equally many rows, and a row's loss is its own affair. Keep them in mind: further down we break both.
+
+# %% [markdown]
+# ## The same, step after step
+#
+# So there is one loop to write, between backward and the update. How do you prove that a training with it is the one device's, if a loss curve does not tell?
+#
+# Write down what happens in a step, in its order. Forward makes an **output**. Backward makes **gradients**. Their length is the **gradient norm**, at which clipping looks. The update makes new **parameters**, and after some steps there is a **loss curve**.
+#
+# An error in one of them makes all later ones wrong. So compare from the beginning: the first that differs tells you where to look. We call this a **ladder**, and each of them a rung.
 
 
 # %%
-def one_backward(bucket_cap_mb=25):
-    torch.manual_seed(dist.get_rank())
-    ddp = DistributedDataParallel(MLP(), bucket_cap_mb=bucket_cap_mb)
-    ddp(torch.randn(8, 6)).sum().backward()
+def average(model):
+    for weight in model.parameters():
+        weight.grad = comm.all_reduce(weight.grad) / dist.get_world_size()
 
 
-run_ranks(one_backward, 4)
-formula = ddp_step([24, 4, 8, 2], world_size=4)
-predict("bytes that four ranks send", guess=None, answer=formula.total_bytes, unit="bytes")
-print("the ledger:", ledger().of("all_reduce").matrix())
+def batch(step):
+    rows = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+    return rows, (rows[:, 0] > rows[:, 1]).long()
 
-# %% [markdown]
-# Twice around, minus what stays at home: $2\frac{p-1}{p}M$ for each rank, $2(p-1)M$ together. The ledger, bytes from each rank (row) to each rank (column), agrees: 38 does not divide by 4, so some chunks have ten numbers and some nine.
-#
-# Now Llama 3.1 8B: $\Phi$ = 8.03<!-- =model_parameters(LLAMA_3_1_8B) / 1e9 --> billion parameters with gradients in bfloat16. A talk on distributed training (K. Yuan, 2024) prints: data parallelism "incurs $2\Phi$ bytes to communicate".
-# **How many does each of 8 ranks send?**
 
-# %%
-gradient_bytes = 2 * costs.model_parameters(LLAMA_3_1_8B)
-ring = costs.comm_time("all_reduce", "ring", world_size=8, length=gradient_bytes // 2, itemsize=2)
-predict("GB that each rank sends", guess=None, answer=ring.sent_bytes[0] / GB, unit="GB", world_size=8)
-print(f"over NVLink {ring.time_s(NVLINK):.2f} s, over InfiniBand {ring.time_s(INFINIBAND):.2f} s")
-
-# %% [markdown]
-# $2\Phi$ bytes is what the gradient *is*. An all-reduce *sends* nearly twice that. (The same slide counts the states as $2 \cdot 4\Phi$, 8 bytes<!-- =2 * 4 --> for each parameter: all in half precision. Notebook 01 counted 16.)
-#
-# Between nodes that is half a second. Is it much? Computing on one sequence of 8192 tokens takes 1.0 s<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(LLAMA_3_1_8B), 8192), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) -->
-# (at 40 %<!-- =40 --> of an H100). Who waits for the gradients loses a third of the GPU. So the next section is about not waiting.
-
-# %% [markdown]
-# ## 5 · From scratch, in three tries
-#
-# ### First try: naive
-#
-# After backward, one all-reduce for each parameter. `AVG` adds and divides.
-
-# %%
-viz.show_source(average_gradients)
-
-# %% [markdown]
-# Right, and slow for two reasons. Llama 3.1 8B has 291<!-- =32 * 9 + 3 --> tensors of parameters, so a step makes as many all-reduces, and each pays the latency of all its messages. And nothing is sent until backward is through.
-#
-# ### Second: buckets
-#
-# Against the first: put many gradients side by side into one flat tensor, a **bucket**, and average them together. Backward goes from the last layer to the first, so the last layer's gradients go into the first bucket.
-
-# %%
-from course_lib.parallel.buckets import average_gradients_in_buckets, fill, trained
-
-weights = trained(MLP())  # by name, the last layer first
-name_of = {weight: name for name, weight in weights.items()}
-buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.values(), bucket_bytes=40)]
-named = [(name, weight.nbytes) for name, weight in reversed(weights.items())]
-display(viz.plot_buckets(named, buckets, bucket_bytes=40), viz.show_source(average_gradients_in_buckets))
-
-# %% [markdown]
-# ### Third: overlap
-#
-# Against the second: the last layer's gradient is ready long before the first layer's. Send it *while* backward computes the rest.
-#
-# PyTorch lets us know: a **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `all_reduce_` with `async_op=True` only *starts* an all-reduce; it runs in the background until somebody waits. Overlap is then ten lines.
+def perceptron():
+    return MLP(gelu=True)
 
 
 # %%
-def average_in_background(model):
-    handles = []
-
-    def launch_one(parameter):
-        handles.append(comm.all_reduce_(parameter.grad, op=dist.ReduceOp.AVG, async_op=True))
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(launch_one)
-    return handles
-
-
-def overlapped_gradients(model, inputs, targets):
-    rank, p = dist.get_rank(), dist.get_world_size()
-    handles = average_in_background(model)
-    F.cross_entropy(model(inputs.chunk(p)[rank]), targets.chunk(p)[rank]).backward()
-    for handle in handles:
-        handle.wait()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-on_each = run_ranks(overlapped_gradients, 4, model, inputs, targets)
-[all(torch.allclose(mine[name], whole[name]) for name in whole) for mine in on_each]
-
-# %% [markdown]
-# The library adds buckets, in one fixed order on all ranks, and a last hook that waits: `DistributedDataParallel` wraps a model, and a user only calls `loss.backward()`.
-#
-# ### See it
-#
-# A laptop cannot show overlap: its cores are busy with everybody's computing. So we use the **emulated clock** of notebook 02. Six layers of 1 MiB<!-- =MiB / MiB --> gradients each; we say that a layer's forward takes
-# 0.5 ms<!-- =0.5 --> and its backward 1 ms<!-- =1 -->; messages take the time of 25 Gb/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 1e9 --> Ethernet. All is slept through, 50 times slower than shown.
-#
-# **Predict.** In turn, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 of computing, and the rest for six buckets. How long with overlap? Ask which buckets have something to hide behind.
-
-# %%
-from course_lib.training.pace import pace
-
-
-def timed_step(link, bucket_cap_mb=0, overlap=True):
-    layers = [torch.nn.Linear(512, 512) for _ in range(6)]
-    model = torch.nn.Sequential(*layers)
-    with comm.settings(ledger=False):
-        ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb, overlap=overlap) if bucket_cap_mb else model
-    clock = comm.EmulatedClock(inside=link, slowdown=50)
-    with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
-        ddp(torch.ones(1, 512)).sum().backward()
-        if not bucket_cap_mb:
-            average_gradients(model)
-
-
-runs = {}
-for name, options in {"naive": (), "buckets": (1, False), "buckets, overlapped": (1, True)}.items():
-    run_ranks(timed_step, 4, ETHERNET, *options)
-    runs[name] = ledger()
-predict("ms of an overlapped step", guess=None, answer=1e3 * runs["buckets, overlapped"].span_s, unit="ms")
-viz.plot_overlap(runs, subtitle="emulated clock, no real network; rank 0; the line is the end of the step")
-
-# %% [markdown]
-# Only the **last** bucket is seen: its gradients come at the very end, and nothing is left to hide it behind. Everything before is free, as long as a bucket is sent faster than the next one fills.
-#
-# Larger buckets pay less latency. PyTorch's default is 25 MiB<!-- =25 * MiB / MiB -->. **Predict** the step with overlap switched on and such buckets. Ask when the first bucket can leave. (A message over this Ethernet waits 30 µs<!-- =1e6 * ETHERNET.alpha_s -->; a ring of four makes six.)
-
-# %%
-run_ranks(timed_step, 4, ETHERNET, 25, True)
-predict("ms with 25 MiB buckets", guess=None, answer=1e3 * ledger().span_s, unit="ms")
-
-# %% [markdown]
-# Surprise: overlap is on, and nothing overlaps. All gradients fit into one bucket, which is full when backward ends. (PyTorch makes its first bucket 1 MiB<!-- =1 --> for this reason.) Remember it when a small model scales badly.
-#
-# ### The same weights at the start
-#
-# Equal gradients keep replicas equal. They do not *make* them equal. So wrapping a model copies rank 0's parameters to all, and its **buffers** (numbers that belong to the model but are not trained, such as a running mean). Here each
-# rank is seeded differently on purpose. And from here on $f$ is a **GELU**, as in real models.
-
-# %%
-# %%ranks 4
-from course_lib.models.mlp import MLP
-from course_lib.parallel import ddp
-
-torch.manual_seed(rank)
-model = MLP(gelu=True)
-born = model.layer1.bias[0].item()
-model = ddp.DistributedDataParallel(model)
-print(f"born with {born:+.4f}, wrapped {model.module.layer1.bias[0].item():+.4f}")
-
-# %% [markdown]
-# ### Accumulation and `no_sync`
-#
-# A batch may be too large for memory. Then a rank takes it in **micro-batches**: several backwards, whose gradients add up, before one step. This is gradient accumulation. The average of the ranks' sums is the sum of their averages, so one all-reduce at the
-# end is enough; `no_sync()` switches off the others, if forward and backward both stand under it. (The OLMo configuration of the workshop says `grad_sync_mode: batch`, which is the same.)
-#
-# **Predict** the all-reduces of a step with 3 micro-batches, two of them under `no_sync`, if the model fills two buckets.
-
-
-# %%
-def accumulate(use_no_sync):
-    torch.manual_seed(dist.get_rank())
-    ddp = DistributedDataParallel(MLP(gelu=True), bucket_cap_mb=40 / MiB)
-    *first, last = torch.randn(9, 6).chunk(3)
-    for part in first:
-        with ddp.no_sync() if use_no_sync else nullcontext():
-            ddp(part).square().mean().div(3).backward()
-    ddp(last).square().mean().div(3).backward()
-    return ddp.module.layer1.weight.grad
-
-
-always, wasted = run_ranks(accumulate, 4, False)[0], len(ledger().of("all_reduce").calls())
-once, needed = run_ranks(accumulate, 4, True)[0], len(ledger().of("all_reduce").calls())
-predict("all-reduces of a step", guess=None, answer=needed)
-print(f"without no_sync {wasted}; the same gradient: {torch.allclose(always, once)}")
-
-# %% [markdown]
-# ## 6 · Verify: the ladder
-#
-# A **trainer** is one step of training as an object. On ranks it also gets a **mesh**, which names their axes, and **techniques**: here the axis `dp`, and `replicate()`, which wraps the model. The **ladder** runs both on the same batches and compares them rung by rung, as an error would show:
-#
-# 1 output, 2 gradients of each parameter, 3 gradient norm, 4 parameters after three steps of **SGD**, 5 loss curve, 6 **AdamW** with weight decay and clipping, 7 save and load. A *deviation* is the largest difference over the largest number.
-#
-# Seven rows on 3 ranks are 3, 2 and 2: nothing works only because it divides.
-
-
-# %% varies="the last digits of rounding differ between processors"
-def task(step, rows=7):
-    inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(step))
-    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
-
-
-def mlp_alone(config):
-    return Trainer(MLP(gelu=True), config)
-
-
-def mlp_on_ranks(config, *bugs):
-    mesh = make_mesh(dp=dist.get_world_size())
-    return Trainer(MLP(gelu=True), config, mesh=mesh, apply=(replicate(), *bugs))
-
-
-print(assert_parallel_equals(mlp_alone, mlp_on_ranks, task, world_size=3))
-
-# %% [markdown]
-# Every rung is equal up to rounding: in float64 a deviation of some 1e-16 is the last bit of a number. The tolerance, 1e-11, is far above; not one rung comes near it. If a rung failed, the ladder would stop there, with an error.
-#
-# ### Why SGD first?
-#
-# Plant the most common bug: the gradients' sum instead of their average. The library's **bug museum** keeps it: a bug is one more technique, applied last, and this one puts a sum where the average was. Climb the AdamW rung alone, then the SGD rung alone, then the ladder from its foot.
-
-# %%
-from course_lib.verify import RUNGS, museum
-
-
-def first_fall(reference, bug, parallel, batches, rungs, world_size=4):
-    try:
-        assert_parallel_equals(reference, bug.planted(parallel), batches, world_size=world_size, rungs=rungs)
-    except NotEqual as error:
-        what, _, way_out = str(error).split("; ", 2)
-        return what.partition(": ")[2], way_out
-    return "equal", ""
-
-
-bug = museum.BUGS["summed"]
-print("It happened here:", bug.where.link)
-for rungs in (["AdamW"], ["parameters"], RUNGS[:5]):
-    print(*first_fall(mlp_alone, bug, mlp_on_ranks, task, rungs, world_size=3), sep="\n    ")
-
-# %% [markdown]
-# Under AdamW the weights are off by less than a thousandth: it divides each gradient by its own typical size. Under SGD they are off more than a hundred times as much. Neither says why; both send you down, to a rung that we skipped. There is the gradient, before any optimizer: 3.0 times one device's, on three ranks.
-#
-# ## 7 · Measure
-#
-# ### Bytes against the formula
-#
-# Wrapping is a broadcast of the state along a tree; a step is one ring all-reduce for each bucket. Here a bucket closes at 40 bytes<!-- =40 -->, so that there are two.
-
-# %%
-lengths = [p.numel() for p in MLP().parameters()]
-for p in (3, 2, 4):
-    run_ranks(one_backward, p, 40 / MiB)
-    formula = ddp_wrapping([(lengths, 4)], world_size=p) + ddp_step(lengths, world_size=p, bucket_bytes=40)
-    sent = tuple(ledger().bytes_sent(rank) for rank in range(p))
-    assert sent == formula.sent_bytes
-    print(f"{p} ranks sent {sent}, formula {formula.sent_bytes}")
-
-# %% [markdown]
-# To the byte, for every rank. Rank 0 sends most, since the broadcast begins there; of four, rank 2 passes it on to rank 3.
-#
-# ### Scaling efficiency
-#
-# Give every rank its own batch of fixed size. With perfect scaling a step takes as long as on one rank. **Efficiency** is one rank's time over that of $p$ ranks. The lines below come from `ddp_time`, which puts computing and all-reduces on two streams; the marks were run under the emulated clock.
-
-
-# %%
-def efficiency(link, p):
-    paper = ddp_time(
-        [[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=p, inside=link, bucket_bytes=MiB
-    )
-    return paper.efficiency()
-
-
-links, emulated = (NVLINK, INFINIBAND, ETHERNET), {}
-for p in (4, 2):
-    for link in links:
-        run_ranks(timed_step, p, link, 1)
-        emulated.setdefault(link.name, {})[p] = 9e-3 / ledger().span_s
-predicted = {link.name: {p: efficiency(link, p) for p in (1, 2, 4, 8, 16, 32, 64)} for link in links}
-viz.plot_scaling(
-    predicted,
-    emulated,
-    marks="emulated",
-    title="Efficiency: one rank's step over that of p ranks",
-    subtitle="six layers of 1 MiB; lines: formula; marks: emulated clock, no real links",
-)
-
-# %% [markdown]
-# The bytes of a rank hardly grow with $p$; why do the lines fall? A ring has $2(p-1)$ steps, and each costs a latency. With messages this small, latency is most of it from 16 GPUs on. A line breaks where a bucket takes longer to send than a layer's backward: from there on overlap cannot hide it.
-#
-# A large model sends large messages. **Predict** for Llama 3.1 8B on 64 GPUs over InfiniBand, one sequence of 8192 tokens each: which efficiency, with overlap? Section 4 feared two thirds.
-
-# %%
-layer, table = costs.layer_parameters(LLAMA_3_1_8B), LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size
-per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
-forward_s = [0] + [2 * size * 8192 / per_second for size in [layer] * 32 + [table]]  # the embedding only looks up
-sizes, times = [[table], *[[layer]] * 32, [table]], {}
-for link in links:
-    times[link.name] = ddp_time(
-        sizes, forward_s=forward_s, backward_s=[2 * t for t in forward_s], world_size=64, inside=link, itemsize=2
-    )
-predict("efficiency over InfiniBand", guess=None, answer=times["InfiniBand"].efficiency())
-for name, time_of in times.items():
-    print(f"{name:10} in turn {time_of.efficiency(overlap=False):4.0%}, overlapped {time_of.efficiency():4.0%}")
-
-# %% [markdown]
-# Most is hidden. But the network is never idle: the head's gradients leave it late, each layer takes a little longer to send than to compute, and at the end comes the embedding's, a large one with nothing to hide behind.
-#
-# (NVLink connects the GPUs of one node; a ring is as fast as its slowest link.)
-#
-# ### And this machine, honestly
-#
-# Real steps of a small decoder, in real time. Ranks share cores here: even two on two cores pay. This says nothing about GPUs. Below is your last step on four ranks. A backward's bar contains the wait for the last bucket, so look at when the first calls (#) begin.
-
-
-# %% varies="measured times"
-SMALL = ModelConfig(
-    name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
-)
-
-
-def real_steps(steps=15):
-    ddp, seconds = DistributedDataParallel(Decoder(SMALL), bucket_cap_mb=1 / 8), []
-    tokens = torch.randint(512, (8, 64))
-    for _ in range(steps):
-        comm.ledger.clear()  # keep the last step alone
-        started = time.perf_counter()
-        with comm.settings(guard=False):
-            with comm.span("forward"):
-                loss = F.cross_entropy(ddp(tokens).flatten(0, 1), tokens.flatten())
-            with comm.span("backward"):
-                loss.backward()
-            with comm.span("optimizer"):
-                sgd_update(ddp, 0.1)
-                ddp.zero_grad()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)  # a busy machine makes the others longer
-
-
-seconds = {p: max(run_ranks(real_steps, p)) for p in (1, 2, 4)}
-for p, step_s in seconds.items():
-    print(f"ranks {p}: efficiency {seconds[1] / step_s:4.0%}, cores allow {min(1, os.cpu_count() / p):4.0%}")
-viz.plot_timeline(ledger(), title="One DDP step on four ranks, as it just ran")
-
-# %% [markdown]
-# ## 8 · PyTorch's own
-#
-# You would use `torch.nn.parallel.DistributedDataParallel`: the same wrapper, the same `no_sync`, in C++ and on NCCL. From the same weights, on the same shares, both must leave the same gradients.
-
-
-# %%
-def ours_and_theirs():
+def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=1e9, **options):
+    rank, p, losses = dist.get_rank(), dist.get_world_size(), []
     torch.manual_seed(0)
-    first, rank = Decoder(SMALL).double(), dist.get_rank()
-    ours = DistributedDataParallel(copy.deepcopy(first), bucket_cap_mb=1 / 8)
-    theirs = torch.nn.parallel.DistributedDataParallel(first, process_group=dist.new_group())
-    tokens = torch.randint(512, (8, 16)).chunk(4)[rank]
-    for wrapped in (ours, theirs):
-        F.cross_entropy(wrapped(tokens).flatten(0, 1), tokens.flatten()).backward()
-    pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
-    return all(torch.allclose(mine.grad, other.grad, rtol=0, atol=1e-14) for mine, other in pairs)
+    model = make().double()
+    optimizer = optimizer(model.parameters(), lr=lr, **options)
+    for step in range(3):
+        inputs, targets = (rows.chunk(p)[rank] for rows in batch(step))
+        output = model(inputs)
+        loss = F.cross_entropy(output, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        combine(model)
+        if step == 0:
+            outputs = comm.all_gather(output.detach())
+            gradients = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+        losses.append(comm.all_reduce(loss.detach()) / p)
+    rungs = {"output": outputs, "gradients": gradients, "gradient norm": gradients.norm()}
+    parameters = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    return rungs | {"parameters": parameters, "loss curve": torch.stack(losses)}
 
-
-run_ranks(ours_and_theirs, 4)
 
 # %% [markdown]
-# ## 9 · Bug museum
+# This is the training loop that you know, with `combine` in its middle. It writes down the five rungs. Between the layers there is a **GELU** now, as in real models. Clipping is switched off by its huge limit.
 #
-# A small Llama-shaped decoder reads Shakespeare on four ranks, with AdamW and clipping, as people train. The broad line is one device. Runs A to D are on ranks. Each *may* have a bug that happened to others in public.
-#
-# **Decide**: how many of the four are sound?
+# With one rank nothing is shared, so the same function is also our one device. Then four ranks run it. On each rung we take the largest difference, and divide it by the largest number, so that rungs can be compared.
 
-# %% varies="forty steps of rounding differ between processors"
-from course_lib.training.batches import Batches
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-
-tokenizer, tokens = load_tokens(load_text(), 512)
-text = Batches(text=tokens, batch_size=16, sequence=32, ragged=True)
-
-
-def decoder_alone(config):
-    return Trainer(Decoder(SMALL), config)
-
-
-def decoder_on_ranks(config, *bugs):
-    mesh = make_mesh(dp=dist.get_world_size())
-    return Trainer(Decoder(SMALL), config, mesh=mesh, apply=(replicate(), *bugs))
-
-
-names = [*museum.BUGS, "sound"]
-exhibits = {"A": names[7], "B": names[8], "C": names[6], "D": names[16]}  # print them after you have decided
-makers = {
-    run: museum.BUGS[name].planted(decoder_on_ranks) if name in museum.BUGS else decoder_on_ranks
-    for run, name in exhibits.items()
-}
-curves = {"one device": museum.curve_alone(decoder_alone, text.batch, 40)}
-for run, make in makers.items():
-    curves[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=40)
-losses, norms = ({run: getattr(curve, what) for run, curve in curves.items()} for what in ("losses", "norms"))
-viz.plot_loss_curves(losses, title="Which of these runs are sound?")
-
-# %% [markdown]
-# One: run D, which stays on one device's line. The gradients' norms, which the losses hide, give one of the others away. So climb: the ladder names the first rung that fails, where, and the likely cause. **Predict** for A, B and C the number of the rung, 1 (output) to 7 (save and load).
 
 # %%
-guesses = {"A": None, "B": None, "C": None}
+def furthest(one, ranks):
+    off = {
+        rung: [(mine[rung] - right).abs().max() / right.abs().max() for mine in ranks] for rung, right in one.items()
+    }
+    return {rung: max(each).item() for rung, each in off.items()}
 
-for run, name in list(exhibits.items())[:3]:
-    what, way_out = first_fall(decoder_alone, museum.BUGS[name], decoder_on_ranks, text, RUNGS[:5])
-    rung = RUNGS.index(what.partition(",")[0]) + 1
-    predict(f"number of the rung at which run {run} falls", guess=guesses[run], answer=rung)
-    print(f"{what.partition(', deviation')[0]}\n    {way_out}\n    met in public: {museum.BUGS[name].where.link}")
 
-# %% varies="forty steps of rounding differ between processors"
-viz.plot_loss_curves(losses, norms, title="The same runs, with what the losses hide")
+alone = run_ranks(climb, 1, average)[0]
+viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 
 # %% [markdown]
-# Run A divided twice: by all targets, and by the ranks. B sent its gradients in bfloat16: half of the bytes, and an error in the third digit.
+# Read from the foot. Every rung is equal up to some 1e-16, and that is the last digit that float64 has. Ranks add the same numbers in another order, and each addition rounds.
 #
-# C is the **mean of means**. The sequences have unequal numbers of **targets** (tokens that the loss counts), as padded text does, and every rank took the mean over its own. Count it by hand: 8 rows on two ranks, one on the first and seven on the second.
+# Where does rounding end, and where does a bug begin? We draw the line at **1e-11**. Even some ten thousand roundings stay below it, and the mistakes that we know are off by a thousandth or more. This is why we prove in float64. In float32 rounding begins at 1e-7, the line has to stand at 1e-5, and small mistakes come near.
+
+# %% [markdown]
+# ### The forgotten division
 #
-# **Predict**: how many times its right weight does the lonely row get?
+# In lesson 00 nobody divided by four, and Adam hid it. Does it always? Look at how it divides a gradient by its own typical size. If $m$ is a gradient's running mean and $v$ that of its square, then four times the gradient gives four times $m$, and sixteen times $v$:
+#
+# $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
+#
+# The four is gone. Only $\varepsilon$ does not grow with the others; it is a small number that keeps the fraction from dividing by zero. And people also *clip*: a gradient that is longer than a limit is cut to that length.
+
+# %% [markdown]
+# **Predict.** The same mistake in five trainings of three steps. On one device the gradients have the lengths 0.40, 0.63 and 0.39. After which of the five are the weights **nearest** to one device's?
+#
+# - **A** plain SGD
+# - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8
+# - **C** AdamW, an $\varepsilon$ of 1e-3
+# - **D** like B, clipped to the length 0.1
+# - **E** like B, clipped to the length 0.5
+
+
+# %%
+def add_up(model):
+    for weight in model.parameters():
+        weight.grad = comm.all_reduce(weight.grad)
+
+
+adamw = {"optimizer": torch.optim.AdamW, "lr": 0.01}
+trainings = {
+    "A": {},
+    "B": adamw,
+    "C": adamw | {"eps": 1e-3},
+    "D": adamw | {"max_norm": 0.1},
+    "E": adamw | {"max_norm": 0.5},
+}
+off = {}
+for name, options in trainings.items():
+    right = run_ranks(partial(climb, average, **options), 1)[0]
+    off[name] = furthest(right, run_ranks(partial(climb, add_up, **options), 4))
+predict("the training that hides the mistake best", guess=None, answer="D")
+for name, rungs in off.items():
+    print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
+
+# %% [markdown]
+# The gradients are wrong in all five: four times is three too much. Then go down the weights.
+#
+# D hides it best. Every gradient is longer than its limit, on one device as well, so all are cut to the same length before Adam sees them. B hides it well, too.
+#
+# But E does not! On one device only the second gradient is cut. With four times the length all three are, so the steps are different. Clipping hides a factor if it cuts always, and shows it if it cuts sometimes. C shows it because $\varepsilon$ is no longer small beside the gradients.
+
+# %% [markdown]
+# Take two rules from this. Look at **gradients**, not at losses. And climb with **SGD first**, because SGD hides nothing: its weights were off by more than a third.
+#
+# If you then try AdamW as well, make it easy to see: an $\varepsilon$ of 1e-3, and a limit that cuts some steps and leaves others. The library's ladder, which you meet below, does just that. It has one more reason for so large an $\varepsilon$. Where a gradient is nearly zero, rounding can change its sign, and with a tiny $\varepsilon$ Adam makes a full step of that.
+
+# %% [markdown]
+# ## When is it *not* the same training?
+#
+# The proof stood on two conditions. First, equally many rows on each rank. Let us break it: of our eight rows the first goes to rank 0, and seven go to rank 1. Each takes the mean of its losses, and the two means are averaged.
+#
+# **Predict.** On one device each row counts an eighth. How many times its right weight does the lonely row get?
 
 # %%
 row_losses = torch.rand(8, requires_grad=True)
-one, seven = row_losses[:1], row_losses[1:]
-((one.mean() + seven.mean()) / 2).backward()
-counts = row_losses.grad * 8  # 1 is right: every row an eighth
-predict("times that row 0 counts", guess=None, answer=counts[0].item())
-print(f"each of the other seven: {counts[1].item():.3f}")
+lonely, crowd = row_losses[:1], row_losses[1:]
+((lonely.mean() + crowd.mean()) / 2).backward()
+counts = row_losses.grad * 8  # 1 is right
+predict("times its right weight", guess=None, answer=counts[0].item())
+print(f"each of the other seven counts {counts[1].item():.3f} times")
 
 # %% [markdown]
-# No loss is wrong by much, and no gradient by a clean factor. The run trains on a text in which some words count several times. The cure: rank $r$'s loss is $p$ times its *sum*, over the targets of *all* ranks; DDP's average takes the $p$ away again. (Without the $p$ you have built run A.) The trainer asks for the number of targets before each forward.
+# The lonely row is alone in its mean, and the mean is halved by the average: it counts one half, four times too much. What would be right?
 #
-# ### Who reads what
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. Then the average halves that as well, which is too little by two. So multiply by two first: by the number of ranks, which is what the average divides by.
 #
-# A **sampler** deals the samples out. Three ranks, ten samples, one epoch: **predict** how many samples are read in all.
+# This is called the **mean of means**. With text it happens in every step: sequences have different lengths, so equally many rows are unequal numbers of tokens. It is what went wrong on the first screen.
+
+# %% [markdown]
+# The second condition: a row's loss is its own affair. A **batch normalization** breaks it. It subtracts the mean over the rows of a batch, so what comes out for one row depends on all the others. Put one into our perceptron, and climb with the right average.
+
 
 # %%
-from course_lib.training.sampler import DistributedSampler
+def normalized():
+    return torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
 
-samplers = [DistributedSampler(10, rank=rank, world_size=3) for rank in range(3)]
-predict("samples read in one epoch", guess=None, answer=sum(len(sampler) for sampler in samplers))
-for rank, sampler in enumerate(samplers):
-    first = list(sampler)
-    sampler.set_epoch(1)
-    print(f"rank {rank}: epoch 0 {first}, epoch 1 {list(sampler)}")
+
+alone = run_ranks(partial(climb, average, make=normalized), 1)[0]
+ranks = run_ranks(partial(climb, average, make=normalized), 2)
+viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device")
 
 # %% [markdown]
-# Ten does not divide by three, so two samples come twice; PyTorch's sampler does the same. And who forgets `set_epoch` reads every epoch in the order of the first, another exhibit of the museum.
+# It falls at the first rung, before anything was sent. Each rank has subtracted the mean of its own four rows, where one device takes that of all eight. No gradient was lost and no division forgotten. It is simply **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` exchanges the means and gets back to eight.
 #
-# ## 10 · In a Llama, on real text
+# Ask of every layer and every loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one. A contrastive loss compares rows, and so does the loss that balances experts. Dropout is the same on average only, since its random numbers are others.
+
+# %% [markdown]
+# ## Four times as fast?
 #
-# The block scales as it is: the same wrapper around a decoder of Llama's shape, on Shakespeare in 512 tokens made by byte-pair encoding (frequent pairs of bytes become one token). The whole ladder, in float32, sequences of unequal length:
+# It is the same training, if you keep the two conditions. Now to the time. Lesson 02 ended with GPUs that wait for messages. What does a step of our loop send?
+#
+# **Predict.** The 38 gradients of four ranks in float32, 4 bytes<!-- =4 --> each. How many bytes do all ranks together send? Remember the ring: each of its four chunks visits three ranks in either half.
+
+
+# %%
+def one_step():
+    model = MLP()
+    model(torch.randn(2, 6)).sum().backward()
+    average(model)
+
+
+run_ranks(one_step, 4)
+sent = [ledger().bytes_sent(rank) for rank in range(4)]
+predict("bytes that four ranks send", guess=None, answer=sum(sent), unit="bytes", world_size=4)
+formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for each parameter
+print(f"each rank {sent}, by the formula {formula.sent_bytes}")
+
+# %% [markdown]
+# Every number travels six times, 2 (p − 1). So each rank sends one and a half times its gradients, and with many ranks nearly twice.
+#
+# Is that much? Take a real model, OLMo 1B of 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters, on 64 GPUs, with gradients in bfloat16. Each GPU sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So it stands still for more than a third of the step.
+
+# %% [markdown]
+# ### Why wait?
+#
+# Backward begins at the last layer and ends at the first. So the last layer's gradient is ready long before the first one's, and until then the network does nothing. Send it **at once**, while backward goes on.
+#
+# We need two things for that. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `async_op=True` only starts an all-reduce. It runs in the background until somebody waits for it.
+
+
+# %%
+def launch_when_ready(model):
+    handles = []
+
+    def launch(weight):
+        handles.append(comm.all_reduce_(weight.grad, op=dist.ReduceOp.AVG, async_op=True))
+
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(launch)
+    return handles
+
+
+def overlapped(model, inputs, targets):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    handles = launch_when_ready(model)
+    F.cross_entropy(model(inputs.chunk(p)[rank]), targets.chunk(p)[rank]).backward()
+    for handle in handles:
+        handle.wait()
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+[
+    all(torch.allclose(mine[name], whole[name]) for name in whole)
+    for mine in run_ranks(overlapped, 4, model, inputs, targets)
+]
+
+# %% [markdown]
+# Right on all four ranks. `AVG` adds and divides in one go.
+#
+# One thing still costs too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors of parameters, and each makes an all-reduce of its own. On 64 GPUs a ring has 126 steps, so each of them starts 126 messages, however few numbers are in it. So put the gradients of several parameters side by side into one long tensor, a **bucket**, and send that. The last layer's gradients are ready first, so they go into the first bucket.
+
+# %%
+weights = trained(MLP())  # by name, the last layer first
+name_of = {weight: name for name, weight in weights.items()}
+buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.values(), bucket_bytes=40)]
+viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
+
+# %% [markdown]
+# ### Watch it
+#
+# A laptop cannot show overlap, because its cores are busy with everybody's computing. So we take the emulated clock of lesson 02. Nothing is really computed or sent here: each rank sleeps for as long as it would take, 50 times slowed down.
+#
+# Six layers have gradients of 1 MiB<!-- =MiB / MiB --> each. A layer's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and messages go over Ethernet of 25 Gb/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 1e9 -->.
+#
+# **Predict.** One after the other, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, and the rest for six buckets. How long does it take if every bucket leaves as soon as it is full? Ask of each bucket what it can hide behind.
+
+
+# %%
+def timed_step(link, bucket_cap_mb, overlap):
+    layers = [torch.nn.Linear(512, 512) for _ in range(6)]
+    with comm.settings(ledger=False):
+        model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb, overlap=overlap)
+    clock = comm.EmulatedClock(inside=link, slowdown=50)
+    with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
+        model(torch.ones(1, 512)).sum().backward()
+
+
+runs = {}
+for name, overlap in (("in turn", False), ("overlapped", True)):
+    run_ranks(timed_step, 4, ETHERNET, 1, overlap)
+    runs[name] = ledger()
+predict("ms of an overlapped step", guess=None, answer=1e3 * runs["overlapped"].span_s, unit="ms")
+viz.plot_overlap(runs, title="Only the last bucket has nothing left to hide behind")
+
+# %% [markdown]
+# Look at the lower run. The first five buckets travel below the orange backward of the next layer, and cost nothing. Bucket 6 holds the gradients of the first layer. They are ready when backward ends, so nothing is left to hide them behind.
+#
+# Hiding works as long as a bucket is sent faster than the next one fills.
+#
+# PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
+#
+# **Predict** our step with overlap, and with buckets of that size. When can the first one leave?
+
+# %%
+run_ranks(timed_step, 4, ETHERNET, 25, True)
+predict("ms with buckets of 25 MiB", guess=None, answer=1e3 * ledger().span_s, unit="ms")
+
+# %% [markdown]
+# 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s -->. With small buckets it was 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and overlap is switched on! So who is waiting?
+#
+# A bucket leaves when it is full. Our six layers have 6 MiB<!-- =6 --> in all, and this bucket takes 25, so it is never full before backward has ended. Then there is nothing left to hide it behind. If a small model of yours scales badly, look at the size of its first bucket. PyTorch makes it 1 MiB<!-- =1 --> for this reason.
+
+# %% [markdown]
+# ## Prove it on a Llama
+#
+# Hooks, buckets and waiting at the end are what the library's `DistributedDataParallel` puts around a model. First it gives all ranks the weights of rank 0. Equal gradients keep models equal, but do not *make* them equal.
+#
+# A `Trainer` is one training step as an object. Every rank gets the *whole* batch, takes its own rows, and divides by the targets of all ranks. So unequal sequences are no problem.
+#
+# The library's ladder is yours, for any trainer. It seeds ranks differently, compares their copies bit by bit, and has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
-print([tokenizer.decode([token]) for token in text.batch(0)[0][0, :10]])
-report = assert_parallel_equals(decoder_alone, decoder_on_ranks, text, world_size=4, dtype=torch.float32)
-print(report)
-print("bytes of weights and gradients on each rank:", report.peak_state_bytes)
+try:
+    assert_parallel_equals(llama_alone, first_screen, text, world_size=4)
+except NotEqual as error:
+    print("the first screen:", str(error).partition(": ")[2])
+report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
+viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# The last line is the price: every rank stores everything. Data parallelism divides the time. It does not divide the states; that is module 06.
+# The run of the first screen falls at rung 2, in its first step. The error says where, by how much, and what usually gives that. Below it is the right one: seven rungs, each at the last digits of float64.
 #
-# ### What does a larger batch buy?
+# ## In PyTorch alone
 #
-# More samples, less noise. The theorem of **parallel SGD** (PSGD): N workers, a loss of smoothness L that starts D above its minimum, gradients with noise σ². With the stepsize
+# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Open it, and find these lines.
 #
-# $$\gamma = \min\left(\frac{1}{L},\ \frac{1}{\sigma}\sqrt{\frac{2DN}{LT}}\right)$$
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `DistributedDataParallel(model)` | the same name | buckets in the order of the first backward |
+# | `model.no_sync()` | the same name | forward must stand under it, too |
+# | `DistributedSampler` | the same name | goes into a `DataLoader` |
+# | `run_ranks(…, timeout=…)` | `init_process_group(timeout=…)` | the process ends |
+# | `trainer.save`, `trainer.load` | `torch.save` by rank 0, `torch.load` by all | you write the order yourself |
+
+# %% [markdown]
+# Two of these words are new. A **sampler** deals the rows out, in another order in each epoch if you call `set_epoch`. And a batch may be too large for memory. Then a rank takes it in **micro-batches**, whose gradients add up. Only their sum has to be averaged, so under `no_sync()` nothing is sent.
 #
-# the mean squared gradient over T steps is, after a transient, at most $2\sqrt{2LD\sigma^2/(NT)}$: N workers need 1/N of the steps. This is the **linear speed-up**.
-#
-# One worker and 3072 steps; 64 workers and 48 steps. The same work; the transient is some 7 N steps here. **Predict** the ratio of their errors.
+# Let us run it: two epochs on 2 processes, and then the same command with 4. It finds the checkpoint and goes on. Below it, all four epochs by the course's own parts.
 
 # %%
-from course_lib.training.psgd import Quadratic, psgd_alone, psgd_rank, transient_steps
+script = Path("scripts/03_ddp.py").resolve()
+with tempfile.TemporaryDirectory() as folder:
+    for ranks, epochs in (("2", "2"), ("4", "4")):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script]
+        settings = os.environ | {"EPOCHS": epochs, "OMP_NUM_THREADS": "1"}
+        print(subprocess.run(torchrun, cwd=folder, env=settings, stdout=subprocess.PIPE, text=True).stdout, end="")
 
-problem = Quadratic()
-error_of = {n: psgd_alone(problem, n, 3072 // n) for n in (1, 4, 16, 64)}
-predict("error with 64 workers over error with one", guess=None, answer=error_of[64] / error_of[1])
-for n, error in error_of.items():
-    print(f"{n:2} workers, {3072 // n:4} steps: error {error:.3f}; transient {transient_steps(problem, n)} steps")
-print(f" 4 real ranks,  768 steps: error {run_ranks(psgd_rank, 4, problem, 768)[0]:.3f}")
-workers = (1, 2, 4, 8, 16, 32)
-errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps in (30, 300, 3000)}
-viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
-# %% [markdown]
-# Up to 16 workers the speed-up is nearly there. But the promise holds only after the **transient**, $2LDN/\sigma^2$ steps, which grows with N; the talk's slide leaves it out. Before, $\gamma$ stands at its cap 1/L, and more workers average noise that was no longer the problem. In practice: beyond a *critical batch size* more data parallelism saves no steps.
-#
-# Note the square root: at equal T, 16 workers have a quarter of the error, not a sixteenth.
+def by_the_course():
+    rank, p = dist.get_rank(), dist.get_world_size()
+    x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > x[:, 1]).long()
+    sampler = DistributedSampler(96, rank=rank, world_size=p)
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(MLP(gelu=True))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for number, mine in enumerate(torch.tensor(list(sampler)).split(16 // p)):
+            with nullcontext() if number % 2 else model.no_sync():
+                (F.cross_entropy(model(x[mine]), y[mine]) / 2).backward()
+            if number % 2:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+    return F.cross_entropy(model.module(x), y).item()
 
-# %% [markdown]
-# ### On a GPU node and on a cluster
-#
-# *On a GPU node:* the cells stay as they are. Each rank takes a GPU, and NCCL runs on a stream of its own: section 5's overlap, in hardware.
-#
-# *Under Slurm or torchrun:* the library's trainer is also a command. It was run here on two ranks, with CPUs:
-#
-# ```bash
-# python -m course_lib train dp=2                                            # own ranks
-# torchrun --nproc-per-node 2 -m course_lib train dp=2                       # torchrun's
-# srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d \
-#     --rdzv-endpoint $HOST:29500 -m course_lib train dp=8 engine=torch      # two nodes; not run here
-# ```
-#
-# The workshop's OLMo 1B: `distributed_strategy: ddp`, `find_unused_params: false` (every backward reaches every parameter).
+
+print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 
 # %% [markdown]
-# ## 11 · Takeaways
+# The same four digits, after a stop, on another number of processes, and by other code. In your own training change the model, the rows and the loss. On a GPU node the script starts unchanged, one process for each GPU, with NCCL in gloo's place. Under Slurm `srun` starts `torchrun` on each node.
 #
-# - Data parallelism is SGD on the large batch, exactly, if every target counts alike.
-# - A step sends $2\frac{p-1}{p}M$ bytes per rank. Overlap hides all but the last bucket, while a bucket is sent faster than the next one fills.
-# - Broadcast at the start, average in every backward.
-# - A loss curve proves nothing. Climb.
-# - The states stay whole on every rank.
+# **Your turn.** Copy the script, and make it print the gradients' length in every step, as it is before clipping. Then make it wrong on purpose: leave `no_sync()` for good, or divide the loss once more by `p`. Which of your numbers notice?
+
+# %% [markdown]
+# ## Bug museum
 #
-# **Next:** the exercises `03_mlp_ddp`; then module 04, which cuts the model instead of the batch.
+# The small Llama reads on four ranks, with AdamW and clipping, the way people train. The broad line is one device. Runs A to D are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
 #
-# References: Li et al. 2020, *PyTorch Distributed*; Ghadimi and Lan 2013, *Stochastic first- and zeroth-order methods*; McCandlish et al. 2018, *An empirical model of large-batch training*; Kempner Institute 2024, workshop; K. Yuan 2024, talk.
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each, and how far its loss is from one device's.
+
+# %% varies="forty steps of rounding differ between processors"
+names = [*museum.BUGS, "sound"]
+exhibits = {"A": names[7], "B": names[10], "C": names[16], "D": names[8]}  # print them after you have decided
+makers = {
+    run: museum.BUGS[name].planted(llama_on_ranks) if name in museum.BUGS else llama_on_ranks
+    for run, name in exhibits.items()
+}
+curves = {"one device": one_device.losses}
+for run, make in makers.items():
+    curves[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=40).losses
+viz.plot_loss_curves(
+    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device"
+)
+
+# %% varies="forty steps of rounding differ between processors"
+predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
+for run, make in makers.items():
+    try:
+        assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:5])
+        print(f"run {run}: equal on the first five rungs")
+    except NotEqual as error:
+        what, _, way_out = str(error).split("; ", 2)
+        print(f"run {run}: {what.partition(': ')[2]}\n    {way_out}")
+viz.plot_loss_differences(curves, title="How far each run's loss is from one device's")
+
+# %% [markdown]
+# Three of the four fall.
+#
+# **A** divides twice: by the targets of all ranks, and by the ranks again. Its gradients are exactly a quarter, and AdamW takes the quarter away. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
+#
+# **B** has the right gradients. But it adds their squares up over the ranks, as if each rank had another part of them, so [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
+#
+# **C** is sound. Its line rises from the floor, too, because training makes float32's rounding grow.
+#
+# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which has three digits. That can be a choice, since it halves the bytes. Then choose it knowingly.
+
+# %% [markdown]
+# ## When to use it
+#
+# Data parallelism wants two things of you. The **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, besides the activations. On a GPU of 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> that ends below five billion parameters. OLMo 1B needs 19 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("olmo_1b")) / GB -->.
+#
+# And **backward has to be longer than the messages**. What counts here is how many tokens a GPU reads in a step. Computing grows with them; the gradients do not.
+#
+# **Predict.** OLMo 1B on 64 GPUs over InfiniBand, with overlap. One device's step over theirs is called the **efficiency**. What is it with 8192 tokens on each GPU?
+
+
+# %%
+OLMO = load_model("olmo_1b")
+
+
+def efficiency(link, gpus, tokens):
+    layer, table = costs.layer_parameters(OLMO), OLMO.vocab_size * OLMO.hidden_size
+    per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
+    forward_s = [0, *[2 * layer * tokens / per_second] * OLMO.n_layers, 2 * table * tokens / per_second]
+    time = ddp_time(
+        [[table], *[[layer]] * OLMO.n_layers, []],  # the head shares the table, whose gradient is ready last
+        forward_s=forward_s,
+        backward_s=[2 * seconds for seconds in forward_s],
+        world_size=gpus,
+        inside=link,
+        itemsize=2,
+    )
+    return time.efficiency()
+
+
+predict("efficiency with 8192 tokens", guess=None, answer=efficiency(INFINIBAND, 64, 8192), tolerance=0.03)
+ways = {"InfiniBand, 32,768 tokens": (INFINIBAND, 32768), "InfiniBand, 8192": (INFINIBAND, 8192)}
+ways |= {"InfiniBand, 2048": (INFINIBAND, 2048), "Ethernet, 32,768": (ETHERNET, 32768)}
+lines = {
+    name: {gpus: efficiency(link, gpus, tokens) for gpus in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+    for name, (link, tokens) in ways.items()
+}
+viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU")
+
+# %% [markdown]
+# Follow the highest line. With 32,768 tokens backward hides every layer, on any number of GPUs. Only the embedding table is left, whose gradient comes last.
+#
+# One line lower a GPU computes a quarter as long. Up to 16 GPUs little is lost. Then a ring has so many starts that the network falls behind. With 2048 tokens it is behind from the beginning.
+#
+# | your case | take |
+# | --- | --- |
+# | fits, and backward is longer than the messages | data parallelism |
+# | fits, but the messages are longer | more tokens for each GPU, or `no_sync` |
+# | fits, and the link between nodes is slow | its speed counts, not NVLink's |
+# | does not fit | lesson 04, 05 or 06 |
+
+# %% [markdown]
+# ## What still hurts
+#
+# The first screen is answered. You know what has to be divided, where a loss hides a mistake, and what to climb before you believe a run. Four ranks are nearly four times as fast as long as backward is longer than the messages.
+#
+# But every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> in this way, on each of any number of GPUs, and one GPU has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. Data parallelism cuts the batch. What if we cut the **model**?
+#
+# **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), in which you write all of this yourself. Then [lesson 04](04_model_and_pipeline_parallelism.ipynb), where that cut is made. [Slides](../slides/03_mlp_ddp.md).
 
 # %%
 score()
 
 # %% [markdown]
-# ## Quiz
+# ## Three questions
 #
-# <details><summary>1. All gradients are exactly a quarter of the right ones, on 4 ranks. What happened?</summary>
-# The loss was divided by the global number of targets, and averaging divided by 4 again.
+# <details><summary>1. On 4 ranks all gradients are exactly a quarter of the right ones. What happened?</summary>
+# The loss was divided by all ranks' targets, and the average divided by four again.
 # </details>
 #
-# <details><summary>2. You train with overlap, and every message waits until the last gradient is ready. Why?</summary>
-# One bucket holds all gradients. Make buckets smaller.
+# <details><summary>2. Overlap is on, and yet no message leaves before backward is over. Why?</summary>
+# One bucket holds all gradients. Make it smaller.
 # </details>
 #
-# <details><summary>3. Twice the ranks, the same batch per rank, and no fewer steps to the goal. Is DDP broken?</summary>
-# Not if the ladder passes: you are within the transient, beyond the critical batch.
+# <details><summary>3. Your ladder passes on 2 ranks with 8 rows. What have you not seen?</summary>
+# What works only if rows divide by ranks, and what goes wrong later.
 # </details>
+#
+# References: Li et al. 2020, *PyTorch Distributed*; McCandlish et al. 2018, *An empirical model of large-batch training*; Kempner Institute 2024, workshop, for the perceptron.
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## What `no_sync` saves, and what a sampler deals out
+#
+# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. **Before you run it**: how many all-reduces does a step make, with `no_sync` and without?
+#
+# And three ranks share ten rows. All need equally many, or the one that is through first leaves the others waiting. So two rows come twice, as with PyTorch's sampler. Without `set_epoch` the lists of epoch 1 would be those of epoch 0.
+
+
+# %%
+def accumulate(use_no_sync):
+    model = DistributedDataParallel(MLP(gelu=True), bucket_cap_mb=40 / MiB)
+    for number, part in enumerate(torch.randn(9, 6).chunk(3)):
+        with model.no_sync() if use_no_sync and number < 2 else nullcontext():
+            model(part).square().mean().div(3).backward()
+
+
+for use_no_sync in (False, True):
+    run_ranks(accumulate, 4, use_no_sync)
+    print(f"no_sync {use_no_sync}: {len(ledger().of('all_reduce').calls())} all-reduces")
+for rank in range(3):
+    sampler = DistributedSampler(10, rank=rank, world_size=3)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    print(f"rank {rank}: epoch 0 {first}, epoch 1 {list(sampler)}")
+
+# %% [markdown]
+# ## What does a larger batch buy?
+#
+# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, and that helps as long as noise is what keeps you back. Here is a problem of which all is known: a bowl, with noise on its slope. `N` workers average their noisy slopes. The theorem of **parallel SGD** says that after enough steps the error falls with $\sqrt{NT}$, so `N` workers need an `N`-th of the `T` steps.
+#
+# One worker makes 3072 steps, 64 workers make 48 each: the same work. **Before you run it**: are the errors the same?
+
+# %%
+from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
+
+problem, workers = Quadratic(), (1, 2, 4, 8, 16, 32)
+for n in (1, 4, 16, 64):
+    print(f"{n:2} workers, {3072 // n:4} steps: error {psgd_alone(problem, n, 3072 // n):.3f}")
+errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps in (30, 300, 3000)}
+viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
+
+# %% [markdown]
+# Up to 16 workers it nearly holds. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. Then the noise is already small, and what keeps you back is the way to the goal, which no average shortens.
+#
+# For real models McCandlish and others found the same bend. With a batch $B$ the number of steps is
+#
+# $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
+#
+# Well below the **critical batch size** twice the batch halves the steps. At it you still save, but no more than another factor of two in all. There is no cliff: larger batches save fewer and fewer steps.

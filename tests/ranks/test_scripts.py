@@ -22,6 +22,7 @@ from tools.paths import ROOT
 
 SCRIPTS = sorted((ROOT / "notebooks/scripts").glob("*.py"))
 FINE_TUNING = ROOT / "notebooks/scripts/07_fsdp_tp.py"  # to be kept and changed; it reads and writes models
+DDP = ROOT / "notebooks/scripts/03_ddp.py"
 LINES = {FINE_TUNING: 107}
 
 
@@ -86,6 +87,19 @@ def ran(ranks, script, *args, cwd):
 @pytest.mark.parametrize("lesson", [path for path in SCRIPTS if path != FINE_TUNING], ids=lambda path: path.stem)
 def test_a_script_runs_under_torchrun_and_no_thread_can_abort_its_end(lesson, ranks, tmp_path):
     assert ran(ranks, lesson, cwd=tmp_path).startswith(f"{ranks} ranks agree")
+
+
+def test_data_parallel_training_goes_on_where_it_stopped_and_gives_the_same_on_any_number_of_ranks(
+    tmp_path, monkeypatch
+):
+    (alone, in_two) = (tmp_path / name for name in ("alone", "in two"))
+    alone.mkdir(), in_two.mkdir()
+    losses = [re.search("a loss of (.+)", ran(1, DDP, cwd=alone))[1]]
+    monkeypatch.setenv("EPOCHS", "2")
+    losses.append(re.search("a loss of (.+)", ran(2, DDP, cwd=in_two))[1])
+    monkeypatch.delenv("EPOCHS")
+    losses.append(re.search("a loss of (.+)", ran(4, DDP, cwd=in_two))[1])
+    assert losses[2] == losses[0] != losses[1]
 
 
 def small_llama(folder):

@@ -221,11 +221,7 @@ _EXHIBITS = (
         name="mean_of_means",
         title="The mean of the ranks' means, where shares have unequal numbers of targets",
         technique=own_means,
-        where=Issue(
-            title="Sum loss instead of mean loss should be used if gradient accumulation step is larger than 1 when "
-            "training a language model",
-            link=ISSUES.format("huggingface/transformers", 24725),
-        ),
+        where=Issue(title="enable average tokens across devices", link=PULLS.format("huggingface/transformers", 34373)),
         first_rung="gradients",
         looks="a target in a short share counts more; on even batches nothing is wrong at all",
         ragged=True,
@@ -235,7 +231,8 @@ _EXHIBITS = (
         title="The loss is divided by the targets of all ranks, and averaging divides by the ranks again",
         technique=_average_of_means,
         where=Issue(
-            title="Undoing of normalization by world size?", link=ISSUES.format("facebookresearch/fairseq", 494)
+            title="Fix gradient scaling to account for world_size normalization",
+            link=PULLS.format("meta-pytorch/torchtune", 2172),
         ),
         first_rung="gradients",
         looks="AdamW hides the factor",
