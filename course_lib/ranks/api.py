@@ -70,7 +70,7 @@ def _get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool
     """The process's one pool; another number of ranks, another device or a lost rank replaces it."""
     global _pool
     check_world_size(world_size)
-    if _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == (world_size, device):
+    if _pool is not None and is_ready(world_size, device):
         return _pool
     if _pool is not None and _pool.has_variables:
         listen(None, _why_replaced(_pool, world_size))
@@ -78,6 +78,11 @@ def _get_pool(world_size: int, device: str | None, listen: Listener) -> RankPool
     _pool = RankPool(world_size, device)
     listen(None, _pool.notice)
     return _pool
+
+
+def is_ready(world_size: int, device: str | None) -> bool:
+    """Whether so many processes stand by; if not, the next task begins by starting them, which takes seconds."""
+    return _pool is not None and _pool.alive and (_pool.world_size, _pool.device) == (world_size, device)
 
 
 def _why_replaced(pool: RankPool, world_size: int) -> str:

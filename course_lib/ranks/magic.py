@@ -120,6 +120,8 @@ def _run_cell(shell: Any, line: str, cell: str) -> None:
     ast.parse(cell, "<ranks cell>")  # a syntax error is the notebook's, not a rank's
     transcript = Transcript(options.world_size)
     live = LiveView(transcript)
+    if not api.is_ready(options.world_size, options.device):
+        live.announce(f"starting {options.world_size} processes, which takes a few seconds …")
     try:
         outcomes = api.run_task(
             options.world_size,

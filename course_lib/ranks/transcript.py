@@ -119,6 +119,11 @@ class LiveView:
         self._empty = True
         self._handle.display({"text/plain": ""}, raw=True)
 
+    def announce(self, text: str) -> None:
+        """Show at once what is going on, until the ranks have something to show."""
+        self._handle.update({"text/plain": text}, raw=True)
+        self._empty = False
+
     def add(self, rank: int | None, text: str) -> None:
         """Take text and refresh the display, at most 20 times a second."""
         self._transcript.add(rank, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from course_lib.viz import marks, style
-from course_lib.viz.holdings import MEANINGS, OPERATIONS, Chunk, Holdings, holdings
+from course_lib.viz.holdings import MEANINGS, OPERATIONS, Chunk, Holdings, check_picture_size, holdings
 from course_lib.viz.picture import Picture
 
 _KEY = "colour = the rank that a chunk came from"
@@ -38,6 +38,36 @@ def who_holds_what(operation: str, world_size: int = 4) -> Picture:
     middle = top + (world_size * row - gap) / 2
     marks.arrow(page, (left + wide + 0.25, middle), (right - 0.25, middle), line=3.0)
     return Picture(figure, title=title, description=_in_words(before, after))
+
+
+@style.course_style()
+def all_reduce_halves(world_size: int = 4) -> Picture:
+    """An all-reduce in its two halves: before, when each rank owns one finished chunk, and when all have all.
+
+    Raises: ValueError for more than 4 ranks.
+    """
+    check_picture_size("all_reduce_halves", world_size, largest=4)
+    before, owned = holdings("reduce_scatter", world_size)
+    _, after = holdings("all_reduce", world_size)
+    names, between, gap, row = 1.0, 0.86, 0.06, 0.72
+    wide = (style.PAGE_WIDTH - 2 * style.MARGIN - names - 2 * between) / 3
+    cell, top = (wide + gap) / world_size, style.HEADER + 0.42
+    title = "All-reduce in two halves"
+    figure, page = style.new_page(top + world_size * row + 0.72, title, f"{_KEY}; Σ = the sum over all ranks")
+    for rank in range(world_size):
+        marks.rank_badge(page, style.MARGIN + 0.37, top + (rank + 0.5) * row - gap / 2, rank)
+    middle, below = top + (world_size * row - gap) / 2, top + world_size * row + 0.26
+    stages = (("before", before), ("in the middle", owned), ("after", after))
+    for number, (word, held) in enumerate(stages):
+        x = style.MARGIN + names + number * (wide + between)
+        marks.label(page, x + wide / 2, top - 0.22, word, colour=style.SOFT)
+        _table(page, held, x, top, cell, row, gap=gap, named=True)
+        if number:
+            marks.arrow(page, (x - between + 0.16, middle), (x - 0.16, middle), line=3.0)
+            half = ("", "first half: add up", "second half: hand around")[number]
+            marks.label(page, x - between / 2, below, half, bold=True)
+    words = [f"{word}:\n{_rows(held)}" for word, held in stages]
+    return Picture(figure, title=title, description="\n".join(words))
 
 
 @style.course_style()
@@ -89,9 +119,13 @@ def _in_words(before: Holdings, after: Holdings) -> str:
     """The same table as text."""
     lines = []
     for word, held in (("before", before), ("after", after)):
-        lines.append(f"{word}:")
-        lines += [f"  rank {rank}: {' '.join(chunk.name for chunk in chunks)}" for rank, chunks in enumerate(held)]
+        lines += [f"{word}:", _rows(held)]
     ranks = range(len(before))
     if any(len(chunk.sources) > 1 for chunks in after for chunk in chunks):
         lines.append("Σ0 = " + " + ".join(f"{chr(ord('A') + rank)}0" for rank in ranks))
     return "\n".join(lines)
+
+
+def _rows(held: Holdings) -> str:
+    """A line for each rank: the names of what it holds."""
+    return "\n".join(f"  rank {rank}: {' '.join(chunk.name for chunk in chunks)}" for rank, chunks in enumerate(held))

@@ -22,10 +22,16 @@ _LEFT, _TOP, _LANE, _AXIS = 1.3, style.HEADER + 0.62, 0.66, 0.62  # inches: rank
 _MOST_ARROWS = 16
 _COMPUTE, _SEND, _RECEIVE, _NATIVE = "compute", "send", "receive", "native call"
 WAITING, COMMUNICATION = "waiting", "communication"
+_INSIDE, _BETWEEN = " inside the node", " between nodes"
+_FAST = "#2A9DB0"  # where slate is the slow way out of a node
 _COLOURS = {
     **style.COMPUTE,
     _SEND: style.COMMUNICATION,
     _RECEIVE: style.tint(style.COMMUNICATION, 0.62),
+    _SEND + _INSIDE: _FAST,
+    _RECEIVE + _INSIDE: style.tint(_FAST, 0.5),
+    _SEND + _BETWEEN: style.COMMUNICATION,
+    _RECEIVE + _BETWEEN: style.tint(style.COMMUNICATION, 0.62),
     COMMUNICATION: style.COMMUNICATION,
     WAITING: style.IDLE,
     _NATIVE: style.COMMUNICATION,
@@ -33,8 +39,12 @@ _COLOURS = {
 
 
 @style.course_style()
-def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when") -> Picture:
+def plot_timeline(
+    ledger: Ledger, *, title: str = "What every rank did, and when", node_size: int | None = None
+) -> Picture:
     """One lane per rank: compute in full height; sends in the upper, receives in the lower half of the lane.
+
+    With `node_size`, ranks fill nodes in order, and messages inside a node have a colour of their own.
 
     Where a rank computes and communicates at once, computing has the top third of all lanes.
     The part of a receive before its message was sent is waiting. Time starts at the first event.
@@ -51,7 +61,7 @@ def plot_timeline(ledger: Ledger, *, title: str = "What every rank did, and when
         )
     pairs = matched_sends(ledger.events)
     places, origin = _places(does_both_at_once(ledger)), ledger.events[0].start_s
-    spans = [span for event in ledger.events for span in _spans(event, pairs.get(id(event)), origin)]
+    spans = [span for event in ledger.events for span in _spans(event, pairs.get(id(event)), origin, node_size)]
     factor, unit = time_unit(ledger.span_s)
     key = key_of(spans)
     top, tall = _TOP + LINE * (len(lines_of(key, _LEFT)) - 1), ledger.world_size * _LANE
@@ -86,23 +96,26 @@ def _places(beside: bool) -> dict[str, Place]:
         return (0.34 + 0.66 * top, 0.34 + 0.66 * bottom) if beside else (top, bottom)
 
     receive = lower(0.52, 0.88)
+    messages = {_SEND: lower(0.12, 0.42), _RECEIVE: receive}
     return {
         _COMPUTE: (0.08, 0.36 if beside else 0.92),
         _NATIVE: lower(0.3, 0.7),
-        _SEND: lower(0.12, 0.42),
         WAITING: receive,
-        _RECEIVE: receive,
+        **{what + way: place for what, place in messages.items() for way in ("", _INSIDE, _BETWEEN)},
     }
 
 
-def _spans(event: Event, send: Event | None, origin: float) -> list[Span]:
+def _spans(event: Event, send: Event | None, origin: float, node_size: int | None) -> list[Span]:
     """One, or of a receive two: until its message was sent it waits."""
     rank, start, end = event.rank, event.start_s - origin, event.end_s - origin
+    way = ""
+    if node_size is not None and event.peer is not None:
+        way = _INSIDE if rank // node_size == event.peer // node_size else _BETWEEN
     if event.kind != "recv":
-        what = {"compute": event.operation or _COMPUTE, "native": _NATIVE, "send": _SEND}[event.kind]
+        what = {"compute": event.operation or _COMPUTE, "native": _NATIVE, "send": _SEND + way}[event.kind]
         return [Span(rank, what, start, end)]
     sent = min(max(event.start_s, send.start_s), event.end_s) - origin if send else start
-    parts = [Span(rank, WAITING, start, sent), Span(rank, _RECEIVE, sent, end)]
+    parts = [Span(rank, WAITING, start, sent), Span(rank, _RECEIVE + way, sent, end)]
     return [span for span in parts if span.end_s > span.start_s]
 
 
@@ -179,7 +192,7 @@ def _in_words(ledger: Ledger, spans: Sequence[Span]) -> str:
         received = sum(event.kind == "recv" for event in ledger.events if event.rank == rank)
         times: dict[str, float] = defaultdict(float)
         for span in spans:
-            if span.lane == rank and span.what not in (_SEND, _RECEIVE):
+            if span.lane == rank and not span.what.startswith((_SEND, _RECEIVE)):
                 times[span.what] += span.end_s - span.start_s
         lines.append(
             f"  rank {rank}: sends {ledger.messages(rank)} ({format_bytes(ledger.bytes_sent(rank))}), "

@@ -76,6 +76,12 @@ def test_a_cell_runs_on_every_rank_with_its_names(kernel):
     assert reply.text.splitlines() == expected
 
 
+def test_a_cell_says_at_once_that_it_starts_processes_and_the_next_one_does_not(kernel):
+    first, second = (kernel.run("%%ranks 3\nNone") for _ in range(2))
+    assert (first.updates[0], first.updates[-1]) == ("starting 3 processes, which takes a few seconds …", "")
+    assert second.updates == []
+
+
 def test_state_stays_between_cells(kernel):
     kernel.run("%%ranks 4\nmine = 10 * rank")
     assert kernel.run("%%ranks 4\nmine + 1").text.splitlines()[3] == "rank 3 → 31"

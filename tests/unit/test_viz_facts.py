@@ -15,6 +15,7 @@ from course_lib.viz.holdings import OPERATIONS, holdings
 from course_lib.viz.lines import apart
 from course_lib.viz.messages import all_reduce_messages
 from course_lib.viz.ring_steps import ring_steps
+from tests.unit.test_viz_pictures import drawn_texts
 from tests.unit.viz_ledgers import one_message, ring_ledger
 
 SIZES = (1, 2, 3, 4, 8)
@@ -134,7 +135,7 @@ def test_bars_and_their_text_hold_the_same_numbers():
 
 def test_cost_lines_name_the_fastest():
     text = viz.plot_cost_lines(["naive", "ring", "recursive_doubling"], world_size=16, link=INFINIBAND).text
-    assert "fastest: recursive doubling from 128 B, ring from" in text
+    assert "fastest: recursive doubling from 128 B, ring from 8.168 MiB" in text  # where the formulas cross
     one = comm_time("all_reduce", "ring", world_size=16, length=2**19, itemsize=2).time_s(INFINIBAND)
     assert f"{style.seconds(one)} at 1 MiB" in text
 
@@ -158,6 +159,34 @@ def test_a_thousand_events_are_one_path_per_kind():
     picture = viz.plot_timeline(ledger)
     assert sum(len(axes.patches) for axes in picture.figure.axes) < 50
     assert len(picture.svg) < 500_000
+
+
+def test_messages_inside_a_node_and_between_nodes_have_colours_of_their_own():
+    """A ring on two nodes of two: ranks 0 and 2 send inside, ranks 1 and 3 out of their node."""
+    picture = viz.plot_timeline(ring_ledger(4), node_size=2)
+    words = [text for text, *_ in drawn_texts(picture.figure)]
+    ways = {f"{what} {way}" for what in ("send", "receive") for way in ("inside the node", "between nodes")}
+    assert ways <= {*words} and not {"send", "receive"} & {*words}
+
+
+def test_the_start_of_each_message_is_its_own_part():
+    text = viz.plot_starts({"one": ring_ledger(2)}, NVLINK).text
+    assert "3.4 µs of each message are its start" in text and "one: 2 messages of 500 µs" in text
+    with pytest.raises(ValueError, match=r"plot_starts: none; rank 0 sends in each run; communicate in each run"):
+        viz.plot_starts({"none": ring_ledger(1)}, NVLINK)
+
+
+def test_what_differs_from_rank_0_in_any_bit_is_dark():
+    near = 0.1 + 0.2  # not 0.3
+    text = viz.plot_disagreement({"A": [[0.3, 1.0], [near, 1.0], [0.3, 2.0]], "B": [[1.0, 2.0]] * 3}).text
+    assert "A, rank 1: 1 differs\n  A, rank 2: 1 differs\n  B, rank 1: all equal\n  B, rank 2: all equal" in text
+    with pytest.raises(ValueError, match=r"plot_disagreement: \[1\] ranks, \[2\] numbers; 2 to 4 ranks"):
+        viz.plot_disagreement({"A": [[1.0, 2.0]]})
+
+
+def test_the_halves_of_an_all_reduce_meet_in_the_middle():
+    text = viz.all_reduce_halves(2).text
+    assert "in the middle:\n  rank 0: Σ0 empty\n  rank 1: empty Σ1\nafter:\n  rank 0: Σ0 Σ1" in text
 
 
 def test_compute_counts_by_its_label():

@@ -57,6 +57,12 @@ FIGURES = {
     **{f"timeline-{p}": lambda p=p: viz.plot_timeline(ring_ledger(p)) for p in SIZES},
     "timeline-training": lambda: viz.plot_timeline(ring_ledger(4, calls=3, compute=True), title="Three steps"),
     "timeline-many": lambda: viz.plot_timeline(ring_ledger(8, calls=12, compute=True)),
+    "timeline-nodes": lambda: viz.plot_timeline(ring_ledger(4), node_size=2),
+    "starts": lambda: viz.plot_starts({"32 MiB": ring_ledger(4), "1 KiB": ring_ledger(4)}, NVLINK),
+    "halves": viz.all_reduce_halves,
+    "disagreement": lambda: viz.plot_disagreement(
+        {"ring A": [[1.0] * 1001, [2.0] * 1001], "ring B": [[1.0] * 1001] * 2}
+    ),
     "timeline-one": lambda: viz.plot_timeline(one_message()),
     **{f"matrix-{p}": lambda p=p: viz.plot_bytes_matrix(ring_ledger(p)) for p in SIZES},
     "bandwidth": lambda: viz.plot_bandwidth(sweep(MANY)),
