@@ -1,6 +1,7 @@
 """The collectives of lesson 02 in PyTorch alone: torchrun --nproc-per-node 4 02_collectives.py"""
 
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,8 @@ def main() -> None:
     # Each process takes a GPU of its own if the machine has enough of them, and computes on the CPU if not.
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
-    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    limit = timedelta(minutes=2)  # a rank that waits longer than this for another one gives up
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None, timeout=limit)
     rank, p = dist.get_rank(), dist.get_world_size()
 
     # Every rank can compute all inputs, so that it knows what must come out; rank r puts in row r.
@@ -23,12 +25,10 @@ def main() -> None:
     assert torch.equal(summed, total)
 
     # A reduce-scatter leaves each rank one finished chunk, and an all-gather puts the chunks together: an all-reduce.
-    chunk = torch.empty(3, device=device)
+    chunk, gathered = torch.empty(3, device=device), torch.empty(3 * p, device=device)
     dist.reduce_scatter_single(chunk, mine)
-    assert torch.equal(chunk, total.chunk(p)[rank])
-    gathered = torch.empty(3 * p, device=device)
     dist.all_gather_single(gathered, chunk)
-    assert torch.equal(gathered, total)
+    assert torch.equal(chunk, total.chunk(p)[rank]) and torch.equal(gathered, total)
 
     # With async_op=True the call returns at once, and we may compute until wait() says that the sum is there.
     later = mine.clone()
@@ -37,11 +37,6 @@ def main() -> None:
     work.wait()
     assert torch.equal(later, total) and square >= 0
 
-    # A broadcast gives everybody what the last rank has; the others bring a tensor of the same size to write into.
-    weights = inputs[-1].clone() if rank == p - 1 else torch.empty(3 * p, device=device)
-    dist.broadcast(weights, src=p - 1)
-    assert torch.equal(weights, inputs[-1])
-
     # All ranks make all groups, in the same order, but only the members call a collective in a group.
     groups = [dist.new_group(ranks) for ranks in (list(range(p // 2)), list(range(p // 2, p)))]
     half = int(rank >= p // 2)
@@ -49,8 +44,13 @@ def main() -> None:
     dist.all_reduce(within, group=groups[half])
     assert torch.equal(within, (inputs[p // 2 :] if half else inputs[: p // 2]).sum(dim=0))
 
+    # Rank 0's numbers, sent to everybody, show whether all ranks hold the same ones, bit for bit.
+    of_rank_0 = summed.clone()
+    dist.broadcast(of_rank_0, src=0)
+    assert torch.equal(of_rank_0, summed)
+
     if rank == 0:
-        print(f"{p} ranks agree: all-reduce, reduce-scatter, all-gather, async_op, broadcast, two groups")
+        print(f"{p} ranks agree: {summed.int().tolist()}")
     dist.barrier()  # who leaves first would cut the connections of those who still work
     dist.destroy_process_group()
 
