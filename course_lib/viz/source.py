@@ -25,11 +25,13 @@ class Source:
         return {"text/markdown": f"`{self.place}`\n\n```python\n{self.code}\n```", "text/plain": repr(self)}
 
 
-def show_source(thing: Callable[..., Any] | type) -> Source:
-    """The code of a function or class exactly as it runs, under the file that it is in.
+def show_source(thing: Callable[..., Any] | type | Path) -> Source:
+    """The code of a function or class exactly as it runs, under the file that it is in; or a whole file.
 
     Raises: TypeError or OSError, as `inspect.getsource`, for what has no Python source.
     """
+    if isinstance(thing, Path):
+        return Source(thing.name, thing.read_text(encoding="utf-8").rstrip())
     thing = inspect.unwrap(thing)
     file = Path(inspect.getsourcefile(thing) or "notebook")
     return Source(_place_of(file), dedent(inspect.getsource(thing)).rstrip())
