@@ -20,6 +20,13 @@ VALUES: tuple[Meaning, ...] = (
     (lambda p: 0, "all zeros: nothing was written into the result"),
 )
 
+AVERAGES: tuple[Meaning, ...] = (
+    VALUES[0],
+    (lambda p: p, "the sum itself: is it divided by the number of ranks ({p})?"),
+    (lambda p: 1 / p, "is it divided by the number of ranks ({p}) twice?"),
+    *VALUES[3:],
+)
+
 BYTES: tuple[Meaning, ...] = (
     (lambda p: p, "you send the whole tensor at each step, where one chunk (1/{p} of it) is enough"),
     (lambda p: 2, "each number travels twice"),

@@ -6,6 +6,7 @@ solutions.
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 
 from course_lib import comm
@@ -21,6 +22,19 @@ def native_sum(x):
     total = x.clone()
     dist.all_reduce(total)
     return total.tensor_split(dist.get_world_size())[dist.get_rank()].clone()
+
+
+def straight_to_the_owner(x):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(p)
+    total = chunks[rank].clone()
+    for shift in range(1, p):
+        incoming = comm.irecv(inbox := torch.empty_like(total), (rank - shift) % p)
+        outgoing = comm.isend(chunks[(rank + shift) % p], (rank + shift) % p)
+        incoming.wait()
+        outgoing.wait()
+        total += inbox
+    return total
 
 
 WRONG["02.2", "values"] = {
@@ -59,12 +73,27 @@ WRONG["02.2", "bytes"] = {
         "isend(sent": "isend(work",
         "+= inbox": "+= inbox.tensor_split(world_size)[(rank - step - 1) % world_size]",
     },
+    "this is no ring: rank 0 sends to ranks 1, 2, 3; in a ring it has one neighbour": straight_to_the_owner,
     "is there one phase too many?": {
         "return chunks[rank]": "return ring_all_gather(chunks[rank], len(x)).tensor_split(world_size)[rank]"
     },
 }
 
 # 02.3 ------------------------------------------------------------------------------------------------------------
+
+
+def straight_to_all(shard, length):
+    rank, p = dist.get_rank(), dist.get_world_size()
+    whole = shard.new_empty((length, *shard.shape[1:]))
+    chunks = whole.tensor_split(p)
+    chunks[rank].copy_(shard)
+    for shift in range(1, p):
+        incoming = comm.irecv(chunks[(rank - shift) % p], (rank - shift) % p)
+        outgoing = comm.isend(shard, (rank + shift) % p)
+        incoming.wait()
+        outgoing.wait()
+    return whole
+
 
 WRONG["02.3", "values"] = {
     "rank 3's input stands where rank 1's input belongs": {
@@ -85,6 +114,7 @@ WRONG["02.3", "edges"] = {
     }
 }
 WRONG["02.3", "bytes"] = {
+    "this is no ring: rank 0 sends to ranks 1, 2, 3; in a ring it has one neighbour": straight_to_all,
     "you send the whole tensor at each step": {
         "torch.empty": "torch.zeros",
         "irecv(room": "irecv(inbox := torch.zeros_like(whole)",
@@ -127,13 +157,27 @@ WRONG["02.4", "values"] = {
 }
 WRONG["02.4", "edges"] = {"expected (3, 2, 4)": {".reshape(x.shape)": ""}}
 WRONG["02.4", "bytes"] = {
-    "bytes 1.33 x the target": {"x.reshape(-1)": "x", "x.numel()": "len(x)"},  # it cuts rows
-    "whole tensors travel in 4 - 1 steps": through_the_root,
+    "2 rows are too few for 4 ranks; cut x.reshape(-1)": {"x.reshape(-1)": "x", "x.numel()": "len(x)"},
+    "so one of them sends for others": through_the_root,
 }
 
 # 02.5 ------------------------------------------------------------------------------------------------------------
 
+
+def in_a_heap(x, src):
+    """Each rank has two children: as deep as the binomial tree on 2 to 6 ranks, one step deeper on 7."""
+    p, x = dist.get_world_size(), x.clone()
+    me = (dist.get_rank() - src) % p
+    if me > 0:
+        comm.recv(x, ((me - 1) // 2 + src) % p)
+    for child in (2 * me + 1, 2 * me + 2):
+        if child < p:
+            comm.send(x, (child + src) % p)
+    return x
+
+
 WRONG["02.5", "steps"] = {
+    "7 ranks, 32 numbers: values right, steps 1.33 x the target: 4 steps that wait": in_a_heap,
     "in a tree, receivers help to send": {
         "distance = 1": "distance = world_size\n"
         "    for other in range(1, world_size):\n"
@@ -161,7 +205,14 @@ HANGS["02.5", "edges"] = {
 
 # 02.6 ------------------------------------------------------------------------------------------------------------
 
+
+def through_a_root_between(x, inside, between):
+    chunk = comm.all_reduce(comm.reduce_scatter(x, group=inside), group=between, algorithm="naive")
+    return comm.all_gather(chunk, length=len(x), group=inside)
+
+
 WRONG["02.6", "bytes"] = {
+    "so one of them sends for others": through_a_root_between,
     "bytes between nodes 1.5 x the target": lambda x, inside, between: comm.all_reduce(x),
     "bytes between nodes 2.0 x the target": lambda x, inside, between: comm.all_reduce(
         comm.all_reduce(x, group=inside), group=between
@@ -208,10 +259,27 @@ SECOND_WHOLE = {
 FIRST_LOOP = "range(world_size - 1):\n        sent, i = (rank - step - 1)"
 SECOND_LOOP = "range(world_size - 1):\n        sent, i = (rank - step)"
 
+
+def greatest_by_the_root(x):
+    rank, p, x = dist.get_rank(), dist.get_world_size(), x.clone()
+    for other in range(1, p):
+        if rank == 0:
+            x = torch.maximum(x, comm.recv(torch.empty_like(x), other))
+        elif rank == other:
+            comm.send(x, 0)
+    for other in range(1, p):
+        if rank == 0:
+            comm.send(x, other)
+        elif rank == other:
+            comm.recv(x, 0)
+    return x
+
+
 WRONG["02.8", "bytes"] = {
     "bytes 4.0 x the target": SECOND_WHOLE
     | {"theirs[i], left), comm.isend(mine[sent]": "inbox, left), comm.isend(work"},
-    "bytes 2.5 x the target": SECOND_WHOLE,
+    "bytes 2.5 x the target: one of the two loops sends chunks, the other still whole tensors": SECOND_WHOLE,
+    "so one of them sends for others": greatest_by_the_root,
     "bytes 2.0 x the target: 768 B sent by the busiest rank": {  # the whole tensor goes round the ring
         "theirs[i], left), comm.isend(mine[sent]": "inbox, left), comm.isend(x",
         "mine[i].copy_(torch.maximum(mine[i], theirs[i]))": "x = inbox.clone()\n"
@@ -235,8 +303,14 @@ WRONG["02.9", "values"] = {
     "3 ranks, 24 numbers: ": {  # not mended either
         "cat(chunks)": "cat([chunks[(2 * rank - i) % world_size] for i in range(world_size)])"
     },
-    "3.0 x the right one: a sum that was taken 3 times": {" / world_size": ""},
-    "0.333 x the right one: an average": {"/ world_size": "/ world_size**2"},
+    "3.0 x the right one: the sum itself: is it divided by the number of ranks (3)?": {" / world_size": ""},
+    "0.333 x the right one: is it divided by the number of ranks (3) twice?": {"/ world_size": "/ world_size**2"},
+    "by comm.all_gather": lambda x: (
+        comm.all_gather(comm.reduce_scatter(x), length=len(x)) / dist.get_world_size()  # the bug was never touched
+    ),
+    "by comm.all_reduce: this exercise asks you to build it from comm.irecv and comm.isend": lambda x: (
+        comm.all_reduce(x) / dist.get_world_size()
+    ),
     "returned int64, expected float32": {"cat(chunks) /": "cat(chunks).long() //"},
 }
 WRONG["02.9", "bytes"] = {

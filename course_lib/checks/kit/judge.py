@@ -123,7 +123,10 @@ def _input_changed(reports: tuple[_Report, ...]) -> str | None:
     changed = [rank for rank, report in enumerate(reports) if report.input_changed]
     if not changed:
         return None
-    return f"right result, but rank {changed[0]}'s input was overwritten: chunks are views; start from x.clone()"
+    return (
+        f"right result, but rank {changed[0]}'s own input was overwritten, and another part of the program "
+        "may still need it: start from x.clone()"
+    )
 
 
 def _wrong_means(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
@@ -132,7 +135,7 @@ def _wrong_means(tensors: _Tensors, case: Case, book: Ledger) -> str | None:
     if tensors.forbidden_algorithm and any(e.algorithm == tensors.forbidden_algorithm for e in book.events):
         foreign = {f"all_reduce(..., algorithm={tensors.forbidden_algorithm!r})"}
     if foreign:
-        means = " and ".join(f"comm.{name}" for name in sorted(tensors.allowed)) or "comm.isend and comm.irecv"
+        means = " and ".join(f"comm.{name}" for name in sorted(tensors.allowed)) or "comm.irecv and comm.isend"
         return f"right values, but by comm.{min(foreign)}: this exercise asks you to build it from {means}"
     sends = tensors.cost(case).total_bytes > 0
     means = "comm.isend and irecv, not torch.distributed's own calls"
@@ -158,5 +161,7 @@ def over_cost(cost: CommTime, events: Sequence[Event], world_size: int) -> str |
         if got > limit:
             text = f"values right, {name} {times(got / limit)} the target: {got} {unit}, target {limit}"
             meaning = explain(got / limit, world_size, _TRAFFIC[name])
+            if name == "bytes" and sum(found.sent_bytes) <= cost.total_bytes:
+                meaning = "all ranks together send no more than they should, so one of them sends for others"
             return f"{text}; {meaning}" if meaning else text
     return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_lib.verify.causes import VALUES, explain
+from course_lib.verify.causes import AVERAGES, VALUES, explain
 from course_lib.verify.ratios import times
 
 Source = tuple[int, int]  # (rank, chunk): a chunk of a rank's input
@@ -48,7 +48,7 @@ def diagnose(results: Sequence[Tensor], puzzle: Puzzle) -> str | None:
     if all(_same(got, want) for got, want in zip(results, wanted, strict=True)):
         return None
     return (
-        _overall_ratio(results, wanted, puzzle.world_size)
+        _overall_ratio(results, wanted, puzzle)
         or _shifted(results, wanted, puzzle)
         or _first_wrong_piece(results, puzzle)
     )
@@ -69,12 +69,12 @@ def _same(got: Tensor, want: Tensor) -> bool:
     return got.shape == want.shape and torch.allclose(got.double(), want.double(), rtol=1e-5, atol=1e-6)
 
 
-def _overall_ratio(results: Sequence[Tensor], wanted: Sequence[Tensor], world_size: int) -> str | None:
+def _overall_ratio(results: Sequence[Tensor], wanted: Sequence[Tensor], puzzle: Puzzle) -> str | None:
     got, want = torch.cat([r.double() for r in results]), torch.cat([w.double() for w in wanted])
     factor = float(got @ want / (want @ want)) if bool(want.any()) else 1.0
     if not torch.allclose(got, factor * want, rtol=1e-3, atol=0.51 if not results[0].is_floating_point() else 1e-3):
         return None
-    meaning = explain(factor, world_size, VALUES)
+    meaning = explain(factor, puzzle.world_size, AVERAGES if puzzle.divisor > 1 else VALUES)
     text = f"every number is exactly {times(factor)} the right one"
     return f"{text}: {meaning}" if meaning else text
 

@@ -53,6 +53,7 @@ _CLAIMS = NumberExercise(
             seconds("time_on_2n_ranks", answer=lambda g: (2 * g.p - 1) * g.one_s, slips={
                 "as on p ranks? Each new rank brings M bytes that all must receive": lambda g: (g.p - 1) * g.one_s,
                 "not quite twice: p ranks receive p-1 parts, 2p ranks 2p-1": lambda g: 2 * (g.p - 1) * g.one_s,
+                "each rank has its own part already": lambda g: 2 * g.p * g.one_s,
                 BOUND: lambda g: g.one_s,
             }),
         ), "right. M/B holds if M is the whole tensor; if each rank brings M, the time grows with the ranks"),

@@ -58,8 +58,9 @@ _TREE_BROADCAST = write_exercise(
                 Case(world_size=4, length=32, traffic=True),
                 Case(world_size=4, length=32, root=3, traffic=True),
                 Case(world_size=3, length=32, traffic=True),
+                Case(world_size=7, length=32, traffic=True),
             ),
-            praise="ceil(log2 p) steps, and every rank receives the tensor once",
+            praise="ceil(log2 p) steps, on 7 ranks too, and every rank receives the tensor once",
         ),
     },
     hints=(

@@ -29,6 +29,25 @@ def ring_levels(target: str) -> dict[str, Level]:
     }
 
 
+def one_circle(case: Case, matrix: list[list[int]]) -> str | None:
+    """A ring in either direction: each rank sends to one other, and who follows the messages meets all ranks."""
+    targets = [[to for to, nbytes in enumerate(row) if nbytes] for row in matrix]
+    for rank, found in enumerate(targets):
+        if len(found) > 1:
+            others = ", ".join(map(str, found))
+            return (
+                f"but this is no ring: rank {rank} sends to ranks {others}; in a ring it has one neighbour to send to"
+            )
+    met, rank = set[int](), 0
+    while rank not in met and targets[rank]:
+        met.add(rank)
+        rank = targets[rank][0]
+    if len(met) < case.world_size > 1:
+        alone = ", ".join(map(str, sorted(set(range(case.world_size)) - met)))
+        return f"but this is no ring: who follows the messages from rank 0 never comes to ranks {alone}"
+    return None
+
+
 def _reduce_scatter(case: Case, seed: int) -> Puzzle:
     ranks = range(case.world_size)
     plan = [[[(source, rank) for source in ranks]] for rank in ranks]
@@ -52,6 +71,7 @@ _REDUCE_SCATTER = write_exercise(
     puzzle=_reduce_scatter,
     shape=lambda case, rank: (inputs.shard_rows(case, rank), *case.row),
     cost=lambda case: inputs.cost(case, "reduce_scatter", "ring"),
+    extra=one_circle,
     levels=ring_levels("each rank sends (p-1)/p of the tensor in p-1 messages, as the formula says"),
     hints=(
         "Follow one chunk. Chunk 0 must end on rank 0, so it starts on rank 1 and travels 1, 2, 3, 0. "
@@ -72,6 +92,7 @@ _ALL_GATHER = write_exercise(
     puzzle=_all_gather,
     shape=inputs.whole_shape,
     cost=lambda case: inputs.cost(case, "all_gather", "ring"),
+    extra=one_circle,
     levels=ring_levels("each rank sends (p-1)/p of the whole in p-1 messages, as the formula says"),
     hints=(
         "Nothing is added here: in each step you pass on what you received in the step before. "
@@ -81,6 +102,15 @@ _ALL_GATHER = write_exercise(
         "chunks = whole.tensor_split(world_size), and chunks[rank].copy_(shard). Chunks are views, so whole fills up.",
     ),
 )
+
+
+def _rows_were_cut(case: Case, matrix: list[list[int]]) -> str | None:
+    """A tensor with fewer rows than ranks, whose numbers divide equally, was not sent equally."""
+    if case.length >= case.world_size or len({sum(row) for row in matrix}) == 1:
+        return None
+    few = f"{case.length} rows are too few for {case.world_size} ranks"
+    return f"but the ranks do not send equally: {few}; cut x.reshape(-1)"
+
 
 _ALL_REDUCE = write_exercise(
     key="02.4",
@@ -108,4 +138,5 @@ _ALL_REDUCE = write_exercise(
         "The number of elements is x.numel(); at the end give the result the shape of x: .reshape(x.shape).",
     ),
     allowed=frozenset({"reduce_scatter", "all_gather"}),
+    extra=_rows_were_cut,
 )
