@@ -32,9 +32,9 @@ def show_source(thing: Callable[..., Any] | type | Path) -> Source:
     """
     if isinstance(thing, Path):
         return Source(thing.name, thing.read_text(encoding="utf-8").rstrip())
-    thing = inspect.unwrap(thing)
-    file = Path(inspect.getsourcefile(thing) or "notebook")
-    return Source(_place_of(file), dedent(inspect.getsource(thing)).rstrip())
+    code = inspect.unwrap(thing)
+    file = Path(inspect.getsourcefile(code) or "notebook")
+    return Source(_place_of(file), dedent(inspect.getsource(code)).rstrip())
 
 
 def _place_of(file: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from course_lib import viz
@@ -89,4 +91,6 @@ def test_source_is_the_code_that_runs():
 
 def test_source_of_a_method_is_not_indented_and_of_a_decorated_function_is_its_own():
     assert viz.show_source(Picture.save).code.startswith("def save(")
+    whole = viz.show_source(Path(__file__))
+    assert (whole.place, whole.code) == ("test_viz_inputs.py", Path(__file__).read_text().rstrip())
     assert "def plot_ranks(" in viz.show_source(viz.plot_ranks).code
