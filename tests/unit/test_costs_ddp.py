@@ -59,6 +59,7 @@ TIMES = DdpTime(compute_s=10.0, ready_s=(6.0, 8.0, 10.0), all_reduce_s=(3.0, 1.0
 def test_two_streams_by_hand():
     """6 to 9, 9 to 10, 10 to 12: only the last bucket is seen."""
     assert TIMES.overlapped_s == 12.0 and TIMES.in_turn_s == 16.0
+    assert TIMES.starts_s() == (6, 9, 10) and TIMES.starts_s(overlap=False) == (10, 13, 14)
     assert TIMES.efficiency() == pytest.approx(10 / 12) and TIMES.efficiency(overlap=False) == pytest.approx(10 / 16)
     slow = replace(TIMES, all_reduce_s=(30.0, 1.0, 2.0))
     assert slow.overlapped_s == 6 + 33

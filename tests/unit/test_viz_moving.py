@@ -9,6 +9,7 @@ import pytest
 
 from course_lib import viz
 from tests.unit.moving_svg import Film
+from tests.unit.test_viz_moving_overlap import LAYERS, STEP
 from tests.unit.test_viz_moving_schedules import four_schedules
 
 SIZES = range(2, 9)
@@ -16,11 +17,12 @@ LARGEST = 60 * 1024
 
 
 FIGURES = {
+    **{f"overlap-{p}": lambda p=p: viz.animate_overlap(LAYERS, world_size=p, **STEP) for p in SIZES},
     **{f"zero-{p}": lambda p=p: viz.animate_zero_stages(7.5, p) for p in SIZES},
     **{f"schedules-{p}": lambda p=p: viz.animate_schedules(four_schedules(p)) for p in SIZES},
     **{f"ring-{p}": lambda p=p: viz.animate_ring(p) for p in (1, *SIZES)},
 }
-ONE_OF_EACH = ["ring-4", "zero-4", "schedules-4"]
+ONE_OF_EACH = ["ring-4", "overlap-4", "zero-4", "schedules-4"]
 
 
 @pytest.fixture(scope="module", params=FIGURES)

@@ -94,10 +94,16 @@ class DdpTime:
     @property
     def overlapped_s(self) -> float:
         """Seconds of a step that communicates while it computes."""
-        end = 0.0
+        ends = map(add, self.starts_s(), self.all_reduce_s)
+        return max(self.compute_s, *ends)
+
+    def starts_s(self, *, overlap: bool = True) -> tuple[float, ...]:
+        """By bucket: when its all-reduce starts."""
+        starts, free = [], 0.0 if overlap else self.compute_s
         for ready, duration in zip(self.ready_s, self.all_reduce_s, strict=True):
-            end = max(end, ready) + duration
-        return max(end, self.compute_s)
+            starts.append(max(free, ready))
+            free = starts[-1] + duration
+        return tuple(starts)
 
     def efficiency(self, *, overlap: bool = True) -> float:
         """Scaling efficiency at equal batches per rank: one rank's time for a step over this one."""
