@@ -18,8 +18,10 @@ from course_lib.errors import four_parts
 from course_lib.parallel import meta
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.placement import At
+from course_lib.parallel.plain import Plain, plain
 
 Kinds = Mapping[str, Tensor]  # several tensors that are cut alike: a weight and its optimizer's states
+Found = Mapping[str, Mapping[str, Tensor | Plain]]  # what a rank has, or what came from it
 
 
 class Local:
@@ -114,19 +116,21 @@ class Local:
                 result[name] = there
         return result
 
-    def _everyones(self, mine: Mapping[str, Kinds]) -> dict[int, Mapping[str, Kinds]]:
+    def _everyones(self, mine: Mapping[str, Kinds]) -> dict[int, Found]:
         """What every rank of the mesh has, by its global rank; its own is all it needs where nothing is cut."""
         if not self.layout.cutting_axes:
             return dict.fromkeys(self.members, mine)
-        found = [mine] * len(self.members)
-        mine = {name: {kind: _alone(x) for kind, x in kinds.items()} for name, kinds in mine.items()}
-        dist.all_gather_object(found, mine, group=self.everyone)
+        sent = {name: {kind: plain(x) for kind, x in kinds.items()} for name, kinds in mine.items()}
+        found = [sent] * len(self.members)
+        dist.all_gather_object(found, sent, group=self.everyone)
         return dict(zip(self.members, found, strict=True))
 
-    def _getter(
-        self, everyone: Mapping[int, Mapping[str, Kinds]], name: str, kind: str
-    ) -> Callable[[At], Tensor | None]:
-        return lambda at: everyone[self.name_of(**at)].get(name, {}).get(kind)
+    def _getter(self, everyone: Mapping[int, Found], name: str, kind: str) -> Callable[[At], Tensor | None]:
+        def part_at(at: At) -> Tensor | None:
+            x = everyone[self.name_of(**at)].get(name, {}).get(kind)
+            return x.tensor() if isinstance(x, Plain) else x
+
+        return part_at
 
     @property
     def members(self) -> list[int]:
@@ -219,11 +223,6 @@ class Local:
                     values += f" and {' '.join(row.split())!r} on rank {rank}"
                     rule = "what is gathered is put together from one table"
                     raise ValueError(four_parts("Trainer", values, rule, "let every rank apply the same techniques"))
-
-
-def _alone(x: Tensor) -> Tensor:
-    """The tensor in memory of its own: one that is pickled takes all of the memory with it that it is a part of."""
-    return x if x.untyped_storage().nbytes() == x.nbytes else x.clone()
 
 
 def own_part(x: Tensor) -> Tensor:
