@@ -8,7 +8,7 @@ The exchange takes its memory from where the group's back end wants it; with NCC
 from __future__ import annotations
 
 import zlib
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 
 import torch
 import torch.distributed as dist
@@ -47,7 +47,7 @@ def agree(mine: Descriptor, problem: str, group: ProcessGroup) -> None:
 
     Cost: one native all-gather of 10 numbers; one more exchange of objects only if something is wrong.
     """
-    numbers = torch.tensor([*map(_code, astuple(mine)), int(bool(problem))], device=device_of(group))
+    numbers = torch.tensor([*map(_code, vars(mine).values()), int(bool(problem))], device=device_of(group))
     table = [torch.empty_like(numbers) for _ in range(group.size())]
     dist.all_gather(table, numbers, group=group)
     if bool((torch.stack(table) == numbers).all()) and not problem:
