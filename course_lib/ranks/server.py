@@ -24,7 +24,19 @@ _QUIET = {  # logs that would stand between what the ranks print
     "TORCH_CPP_LOG_LEVEL": "FATAL",  # gloo's lines about a lost rank, which ours names
     "KINETO_LOG_LEVEL": "6",  # a line for each start and end of a profiler
 }
+_needed = [  # by name: what most tasks import stands above this package
+    "course_lib.comm.collectives",
+    "course_lib.verify",
+    "course_lib.training.sharding",
+    "course_lib.training.techniques",
+    "course_lib.training.tensor_technique",
+]
 _folder = ""
+
+
+def preload(*modules: str) -> None:
+    """Let the fork server import these too, once for all ranks; of use before it has started."""
+    _needed.extend(name for name in modules if name not in _needed)
 
 
 def start_fork_server() -> None:
@@ -32,11 +44,13 @@ def start_fork_server() -> None:
 
     Raises: OSError in four parts if the system refuses.
     """
-    forkserver.set_forkserver_preload(["course_lib.ranks.tether", "course_lib.ranks.preload"])
+    forkserver.set_forkserver_preload(["course_lib.ranks.tether", *_needed, "course_lib.ranks.preload"])
     _stay_on_this_machine()
-    chosen = {name: os.environ.get(name, level) for name, level in _QUIET.items()}
-    with refusals_told(), _environment({**chosen, FOLDER: _shared_folder()}):
-        forkserver.ensure_running()
+    with refusals_told():
+        folder = _shared_folder()
+        wanted = {**_QUIET, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}  # an optimizer's import makes it
+        with _environment({name: os.environ.get(name, value) for name, value in wanted.items()} | {FOLDER: folder}):
+            forkserver.ensure_running()
 
 
 def new_folder() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import forkserver
 
@@ -18,16 +17,6 @@ from course_lib.ranks.server import FOLDER
 
 _TICK_S = 1.0
 _SERVER, _NOTEBOOK = os.getpid(), os.getppid()
-_later: list[Callable[[], object]] = []  # one for each tick
-
-
-def after_ticks(count: int, work: Callable[[], object]) -> None:
-    """Do `work` once, after so many seconds."""
-    _later.extend([*[_nothing] * (count - len(_later) - 1), work])
-
-
-def _nothing() -> None:
-    """One more second."""
 
 
 def _tick(*_: object) -> None:
@@ -35,8 +24,6 @@ def _tick(*_: object) -> None:
         return
     if os.getppid() != _NOTEBOOK:
         leave()
-    if _later:
-        _later.pop(0)()
 
 
 def leave() -> None:

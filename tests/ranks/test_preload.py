@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import torch
 
 from course_lib.ranks import run_ranks, shutdown
+from tools.paths import ROOT
 
 LOAD = """
 from multiprocessing import forkserver
@@ -21,20 +21,30 @@ assert forkserver._forkserver._forkserver_pid
 """
 
 
-def imported_by_an_optimizer():
-    """How many modules the first optimizer of this rank had to import."""
-    before = len(sys.modules)
+def imported_by_training():
+    """What this rank had to import for its first optimizer, and for its first climb."""
+    before = set(sys.modules)
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
-    return len(sys.modules) - before
+    from course_lib.verify import assert_parallel_equals  # noqa: F401
+
+    return sorted(set(sys.modules) - before)
 
 
-def test_ranks_that_are_forked_later_need_not_import_what_an_optimizer_needs():
-    run_ranks(int, 2)  # the fork server runs
-    deadline = time.monotonic() + 60
-    while any(run_ranks(imported_by_an_optimizer, 2)):
-        assert time.monotonic() < deadline, "each pool imports for itself"
-        shutdown()
-        time.sleep(1)
+def test_no_rank_has_to_import_what_training_needs():
+    shutdown()
+    assert run_ranks(imported_by_training, 2) == [[], []]
+
+
+def test_a_program_may_name_what_its_ranks_need_besides(tmp_path):
+    (tmp_path / "needed.py").write_text("import os\nHOME = os.getpid()\n")
+    program = (
+        "from course_lib.ranks import run_ranks, server\n"
+        "server.preload('needed')\n"
+        "print(len(set(run_ranks(lambda: __import__('needed').HOME, 3))))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("1\n", "")
 
 
 def test_an_alarm_in_a_rank_is_the_rank_s_own():

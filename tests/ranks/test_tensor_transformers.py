@@ -17,13 +17,14 @@ from course_lib.models.families import config_of
 from course_lib.models.logits import Logits
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.tensor import tensor_parallel
-from course_lib.ranks import RankError, ledger, run_ranks
+from course_lib.ranks import RankError, ledger, run_ranks, server
 from course_lib.training.batches import Batches
 from course_lib.training.sharding import fully_shard
 from course_lib.training.tensor_technique import tensor
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, assert_parallel_equals
 
+server.preload(*(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "olmo", "olmo2", "qwen3")))
 VOCABULARY = 17  # divides by no number of ranks
 TEXT = bytes(torch.randint(VOCABULARY, (1024,), generator=torch.Generator().manual_seed(0)).tolist())
 TOKENS = Batches(text=TEXT, batch_size=4, sequence=5, ragged=True)
