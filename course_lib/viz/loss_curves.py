@@ -14,11 +14,11 @@ from course_lib.viz.lines import Line, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
 Curves = Mapping[str, Sequence[float]]
-_LEFT, _RIGHT = style.MARGIN + 0.72, 2.75
+_LEFT = style.MARGIN + 0.72
 _BROAD, _LINE = 11.0, 2.4  # points: the reference, every other run
 _LEAST = 1e-7  # what rounding in float32 makes of a loss
 _LOSS, _NORM = 2.6, 1.45  # inches: the two panels
-_WIDTH = style.PAGE_WIDTH - _LEFT - _RIGHT
+_BESIDE = 1.045  # a name begins so many widths of the chart from its left
 
 
 @style.course_style()
@@ -43,7 +43,9 @@ def plot_loss_curves(
     height = top + _LOSS + (0.68 + _NORM if norms else 0) + 0.85
     figure, page = style.new_page(height, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "loss", colour=style.SOFT, align="left")
-    chart = style.chart_axes(figure, _LEFT, top, _WIDTH, _LOSS)
+    words = {name: f"{name}, {_multiple(norms, name)}".removesuffix(", ") for name in norms} if norms else {}
+    width = _width({**{name: name for name in curves}, **words})
+    chart = style.chart_axes(figure, _LEFT, top, width, _LOSS)
     _draw(chart, curves, hues)
     chart.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     _name(chart, {name: name for name in curves}, curves, hues, least=0.3 / _LOSS)
@@ -52,10 +54,9 @@ def plot_loss_curves(
         below = top + _LOSS + 0.68
         heading = f"gradient norm; × = times that of {next(iter(norms))} at step 1"
         marks.label(page, _LEFT, below - 0.24, heading, colour=style.SOFT, align="left")
-        panel = style.chart_axes(figure, _LEFT, below, _WIDTH, _NORM)
+        panel = style.chart_axes(figure, _LEFT, below, width, _NORM)
         _draw(panel, norms, hues)
         charts.number_axis(panel, [v for values in norms.values() for v in values if 0 < v < math.inf], most=5)
-        words = {name: f"{name}, {_multiple(norms, name)}".removesuffix(", ") for name in norms}
         _name(panel, words, norms, hues, least=0.3 / _NORM)
         chart.set_xlim(panel.get_xlim())
     figure.axes[-1].set_xlabel("step", labelpad=6)
@@ -80,7 +81,7 @@ def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
     subtitle = f"in the same step; log scale; what is below {_LEAST:g} is drawn at {_LEAST:g}"
     figure, page = style.new_page(top + _LOSS + 0.85, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "difference of the losses", colour=style.SOFT, align="left")
-    chart = style.chart_axes(figure, _LEFT, top, _WIDTH, _LOSS)
+    chart = style.chart_axes(figure, _LEFT, top, _width({name: name for name in drawn}), _LOSS)
     _draw_runs(chart, drawn, hues)
     _finish(chart, drawn)
     charts.number_axis(chart, [v for values in drawn.values() for v in values if v < math.inf], most=5)
@@ -88,6 +89,12 @@ def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
     chart.set_xlabel("step", labelpad=6)
     lines = [f"  {name}: at most {max(v):.1g}, {v[-1]:.1g} at the last step" for name, v in apart.items()]
     return Picture(figure, title=title, description="\n".join([subtitle, *lines]), kinds=["measured"])
+
+
+def _width(words: Mapping[str, str]) -> float:
+    """Inches of a chart that leaves room for the names at its right, and no more."""
+    longest = max(style.text_width(text, weight=600) for text in words.values())
+    return (style.PAGE_WIDTH - _LEFT - style.MARGIN - longest) / _BESIDE
 
 
 def _check(curves: Curves, norms: Curves | None, most: int = len(style.RUN_HUES)) -> None:
