@@ -95,7 +95,18 @@ WRONG["03.2", "bytes"] = {
 
 # 03.3 ------------------------------------------------------------------------------------------------------------
 
+
+def share_by_share(model, inputs, targets):
+    xs, ys, loss = comm.all_gather(inputs), comm.all_gather(targets), 0.0
+    for x, y in zip(xs.split(len(inputs)), ys.split(len(inputs)), strict=True):
+        part = F.cross_entropy(model(x), y, ignore_index=-100, reduction="sum") / (ys != -100).sum()
+        part.backward()
+        loss += part.item()
+    return loss
+
+
 WRONG["03.3", "even"] = {
+    "right values, but rank 0 computes 12 rows, of which 6 are its own: each rank computes the loss": share_by_share,
     "exactly 1/2 of the reference: was it divided by": {f"summed * {P}": "summed"},
     "exactly 2.0 x the reference: was the sum": {P: f"{P} ** 2"},
     "but the loss on rank 0 is": {"return all_summed": "return summed.item()"},
@@ -234,6 +245,10 @@ WRONG["03.8", "gradients"] = {
         "(p.grad)": f"(p.grad.div_({P}))",
         "loss.detach()": f"loss.detach() / {P}",
     },
+    "rank 0 computes 8 rows, of which 2 are its own: each rank computes its own share": {
+        "loss = summed_loss(self.model, part) / total": f"parts = [share(batch, rank, {P}) for rank in range({P})]\n"
+        f"        loss = sum(summed_loss(self.model, one) for one in parts) / total / {P}"
+    },
     "but the loss on rank 0 is": {"comm.all_reduce(loss.detach())": "loss"},
 }
 WRONG["03.8", "uneven"] = {
@@ -262,6 +277,10 @@ WRONG["03.9", "steps"] = {
     "one forward on rank 0 takes 4 rows, where 2 are enough": {
         "micro_batches(share": "[share",
         f"{P}), self.config.accumulation)": f"{P})]",
+    },
+    "on rank 0 3 forwards wait for backward: each rank computes its own share, one micro-batch after": {
+        f"(loss * {P} / total).backward()": "waiting = [*(waiting if number > 1 else []), loss]\n"
+        f"                number == len(parts) and (sum(waiting) * {P} / total).backward()"
     },
 }
 WRONG["03.9", "calls"] = {"3 all-reduces of gradients in step 1, target 1: only the last micro-batch": {NOW: "True"}}

@@ -1,10 +1,10 @@
-"""How much a model is given at once: the rows of its largest forward, and how many wait for their backward."""
+"""How much a model is given: the rows of its largest forward, how many wait for their backward, all its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,11 +18,14 @@ class Forwards:
     rows: int = 0
     held: int = 0
     waiting: int = 0
+    inputs: set[bytes] = field(default_factory=set)  # each row once, however often it came
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """After a forward."""
         if torch.is_grad_enabled():
-            self.rows = max(self.rows, *(len(x) for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), 0)
+            given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+            self.rows = max(self.rows, *map(len, given), 0)
+            self.inputs |= {row.detach().cpu().numpy().tobytes() for x in given[:1] for row in x}
             if output.requires_grad:
                 self.waiting += 1
                 self.held = max(self.held, self.waiting)

@@ -45,6 +45,7 @@ class Scene:
     tensors: bool = False  # whether it may be a tensor
     rows: int = 0  # that one forward may take at most; 0: any number
     held: int = 0  # forwards that may wait for their backward; 0: any number
+    share: int = 0  # different rows that a rank may compute in the whole step; 0: any number
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def on_one_device(self, loss: Callable[[], Tensor]) -> tuple[dict[Place, Tensor | None], float]:

@@ -192,6 +192,8 @@ def _too_much_at_once(scene: Scene, reports: Sequence[Report], too_much: str) ->
             return f"right values, but {rows}: {too_much}"
         if scene.held and report.forwards.held > scene.held:
             return f"right values, but on rank {rank} {report.forwards.held} forwards wait for backward: {too_much}"
+        if scene.share and (many := len(report.forwards.inputs)) > scene.share:
+            return f"right values, but rank {rank} computes {many} rows, of which {scene.share} are its own: {too_much}"
     return None
 
 

@@ -69,6 +69,7 @@ def _scene(case: Accumulation, seed: int) -> _Accumulated:
         loss=partial(_loss, model, batches),
         rows=max(case.rows),
         held=1,
+        share=sum(case.rows),
         batches=batches,
     )
 

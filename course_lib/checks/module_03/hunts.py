@@ -32,7 +32,7 @@ from course_lib.training.batches import IGNORED, Batch
 from course_lib.training.trainer import Trainer, share
 
 _CAUSES = causes_of_averages(lambda case: case.accumulation)
-_WORDS = Words(too_much="each rank computes its own share, in its micro-batches")
+_WORDS = Words(too_much="each rank computes its own share, one micro-batch after the other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,8 @@ def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
         alone=lambda rank: steps.summed_loss(model, shares[rank]) * p / total,
         told=range(p),
         rows=-(-len(shares[0][1]) // case.accumulation),
+        held=1 if case.accumulation > 1 else 0,
+        share=len(shares[0][1]),
         dtype=torch.float64,
     )
 

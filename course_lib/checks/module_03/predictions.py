@@ -96,7 +96,7 @@ _STEP = NumberExercise(
                 "that is a matrix of a layer; the tables of V rows are larger": FP32 * FFN * H,
             }),
             Ask("bucket_rank_sends", "bytes", lambda g: g.sent, {ONCE: lambda g: FP32 * g.P}),
-        ), "right. Fewer calls, not one byte less; and a bucket is as large as its largest tensor"),
+        ), "right. Fewer calls, not one byte less; and a bucket that a table joins is larger than the table"),
         "time": Group(2, (
             Ask("naive_latency", "s", lambda g: g.latency(g.calls), {
                 "alpha is paid in each of a ring's 2(p-1) steps": lambda g: g.calls * INFINIBAND.alpha_s,

@@ -56,6 +56,7 @@ def _scene(case: Shares, seed: int) -> Scene:
         told=range(p),
         tensors=True,
         rows=case.rows,
+        share=case.rows,
     )
 
 
