@@ -30,19 +30,21 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## 03.1
 #
-# *Write · easy · 10 minutes.* **You learn** that data parallelism is one line between backward and the optimizer.
+# *Write · easy · 10 minutes.* **You learn** that data parallelism is one loop between backward and the optimizer.
 #
-# Every rank has the same 6-4-2 MLP, and has called `loss.backward()` on its own share of the batch:
+# Every rank has the same 6-4-2 MLP, has read its own rows, and has called `loss.backward()`. So the ranks' gradients differ, and you
+# make an average of them:
 #
 # ```text
 #             rank 0        rank 1                    all ranks
 # p.grad       g0            g1           ──►       (g0 + g1) / 2
 # ```
 #
-# Each parameter has its turn: `layer1.weight` (24 numbers), `layer1.bias` (4), `layer2.weight` (8), `layer2.bias` (2).
+# Go through the parameters: `layer1.weight` (24 numbers), `layer1.bias` (4), `layer2.weight` (8), `layer2.bias` (2). For each of them
+# `comm.all_reduce(x)` returns the sum of all ranks' `x`.
 #
-# `comm.all_reduce(x)` returns the sum of all ranks' `x`. All ranks must make the same calls in the same order. So a trained
-# parameter that *this* rank's share did not reach (`p.grad` is `None`) takes part with zeros.
+# One thing can go wrong. All ranks must make the same calls in the same order, but this rank's rows may not have reached a parameter,
+# and then `p.grad` is `None`. If it is trained, another rank may well have a gradient for it. So take part, with zeros.
 #
 # **Target:** the average on every rank, one all-reduce for each trained parameter, none for a frozen one.
 
@@ -68,8 +70,8 @@ check("03.1", average_gradients)
 #
 # *Write · easy · 10 minutes.* **You learn** what averaging gradients silently takes for granted.
 #
-# Equal gradients keep models equal that *were* equal. Here every rank has made its model with a seed of its own. Before the
-# first step, rank 0's model must be everywhere:
+# Equal gradients keep models equal, if they *were* equal. Here every rank has made its model with a seed of its own. Before the first
+# step all of them must get rank 0's model:
 #
 # ```text
 #             rank 0     rank 1     rank 2
@@ -78,9 +80,11 @@ check("03.1", average_gradients)
 # ```
 
 # %% [markdown]
-# `comm.broadcast(x, src=0)` returns rank 0's `x`, as a new tensor. An optimizer may hold the model's tensors already: write
-# into them, do not put others in their place, by `p.data = ...` either. A model has more than trained weights: frozen ones,
-# and buffers, such as the running mean of a batch normalisation.
+# `comm.broadcast(x, src=0)` returns rank 0's `x`, as a new tensor. But an optimizer may hold the model's own tensors already. If you put
+# others in their place, even by `p.data = ...`, it goes on training the old ones. So write *into* the tensors that are there.
+#
+# And do not stop at the trained weights. A model also has frozen ones, and **buffers**: numbers that belong to it and are not trained,
+# such as the running mean of a batch normalization.
 #
 # **Target:** every number of the model is rank 0's; (p-1) times the model's bytes sent, so no tensor twice.
 
@@ -100,10 +104,10 @@ check("03.2", same_start)
 # %% [markdown]
 # ## 03.3
 #
-# *Write · medium · 15 minutes.* **You learn** why the average of averages is the wrong number:
-# a bug that [transformers had](https://github.com/huggingface/transformers/issues/24725), too.
+# *Write · medium · 20 minutes.* **You learn** why the average of averages is the wrong number.
 #
-# A target of -100 does not count: padding, or the prompt of a chat. So equal numbers of rows are unequal numbers of targets:
+# In the lesson a lonely row counted four times too much. In text it is the *targets* that have to count alike. A target of -100 does not
+# count at all: it is padding, or the prompt of a chat. So with equally many rows two ranks can have very different numbers of targets:
 #
 # ```text
 #             rows    targets that count    sum of losses
@@ -112,11 +116,12 @@ check("03.2", same_start)
 # together    12              7                  9.5          mean 1.357...    not 1.0
 # ```
 #
-# Take the mean of each rank's own targets and average the gradients, and the one target on rank 1 weighs as much as six on rank 0.
+# If each rank takes the mean over its own targets, and you average the gradients, then the one target on rank 1 weighs as much as six on
+# rank 0. transformers [averaged over GPUs in this way](https://github.com/huggingface/transformers/pull/34373) until 2024.
 
 # %% [markdown]
-# Your function computes its share's loss, runs backward, averages the gradients and returns the whole batch's mean loss. For the
-# averaging, call your `average_gradients` of 03.1; if it is not ready, `from course_lib.parallel.replicate import average_gradients`.
+# Your function computes the loss of *its own* rows, goes backward, averages the gradients, and returns the mean loss of the whole batch. For
+# the averaging call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.replicate import average_gradients`.
 #
 # **Target:** the gradient and the loss of one device that has all rows. A rank may have no target at all.
 
@@ -142,10 +147,10 @@ check("03.3", train_on_share)
 # %% [markdown]
 # ## 03.4
 #
-# *Predict · medium · 15 minutes.* **You learn** what buckets save, and what they cannot.
+# *Predict · medium · 25 minutes.* **You learn** what buckets save, and what they cannot.
 #
-# A Llama of the 8B's shape, with `L` layers and `P` parameters, trains on `p` ranks. Its gradients are fp32, four bytes each. These are the
-# tensors in the order in which backward completes them, with their numbers:
+# A Llama of the 8B's shape has `L` layers and `P` parameters, and trains on `p` ranks. Its gradients are in fp32, four bytes each. Here are
+# its tensors in the order in which backward completes their gradients. Take a pencil:
 #
 # ```text
 # head                 128256 x 4096      2004 MiB
@@ -168,7 +173,7 @@ print(f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, bandwidth_bytes_per_s = {I
 
 # %% [markdown]
 # *Naive* is your 03.1: a ring all-reduce for each tensor. With *buckets*, gradients lie one after the other in flat tensors, in the order
-# above. A bucket is full, and the next one begins, once it holds 25 MiB<!-- =costs.BUCKET_BYTES / units.MiB --> **or more**; a tensor is never cut.
+# above. A bucket is full once it holds 25 MiB<!-- =costs.BUCKET_BYTES / units.MiB --> **or more**, and then the next one begins. A tensor is never cut.
 #
 # | name | in one step |
 # | --- | --- |
@@ -200,7 +205,8 @@ check("03.4", step, seed=GRADE_SEED)
 #
 # *Write · medium · 15 minutes.* **You learn** how ranks agree on an order without talking.
 #
-# In an epoch every sample is read once, in a shuffled order, dealt out like cards. Here 7 samples on 3 ranks:
+# In an epoch every sample is read once, in a shuffled order. The ranks never talk about that order, and yet no sample may be read twice. It
+# works if all of them shuffle in the same way, and then deal the samples out like cards. Here are 7 samples on 3 ranks:
 #
 # ```text
 # shuffled                4  0  6  2  5  3  1
@@ -210,10 +216,12 @@ check("03.4", step, seed=GRADE_SEED)
 # rank 2                        6        3        0
 # ```
 #
-# All ranks need equally many: a rank with one sample less would end its epoch a step earlier, and the others would wait for it forever.
-# The order is `torch.randperm` with a `torch.Generator` of its own, seeded with `seed + epoch`.
+# Why is it padded? A rank with one sample less would end its epoch a step earlier, and the others would wait for it forever.
 #
-# **Target:** index for index what `torch.utils.data.DistributedSampler` serves after `set_epoch(epoch)`, for any numbers of samples and ranks.
+# The order is that of `torch.randperm`, with a `torch.Generator` of its own that is seeded with `seed + epoch`.
+#
+# **Target:** index for index what `torch.utils.data.DistributedSampler` serves after `set_epoch(epoch)`, for any numbers of samples and
+# ranks. Write it yourself: that class, called, earns nothing.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -234,7 +242,8 @@ check("03.5", samples_of)
 #
 # *Write · medium · 20 minutes.* **You learn** to turn many short messages into few long ones.
 #
-# Backward completes the last layer's gradients first, so buckets are filled from the last parameter on. The 6-4-2 MLP in buckets of 40 bytes<!-- =4 * (2 + 8) -->:
+# Your 03.1 starts a message for every bias, however short. Put several gradients into one long tensor, and you pay for the start once.
+# Backward completes the last layer's gradients first, so fill the buckets from the last parameter on. This is the 6-4-2 MLP in buckets of 40 bytes<!-- =4 * (2 + 8) -->:
 #
 # ```text
 # model.parameters()   layer1.weight 24    layer1.bias 4    layer2.weight 8    layer2.bias 2
@@ -242,11 +251,11 @@ check("03.5", samples_of)
 # bucket 1             layer1.bias 4 + layer1.weight 24
 # ```
 #
-# A bucket is full once it holds `bucket_bytes` or more. A tensor is never cut. `comm.all_reduce_(flat, op=dist.ReduceOp.AVG)`
-# averages a flat tensor in place.
+# A bucket is full once it holds `bucket_bytes` or more, and a tensor is never cut. `comm.all_reduce_(flat, op=dist.ReduceOp.AVG)`
+# averages a flat tensor in place. Afterwards each parameter gets its own piece back, in its own shape.
 #
-# **Target:** the same gradients as in 03.1, in their own shapes; one all-reduce for each bucket, no byte more. Here too, a frozen
-# parameter has no part in it, and a trained one without a gradient counts as zeros.
+# **Target:** the same gradients as in 03.1; one all-reduce for each bucket, and no byte more. Here too, a frozen parameter has no part
+# in it, and a trained one without a gradient counts as zeros.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -275,8 +284,9 @@ check("03.6", average_in_buckets)
 #
 # *Write · medium · 15 minutes.* **You learn** to train on a batch that does not fit, without paying for each part of it.
 #
-# `model` is the course's `DistributedDataParallel`: every `backward()` averages gradients by itself. That is too much when a step has
-# several micro-batches, since only their sum is needed:
+# The batch is too large for the memory, so it comes in micro-batches, and each needs a forward and a backward of its own. `model` is the
+# course's `DistributedDataParallel`, which averages in every `backward()`. But only the *sum* of the micro-batches' gradients has to be
+# averaged, so all but the last of these averages are wasted:
 #
 # ```text
 # micro-batch          1             2             3
@@ -285,8 +295,9 @@ check("03.6", average_in_buckets)
 #                   └── model.no_sync() ──┘
 # ```
 #
-# Under `with model.no_sync():` a forward and its backward only add to `.grad`. What counts is where the *forward* runs: it prepares the
-# averaging, so the last one must be outside. All ranks have micro-batches of the same sizes, but the last one may be shorter.
+# Under `with model.no_sync():` a forward and its backward only add to `.grad`. What counts is where the *forward* runs, because it
+# prepares the averaging. So the last forward must stand outside. All ranks have micro-batches of the same sizes, but the last one may
+# be shorter, and then a row in it must not count more than the others.
 #
 # **Target:** the gradient of the mean over *all rows* of all ranks, with as many all-reduces as a single backward has.
 
@@ -318,8 +329,8 @@ check("03.7", accumulate)
 #
 # *Find the bug · medium · 15 minutes.* **You learn** why nobody sees a gradient that is several times too large, and where to look.
 #
-# A *trainer* is one step of training as an object; on ranks, each gets the whole batch and takes its share. `Suspect` is data
-# parallel training as one writes it from memory. It keeps the course's trainer, except for how gradients are made:
+# A *trainer* is one step of training as an object. On ranks each gets the whole batch and takes its own share of it. `Suspect` is data
+# parallel training as one writes it from memory. All of it is the course's trainer, except for how gradients are made:
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -385,7 +396,7 @@ for step in (1, 20, 40, 60):
     print(f"step {step:2}   one device {one_device[step - 1]:.3f}   suspect {on_ranks[step - 1]:.3f}")
 
 # %% [markdown]
-# Both fall, and nobody could tell them apart. Climb the **ladder** of the lesson instead: `climb(Suspect)`.
+# Both fall, and nobody could tell them apart. So climb the **ladder** of the lesson: `climb(Suspect)`.
 
 
 # %%
@@ -402,10 +413,11 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
 
 
 # %% [markdown]
-# Write down what it finds, and write `compute_gradients` again without the bug. When `climb(Repaired)` reaches the top, try
-# `climb(Repaired, rows=7)`.
+# Write down what it finds, and write `compute_gradients` again without the bug. When `climb(Repaired)` reaches the top, you are half way:
+# try `climb(Repaired, rows=7)`.
 #
-# **Target:** the gradient and the loss of one device in every step, for any number of rows and targets on each rank.
+# **Target:** the gradient and the loss of one device in every step, for any number of rows and targets on each rank. Each rank computes
+# its own share, and no other.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -436,8 +448,8 @@ check("03.8", Repaired)
 #
 # *Find the bug · hard · 20 minutes.* **You learn** to find a bug that waits for its moment.
 #
-# `Counting` accumulates: a share is cut into `accumulation` micro-batches, and only every `accumulation`-th backward averages. Its
-# bug is a real one: it [shipped in transformers](https://github.com/huggingface/transformers/issues/33671).
+# `Counting` accumulates. It cuts a share into `accumulation` micro-batches and counts the backwards, and every `accumulation`-th of them
+# averages. Its bug is a real one, which [transformers shipped](https://github.com/huggingface/transformers/issues/33671).
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-counting", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -461,7 +473,8 @@ class Counting(Trainer):
 
 
 # %% [markdown]
-# Batches of 8 rows, but the second one has 4: the last of an epoch, say. 8 rows on 2 ranks are 4 each, in 3 micro-batches of 2, 1 and 1 rows.
+# All batches have 8 rows, but the second has 4: the last one of an epoch, say. On 2 ranks 8 rows are 4 each, and those make 3
+# micro-batches of 2, 1 and 1 rows.
 
 
 # %%
@@ -480,10 +493,12 @@ for step, (right, found) in enumerate(zip(one_device, on_ranks, strict=True), st
     print(f"step {step}   one device {right:.3f}   suspect {found:.3f}")
 
 # %% [markdown]
-# Climb with `climb(Counting, world_size=2, batches=short_second, accumulation=3)`: which rung fails first? The ladder trains
-# three steps. Climb as far as that rung only, with fewer: `rungs=RUNGS[:4], steps=1`, then `steps=2`. Which step is the first wrong one?
+# Climb with `climb(Counting, world_size=2, batches=short_second, accumulation=3)`. Which rung fails first? The ladder trains three
+# steps, so it does not say in which of them. Climb as far as that rung only, and with fewer steps: `rungs=RUNGS[:4], steps=1`, then
+# `steps=2`. Which step is the first wrong one?
 #
-# **Target:** the gradient of one device in every step, with one average in each.
+# **Target:** the gradient of one device in every step, with one average in each. One micro-batch after the other: a forward, then its
+# backward.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -513,7 +528,7 @@ check("03.9", Counted)
 # %% [markdown]
 # ## 03.10
 #
-# *Write · hard · 25 minutes.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
+# *Write · hard · 35 minutes.* **You learn** the trick that makes data parallelism fast: send the last layer's gradients while the
 # first layers' are still being computed.
 #
 # ```text
@@ -528,11 +543,12 @@ check("03.9", Counted)
 # | `p.register_post_accumulate_grad_hook(f)` | `f(p)` runs in backward as soon as `p.grad` is complete; what it returns has `.remove()` |
 # | `comm.all_reduce_(flat, op=..., async_op=True)` | start `all_reduce_` in the background; `.wait()` on what it returns waits for its end |
 #
-# Leave `flat` alone until its `.wait()` is over.
+# A hook runs in the middle of backward. If you wait in it, backward stands still. And leave `flat` alone until its `.wait()` is over,
+# because somebody else is still adding to it.
 
 # %% [markdown]
-# The check takes the time of a step on the **emulated clock** of the lesson: four layers of
-# 400 us<!-- =1e6 * checks.module_03.overlap.BACKWARD_S --> backward each, over Ethernet. The clock is exact, so the target is exact as well.
+# The check takes the time of a step on the **emulated clock** of the lesson: four layers, of which each takes
+# 400 us<!-- =1e6 * checks.module_03.overlap.BACKWARD_S --> for its backward, over Ethernet. The clock is exact, so the target is exact as well.
 #
 # **Target:** averages when your function returns; one all-reduce for each bucket, in their order; on 4 ranks
 # 2.598 ms<!-- =1e3 * checks.module_03.overlap.target(4).overlapped_s --> for forward and backward, where computing and communicating in turn takes
@@ -572,5 +588,6 @@ check("03.10", overlapped_backward)
 # %% [markdown]
 # ## Where this leads
 #
-# That is all that `DistributedDataParallel` does, and you have written each part of it. It keeps everything on every rank; module 06 divides
-# that. Modules 04 and 05 divide the model.
+# That is what `DistributedDataParallel` does, and you have written each part of it. It keeps everything on every rank, which
+# [lesson 06](../../notebooks/06_zero_and_fsdp.ipynb) changes. [Lesson 04](../../notebooks/04_model_and_pipeline_parallelism.ipynb) comes
+# first: it cuts the model instead of the batch.
