@@ -19,7 +19,8 @@ BYTES = "bytes"
 class NotEqual(AssertionError):
     """The ranks did not compute what one device computes; says on which rung first, where, and by which ratio.
 
-    `causes` are the names of what is said to have caused it, in the table of suspects.
+    `causes` are the names of what is said to have caused it, in the table of suspects. `deviation` is the largest
+    on that rung; None where no tensors were compared.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class NotEqual(AssertionError):
         ratio: float | None,
         kind: str,
         causes: Sequence[str] = (),
+        deviation: float | None = None,
     ) -> None:
         super().__init__(message)
         self.rung, self.name, self.rank, self.ratio, self.kind = rung, name, rank, ratio, kind
-        self.causes = tuple(causes)
+        self.causes, self.deviation = tuple(causes), deviation
 
 
 def explain(evidence: Evidence) -> NotEqual:
@@ -64,6 +66,7 @@ def explain(evidence: Evidence) -> NotEqual:
         ratio=found.ratio,
         kind=found.kind,
         causes=[name for name, _ in causes],
+        deviation=max(one.distance() for one in evidence.wrong),
     )
 
 

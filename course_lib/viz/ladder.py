@@ -12,7 +12,7 @@ from course_lib.viz.picture import Picture
 _ROW, _NAMES, _RIGHT = 0.44, 2.6, 1.5  # inches: a rung, what it compares, the verdict
 _APART_BY = 1.0  # inches between the middles of what is written below the rungs
 _LEAST = 1e-17  # below any rounding: where a deviation of 0 is drawn
-_EQUAL, _APART = "#00703C", "#B84A5E"
+EQUAL, APART = "#00703C", "#B84A5E"
 
 
 @style.course_style()
@@ -44,7 +44,7 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
             marks.label(page, x, below, f"{10.0**power:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
     page.plot([place(tolerance)] * 2, [top - 0.1, top + tall], color=style.INK, linewidth=1.6, linestyle=(0, (3, 2)))
     for number, (name, off) in enumerate(reversed([*deviations.items()])):
-        y, hue = top + (number + 0.5) * _ROW, _EQUAL if off <= tolerance else _APART
+        y, hue = top + (number + 0.5) * _ROW, EQUAL if off <= tolerance else APART
         marks.label(page, style.MARGIN, y, f"{len(deviations) - number}  {name}", align="left")
         page.plot([left, place(off)], [y, y], color=style.tint(hue, 0.35), linewidth=5, solid_capstyle="butt")
         page.plot([place(off)], [y], "o", color=hue, markersize=9)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from course_lib.training.trainer import Trainer
 from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
 from course_lib.verify.data_order import DATA_ORDER, assert_same_order
-from course_lib.verify.museum import BUGS, curve_alone, curve_on_ranks, loss_curve_looks_right
+from course_lib.verify.museum import BUGS, curve_alone, curve_on_ranks, fall, loss_curve_looks_right
 
 WORLD_SIZE = 4
 STEPS = 48
@@ -93,6 +93,18 @@ def test_it_is_caught(name):
     assert (error.rung, error.kind, error.causes[0]) == (bug.first_rung, kind, cause)
     if ratio is not None:
         assert error.ratio == pytest.approx(ratio, abs=1e-3)
+
+
+def test_a_fall_brings_the_rung_its_deviation_and_both_curves():
+    found = fall(BUGS["summed"], alone, on_ranks, BATCHES, world_size=2, steps=8)
+    assert (found.rung, found.rungs) == (BUGS["summed"].first_rung, RUNGS)
+    assert found.deviation == pytest.approx(1.0)  # twice one device's gradients
+    assert len(found.losses) == len(found.reference) == 8 and 0 < found.off < 0.2
+
+
+def test_a_fall_without_a_ladder_is_refused():
+    with pytest.raises(ValueError, match=r"fall: bug 'not_reshuffled'; the ladder gives the same batches"):
+        fall(BUGS["not_reshuffled"], alone, on_ranks, BATCHES)
 
 
 def find(bug, parallel):

@@ -1,0 +1,123 @@
+"""The ladder's own figure: on which rung each bug breaks it, beside a loss that hardly moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from course_lib.errors import four_parts
+from course_lib.viz import style
+from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
+from course_lib.viz.ladder import APART, EQUAL
+from course_lib.viz.moving import Moving
+
+_LEFT, _PITCH, _ROW, _TOP = 214.0, 44.0, 42.0, 162.0
+_NAME_LINE, _LINES, _BELOW = 17.0, 2, 66.0
+_MOST, _NUMBER = 16, 12.5
+_DIFFERS = "≠"
+
+
+class Fall(Protocol):
+    """A climb and the curves of the same training, as `verify.museum.fall` makes them."""
+
+    @property
+    def rung(self) -> str | None: ...
+    @property
+    def deviation(self) -> float | None: ...
+    @property
+    def losses(self) -> Sequence[float]: ...
+    @property
+    def reference(self) -> Sequence[float]: ...
+    @property
+    def rungs(self) -> Sequence[str]: ...
+    @property
+    def off(self) -> float: ...
+
+
+def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug breaks the ladder") -> Moving:
+    """A row for each run by its name, a column for each rung from the foot up, and how far its loss is off at the end.
+
+    The first rung that breaks bears its deviation: the largest difference over one device's largest number.
+    Raises: ValueError for no runs or more than 16, or a name that does not fit into two lines.
+    """
+    names = {name: _lines(name) for name in falls}
+    if not 1 <= len(falls) <= _MOST:
+        values, rule = f"{len(falls)} runs", f"this picture holds 1 to {_MOST}"
+        raise ValueError(four_parts("plot_museum", values, rule, "draw two pictures"))
+    rungs = next(iter(falls.values())).rungs
+    subtitle = "and how far its loss is from one device's, in the last quarter"
+    canvas = Canvas(_TOP + _ROW * len(falls) + _BELOW, title, subtitle, kinds=["measured"])
+    for number, rung in enumerate(rungs):
+        place = f"translate({_column(number):g},{_TOP - 12:g}) rotate(-38)"
+        canvas.text(-4, 0, f"{number + 1} {rung}", size=SMALL, colour=style.SOFT, parent=canvas.group(transform=place))
+    canvas.text(WIDTH - EDGE, _TOP - 16, "loss off by", size=SMALL, colour=style.SOFT, align="end")
+    for row, (name, fall) in enumerate(falls.items()):
+        _draw_row(canvas, _TOP + row * _ROW, names[name], fall)
+    _draw_key(canvas, _TOP + _ROW * len(falls) + 26)
+    lines = [f"  {name}: {fall_words(fall)}" for name, fall in falls.items()]
+    return Moving(canvas, title=title, description="\n".join([subtitle, *lines]), kinds=["measured"])
+
+
+def fall_words(fall: Fall) -> str:
+    """The climb and the loss in words."""
+    climb = "every rung is passed"
+    if fall.rung:
+        number = [*fall.rungs].index(fall.rung) + 1
+        by = share(fall.deviation)
+        climb = f"breaks rung {number}, {fall.rung}" + (f", by {by}" if by != _DIFFERS else "")
+    return f"{climb}; its loss is off by {share(fall.off)}"
+
+
+def share(part: float | None) -> str:
+    """A share of one device's number, in percent; where there is nothing to compare, that it differs."""
+    if part is None or part == float("inf"):
+        return _DIFFERS
+    percent = 100 * part
+    return f"{percent:.0f}%" if percent >= 10 else f"{percent:.2g}%" if percent >= 0.001 or not part else f"{part:.0e}"
+
+
+def _column(number: int) -> float:
+    return _LEFT + (number + 0.5) * _PITCH
+
+
+def _lines(name: str) -> list[str]:
+    """A name in lines that fit beside the rungs."""
+    lines = [""]
+    for word in name.split():
+        if lines[-1] and text_width(f"{lines[-1]} {word}", SMALL) > _LEFT - EDGE - 8:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    if len(lines) > _LINES or any(text_width(line, SMALL) > _LEFT - EDGE - 8 for line in lines):
+        rule = "a run's name fits beside the rungs in two lines"
+        raise ValueError(four_parts("plot_museum", f"run {name!r}", rule, "shorten it"))
+    return lines
+
+
+def _draw_row(canvas: Canvas, top: float, name: Sequence[str], fall: Fall) -> None:
+    """Equal up to the first rung that breaks, which bears its deviation; nobody climbs beyond it."""
+    y = top + _ROW / 2
+    canvas.path(f"M{EDGE:g} {top:g}H{WIDTH - EDGE:g}", stroke=style.FAINT)
+    for number, line in enumerate(name):
+        canvas.text(EDGE, y + (number - (len(name) - 1) / 2) * _NAME_LINE, line, size=SMALL)
+    broken = [*fall.rungs].index(fall.rung) if fall.rung else len(fall.rungs)
+    for number in range(len(fall.rungs)):
+        _draw_mark(canvas, _column(number), y, "=" if number < broken else "·" if number > broken else "", fall)
+    canvas.text(WIDTH - EDGE, y, share(fall.off), align="end", bold=True)
+
+
+def _draw_mark(canvas: Canvas, x: float, y: float, sign: str, fall: Fall) -> None:
+    if sign:
+        canvas.text(x, y, sign, bold=True, align="middle", colour=EQUAL if sign == "=" else style.SOFT)
+        return
+    canvas.box(x - 21, y - 13, 42, 26, fill=APART, corner=6)
+    canvas.text(x, y, share(fall.deviation), size=_NUMBER, bold=True, align="middle", colour=style.PAPER)
+
+
+def _draw_key(canvas: Canvas, y: float) -> None:
+    canvas.path(f"M{EDGE:g} {y - 26:g}H{WIDTH - EDGE:g}", stroke=style.FAINT)
+    canvas.text(EDGE, y, "=", bold=True, colour=EQUAL)
+    canvas.text(EDGE + 16, y, "equal to one device", size=SMALL, colour=style.SOFT)
+    canvas.box(EDGE + 172, y - 9, 24, 18, fill=APART, corner=5)
+    canvas.text(EDGE + 204, y, "the first rung to break, and by how much", size=SMALL, colour=style.SOFT)
+    canvas.text(EDGE + 510, y, "·", bold=True, colour=style.SOFT)
+    canvas.text(EDGE + 522, y, "not tried", size=SMALL, colour=style.SOFT)
