@@ -1,18 +1,81 @@
-"""Writes the README's figure, made by the library like every other; a test finds drift."""
+"""Writes the README's pictures, made by the library like every other: one that moves, and three stills.
+
+A test finds drift in all but the ladder's, whose numbers are measured when it is drawn.
+"""
 
 from __future__ import annotations
 
+from course_lib.config import ModelConfig, TrainConfig
+from course_lib.models.decoder import Decoder
+from course_lib.parallel.mesh import make_mesh
+from course_lib.schedules import make_schedule
+from course_lib.training.batches import Batches
+from course_lib.training.setup import Technique
+from course_lib.training.techniques import replicate
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
+from course_lib.training.trainer import Trainer
+from course_lib.verify.museum.data_parallel import BUGS
+from course_lib.verify.museum.fall import fall
 from course_lib.viz.moving import Moving
 from course_lib.viz.moving_ring import animate_ring
+from course_lib.viz.moving_schedules import animate_schedules
+from course_lib.viz.moving_zero import animate_zero_stages
+from course_lib.viz.museum import plot_museum
 from tools.paths import ROOT
 
-FIGURE = ROOT / "notebooks/ring_all_reduce.svg"
+FIGURE, MEMORY, SCHEDULES, LADDER = (
+    ROOT / f"notebooks/{name}.svg" for name in ("ring_all_reduce", "memory", "schedules", "ladder")
+)
+_RANKS, _VOCABULARY = 4, 512
+_SHOWN = {  # bugs that a reader may know, one for each of these rungs
+    "weights start different": "parameters_not_broadcast",
+    "gradients are not divided": "summed",
+    "gradients travel in bfloat16": "bf16_reduction",
+    "a mean of means": "mean_of_means",
+    "the norm over all ranks": "norm_over_ranks",
+    "each rank clips alone": "clipped_before_averaging",
+    "optimizer not loaded": "optimizer_not_loaded",
+}
+_MODEL = ModelConfig(
+    name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
+)
 
 
 def picture() -> Moving:
-    """Return what the README shows: a ring all-reduce on four ranks."""
+    """Return what the README shows first: a ring all-reduce on four ranks."""
     return animate_ring(4)
+
+
+def memory() -> Moving:
+    """Return the stages of ZeRO on eight ranks, against one device's memory."""
+    return animate_zero_stages(7.5, 8)
+
+
+def schedules() -> Moving:
+    """Return four pipeline schedules on one axis."""
+    names = {"GPipe": "gpipe", "1F1B": "1f1b", "ZB-H1": "zb-h1"}
+    drawn = {name: make_schedule(kind, 4, 8) for name, kind in names.items()}
+    return animate_schedules(drawn | {"Interleaved": make_schedule("interleaved", 4, 8, stages_per_rank=2)})
+
+
+def ladder() -> Moving:
+    """Return where some bugs break the ladder: a small decoder that reads text on four ranks, as it trains here."""
+    _, tokens = load_tokens(load_text(), _VOCABULARY)
+    text = Batches(text=tokens, batch_size=16, sequence=32, ragged=True)
+
+    def alone(config: TrainConfig) -> Trainer:
+        return Trainer(Decoder(_MODEL), config)
+
+    def on_ranks(config: TrainConfig, *bugs: Technique) -> Trainer:
+        return Trainer(Decoder(_MODEL), config, mesh=make_mesh(dp=_RANKS), apply=(replicate(), *bugs))
+
+    falls = {title: fall(BUGS[name], alone, on_ranks, text, world_size=_RANKS) for title, name in _SHOWN.items()}
+    return plot_museum(falls)
 
 
 if __name__ == "__main__":
     print(picture().save(FIGURE).relative_to(ROOT))
+    for path, draw in ((MEMORY, memory), (SCHEDULES, schedules), (LADDER, ladder)):
+        path.write_text(draw().still, encoding="utf-8")
+        print(path.relative_to(ROOT))

@@ -153,33 +153,38 @@ class Canvas:
             *before, (start + _FADE_S * bool(start), "opacity:1"), (last, "opacity:1"), (end, "opacity:0")
         )
 
-    def written(self, title: str, description: str) -> str:
-        """The whole as SVG, as wide as its place, with title and description: the same bytes for the same facts."""
-        self.drawing.append_css(self._css())
-        text = self.drawing.as_svg(header="")
+    def written(self, title: str, description: str, *, moves: bool = True) -> str:
+        """The whole as SVG, as wide as its place, with title and description: the same bytes for the same facts.
+
+        Without `moves`, the last frame alone.
+        """
         ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
-        root = ElementTree.fromstring(text)
+        root = ElementTree.fromstring(self.drawing.as_svg(header=""))
         for side in ("width", "height"):
             del root.attrib[side]
         root.attrib |= {"role": "img", "font-family": f"{_BEFORE}, {_FALLBACK}", **_USUAL}
         for element in root.iter():
             _slim(element)
-        for number, (tag, words) in enumerate((("title", title), ("desc", description))):
-            spoken = ElementTree.Element(tag)
-            spoken.text = words
-            root.insert(number, spoken)
+        if not moves:
+            _stop(root)
+        head = (("title", title), ("desc", description), ("style", self._css(moves)))
+        for number, (tag, words) in enumerate(head):
+            part = ElementTree.Element(tag)
+            part.text = words
+            root.insert(number, part)
         text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
         return text.replace(_BEFORE, f"f{sha256(text.encode()).hexdigest()[:5]}")
 
-    def _css(self) -> str:
+    def _css(self, moves: bool) -> str:
         """The letters, and the movements for those who want to see them."""
-        fonts = [font_face(_BEFORE, weight, letters) for weight, letters in self._letters.items() if letters]
-        every = f"animation:{_short(self.lasts_s)}s linear var({DELAY},0s) infinite"
-        classes = [f".{name}{{animation-name:{name}}}" for name in self._motions.values()]
-        common = ",".join(f".{name}" for name in self._motions.values())
-        moves = [f"{_MOTION_WANTED}{{{common}{{{every}}}{''.join(classes)}}}"] if classes else []
-        frames = [f"@keyframes {name}{{{rule}}}" for rule, name in self._motions.items()]
-        return "\n".join([*fonts, *moves, *frames])
+        rules = [font_face(_BEFORE, weight, letters) for weight, letters in self._letters.items() if letters]
+        names = [*self._motions.values()]
+        if moves and names:
+            every = f"animation:{_short(self.lasts_s)}s linear var({DELAY},0s) infinite"
+            classes = "".join(f".{name}{{animation-name:{name}}}" for name in names)
+            rules.append(f"{_MOTION_WANTED}{{{','.join(f'.{name}' for name in names)}{{{every}}}{classes}}}")
+            rules += [f"@keyframes {name}{{{rule}}}" for rule, name in self._motions.items()]
+        return "\n".join(rules)
 
     def _badge(self, right: float, kind: Kind) -> float:
         """A pill that ends at `right`; its dot is open for a formula, half full if emulated, full if measured."""
@@ -203,6 +208,14 @@ def text_width(words: str, size: float = TEXT, *, bold: bool = False) -> float:
 def rectangles(corners: Sequence[tuple[float, float, float, float]]) -> str:
     """Many rectangles as one path, each from its left, top, width and height."""
     return "".join(f"M{_short(x)} {_short(y)}h{_short(w)}v{_short(h)}h{_short(-w)}z" for x, y, w, h in corners)
+
+
+def _stop(root: ElementTree.Element) -> None:
+    """Without what is not seen in the last frame, and nothing that could move."""
+    for parent in list(root.iter()):
+        parent.attrib.pop("class", None)
+        for child in [child for child in parent if child.get("opacity") == "0"]:
+            parent.remove(child)
 
 
 def _slim(element: ElementTree.Element) -> None:

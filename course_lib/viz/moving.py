@@ -25,7 +25,12 @@ class Moving:
     def __init__(self, canvas: Canvas, *, title: str, description: str, kinds: Sequence[Kind] = ()) -> None:
         self.title = f"{title} ({' and '.join(kinds)})" if kinds else title
         self.description, self.kinds = description, tuple(kinds)
-        self.svg = canvas.written(self.title, description)
+        self.svg, self._canvas = canvas.written(self.title, description), canvas
+
+    @property
+    def still(self) -> str:
+        """The last frame alone, as SVG."""
+        return self._canvas.written(self.title, self.description, moves=False)
 
     @property
     def text(self) -> str:

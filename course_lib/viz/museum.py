@@ -13,7 +13,7 @@ from course_lib.viz.moving import Moving
 
 _LEFT, _PITCH, _ROW, _TOP = 214.0, 44.0, 42.0, 162.0
 _NAME_LINE, _LINES, _BELOW = 17.0, 2, 66.0
-_MOST, _NUMBER = 16, 12.5
+_MOST, _NUMBER = 16, 12.0
 _DIFFERS = "≠"
 
 
@@ -109,7 +109,7 @@ def _draw_mark(canvas: Canvas, x: float, y: float, sign: str, fall: Fall) -> Non
     if sign:
         canvas.text(x, y, sign, bold=True, align="middle", colour=EQUAL if sign == "=" else style.SOFT)
         return
-    canvas.box(x - 21, y - 13, 42, 26, fill=APART, corner=6)
+    canvas.box(x - 21.5, y - 13, 43, 26, fill=APART, corner=6)
     canvas.text(x, y, share(fall.deviation), size=_NUMBER, bold=True, align="middle", colour=style.PAPER)
 
 

@@ -87,6 +87,15 @@ def test_the_same_facts_give_the_same_bytes_and_an_image_with_an_alternative(nam
     assert alternative.startswith(picture.title) and picture.title in picture.svg
 
 
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_the_still_is_the_last_frame_and_nothing_in_it_moves(name):
+    picture = FIGURES[name]()
+    film, still = Film(picture.svg), Film(picture.still)
+    assert still.words() == film.words() == still.words(0.0)
+    assert not still.motions and "animation" not in still.css
+    assert len(picture.still) <= len(picture.svg)
+
+
 def test_two_figures_on_one_page_share_no_name():
     svgs = {FIGURES[name]().svg for name in FIGURES}
     names = [set(re.findall(r'id="(\w+)"|@keyframes (\w+)|font-family:(\w+)', svg)) for svg in svgs]
