@@ -20,13 +20,16 @@ _LEFT = style.MARGIN + 1.42
 _ROWS = ("weights", "gradients", "Adam's m", "Adam's v")
 _SHARED_FROM = (3, 2, 1, 1)  # the stage of ZeRO from which a row is shared out
 _BY_LAYER = 2  # the stage from which each layer is cut, since each is summed up as soon as it is there
+_FOR_A_MOMENT = {(2, "gradients"), (3, "gradients"), (3, "weights")}  # whole for a layer, and gone before the next
 _UNSUMMED = (1, "gradients")  # the stage and row in which a rank has all numbers, found in its own samples alone
+_NAMES = ("data parallelism", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 _SUBTITLES = ("the 38 parameters in one row", "the 38 parameters in one row; each layer is cut in two")
 _HUES = [style.rank_hue(rank) for rank in range(_RANKS)]
 _KEY = (  # with the stages in which there is any such number
     (Entry("both ranks have the same", [style.SOFT]), (0, 1, 2)),
     (Entry("only this rank has it", _HUES), (1, 2, 3)),
     (Entry("not there", [style.FAINT]), (1, 2, 3)),
+    (Entry("there for a moment", [style.SOFT], dashed=True), (2, 3)),
     (Entry("of this rank's own samples, not yet summed", _HUES, striped=True), (1,)),
 )
 
@@ -36,7 +39,8 @@ def plot_kept(stage: int, *, title: str = "") -> Picture:
     """Weights, gradients and Adam's two states of `course_lib.models.mlp.MLP` as rows of 38 numbers, for each rank.
 
     `stage` is that of ZeRO; 0 shares nothing. From stage 2 on each layer is cut, before it the whole row. Stage 1
-    still has the gradients of each rank's own samples, since it sums them up after backward.
+    still has the gradients of each rank's own samples, since it sums them up after backward. What a rank had while a
+    layer was computed and has given away since is dashed.
     Raises: ValueError for a stage that ZeRO does not have.
     """
     if stage not in range(4):
@@ -44,7 +48,7 @@ def plot_kept(stage: int, *, title: str = "") -> Picture:
         raise ValueError(four_parts("plot_kept", f"stage={stage}", rule, way_out))
     lengths = _lengths()
     numbers = sum(lengths.values())
-    title = title or f"In memory when backward is through: {f'ZeRO-{stage}' if stage else 'all, on both'}"
+    title = title or f"In memory when backward is through: {_NAMES[stage]}"
     key = [entry for entry, stages in _KEY if stage in stages]
     top = style.HEADER + 0.42 + LINE * len(lines_of(key, style.MARGIN))
     figure, page = style.new_page(top + _RANKS * _PITCH - 0.1, title, _SUBTITLES[stage >= _BY_LAYER])
@@ -61,12 +65,12 @@ def plot_kept(stage: int, *, title: str = "") -> Picture:
             marks.label(page, style.MARGIN, at + _TALL / 2, name, size=style.SMALL_SIZE, align="left")
             unsummed = (stage, name) == _UNSUMMED
             hue = style.rank_hue(rank) if unsummed or len(part) < numbers else style.SOFT
-            _draw_row(page, at, part, hue, lengths, striped=unsummed)
+            dashed = (stage, name) in _FOR_A_MOMENT
+            _draw_row(page, at, part, hue, lengths, striped=unsummed, dashed=dashed)
             _count(page, at, str(len(part)))
         total = sum(map(len, parts))
         _count(page, y - 0.1, f"{total} of {len(_ROWS) * numbers}", bold=True)
-        words = {name: " (of its own samples)" * ((stage, name) == _UNSUMMED) for name in _ROWS}
-        kept = ", ".join(f"{name} {len(part)}{words[name]}" for name, part in zip(_ROWS, parts, strict=True))
+        kept = ", ".join(f"{name} {len(part)}{_how(stage, name)}" for name, part in zip(_ROWS, parts, strict=True))
         lines.append(f"  rank {rank} has {total} numbers of {len(_ROWS) * numbers}: {kept}")
     names = ", ".join(f"{name} {length}" for name, length in lengths.items())
     return Picture(figure, title=title, description="\n".join([f"in one row: {names}", *lines]))
@@ -90,6 +94,12 @@ def _piece(lengths: dict[str, int], rank: int, *, by_layer: bool) -> set[int]:
     return found
 
 
+def _how(stage: int, row: str) -> str:
+    """What the picture says of a row by stripes and by dashes, in words."""
+    words = {_UNSUMMED: " (of its own samples)"} | dict.fromkeys(_FOR_A_MOMENT, " (for a moment more, layer by layer)")
+    return words.get((stage, row), "")
+
+
 def _name_parameters(page: Axes, y: float, lengths: dict[str, int]) -> None:
     """Above the rows, each over its numbers."""
     x = _LEFT
@@ -98,12 +108,16 @@ def _name_parameters(page: Axes, y: float, lengths: dict[str, int]) -> None:
         x += length * _CELL + _APART
 
 
-def _draw_row(page: Axes, y: float, part: set[int], hue: str, lengths: dict[str, int], *, striped: bool) -> None:
+def _draw_row(
+    page: Axes, y: float, part: set[int], hue: str, lengths: dict[str, int], *, striped: bool, dashed: bool
+) -> None:
     """One number after the other, with a little more room before the next parameter."""
     number = 0
     for before, length in enumerate(lengths.values()):
         for _ in range(length):
             look: dict[str, Any] = {"fill": hue if number in part else style.FAINT}
+            if dashed and number not in part:
+                look = {"fill": style.PAPER, "edge": style.SOFT, "dashed": True, "line": 0.75}
             if striped:
                 look = {"fill": style.PAPER, "edge": hue, "striped": True}
             marks.box(page, _LEFT + number * _CELL + before * _APART, y, _CELL - 0.02, _TALL, corner=0.02, **look)

@@ -33,7 +33,7 @@ def plot_wrapping(
         values, rule = f"{len(parts)} parts, {len(policies)} policies", f"room is for {_MOST_PARTS} and {_MOST_ROWS}"
         raise ValueError(four_parts("plot_wrapping", values, rule, "draw a smaller model, or fewer policies"))
     top, left = style.HEADER + 0.85, style.MARGIN + _NAMES
-    subtitle = f"{sum(parts.values()):,} parameters; a box is a unit, a low one is within a block; widths are no sizes"
+    subtitle = f"{sum(parts.values()):,} parameters; each box is a unit, large or small; a low one is within a block"
     figure, page = style.new_page(top + len(policies) * _ROW + 0.25, title, subtitle)
     draw_key(page, [Entry("a unit", [_UNIT]), Entry("the root's unit", [_ROOT])], style.MARGIN)
     wide = (style.PAGE_WIDTH - style.MARGIN - _LARGEST - left) / len(parts)

@@ -17,7 +17,7 @@ from course_lib.costs.model.conventions import find_convention
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.wrapping import by_block, by_block_group, by_name, size_based
 from course_lib.viz import plot_kept, plot_memory_strips, plot_states, plot_units, plot_wrapping, zero_explorer
-from course_lib.viz.style import FAINT, SOFT, rank_hue
+from course_lib.viz.style import FAINT, PAPER, SOFT, rank_hue
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 EVEN = find_convention("zero")
@@ -126,6 +126,15 @@ def test_gradients_that_are_not_yet_summed_are_striped_and_no_others():
         in_key = 1 if stage == 1 else 0
         assert [hues.count(rank_hue(rank).lower()) for rank in (0, 1)] == [(38 + 1) * in_key] * 2
         assert ("of its own samples" in picture.description) == (stage == 1)
+
+
+@pytest.mark.parametrize(("stage", "rows"), [(0, 0), (1, 0), (2, 1), (3, 2)])
+def test_what_was_there_for_a_moment_is_dashed(stage, rows):
+    """From stage 2 on gradients of a layer, and in stage 3 its weights, are whole while backward is in it."""
+    picture = plot_kept(stage)
+    looks = [(to_hex(b.get_facecolor()).lower(), to_hex(b.get_edgecolor()).lower()) for b in boxes_of(picture)]
+    assert looks.count((PAPER.lower(), SOFT.lower())) == 2 * 19 * rows + (rows > 0)  # and one in the key
+    assert picture.description.count("for a moment more, layer by layer") == 2 * rows
 
 
 def test_from_stage_2_on_each_layer_is_cut():
