@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? Let us take the question to a smaller model. It has 7.5 billion parameters and trains on 64 GPUs with the data parallelism of lesson 03. So each GPU has texts and activations of its own, and a copy of the rest.
+# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model. It has 7.5 billion parameters, and 64 GPUs train it with the data parallelism of lesson 03.
 #
-# That rest takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# Each GPU reads texts of its own and has their activations. But all of them keep the same weights, gradients and optimizer. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -48,21 +48,22 @@ viz.plot_states(
     {"each GPU": state_bytes(PARAMETERS, ZERO)},
     memory_bytes=H100.memory_bytes(),
     title="7.5 billion parameters, on each of 64 GPUs",
+    subtitle="2 + 2 + 12 bytes a parameter: weights, gradients, optimizer",
 )
 
 # %% [markdown]
-# Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, without any activations, and it has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So the training does not even start. It does not help to buy more GPUs, because every new one has to keep the same 120 GB<!-- =16 * 7.5e9 / GB --> again.
+# Look at the dashed line. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, without any activations, and it has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So the training does not even start. Buying more GPUs does not help, because every new one would have to keep the same 120 GB<!-- =16 * 7.5e9 / GB -->.
 #
-# Now look at all of them together. The 64 GPUs have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs. They spend it badly: when backward is through and the gradients are summed, all 64 have the same numbers in their memory.
+# Now think of all GPUs together. They have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs, but they spend it badly: when the gradients are summed, all 64 remember the same numbers.
 #
-# By the end we shall have brought the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, on paper. On a small model we run it, and the training is the same up to rounding.
+# By the end of this lesson we shall have brought the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, on paper. On a small model we shall really do it, and see that the training is still the same.
 
 # %% [markdown]
-# You will be able to
-# - share out Adam's states, gradients and weights, in three steps,
-# - say what each step costs in messages, before you run it,
+# By the end you will be able to
+# - share out Adam's states, then gradients, then weights,
+# - say what each of these steps costs in messages, before you run it,
 # - follow the weights of one layer as they come and go,
-# - find mistakes that are made where nobody has all the numbers.
+# - find bugs in a training in which no rank has all the numbers.
 #
 # *One hour; the exercises come on top.*
 #
@@ -71,11 +72,11 @@ viz.plot_states(
 # %% [markdown]
 # ## What is right
 #
-# Our object is the perceptron of 38 parameters again, without a GELU. It reads eight samples. One device finds the gradient of their mean loss, and AdamW makes one step. All of it is in float32, so AdamW needs no precise copy.
+# Our object is the perceptron of 38 parameters again, without a GELU. It reads eight samples. One device computes the gradient of their mean loss, and AdamW makes one step. All of it is in float32, so AdamW needs no precise copy.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Two ranks with the data parallelism of lesson 03 read four samples each. During backward an all-reduce adds their gradients up, both divide by two, and then both make the same AdamW step as the one device. The picture shows what the two have in memory just before it.
+# Under the data parallelism of lesson 03 two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. Then both make the same AdamW step as the one device. The picture shows what they have in memory before it.
 
 # %%
 torch.manual_seed(0)
@@ -100,18 +101,18 @@ torch.optim.AdamW([alone], lr=0.1).step()
 viz.plot_kept(0)
 
 # %% [markdown]
-# Each of the 38 has a weight, a gradient, and two numbers that Adam remembers, $m$ and $v$. That makes 152, and every one of them is grey: the other rank has it as well.
+# For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and every one of them is grey, because the other rank has it as well.
 #
-# Where do you begin to save? Ask of each line who needs it, and when. The weights are needed all through forward and backward. The gradients are needed from backward to the update. Adam's states sleep all that time, and wake up for the update alone. So begin with these: they are needed least.
+# Where would you begin to save? Ask of each line who needs it, and when. The weights are needed all through forward and backward. The gradients are needed from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with Adam's states, because they are needed for the shortest time.
 
 # %% [markdown]
 # ## Step one: Adam's states
 #
-# After the all-reduce both ranks do the same work on the same numbers. Nobody needs it done twice. So let rank 0 update the first 19 numbers, and rank 1 the other 19.
+# After the all-reduce both ranks do the same work on the same numbers, and nobody needs it done twice. So let rank 0 update the first 19 numbers, and rank 1 the other 19.
 #
-# What does rank 0 need for its 19? Their weights, their gradients, and their $m$ and $v$. Nothing of the other half, because AdamW treats each number by itself.
+# What does rank 0 need for its 19? It needs their weights, their gradients, and their $m$ and $v$. It needs nothing of the other half, because AdamW treats each number by itself.
 #
-# Two things have to travel. Before the update rank 0 needs the **sums** of its 19 gradients. Afterwards it needs the 19 new weights of rank 1. Here the two ranks are still entries of a list.
+# Two things have to travel. Before the update rank 0 needs its 19 gradients, **summed** over both ranks. After the update it needs the 19 new weights of rank 1. For a first try the two ranks are entries of a list.
 
 # %%
 gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # what each rank finds in its own samples
@@ -127,13 +128,13 @@ print("equal to one device:", torch.allclose(together, alone))
 viz.plot_kept(1)
 
 # %% [markdown]
-# Look at the two lowest lines of each rank. They have a colour now, because each number is remembered by one rank alone. This is **ZeRO-1**: ZeRO stands for *zero redundancy optimizer*, and 1 for its first stage.
+# Look at the two lowest lines of each rank. They have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**. ZeRO stands for *zero redundancy optimizer*, and 1 for its first stage.
 #
-# The gradients have changed as well. They are striped, because the picture was taken before the reduce-scatter: these 38 come from each rank's own four samples.
+# The gradients are striped now. The picture was taken before the reduce-scatter, so they are still those of each rank's own four samples.
 #
-# What does that cost? Let us run it on two real ranks and count.
+# What does it cost to share the update? Let us count, on two real ranks.
 #
-# **Predict.** Is it more than for the all-reduce of lesson 03, less, or the same? Decide, and say why. Then count: how many numbers does each rank send in our new step?
+# **Predict.** Does a rank send more than in the all-reduce of lesson 03, less, or the same? Decide, and say why. Then count: how many numbers does each rank send in our new step?
 
 
 # %%
@@ -151,24 +152,26 @@ predict("numbers that each rank sends under ZeRO-1", guess=None, answer=ledger()
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
-# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce, with the optimizer's step moved into its middle, and what the second half carries is no longer gradients, but new weights. Each half carries 19 numbers away from a rank, as before. So not one number more is sent!
+# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce with the update moved into its middle. Its second half used to carry gradients and now carries new weights. Each half takes 19 numbers away from a rank, as before. So we have saved memory, and not one number more is sent!
 
 # %% [markdown]
 # ## Step two: the gradients
 #
-# Look at the gradients in the last picture: each rank still has 38, of its own samples. After the reduce-scatter it has its 19 sums, and the 38 are rubbish. But until then all 38 had to fit, beside everything else.
+# Look again at the striped lines: each rank has 38 gradients of its own samples. After the reduce-scatter it has its 19 sums, and the 38 are useless. But until then all 38 had to fit, beside everything else.
 #
-# So do not wait. As in lesson 03, the gradients of the last layer are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
+# So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
 #
-# A single cut at 19 would leave rank 0 nothing of the last layer. So cut each layer in two: 28 and 10 make 14 + 5 for each rank.
+# But with a single cut at 19, rank 0 has nothing of the last layer. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
 
 # %% [markdown]
-# As long as a step has a single backward, ZeRO-2 sends no more than ZeRO-1. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
+# Look at the gradients of rank 0. It keeps its 14 and its 5 sums. The dashed ones it had only for a moment, one layer at a time.
 #
-# **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers: two in a step. How many does ZeRO-2 need?
+# With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
+#
+# **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers, so two in a step. How many does ZeRO-2 need?
 
 
 # %%
@@ -186,28 +189,28 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# Whole gradients are what ZeRO-2 has no room for. So when the backward of the first micro-batch is over, rank 0 may have its own pieces of the sum and nothing else. Each micro-batch has to be summed up at once: two calls, four times. For the first time in this lesson memory is paid for with messages. If micro-batches are many and whole gradients fit, ZeRO-1 is the better choice.
+# ZeRO-2 has no room for whole gradients. When the backward of the first micro-batch is over, a rank may still have its own pieces of the sum, and nothing else. So every micro-batch has to be summed up at once, which makes two calls, four times. For the first time in this lesson we pay for memory with messages. If you have many micro-batches, and whole gradients still fit, ZeRO-1 is the better choice.
 
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still grey: 38 weights on both ranks. The update needs only 19 of them. But this line is different from the others, because forward and backward really need all weights.
+# One line is still grey: both ranks keep all 38 weights, although each of them updates only 19. But this line is different from the others, because forward and backward really need all the weights.
 #
-# All of them, but not all **at the same time**. Forward is in one layer at any moment. So let each rank keep its 14 + 5. When forward comes to a layer, gather that layer, compute, and forget what you gathered. Backward comes to it once more: gather it again.
+# They need all of them, but not all **at the same time**. At any moment forward is in one layer only. So let each rank keep its 14 and its 5. When forward comes to a layer, the ranks gather it, compute with it, and forget what they gathered. Backward comes to the layer once more, and they gather it again.
 #
-# What is gathered together is called a **unit**. Ours are the two layers.
+# What is gathered together is called a **unit**. Our units are the two layers.
 
 # %%
 viz.plot_kept(3)
 
 # %% [markdown]
-# Every line has a colour: nothing is remembered twice. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we from now on. `FULL_SHARD` was its name in PyTorch's first version; today's is `fully_shard`.
+# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we. Its old name there is `FULL_SHARD`, its new one `fully_shard`.
 #
 # ### Build it
 #
-# Here is a step on two real ranks, without its optimizer. A rank begins with four samples and pieces of 14 and 5 numbers. Forward is complete, and so is the backward of the second unit. There were three gathers so far. Is a fourth needed?
+# Below is a step on two real ranks, up to the gradients. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. They gather three times. Does the backward of the first unit need a fourth gather?
 #
-# **Your turn**: the backward of the first unit, at the end. You need two lines. Nobody needs the gradient of $x$.
+# **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
 
 # %%
 # %%ranks 2 --push model,inputs,goals --pull first,second
@@ -249,17 +252,17 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # of_first = torch.cat([(g_hidden.T @ x).flatten(), g_hidden.sum(0)])
 # first = reduce_scatter(of_first) / 2
 # </pre>
-# The gradient of $W_1$ needs $x$ and what came back, not $W_1$ itself. The library gathers the first unit too: its hooks treat all units alike, and every other unit does need its weights, for the gradient of its input.
+# No fourth gather is needed: the gradient of $W_1$ is made of $x$ and of what came back. The library gathers the first unit all the same, because its hooks treat all units alike. Every other unit does need its weights, for the gradient of its input.
 # </details>
 #
-# With these two lines the forward and backward of FSDP are complete. In the library nobody has to write them out for each model, because hooks do it. They gather before a unit's forward and forget after it. They gather again before its backward, and reduce when all of its gradients are there.
+# With these two lines you have the forward and backward of FSDP. In the library nobody writes them out for each model, because hooks do it. They gather a unit before its forward and forget it after it. They gather it again before its backward, and reduce when all of its gradients are there.
 
 # %% [markdown]
 # ### Eight steps
 #
-# The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update. In three of them something is sent.
+# The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** A step is cut into four micro-batches of one sample on each rank. Data parallelism can add their gradients up first, and sends 38 numbers from each rank once. The weights do not change between micro-batches. How many numbers does a rank send under FSDP in the whole step?
+# **Predict.** First find the steps in which a rank sends something, and add up what it sends for our two units. Then cut the work into four micro-batches, of one sample on each rank, with one update at the end. The weights do not change in between. Data parallelism adds the gradients up first, and each rank sends 38 numbers, once. How many numbers does a rank send under FSDP?
 #
 # With the answer comes a list of what rank 0 does in a single micro-batch.
 
@@ -287,20 +290,22 @@ for event in ledger().events:
 # %% [markdown]
 # Read the list from the top. A unit is gathered, then comes its forward. Backward begins with the last unit: gather, backward, reduce-scatter. *Free* is missing, because it neither sends nor computes.
 #
-# The weights travel twice, the gradients once, and each time a rank sends its half of 38. That makes 57. Four micro-batches make 228: the weights did not change, but nobody had kept them. For one micro-batch, with $p$ ranks and $\Psi$ parameters,
+# The weights travel twice and the gradients once. On each of these three **trips** a rank sends its half of 38, which makes 57. Four micro-batches make 228. The weights had not changed, but nobody had kept them.
 #
-# $$\text{numbers sent by each rank} = 3\,\frac{p-1}{p}\,\Psi$$
+# With $p$ ranks and $\Psi$ parameters each rank sends
 #
-# Data parallelism has a 2 there. With $m$ micro-batches, in the same units: ZeRO-1 sends 2, ZeRO-2 $m + 1$, FSDP $3m$. With four that is 2, 5 and **12**.
+# $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
+#
+# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips, ZeRO-2 $m + 1$, and FSDP $3m$. For our four that is 2, 5 and **12**.
 
 # %% [markdown]
 # ## Do we have to wait for it?
 #
 # While the first unit computes, the network is idle. So let it fetch the second already: **prefetch**. In backward the order is reversed: while unit 4 computes, unit 3 is fetched, and the gradients of unit 5 are summed up.
 #
-# On the emulated clock, six units have 1 MiB<!-- =512 * 513 * 4 / MiB --> each; a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->. A gather or a reduce-scatter takes four ranks 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) --> over Ethernet. If computing and messages take turns, that makes 9 ms<!-- =6 * 1.5 --> of computing and 18 messages: 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# We give the emulated clock six units of 1 MiB<!-- =512 * 513 * 4 / MiB -->. A forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a gather or reduce-scatter of four ranks over Ethernet 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without prefetch 9 ms<!-- =6 * 1.5 --> of computing and 18 messages make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
-# **Predict** the step with prefetch. Every unit is freed after its forward, the last one too. Which messages cannot hide?
+# **Predict** how long the step takes with prefetch. Every unit is freed after its forward, the last one too. Which messages cannot hide?
 
 
 # %%
@@ -324,9 +329,9 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture computing waits only three times. Unit 0 has to be there before anything can begin. Unit 5 was freed after forward, and its backward comes at once. And after the last backward gradients still have to be summed up. Of 18 messages three are seen, 3 × 0.34; the others hide.
+# In the lower picture unit 0 has to be there before anything can begin. In the middle unit 5 is fetched again, because it was freed and its backward comes next. At the end the gradients of unit 0 have to be summed up. These three messages are seen, and the other 15 hide.
 #
-# Now look at the blue 2. Below it, the network brings a 3. So **two** units are whole at a time, and that is the price of prefetch.
+# Now look at the blue 2. Below it the network brings a 3. So **two** units are whole at a time, and this memory is the price of prefetch.
 #
 # ## Prove it
 #
@@ -353,14 +358,14 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks are one device, up to the last digits. Look at the upper rungs, since here they are the hard ones. Clipping needs the norm of all gradients, and no rank has them all: each adds up the squares of its pieces, and one all-reduce of a single number does the rest. Save and load puts the pieces together, and takes them apart again.
+# On every rung the four ranks agree with one device, up to the last digits. Here the upper rungs are the hard ones. *AdamW* comes with clipping, which needs the norm of all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
 #
-# The perceptron had nothing but its two units. A decoder has more: embedding, last norm and output head stand beside its layers. What is left over is a unit of its own, the **root's**. It holds the embedding, needed first, and the head, needed last; so it is gathered once, before forward, and stays whole until backward is through.
+# Our perceptron has nothing but its two units. A decoder has more: an embedding, a last norm and an output head stand beside its layers. What no unit has becomes a unit of its own, the **root's**. Forward needs its embedding first and its head last. So it is gathered once, before forward, and stays whole until backward is through.
 #
-# The small Llama has 250,432 parameters, and its root 65,600 of them. Four ranks make a step of one micro-batch. We count what a rank sends, in units of $\frac{p-1}{p}\Psi$, beside a formula that knows nothing of the code that sends.
+# The small Llama has 250,432 parameters, and 65,600 of them are in the root. Four ranks make a step of one micro-batch. We count what a rank sends, in bytes and in trips. Beside it stands a formula that knows nothing of the code that sends.
 
 
 # %%
@@ -377,21 +382,21 @@ def sent_by(technique):
     return ledger().bytes_sent(0) - 3 * 24  # every rank tells the three others its loss, in 24 bytes
 
 
-once = costs.model_parameters(SMALL) * 3 / 4 * 4  # three quarters of all parameters, 4 bytes each
+trip = costs.model_parameters(SMALL) * 3 / 4 * 4  # its bytes: three quarters of all parameters, 4 bytes each
 techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": fully_shard(by_block)}
 for name, technique in techniques.items():
     strategy, sent = {"FSDP": "FULL_SHARD"}.get(name, name), sent_by(technique)
     formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)).sent_bytes[0]
-    print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / once:.2f}")
+    print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
 
 # %% [markdown]
-# FSDP sends 2.74 and not 3, because of the root: 65,600 are 0.26 of all parameters. One of their three trips is saved: 3 − 0.26 = 2.74. In a large model the root is a smaller part, and the number is closer to 3.
+# FSDP makes 2.74 trips and not 3, because the root is not gathered a second time. Its 65,600 parameters are 0.26 of all: 3 − 0.26 = 2.74. In a large model the root is a smaller part.
 #
 # ## Measure: what is in memory
 #
-# And what did we do it for? Four ranks train a small Llama of eight blocks with AdamW, in float32. Its activations are largest at the loss, and they are larger than all its gradients together.
+# We did all this to save memory. Four ranks train a small Llama of eight blocks, with AdamW in float32. Its gradients take 1.7 MiB<!-- =4 * 435_264 / MiB -->. Its activations pile up in forward, block by block, until at the loss they take more than one and a half times as much. Backward frees them, block by block.
 #
-# **Predict.** ZeRO-2 gives most of the gradients away on the way. By how many MiB does that lower the highest point of the step, compared with ZeRO-1?
+# **Predict.** By how many MiB is the highest point of the step lower in ZeRO-2 than in ZeRO-1?
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
 DEEP = replace(SMALL, n_layers=8)
@@ -408,14 +413,14 @@ most = {name: max(instant.total for instant in step) for name, step in steps.ite
 predict(
     "MiB by which ZeRO-2 lowers ZeRO-1's peak", guess=None, answer=round((most["ZeRO-1"] - most["ZeRO-2"]) / 2**20, 1)
 )
-viz.plot_memory_strips(steps)
+viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# The ends of a strip show what stays from step to step: the yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP. The dark boxes are whole units. FSDP is highest one bar later: at the loss only its root is whole, then two blocks come back.
+# Look at the ends of each strip, which show what stays from step to step. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# Look at the middle. The orange gradients pile up in ZeRO-1, hardly in ZeRO-2. Yet both are highest at the loss, before any gradient. While gradients come, activations go, and those are more. With half the text they would be fewer, backward's end would be the peak, and ZeRO-2 would win.
+# In the middle the orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. With half the text it would free less than it brings, and ZeRO-2 would have the lower peak.
 #
-# The 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are not the peak: units and activations come on top.
+# The dark boxes are whole units. FSDP needs most when two blocks are back for backward. So our 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are not its peak: whole units and activations come on top.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -427,7 +432,7 @@ viz.plot_memory_strips(steps)
 # optimizer = AdamW(model.parameters())  # after sharding: the pieces
 # ```
 #
-# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it and goes on. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
+# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it, loads it and goes on. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
 #
 # ```text
 # 4 ranks agree: gradients of length 0.3046, as on one device; see checkpoint-…
@@ -435,8 +440,8 @@ viz.plot_memory_strips(steps)
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | pieces of any length | DTensors with `Shard(0)` | first dimension is cut, and padded on the wire |
-# | `accumulation=4` | `set_requires_gradient_sync(False)` until the last | whole gradients stay meanwhile |
+# | pieces of any length | DTensors with `Shard(0)` | the first dimension is cut, and padded to be sent |
+# | `accumulation=4` | `set_requires_gradient_sync(False)` until the last | whole gradients stay until then |
 # | `trainer.clip()` | `clip_grad_norm_` | DTensors know that they are pieces |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
@@ -444,7 +449,7 @@ viz.plot_memory_strips(steps)
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, the way people train. The broad line is one device. Runs A, B and C are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
+# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, the way people train. The broad grey line is one device. Runs A, B and C are on ranks. Each of them **may** have a bug that somebody has met in public. Which of them would you trust?
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
 
@@ -461,7 +466,7 @@ curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losse
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40).losses
 viz.plot_loss_curves(
-    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device"
+    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
 )
 
 # %%
@@ -477,7 +482,9 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# **Predict.** The ladder compares outputs, gradients and norm in one step, and *parameters* only after three steps of SGD. Run B falls there. Now look at its steps 1, 2 and 3 above. Which line is wrong?
+# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. It falls at *parameters*, which are compared after three steps of SGD. Now look at its loss in steps 1, 2 and 3 above.
+#
+# **Predict.** Which part of a step goes wrong?
 #
 # - **G** gather for forward,
 # - **H** gather again for backward,
@@ -486,44 +493,44 @@ viz.plot_loss_differences(curves)
 # - **U** update.
 
 # %%
-predict("the line that is wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
+predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's gradients and norm are equal in the first step, so R and N are sound. Its loss is right at step 2, so G and the first U are, too. At step 3 some line is wrong that was right before. What had changed? The weights, for SGD remembers nothing else. H fetched the old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
+# Run B's first step is right. At step 2 its loss is right, so G has fetched the new weights. At step 3 it is off, so the second update was wrong. What was new in it? Under the ladder's SGD nothing but the weights. H fetches them too, and took the old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# Run A's ranks took the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). At step 2 its loss is off by only 2e-6: Adam divides a first gradient by its own size. Run C is sound: training makes float32's rounding grow.
+# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). At first that hardly shows, because Adam divides a gradient by its own size. Run C is sound: training makes float32's rounding grow.
 #
 # ## Back to the 64 GPUs
 #
-# Now take the 120 GB<!-- =16 * 7.5e9 / GB --> apart, in the same steps.
+# Now take the 120 GB<!-- =16 * 7.5e9 / GB --> apart. And with 30 billion parameters, which is the first stage that fits?
 
 # %%
 viz.zero_explorer()
 
 # %% [markdown]
-# The first step removes most, because Adam is most. It already lets the training start, and it sends no more than before. After the last step 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are left, and what the 64 GPUs keep together is 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times.
+# Look at the bars from above. The first stage removes most, because Adam's states are most. It already lets the training start, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together keep 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times. With 30 billion parameters ZeRO-2 is the first that fits.
 #
 # ## When to use it
 #
-# | what hurts | take | sent, with $m$ micro-batches |
+# | what hurts | take | trips for $m$ micro-batches |
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2, like data parallelism |
 # | gradients too | ZeRO-2 | $m + 1$ |
-# | weights too | FSDP | $3m$, and forward waits for gathers, too |
-# | slow wires between nodes | FSDP inside a node, copies between | a whole model in every node |
-# | activations | none of these | recompute, or lesson 05 |
+# | weights too | FSDP | $3m$, and forward waits, too |
+# | slow wires between nodes | FSDP inside each node | at most $3m$, few between nodes |
+# | activations | recompute, or lesson 05 | |
 
 # %% [markdown]
-# Of the first three lines take the first that fits: each sends at least as much as the one above. The fourth sends more in all, but little over slow wires.
+# Of the first three lines take the first that fits, because each sends at least as much as the one above. In the fourth line the nodes are copies of each other, so between them only summed gradients travel. The price is memory: each node keeps a whole model.
 #
-# Can the messages hide? Take one layer of Llama 3.1 8B in bfloat16: 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->. With 64 ranks a gather brings 63/64 of that, in 63 messages. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> their bytes take 8.6 ms<!-- =1e3 * 63 / 64 * 2 * layer_parameters(load_model("llama3_1_8b")) / 50e9 -->, and their starts 0.9 ms<!-- =1e3 * 63 * INFINIBAND.alpha_s -->, together 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->. An H100 at 40 %<!-- =40 --> of its peak computes forward for 8192 tokens in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So forward hides nearly all of it. With half the text, computing takes half as long, and the gather as long as before.
+# Can the messages hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> a gather by 64 ranks takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, of which the starts of its 63 messages are 0.9 ms<!-- =1e3 * 63 * INFINIBAND.alpha_s -->. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes for 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if it reads 8192 tokens. So nearly all of it hides; with half the text, only half.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. That text makes activations, and FSDP does not cut those. And 16,384 GPUs read at least 16,384 texts in a step, which can be more than training likes.
+# So FSDP wants much text on each GPU. But text makes activations, and FSDP does not cut those. Besides, every GPU reads a text of its own. The 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, which can be more than is good for training.
 #
-# Tensor parallelism helps with both: it cuts most activations, and its ranks share one text. It needs fast wires, so take it inside a node, FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
+# Tensor parallelism helps with both, because it cuts most activations, and its ranks share one text. It needs fast wires. So take it inside a node, and FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -533,8 +540,8 @@ score()
 #
 # **Next:** the exercises `06_zero_and_fsdp`.
 #
-# <details><summary>1. Muon needs a whole matrix to update it. Which sentence of step one is not true then?</summary>
-# That each number is treated by itself. Whole matrices have to be dealt out.
+# <details><summary>1. The optimizer Muon looks at a whole matrix to update it. Which sentence of step one is then no longer true?</summary>
+# That each number is treated by itself. So whole matrices have to be dealt out.
 # </details>
 #
 # <details><summary>2. On 1000 GPUs instead of 64, what happens to the bars of ZeRO-2, and of FSDP?</summary>
@@ -552,7 +559,7 @@ score()
 #
 # ## What is a unit? Four policies
 #
-# We made every layer a unit. Small units make many short messages, and each costs its latency. Large units make few, and much is whole at a time. OLMo has names for several such choices, called **policies**; here are four. A policy looks at a model and says which modules belong together. What it leaves is the **root's** unit, which is whole from the beginning of forward to the end of backward.
+# We made every layer a unit. Small units make many short messages, and each message costs a start. Large units make fewer, but then much is whole at a time. OLMo has names for several such choices, called **policies**, and we show four. A policy looks at a model and says which modules belong together. What it leaves over is the **root's** unit, which is whole from the beginning of forward to the end of backward.
 
 # %%
 policies = {
@@ -565,11 +572,11 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# Read the first line: four blocks, and embedding, norm and head are the root's. Our `by_block_and_size` takes only tables as large as a block: both in Llama 3.1 8B, and none here. OLMo's takes both always. `by_block_group` takes two neighbours. `size_based` asks only how many parameters a module has. In PyTorch its threshold is a hundred million; here it is 30,000, and finds what is large *within* the blocks.
+# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are, and here neither is. `by_block_group` takes two neighbours together. `size_based` asks only how many parameters a module has. PyTorch's threshold is a hundred million. Ours is 30,000, so it finds large parts *within* blocks.
 #
 # ## Four strategies
 #
-# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is step three, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` is a mixture: it shares weights among neighbours only, and the groups of neighbours are copies of each other.
+# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is step three, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
 
 # %%
 for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
@@ -581,14 +588,14 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     print(f"{strategy:14} equal to one device; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# `SHARD_GRAD_OP` keeps pieces between steps, unlike ZeRO-2, but leaves units whole from forward to backward. So it sends a 2, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights; between the pairs only gradients travel, and each rank sends those of its half. Put the neighbours into one node, and the slow wire carries little.
+# `SHARD_GRAD_OP` keeps only pieces between steps, unlike ZeRO-2. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little.
 
 # %% [markdown]
 # ## Mixed precision
 #
-# `param_dtype=torch.bfloat16` gathers and computes in bfloat16. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still 4 bytes<!-- =4 -->.
+# With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide that? Take the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up another's gradients. **Before you run it**: how long will that take, in float32 and in bfloat16?
+# Can backward hide that? Take the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. **Before you run it**: how long will that take, if gradients are summed up in float32, and if in bfloat16?
 
 # %%
 mixed = fully_shard(by_block, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -608,11 +615,11 @@ for dtype in (torch.float32, torch.bfloat16):
 # %% [markdown]
 # Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter.
 #
-# Backward does not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->, of which a gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
+# Backward does not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> of it, and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
 #
 # ## Offload
 #
-# What still does not fit can lie elsewhere. The pieces are needed for a gather, Adam's states for the update alone. So both may lie in the memory of the CPU, and the states even on a disk, as ZeRO-Infinity does. **Before you run it**: how many bytes will lie on the disk, if each rank keeps a quarter of the small Llama in float32?
+# What still does not fit can lie elsewhere. The pieces are needed for a gather, and Adam's states for the update alone. So both may lie in the memory of the CPU, and the states even on a disk, as in ZeRO-Infinity. **Before you run it**: how many bytes will lie on the disk, if each rank keeps a quarter of the small Llama in float32?
 
 
 # %%
