@@ -500,8 +500,8 @@ for at in (1, 20, 40, 60):
     print(f"step {at:2}   one device {one_device[at - 1]:.3f}   in units {on_ranks[at - 1]:.3f}")
 
 # %% [markdown]
-# The same curve, to three digits. Climb the ladder nevertheless, with `climb(Unit)`. It takes the number of ranks that share a row as
-# well: `climb(Unit, shards=4)`, or 1.
+# To three digits the curves are the same. Climb the ladder nevertheless, with `climb(Unit)`. It also takes the number of ranks that share
+# a row: `climb(Unit, shards=4)`, or 1.
 
 
 # %%
@@ -638,5 +638,5 @@ check("06.10", Saved)
 # ## Where this leads
 #
 # Row, piece, gather, reduce-scatter, and care for when each of them happens: that is all of FSDP, and `Unit` is one in fifty lines. It
-# shares out what every rank had alike. A sequence that is too long for one device is still whole on some rank, and there the next module
-# begins.
+# shares out what every rank had alike. It does not share activations, and every rank needs texts of its own. Module 07 joins it to tensor
+# parallelism, which helps with both.
