@@ -123,10 +123,10 @@ class Layout:
             self._fill(name, whole, part, rank)
         return whole
 
-    def regions(self) -> dict[str, list[tuple[float, float, float, float] | None]]:
-        """For a picture: which rows and columns of each tensor every rank has, from 0 to 1; None where it has nothing.
+    def regions(self) -> dict[str, list[list[tuple[float, float, float, float]]]]:
+        """For a picture: which rows and columns of each tensor every rank has, from 0 to 1, as rectangles.
 
-        A stretch of a flat row is drawn as rows, to the nearest number.
+        A stretch of a flat row is up to three of them: the end of a row, whole rows, and the beginning of one.
         """
         ranks = list(coordinates(self.sizes))
         return {name: [self._region(name, at) for at in ranks] for name in self.places}
@@ -135,19 +135,15 @@ class Layout:
         """Of the whole tensors."""
         return {name: place.shape for name, place in self.places.items()}
 
-    def _region(self, name: str, at: At) -> tuple[float, float, float, float] | None:
-        place = self.places[name]
+    def _region(self, name: str, at: At) -> list[tuple[float, float, float, float]]:
         if not self.size_at(name, at):
-            return None
-        spans = [(0.0, 1.0), (0.0, 1.0)]
-        for axis, shard in place.shard.items():
-            length = place.shape[shard.dim]
-            first, last = shard.span(length, at[axis], self.sizes[axis])
-            spans[min(shard.dim, 1)] = first / length, last / length
-        piece, numbers = self._piece(name, at), self._left(name, at)
-        (above, below), columns = spans
-        rows = [above + (below - above) * number / numbers for number in (piece.start, piece.stop)]
-        return rows[0], rows[1], *columns
+            return []
+        rows, columns, *_ = *self.places[name].shape, 1, 1
+        found = []
+        for offsets, sizes in self.boxes(name, at):
+            (row, column, *_), (tall, wide, *_) = (*offsets, 0, 0), (*sizes, 1, 1)
+            found.append((row / rows, (row + tall) / rows, column / columns, (column + wide) / columns))
+        return found
 
     def _left(self, name: str, at: At) -> int:
         """How many of a tensor's numbers its shards leave the rank at `at`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -18,11 +19,12 @@ _MOST_ROWS = 24
 _NAMES, _GAP, _LINE = 3.6, 0.1, 0.27  # inches: names and shapes, between ranks, text
 _MATRIX, _VECTOR, _BETWEEN = 0.4, 0.1, 0.12  # inches: how tall they are, and what is free below each
 _TEXT = 0.24  # a line of it, if a vector is less tall
+_FEW, _SQUARE = 8, 0.2  # where no tensor has more rows or columns each number is a square, so many inches wide
 
 
 @style.course_style()
 def plot_layout(
-    regions: Mapping[str, Sequence[Region | None]],
+    regions: Mapping[str, Sequence[Sequence[Region]]],
     shapes: Mapping[str, Sequence[int]],
     places: Sequence[Mapping[str, int]],
     *,
@@ -30,8 +32,9 @@ def plot_layout(
 ) -> Picture:
     """A row for each tensor and a column for each rank; what a rank holds of the whole has the rank's colour.
 
-    `regions` are those of `Layout.regions`, all or some, and `shapes` those of the whole tensors: a vector is a thin
-    strip. `places` are the ranks' coordinates, as `coordinates` lists them, and are written out for several axes.
+    `regions` are those of `Layout.regions`, all or some, and `shapes` those of the whole tensors: a vector is a strip
+    from left to right. `places` are the ranks' coordinates, as `coordinates` lists them, and are written out for
+    several axes. If all tensors are small, every number is a square.
     Raises: ValueError for more than 8 ranks or 24 tensors.
     """
     ranks = len(places)
@@ -41,23 +44,44 @@ def plot_layout(
         raise ValueError(four_parts("plot_layout", values, rule, "give some of the regions: layers are alike"))
     axes = [axis for axis in places[0] if len({place[axis] for place in places}) > 1]
     axes = axes if len(axes) > 1 else []
-    tall = {name: _VECTOR if len(shapes[name]) == 1 else _MATRIX for name in regions}
     cell = min(1.5, (style.PAGE_WIDTH - 2 * style.MARGIN - _NAMES) / ranks)
+    most = max(max(shapes[name], default=1) for name in regions)
+    squares = most <= min(_FEW, (cell - _GAP) / _SQUARE)
+    boxes = {name: _size(shapes[name], cell - _GAP, squares) for name in regions}
     left, top = style.MARGIN + _NAMES, style.HEADER + 0.5 + _LINE * len(axes)
-    subtitle = "a box is the whole tensor; coloured is what the rank holds of it; boxes are not to scale"
-    figure, page = style.new_page(top + sum(max(one, _TEXT) + _BETWEEN for one in tall.values()) + 0.2, title, subtitle)
+    subtitle = "a box is the whole tensor; coloured is what the rank holds of it; "
+    subtitle += "a square is a number" if squares else "boxes are not to scale"
+    below = sum(max(tall, _TEXT) + _BETWEEN for _, tall in boxes.values())
+    figure, page = style.new_page(top + below + 0.2, title, subtitle)
     _name_ranks(page, places, axes, left, cell)
     y = top
     for name, parts in regions.items():
-        height = max(tall[name], _TEXT)
+        wide, tall = boxes[name]
+        height = max(tall, _TEXT)
         middle, shape = y + height / 2, " × ".join(map(str, shapes[name]))
         marks.label(page, style.MARGIN, middle, name.removesuffix(".weight"), align="left")
         marks.label(page, left - 0.15, middle, shape, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
-        for rank, region in enumerate(parts):
-            box = left + rank * cell, middle - tall[name] / 2, cell - _GAP, tall[name]
-            _draw_part(page, box, rank, region)
+        for rank, part in enumerate(parts):
+            box = left + rank * cell + (cell - _GAP - wide) / 2, middle - tall / 2, wide, tall
+            _draw_part(page, box, rank, [_lengthwise(one) for one in part] if len(shapes[name]) == 1 else part)
+            if squares:
+                _draw_squares(page, box)
         y += height + _BETWEEN
     return Picture(figure, title=title, description=_in_words(regions, shapes, places, axes))
+
+
+def _size(shape: Sequence[int], room: float, squares: bool) -> tuple[float, float]:
+    """Inches: how wide and how tall a tensor's box is."""
+    if squares:
+        rows, columns = shape if len(shape) == 2 else (1, *shape)
+        return columns * _SQUARE, rows * _SQUARE
+    return room, _VECTOR if len(shape) == 1 else _MATRIX
+
+
+def _lengthwise(region: Region) -> Region:
+    """A vector's stretch from left to right."""
+    first, last, start, end = region
+    return start, end, first, last
 
 
 def _name_ranks(page: Axes, places: Sequence[Mapping[str, int]], axes: Sequence[str], left: float, cell: float) -> None:
@@ -72,18 +96,27 @@ def _name_ranks(page: Axes, places: Sequence[Mapping[str, int]], axes: Sequence[
                 marks.label(page, left - 0.15, y, axis, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
 
 
-def _draw_part(page: Axes, box: _Box, rank: int, region: Region | None) -> None:
+def _draw_part(page: Axes, box: _Box, rank: int, part: Sequence[Region]) -> None:
     """The whole tensor as an outline at `box`, the rank's part of it filled."""
     x, y, wide, tall = box
     marks.box(page, x, y, wide, tall, fill=style.PANEL, edge=style.FAINT, corner=0)
-    if region is not None:
-        first, last, start, end = region
+    for first, last, start, end in part:
         corner = x + start * wide, y + first * tall
         marks.box(page, *corner, (end - start) * wide, (last - first) * tall, fill=style.rank_hue(rank), corner=0)
 
 
+def _draw_squares(page: Axes, box: _Box) -> None:
+    """Thin lines between the numbers."""
+    x, y, wide, tall = box
+    look: dict[str, Any] = {"color": style.PAPER, "linewidth": 1.2, "zorder": 2}
+    for number in range(1, round(wide / _SQUARE)):
+        page.plot([x + number * _SQUARE] * 2, [y, y + tall], **look)
+    for number in range(1, round(tall / _SQUARE)):
+        page.plot([x, x + wide], [y + number * _SQUARE] * 2, **look)
+
+
 def _in_words(
-    regions: Mapping[str, Sequence[Region | None]],
+    regions: Mapping[str, Sequence[Sequence[Region]]],
     shapes: Mapping[str, Sequence[int]],
     places: Sequence[Mapping[str, int]],
     axes: Sequence[str],
@@ -101,11 +134,11 @@ def _in_words(
     return "\n".join(lines)
 
 
-def _share(region: Region | None) -> str:
+def _share(part: Sequence[Region]) -> str:
     """All, nothing, or which rows and columns."""
-    if region is None:
-        return "nothing"
-    first, last, start, end = region
-    parts = [] if (first, last) == (0, 1) else [f"rows {first:.0%} to {last:.0%}"]
-    parts += [] if (start, end) == (0, 1) else [f"columns {start:.0%} to {end:.0%}"]
-    return " and ".join(parts) or "all"
+    found = []
+    for first, last, start, end in part:
+        spans = [] if (first, last) == (0, 1) else [f"rows {first:.0%} to {last:.0%}"]
+        spans += [] if (start, end) == (0, 1) else [f"columns {start:.0%} to {end:.0%}"]
+        found.append(" and ".join(spans) or "all")
+    return " with ".join(found) or "nothing"

@@ -27,6 +27,7 @@ from course_lib.split import split_sizes
 from course_lib.training.sharding import write_rows
 from course_lib.training.techniques import write_owners
 from course_lib.viz import plot_layout
+from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 SIZES = {"pp": 2, "dp": 3, "tp": 2}
 FEW_KV_HEADS = ModelConfig(
@@ -185,14 +186,12 @@ def test_it_prints_as_a_table():
 
 def test_its_picture_has_every_rank_s_part():
     regions, places = layout().regions(), list(coordinates(SIZES))
-    assert regions["first.weight"][:6] == [None] * 6  # owned by pp 1
-    top, bottom = regions["first.weight"][6:8]
-    assert top == (0, 4 / 7, 0, 1) and bottom == (4 / 7, 1, 0, 1)
-    left = regions["second.weight"][0]
-    assert left[2:] == (0, 4 / 7) and left[0] == 0 and 0 < left[1] < 1
-    for name, parts in regions.items():
-        assert [part is not None for part in parts] == [layout().size_at(name, at) > 0 for at in places]
+    assert regions["first.weight"][:6] == [[]] * 6  # owned by pp 1
+    assert regions["first.weight"][6:8] == [[(0, 4 / 7, 0, 1)], [(4 / 7, 1, 0, 1)]]
     shapes = layout().shapes()
+    for name, parts in regions.items():
+        area = [sum((last - first) * (end - start) for first, last, start, end in part) for part in parts]
+        assert area == pytest.approx([layout().size_at(name, at) / prod(shapes[name]) for at in places])
     picture = plot_layout({name: parts[:8] for name, parts in regions.items()}, shapes, places[:8])
     assert (
         "first.weight (7 × 5): rank 0 nothing" in picture.description
@@ -201,6 +200,19 @@ def test_its_picture_has_every_rank_s_part():
     assert "ranks: 0 (pp 0 dp 0 tp 0)" in picture.description and "</svg>" in picture.svg
     with pytest.raises(ValueError, match="plot_layout: 25 tensors; this picture holds 24; give some of the regions"):
         plot_layout({str(number): parts[:8] for number in range(25)}, shapes, places[:8])
+
+
+def test_a_small_picture_shows_every_number():
+    """Of twelve numbers in the lower rows, the last five: a row without its first, and no rounded band."""
+    table = Layout(nn.Linear(6, 4), {"dp": 2, "tp": 2})
+    for name in ("weight", "bias"):
+        table.write(name, shard={"tp": Shard(0)}, flat=Flat(axis="dp", row="all"))
+    places = list(coordinates(table.sizes))
+    assert table.regions()["weight"][3] == [(3 / 4, 1, 1 / 6, 1)]
+    for rows, ends in ((4, "a square is a number"), (40, "boxes are not to scale")):
+        picture = plot_layout(table.regions(), {**table.shapes(), "weight": (rows, 6)}, places)
+        assert list(flaws(picture.figure)) == []
+        assert any(text.endswith(ends) for text, _, _ in drawn_texts(picture.figure))
 
 
 def test_a_place_is_a_value():
