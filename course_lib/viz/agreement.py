@@ -39,11 +39,13 @@ def plot_agreement(runs: Mapping[str, Agreement], *, reference: str, title: str 
         way_out = f"give 1 to {len(style.RUN_HUES) - 1} reports with the same top_k"
         raise ValueError(four_parts("plot_agreement", values, rule, way_out))
     title = title or "The likeliest tokens, and their logits"
-    subtitle = f"of each position's k likeliest tokens by {reference}, over all positions"
+    subtitle = f"the k tokens that {reference} finds likeliest; averages over all positions"
     top, below = style.HEADER + 0.42, style.HEADER + 0.42 + _SHARE + 0.68
     figure, page = style.new_page(below + _ERROR + 0.85, title, subtitle)
-    marks.label(page, _LEFT, top - 0.24, "share that the run has among its own k", colour=style.SOFT, align="left")
-    marks.label(page, _LEFT, below - 0.24, "mean absolute error of their logits", colour=style.SOFT, align="left")
+    marks.label(page, _LEFT, top - 0.24, "share of them that is among the run's own k", colour=style.SOFT, align="left")
+    marks.label(
+        page, _LEFT, below - 0.24, "how far off their logits are (mean absolute error)", colour=style.SOFT, align="left"
+    )
     hues = dict(zip(runs, style.RUN_HUES[1:], strict=False))
     shares = [Line(name, hues[name], run.agreement) for name, run in runs.items()]
     errors = [Line(name, hues[name], run.errors) for name, run in runs.items()]

@@ -64,17 +64,23 @@ def plot_loss_curves(
 
 
 @style.course_style()
-def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
+def plot_loss_differences(curves: Curves, *, beside: str = "", title: str = "") -> Picture:
     """For each further run how far its loss is from the first one's in the same step, on a log scale.
 
-    Raises: ValueError for fewer than two runs or too many, or one without a finite value.
+    `beside` names the run by which the others are judged: it is drawn broad and pale beneath them.
+    Raises: ValueError for fewer than two runs or too many, one without a finite value, or a `beside` that is none.
     """
     _check(curves, None, most=len(style.RUN_HUES) + 1)
     reference, *others = curves
     if not others:
         found, rule = "1 curve", "each run is compared with the first"
         raise ValueError(four_parts("plot_loss_differences", found, rule, "give the reference and other runs"))
-    hues = dict(zip(others, (*style.RUN_HUES[1:], style.INK), strict=False))  # the reference's is not drawn here
+    if beside and beside not in others:
+        found, rule = f"beside {beside!r}", f"the runs compared are {', '.join(others)}"
+        raise ValueError(four_parts("plot_loss_differences", found, rule, "name one of them"))
+    coloured = [name for name in others if name != beside]
+    hues = dict(zip(coloured, (*style.RUN_HUES[1:], style.INK), strict=False))  # the reference's is not drawn here
+    hues |= {beside: style.RUN_HUES[0]} if beside else {}
     apart = {name: [abs(a - b) for a, b in zip(curves[name], curves[reference], strict=True)] for name in others}
     drawn = {name: [max(value, _LEAST) for value in values] for name, values in apart.items()}
     top, title = style.HEADER + 0.42, title or f"How far each run's loss is from that of {reference}"
@@ -82,7 +88,9 @@ def plot_loss_differences(curves: Curves, *, title: str = "") -> Picture:
     figure, page = style.new_page(top + _LOSS + 0.85, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "difference of the losses", colour=style.SOFT, align="left")
     chart = style.chart_axes(figure, _LEFT, top, _width({name: name for name in drawn}), _LOSS)
-    _draw_runs(chart, drawn, hues)
+    if beside:
+        _draw_broad(chart, beside, drawn[beside], hues)
+    _draw_runs(chart, {name: drawn[name] for name in coloured}, hues)
     _finish(chart, drawn)
     charts.number_axis(chart, [v for values in drawn.values() for v in values if v < math.inf], most=5)
     _name(chart, {name: name for name in drawn}, drawn, hues, least=0.3 / _LOSS)
@@ -117,10 +125,14 @@ def _check(curves: Curves, norms: Curves | None, most: int = len(style.RUN_HUES)
 def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
     """The reference broad and pale, the runs on top and all alike, so that no width seems to mean something."""
     reference, *runs = curves
-    alone = style.tint(hues[reference], 0.35) if runs else hues[reference]
-    draw_line(chart, Line(reference, alone, dict(enumerate(curves[reference], 1)), _BROAD if runs else _LINE))
-    _draw_runs(chart, {name: curves[name] for name in runs}, hues)
+    if runs:
+        _draw_broad(chart, reference, curves[reference], hues)
+    _draw_runs(chart, {name: curves[name] for name in runs or [reference]}, hues)
     _finish(chart, curves)
+
+
+def _draw_broad(chart: Axes, name: str, values: Sequence[float], hues: Mapping[str, str]) -> None:
+    draw_line(chart, Line(name, style.tint(hues[name], 0.35), dict(enumerate(values, 1)), _BROAD))
 
 
 def _draw_runs(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:

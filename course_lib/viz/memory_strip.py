@@ -72,7 +72,8 @@ def plot_memory_strips(
 ) -> Picture:
     """For each strategy a column for every instant, all on one scale, and what the tallest one has.
 
-    All steps have the same instants: "forward" and "backward" of blocks are named by the block's number.
+    All steps have the same instants: "forward" and "backward" of blocks are named by the block's number. What follows
+    a comma in a strategy's name stands below it.
     Raises: ValueError for no steps or more than 5, different instants, or more than 20.
     """
     strips = {name: [_column(instant) for instant in instants] for name, instants in steps.items()}
@@ -87,7 +88,7 @@ def plot_memory_strips(
     _draw_guides(page, top, top + len(strips) * _PITCH - 0.2, wide, instants)
     for number, (name, columns) in enumerate(strips.items()):
         foot = top + number * _PITCH + _TALL
-        marks.label(page, style.MARGIN, foot - _TALL / 2, name, bold=True, align="left", size=style.SMALL_SIZE)
+        _name_strip(page, foot - _TALL / 2, name)
         _draw_heights(page, foot, most, step)
         for place, column in enumerate(columns):
             _draw_column(page, _LEFT + place * wide, foot, wide, column, _TALL / most)
@@ -113,6 +114,15 @@ def _instants(strips: Mapping[str, Sequence[_Column]]) -> list[str]:
         rule = f"this picture holds 1 to {_MOST} steps of the same instants, {_MOST_INSTANTS} at most"
         raise ValueError(four_parts("plot_memory_strips", values, rule, "track the same model, with fewer blocks"))
     return names[0]
+
+
+def _name_strip(page: Axes, middle: float, name: str) -> None:
+    """What follows a comma stands in a second line."""
+    first, _, second = name.partition(", ")
+    rise = 0.13 if second else 0.0
+    marks.label(page, style.MARGIN, middle - rise, first, bold=True, align="left", size=style.SMALL_SIZE)
+    if second:
+        marks.label(page, style.MARGIN, middle + rise, second, colour=style.SOFT, align="left", size=style.SMALL_SIZE)
 
 
 def _draw_column(page: Axes, x: float, foot: float, wide: float, column: _Column, scale: float) -> None:

@@ -41,11 +41,11 @@ def plot_rounding(runs: Mapping[str, Sequence[Deviations]], *, sound: float, tit
     if not 1 <= len(runs) < len(style.RUN_HUES) or not all(runs.values()):
         values, rule = f"{len(runs)} runs", f"this picture holds 1 to {len(style.RUN_HUES) - 1}, each with parameters"
         raise ValueError(four_parts("plot_rounding", values, rule, "give fewer runs"))
-    title = title or "Does rounding explain how far each gradient is off?"
-    subtitle = "a dot is a parameter; largest difference from float32's gradient over its largest number; log scales"
+    title = title or "Does rounding explain each gradient's error?"
+    subtitle = "a dot is a parameter: its gradient's largest error, as a share of its largest number; log scales"
     top = style.HEADER + 0.42
     figure, page = style.new_page(top + _TALL + 0.85, title, subtitle)
-    marks.label(page, _LEFT, top - 0.24, "off on ranks", colour=style.SOFT, align="left")
+    marks.label(page, _LEFT, top - 0.24, "error on ranks", colour=style.SOFT, align="left")
     chart = style.chart_axes(figure, _LEFT, top, style.PAGE_WIDTH - _LEFT - _RIGHT, _TALL)
     every = [max(value, _LEAST) for rows in runs.values() for row in rows for value in (row.alone, row.ranks)]
     low, high = min(every) / 1.6, max(every) * 1.6
@@ -62,8 +62,8 @@ def plot_rounding(runs: Mapping[str, Sequence[Deviations]], *, sound: float, tit
         at = 0.97 - 0.19 * number
         charts.write(chart, 1.05, at, name, color=hue, weight=600)
         charts.write(chart, 1.05, at - 0.075, words, color=style.SOFT, size=style.SMALL_SIZE)
-    charts.write(chart, 1.05, 0.075, f"dashed: {sound:g} times as far", color=style.SOFT, size=style.SMALL_SIZE)
-    charts.write(chart, 1.05, 0.0, "off as one device is", color=style.SOFT, size=style.SMALL_SIZE)
+    charts.write(chart, 1.05, 0.075, f"dashed: {sound:g} times the", color=style.SOFT, size=style.SMALL_SIZE)
+    charts.write(chart, 1.05, 0.0, "error on one device", color=style.SOFT, size=style.SMALL_SIZE)
     return Picture(figure, title=title, description=_in_words(runs, subtitle), kinds=["measured"])
 
 
@@ -79,7 +79,7 @@ def _across(chart: Axes, values: Sequence[float]) -> None:
     chart.xaxis.set_minor_locator(NullLocator())
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     chart.tick_params(axis="x", length=0, pad=6)
-    chart.set_xlabel("off on one device, by rounding alone", labelpad=6)
+    chart.set_xlabel("error on one device, by rounding alone", labelpad=6)
 
 
 def _in_words(runs: Mapping[str, Sequence[Deviations]], subtitle: str) -> str:

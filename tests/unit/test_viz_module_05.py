@@ -165,6 +165,15 @@ def test_differences_are_those_from_the_first_run():
         plot_loss_differences({"one device": [1.0]})
 
 
+def test_the_run_that_others_are_judged_by_lies_broad_beneath_them():
+    *_, judge = LOSSES
+    picture = plot_loss_differences(LOSSES, beside=judge)
+    broad, *others = (line for line in picture.figure.axes[1].lines if list(line.get_xdata()) == [1, 2, 3])
+    assert all(broad.get_linewidth() > 3 * line.get_linewidth() for line in others) and len(others) == len(LOSSES) - 2
+    with pytest.raises(ValueError, match="beside 'nobody'; the runs compared are .*; name one of them"):
+        plot_loss_differences(LOSSES, beside="nobody")
+
+
 def test_a_run_looks_alike_in_its_curve_and_in_its_difference():
     for plot in (plot_loss_curves, plot_loss_differences):
         lines = [line for line in plot(LOSSES).figure.axes[1].lines if list(line.get_xdata()) == [1, 2, 3]]

@@ -67,6 +67,7 @@ def boxes_of(picture):
 
 FIGURES = {
     "strips": lambda: plot_memory_strips({"DDP": strip(4), "ZeRO-1": strip(4, optimizer=2048, gathered=99)}),
+    "strips-named": lambda: plot_memory_strips({"FSDP, 4 texts": strip(4), "2 × 2, 4 texts": strip(4)}),
     "strips-many": lambda: plot_memory_strips({f"way {n}": strip(9, gradients=10**n) for n in range(5)}),
     **{f"kept-{stage}": lambda stage=stage: plot_kept(stage) for stage in range(4)},
     "states": lambda: plot_states(states(), memory_bytes=80e9),

@@ -40,6 +40,6 @@ def test_what_rounding_does_not_explain_is_above_the_line_and_named():
     assert "  sound: all explained; the worst is w, 1.2 times as far off as one device" in picture.description
     assert "  norms not summed: not explained: norm; the worst is norm, 2.5e+02 times" in picture.description
     texts = [text for text, _, _ in drawn_texts(picture.figure)]
-    assert {"all explained", "1 of 2 not explained", "dashed: 4 times as far"} <= set(texts)
+    assert {"all explained", "1 of 2 not explained", "dashed: 4 times the"} <= set(texts)
     with pytest.raises(ValueError, match=r"^plot_rounding: 1 runs; .*, each with parameters; give fewer runs$"):
         plot_rounding({"none": []}, sound=SOUND)
