@@ -26,8 +26,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # *Write · easy · 15 minutes.* **You learn** with whom each rank of a mesh talks, and who of them is far away.
 #
-# Six ranks stand in a mesh of three by two. The ranks of a row share a text and its matrices, and the ranks of a column share what is
-# left of the weights:
+# Six ranks stand in a mesh of three by two. The ranks of a row read the same text, and tensor parallelism cuts the matrices between
+# them. The ranks of a column share by FSDP what is left of the weights:
 #
 # ```text
 #          tp 0   tp 1
@@ -67,9 +67,9 @@ check("07.1", groups)
 #
 # *Predict · medium · 30 minutes.* **You learn** to say before you buy a GPU how long a text it will train on.
 #
-# You have dp × tp GPUs, and a Llama. What lasts from step to step takes sixteen bytes for each number, and both axes share it. But the norms
-# are small, so tensor parallelism leaves them whole on every rank. While a unit computes it is gathered in bf16. The largest one is the
-# root, of which embedding and head count here. The rest of the memory is for what a text leaves behind until backward.
+# You have dp × tp GPUs, and a Llama. Weights, gradients and Adam's numbers last from step to step. They take sixteen bytes for each number
+# of the model, and both axes cut them. Only the norms are whole on every rank along tp, since they are small. While a unit computes, it is
+# gathered along dp in bf16. The largest one is the root, of which we count embedding and head. The rest of the memory is for activations.
 
 # %% nbgrader={"grade": false, "grade_id": "07-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 matrices, norms, root, inside, between, everywhere, dp, tp, S, budget = given("07.2", GRADE_SEED)
@@ -78,19 +78,19 @@ print(f"bytes of a token: {inside:,} inside the blocks, {between:,} between them
 print(f"dp = {dp}, tp = {tp}; a text of S = {S} tokens; GPUs of {budget} GB")
 
 # %% [markdown]
-# What a token leaves is of three kinds, and you find the bytes of all layers together above. Inside the blocks the ranks along tp share
-# it. Between the blocks each of them has all of it, or shares it as well with *sequence parallelism*. And a little is on every rank in any
-# case. Add up as if everything were there at the same instant: then it fits for certain.
+# The activations of a token are of three kinds, and above stand the bytes of all layers together. What lies inside the blocks is cut among
+# the ranks along tp. What lies between the blocks is whole on each of them, unless *sequence parallelism* cuts it too. And a little is
+# whole on every rank in any case. Add up as if everything were there at the same instant: then it fits for certain.
 #
 # | name | number to give, for one GPU; GB are of 10⁹ bytes |
 # | --- | --- |
 # | `states_gb` | GB that last from step to step |
 # | `unit_gb` | GB of the root while it is gathered |
-# | `plain_gb` | GB that a text leaves without sequence parallelism |
-# | `sequence_gb` | GB that it leaves with it |
+# | `plain_gb` | GB of activations of a text, without sequence parallelism |
+# | `sequence_gb` | the same with sequence parallelism |
 # | `longest_fsdp` | the most tokens of a text with FSDP alone on the same GPUs, that is dp · tp along dp and 1 along tp |
 # | `longest_plain` | the most tokens on dp × tp without sequence parallelism |
-# | `longest` | the most tokens with it, a multiple of tp |
+# | `longest` | the most tokens with sequence parallelism, a multiple of tp |
 #
 # Let Python compute: answers are compared to 7 digits.
 
@@ -114,7 +114,7 @@ check("07.2", text, seed=GRADE_SEED)
 # *Write · medium · 20 minutes.* **You learn** to say of any number of a model which rank has it.
 #
 # Take the first layer of the perceptron, with its numbers written into it: 0 to 23 in the weight, 24 to 27 in the bias. On two by two,
-# tensor parallelism leaves the ranks of tp 1 the two lower rows and half of the bias. FSDP writes that in a row, and cuts the row:
+# tensor parallelism leaves the ranks of tp 1 the two lower rows and half of the bias. FSDP writes these into one flat row, and cuts it:
 #
 # ```text
 #            weight                                   bias
@@ -161,7 +161,7 @@ check("07.3", place)
 # Two of the three are among the ranks' own three, in whatever order, so they agree by two thirds. And the logits of these three tokens are
 # off by 0.3, 0.1 and 0.3, which is 0.23 on average.
 #
-# **Target:** both numbers as averages over all positions, each difference taken in float64.
+# **Target:** both numbers as averages over all positions, with all differences and averages in float64.
 
 
 # %% nbgrader={"grade": false, "grade_id": "07-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -354,7 +354,7 @@ check("07.6", Repaired)
 # %% [markdown]
 # ## 07.7
 #
-# *Find the bug · medium · 20 minutes.* **You learn** to mistrust a loss that is too good.
+# *Find the bug · medium · 20 minutes.* **You learn** to see at step 1 that ranks do not read one batch.
 #
 # In this trainer each rank picks its rows of a batch by itself, as a loader would. There are dp shares, dealt out like cards:
 
@@ -385,9 +385,9 @@ for at in (1, 20, 40, 60):
     print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
 
 # %% [markdown]
-# The suspect ends with the lower loss. Should you be glad? Look at step 1. Nothing has been trained yet, both have the same weights, and
-# both are given the same twelve rows. So the two losses should be the same number, and they are not. Climb with `climb(Dealt)`. Then
-# let `rows_of(Dealt)` print which rows of a batch of twelve each rank reads:
+# Once the suspect is better, once worse, and it ends with the lower loss. Should you be glad? Look at step 1. Nothing has been trained
+# yet, both have the same weights, and both are given the same twelve rows. So the two losses should be the same number, and they are
+# not. Climb with `climb(Dealt)`. Then let `rows_of(Dealt)` print which rows of a batch of twelve each rank reads:
 
 
 # %%

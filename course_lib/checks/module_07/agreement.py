@@ -91,6 +91,9 @@ _AGREEMENT = Formula(
             lambda asked: _mean(Logits(-asked.found, -asked.reference, asked.k).shared)
         ),
         "only the likeliest token was compared": (lambda asked: _mean(Logits(asked.found, asked.reference, 1).shared)),
+        "averaged in float32? Turn what agrees into float64 before its mean is taken": (
+            lambda asked: asked.shared.float().mean().item()
+        ),
         "divided by all tokens of the vocabulary. It is a share of k": (
             lambda asked: _mean(asked.shared) * asked.k / asked.found.shape[-1]
         ),

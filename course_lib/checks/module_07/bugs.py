@@ -47,7 +47,7 @@ _CLIPPED = clipping(
 
 _OTHER_ROWS = reading(
     key="07.7",
-    title="find the bug: a loss that is too good",
+    title="find the bug: the same rows, another loss",
     answer=Diagnosis(
         rung="gradients",
         number=12,

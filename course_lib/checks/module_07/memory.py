@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from math import ceil
+from math import ceil, floor
 from typing import NamedTuple
 
 from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
 from course_lib.checks.kit.spec import BF16
 from course_lib.checks.module_07.llama import Bytes, bytes_of, numbers_of, other_than
 from course_lib.config import load_model
-from course_lib.units import GB
+from course_lib.units import GB, GiB
 
 _STATES = 16  # bytes of each parameter: weight, gradient and Adam
 
@@ -51,7 +51,7 @@ class Memory(NamedTuple):
 
     def fitting(self, fixed: float, of_token: float, each: int = 1) -> int:
         """Tokens that fit beside so many bytes, a multiple of `each`."""
-        return int((self.budget * GB - fixed) / of_token) // each * each
+        return floor((self.budget * GB - fixed) / of_token) // each * each
 
 
 def memory(seed: int) -> Memory:
@@ -65,7 +65,7 @@ def memory(seed: int) -> Memory:
     )
 
 
-_IN_BYTES = "in bytes? Here GB are asked, of 10^9 bytes"
+_OTHER_UNIT = "in bytes, or in GiB? Here GB are asked, of 10^9 bytes"
 _OWN_TEXT = "divided by dp? Ranks along dp read texts of their own, and each keeps all that its text leaves"
 _ALSO_STATES = "what lasts from step to step takes its room first"
 _ALSO_UNIT = "the gathered unit takes its room as well"
@@ -93,7 +93,7 @@ _MEMORY = NumberExercise(
                 "the weights alone? Gradients and Adam's numbers last as well, 16 bytes in all": (
                     lambda g: 2 * (g.matrices / g.tp + g.norms) / g.dp / GB
                 ),
-                _IN_BYTES: lambda g: g.states,
+                _OTHER_UNIT: (lambda g: g.states, lambda g: g.states / GiB),
             }, collective=False),
             Ask("unit_gb", "GB", lambda g: g.unit / GB, {
                 "tp's part of it is enough: a rank never sees the rest of a matrix": lambda g: BF16 * g.root / GB,
@@ -102,7 +102,7 @@ _MEMORY = NumberExercise(
                 ),
                 "gathered along tp instead of dp": lambda g: BF16 * g.root / g.dp / GB,
                 "what is gathered are bf16 weights alone, of 2 bytes": lambda g: _STATES * g.root / g.tp / GB,
-                _IN_BYTES: lambda g: g.unit,
+                _OTHER_UNIT: (lambda g: g.unit, lambda g: g.unit / GiB),
             }, collective=False),
         ), "right: both axes share what lasts, and tp alone what is gathered"),
         "activations": Group(2, (
@@ -118,7 +118,10 @@ _MEMORY = NumberExercise(
                 ),
                 _OWN_TEXT: lambda g: g.S * g.token.on_rank(g.tp, False) / g.dp / GB,
                 "what every rank has is missing": lambda g: g.S * (g.inside / g.tp + g.between) / GB,
-                _IN_BYTES: lambda g: g.S * g.token.on_rank(g.tp, False),
+                _OTHER_UNIT: (
+                    lambda g: g.S * g.token.on_rank(g.tp, False),
+                    lambda g: g.S * g.token.on_rank(g.tp, False) / GiB,
+                ),
             }, collective=False),
             Ask("sequence_gb", "GB", lambda g: g.S * g.token.on_rank(g.tp) / GB, {
                 "that is without sequence parallelism, which shares what lies between the blocks": (
@@ -146,7 +149,10 @@ _MEMORY = NumberExercise(
                     lambda g: ceil((g.budget * GB - g.alone) / sum(g.token)),
                 ),
                 "only dp GPUs share the states? FSDP alone takes all dp x tp of them": (
-                    lambda g: g.fitting(_STATES * (g.matrices + g.norms) / g.dp + BF16 * g.root, sum(g.token))
+                    lambda g: g.fitting(_STATES * (g.matrices + g.norms) / g.dp + BF16 * g.root, sum(g.token)),
+                    lambda g: int(
+                        (g.budget * GB - _STATES * (g.matrices + g.norms) / g.dp - BF16 * g.root) / sum(g.token)
+                    ),
                 ),
             }, collective=False),
             Ask("longest_plain", "tokens", lambda g: g.fitting(g.states + g.unit, g.token.on_rank(g.tp, False)), {
@@ -156,7 +162,10 @@ _MEMORY = NumberExercise(
                 "tp times as long as with FSDP alone? What lies between the blocks is not shared": (
                     lambda g: g.tp * g.fitting(g.alone, sum(g.token))
                 ),
-                _DOWN: lambda g: (g.budget * GB - g.states - g.unit) / g.token.on_rank(g.tp, False),
+                _DOWN: (
+                    lambda g: (g.budget * GB - g.states - g.unit) / g.token.on_rank(g.tp, False),
+                    lambda g: ceil((g.budget * GB - g.states - g.unit) / g.token.on_rank(g.tp, False)),
+                ),
             }, follows=lambda own, g: int(
                 (g.budget - own["states_gb"] - own["unit_gb"]) * g.S / own["plain_gb"]
             ), collective=False),
@@ -165,7 +174,8 @@ _MEMORY = NumberExercise(
                     lambda g: other_than(
                         g.fitting(g.states + g.unit, g.token.on_rank(g.tp)),
                         g.fitting(g.states + g.unit, g.token.on_rank(g.tp), g.tp),
-                    )
+                    ),
+                    lambda g: g.fitting(g.states + g.unit, g.token.on_rank(g.tp), g.tp) + g.tp,
                 ),
                 _ALSO_STATES: lambda g: g.fitting(g.unit, g.token.on_rank(g.tp), g.tp),
                 _ALSO_UNIT: lambda g: g.fitting(g.states, g.token.on_rank(g.tp), g.tp),
@@ -184,9 +194,9 @@ _MEMORY = NumberExercise(
     hints=(
         "A rank has a tp-th of each matrix and every norm. Of that it keeps a dp-th, with 16 bytes for each number.",
         "While the root computes, its weights are gathered along dp: a tp-th of it in bf16.",
-        "A token leaves inside / tp + between + everywhere bytes on each rank that reads it. Sequence parallelism "
+        "A token has inside / tp + between + everywhere bytes on each rank that reads it. Sequence parallelism "
         "divides `between` by tp as well.",
-        "budget * 1e9 bytes, less the states and less the unit, are for activations. Divide by what a token leaves.",
+        "budget * 1e9 bytes, less the states and less the unit, are for activations. Divide by the bytes of a token.",
         "FSDP alone is dp * tp ranks along dp and one along tp.",
     ),
 )  # fmt: skip

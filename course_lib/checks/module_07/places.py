@@ -95,6 +95,23 @@ def _row_first(
     return _piece(weights, cuts, dp, tp, i, j, part=lambda weight, *_: weight).tensor_split(tp)[j]
 
 
+def _rows_first(
+    weights: Mapping[str, Tensor], cuts: Mapping[str, int | None], dp: int, tp: int, i: int, j: int
+) -> Tensor:
+    return _piece({name: weight.tensor_split(dp)[i] for name, weight in weights.items()}, cuts, 1, tp, 0, j)
+
+
+def _flat_twice(
+    weights: Mapping[str, Tensor], cuts: Mapping[str, int | None], dp: int, tp: int, i: int, j: int
+) -> Tensor:
+    return torch.cat([weight.flatten() for weight in weights.values()]).tensor_split(tp)[j].tensor_split(dp)[i]
+
+
+def _chunked(weight: Tensor, dim: int | None, tp: int, j: int) -> Tensor:
+    parts = [weight] * tp if dim is None else weight.chunk(tp, dim)
+    return parts[j] if j < len(parts) else weight[:0]
+
+
 _PLACES = calls_exercise(
     key="07.3",
     title="who holds which numbers",
@@ -111,6 +128,12 @@ _PLACES = calls_exercise(
         "each weight was cut among the dp ranks by itself. Here what a rank has of all of them is one row first": (
             _each_by_itself
         ),
+        "FSDP has cut the rows of each weight, and tensor parallelism what was left. Here tensor parallelism comes "
+        "first, and FSDP cuts one flat row": _rows_first,
+        "tensor parallelism has cut the flat row. It cuts each weight, along the dim that cuts says": _flat_twice,
+        "tp has cut every weight along dim 0. cuts says for each along which": (
+            partial(_piece, part=lambda w, dim, tp, j: _own(w, None if dim is None else 0, tp, j))
+        ),
         "the weights are cut along the other dim": (
             partial(
                 _piece,
@@ -123,10 +146,15 @@ _PLACES = calls_exercise(
         "what tp leaves whole is missing on some ranks. With None each rank along tp has all of it": (
             partial(_piece, part=lambda w, dim, tp, j: w[:0] if dim is None and j else _own(w, dim, tp, j))
         ),
-        "tp has not cut at all": partial(_piece, part=lambda w, dim, tp, j: w),
+        "tp has not cut at all. If your code asks `if cuts[name]`, dim 0 counts as None": (
+            partial(_piece, part=lambda w, dim, tp, j: w)
+        ),
         "that is all that tp leaves a rank; FSDP cuts it once more": partial(_piece, cut=lambda row, dp: [row] * dp),
-        "torch.chunk was used, which gives the last rank less. tensor_split's parts differ by one at most": (
+        "torch.chunk has cut the row, which leaves the last rank less. tensor_split's parts differ by one at most": (
             partial(_piece, part=_own, cut=lambda row, dp: row.chunk(dp))
+        ),
+        "torch.chunk has cut a weight, which leaves the last rank less. tensor_split's parts differ by one at most": (
+            partial(_piece, part=_chunked)
         ),
         "a part's columns were written one after the other. flatten() goes row by row": (
             partial(_piece, part=lambda w, dim, tp, j: _own(w, dim, tp, j).T if w.dim() > 1 else _own(w, dim, tp, j))
