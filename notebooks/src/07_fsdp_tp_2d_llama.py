@@ -58,12 +58,9 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The upper bar is twice as long as a GPU has room. But look at what it is made of. Weights, gradients and Adam together are 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long blue part is activations, 41.3 GiB<!-- =gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).activations / GiB -->, and FSDP does not touch them: a text is read by one GPU, which keeps all that it computes for backward.
+# The upper bar is twice as long as a GPU has room. Weights, gradients and Adam are only 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long blue part is activations, 41.3 GiB<!-- =gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).activations / GiB -->. FSDP does not touch them: one GPU reads a text, and keeps what it computes for backward. More GPUs do not help: the middle bar has 64, and its blue part is as long as before.
 #
-# So do not buy more GPUs. The bar in the middle has 64 of them. All that FSDP cuts has nearly vanished, and the blue part is as long as before.
-
-# %% [markdown]
-# Lesson 01 has a cure, which is the third bar: recompute. It fits, and the GPUs pay with a second forward. Tensor parallelism is the other cure, and it pays with messages. Which is cheaper? By the end you can say it for your own wires, and the texts fit, by the formula, into the same eight GPUs.
+# Lesson 01 has a cure: recompute, and pay with a second forward. That is the third bar, and it fits. The other cure is tensor parallelism, which pays with messages. By the end you know which is cheaper, and the texts fit, on paper, into eight GPUs.
 
 # %% [markdown]
 # You will be able to
@@ -79,16 +76,18 @@ viz.plot_gpu_memory(
 # %% [markdown]
 # ## Two cuts
 #
-# Lesson 05 lets four GPUs read the *same* text, each with a part of every matrix, so that each keeps a part of the activations, too. The groups of four then share weights by FSDP.
+# In lesson 05 four GPUs read the *same* text. Each has a part of every matrix, so it keeps only a part of the activations. Our eight GPUs make two such groups. Two GPUs with the same part can share it by FSDP.
 #
-# Take the perceptron, and only four ranks. Lesson 03's mesh gets a second axis. Ranks in one line of it share a text, and the matrices. Ranks below each other read different texts, and cut once more what is left to them.
+# Try it on the perceptron and four ranks. Ranks side by side read the same text, and tensor parallelism cuts the matrices between them. Ranks below each other read different texts, and FSDP cuts what is left.
 #
 # $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
 
 # %% [markdown]
-# First comes the cut along `tp`. Lesson 05 gave each of the two ranks half of the hidden numbers. Of $W_1$ that is 12, of $b_1$ 2 and of $W_2$ 4. Both have the 2 of $b_2$, which is added to the sum. That makes 20. Then the ranks along `dp` do with these 20 what lesson 06 did with 38: they write them into a row for each layer, and cut each row in two.
+# First we cut along `tp`. As in lesson 05, each of the two ranks gets half of the hidden numbers: 12 numbers of $W_1$, 2 of $b_1$ and 4 of $W_2$. Both also have the 2 of $b_2$, which is added after the sum. That makes 20.
 #
-# **Predict.** How many of the 24 numbers of $W_1$ does rank 3 keep? Its bias lies behind them in the row.
+# Then we cut along `dp`, as lesson 06 cut its 38. For each layer the two ranks below each other write what they both have into a row, first the weight and behind it the bias. Each of them keeps half of the row.
+#
+# **Predict.** How many of the 24 numbers of $W_1$ does rank 3 keep?
 
 
 # %%
@@ -103,52 +102,64 @@ predict("numbers of W1 that rank 3 keeps", guess=None, answer=layout.size_at("la
 viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
 
 # %% [markdown]
-# The figure says `layer1` for $W_1$ and `layer1.bias` for $b_1$. Look at rank 3. Tensor parallelism left ranks 1 and 3 the two lower rows of $W_1$, and half of $b_1$: 12 and 2 numbers. Of these 14 rank 1 has the first seven, and rank 3 the last seven, of which two are the bias. So it keeps five of $W_1$. All four ranks together have the whole model, and only $b_2$ is there twice: once for each place on `tp`.
+# Every square is a number, and `layer1` is $W_1$. Look at rank 3. Tensor parallelism left ranks 1 and 3 the two lower rows of $W_1$ and half of $b_1$, which makes a row of 12 and 2 numbers. Rank 1 has the first seven of these 14, and rank 3 the last seven. Two of them are biases, so five are left for $W_1$.
+#
+# Now look along the lines. All four ranks together have the whole model, and only $b_2$ is there twice: once for each place on `tp`.
 
 # %% [markdown]
 # ### Which cut comes first?
 #
-# We cut the matrices first and the row afterwards. Would the other order do as well? Try it in thought. If FSDP went first, all four ranks would gather whole layers, and then tensor parallelism would use half of each and throw the other half away. For a moment every rank would hold twice what it needs, and it would receive three quarters of a layer.
+# We cut the matrices first and the row afterwards. Would the other order do as well? Suppose that FSDP went first. A rank has a quarter of each layer then, and gathers the other three quarters. But tensor parallelism uses only half of what came, and throws the rest away. So for a moment every rank holds twice what it needs.
 #
-# In our order a rank gathers the half that it uses and nothing else. On two by two it has half of that already, so it receives a quarter.
-
-# %% [markdown]
-# ## Which axis inside a node?
-#
-# Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Neighbouring ranks are in one node, and the last axis of the mesh has neighbours in its rows. So the order of the axes decides who talks over which wire.
-
-# %% [markdown]
-# Which axis should have the fast wire? Count what a GPU sends for a layer in a step, at two bytes a number. Tensor parallelism sends activations. Attention and feed-forward each gather their input and scatter their sum, forward and backward, and backward gathers the input once more: ten messages. Each is of one whole activation, 8192 × 4096 numbers, and of that a rank of four sends three quarters.
-#
-# FSDP sends weights: two gathers and one reduce-scatter. Each is about the quarter of the layer's 218 million parameters that a place on `tp` has, and a rank of two sends half of it.
-#
-# **Predict.** Which of the two sends more, and how many times as much?
-
-# %%
-activations = 8192 * LLAMA.hidden_size * 2  # bytes, of all positions
-layer = costs.layer_parameters(LLAMA) * 2  # bytes, too
-by_tp, by_fsdp = 10 * 3 / 4 * activations, 3 * 1 / 2 * layer / 4
-predict("times as much", guess=None, answer=by_tp / by_fsdp, tolerance=0.05)
-
-fast, slow = NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
-print(f"tp inside a node, dp between: {1e3 * (by_tp / fast + by_fsdp / slow):.1f} ms for each layer")
-print(f"dp inside a node, tp between: {1e3 * (by_fsdp / fast + by_tp / slow):.1f} ms")
-again_s = layer * 8192 / (0.4 * V100.peak_flops_per_s("fp16"))  # 2 operations for each parameter and token
-print(f"recomputing a layer takes {1e3 * again_s:.0f} ms of one GPU, tp's messages {1e3 * by_tp / fast:.1f} ms of four")
-
-# %% [markdown]
-# So the axis that sends more gets the fast wire. There is a second, stronger reason. What FSDP sends can hide behind computing, because the next layer's weights are known beforehand. What tensor parallelism sends is needed at once: what follows reads exactly this sum. That is why our mesh is `("dp", "tp")`, with `tp` last, and never wider than a node.
-#
-# Now look at the last line. Inside a node these messages cost four GPUs 13 ms<!-- =4e3 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s -->, much less than a second forward. Over the slow wire they would cost three times as much, and still less. So here tensor parallelism is cheaper than recomputing. Where not even a node is large enough, take both.
+# In our order a rank gathers the half that it uses and nothing else. It has half of that half already, so it receives one quarter of a layer instead of three.
 
 # %% [markdown]
 # ## Cut the sequence, too
 #
-# One thing still lies on all four GPUs of a node. Between attention and feed-forward each of them keeps *all* positions, and computes the same norms. But an all-reduce is a reduce-scatter and a gather. Stop in the middle, and each rank has a quarter of the positions. Norms are computed there, and the gather follows where the next matrices begin. That is **sequence parallelism**. In exchange a rank finds only a term of a norm's gradient, and the terms must be added up. Backward needs the gathered input again, and fetches it: that is what `"regather"` says below.
+# Matrices are cut twice now, but what runs between them is not. Attention and feed-forward end with an all-reduce, after which every rank along `tp` holds *all* positions, and computes the same norms.
 #
+# But an all-reduce is a reduce-scatter and then a gather. Pause between the two, and each rank has the sums of some positions. It computes their norms, and gathers the others where the next matrices need them. That is **sequence parallelism**.
+#
+# It has a price. A rank sees only its own positions, so it finds one term of a norm's gradient, and the terms are added up. For backward our ranks gather the input again: `"regather"`.
+
+# %% [markdown]
+# ## Which axis inside a node?
+#
+# Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and the fast wire. Should that be `tp` or `dp`?
+
+# %% [markdown]
+# Whichever sends more. So count the bytes that a GPU sends for one layer in one step, at two bytes a number.
+#
+# Along `tp` activations travel. Attention and feed-forward each gather their input and scatter their sum, forward and backward, and backward gathers the input once more: ten messages. Each is a whole activation, 8192 × 4096 numbers, of which a rank of four sends three quarters.
+#
+# Along `dp` weights travel, in two gathers, and gradients in one reduce-scatter. Tensor parallelism leaves a rank a quarter of the layer's 218 million parameters, and of these a rank of two sends half in each message.
+#
+# **Predict.** Which of the two sends more, and how many times as much?
+
+# %%
+activations = TEXT.sequence * LLAMA.hidden_size * 2  # bytes, of all positions
+layer = costs.layer_parameters(LLAMA) * 2  # bytes, too
+by_tp, by_fsdp = 10 * 3 / 4 * activations, 3 * 1 / 2 * layer / 4
+predict("times as much", guess=None, answer=by_tp / by_fsdp, tolerance=0.05)
+
+print(f"FSDP would send as much as tp for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
+fast, slow = NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
+print(f"tp inside a node, dp between: {1e3 * (by_tp / fast + by_fsdp / slow):.1f} ms for each layer")
+print(f"dp inside a node, tp between: {1e3 * (by_fsdp / fast + by_tp / slow):.1f} ms")
+again_s = layer * TEXT.sequence / (0.4 * V100.peak_flops_per_s("fp16"))  # 2 operations a number, 40 % of the peak
+print(f"recomputing: {1e3 * again_s:.0f} ms of one GPU; tp's messages: {1e3 * by_tp / fast:.1f} ms of four")
+
+# %% [markdown]
+# For this text `tp` sends three times as much, so it gets the fast wire. But activations grow with the text and weights do not: below the length in the first line FSDP sends more.
+#
+# Even then `tp` should have the fast wire. FSDP can gather the next layer's weights while this one computes. What `tp` sends is needed at once, because the next matrix reads these sums. That is why our mesh is `("dp", "tp")`, with `tp` last and never wider than a node.
+#
+# The last line compares it with recomputing: even four times the messages are less, also over the slow wire. Where a node is too small for the text, take both.
+
+# %% [markdown]
 # ## Run it
 #
-# Two techniques are two entries of a list.
+# For our trainer two techniques are two entries of a list, in the order of the cuts.
 
 # %%
 SMALL = ModelConfig(
@@ -182,28 +193,26 @@ print("one device:", *(f"{alone.step(text.batch(step)):.5f}" for step in range(3
 print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 
 # %% [markdown]
-# The losses agree. After all the bugs under curves that looked right, that should not satisfy you. Two techniques now work on the same weights, and neither knows of the other. Let us look closer, in five ways.
+# The losses agree. Should that satisfy you? You have seen bugs under curves that looked right, and here two techniques work on the same weights, and neither knows of the other. So let us look closer.
 #
 # ## Prove it, in five ways
 #
 # ### 1 · Who holds what
 #
-# Begin with what is there before any training. Each trainer keeps a table, its *layout*, from which the picture above was drawn: for every weight and every rank, which part is there. Each piece is compared, bit by bit, with that part of one device's weight. A rank that has its neighbour's part would have the right shape, and be found here.
+# Begin before any training. Each trainer keeps a table, its *layout*, from which the perceptron's picture was drawn: it says which part of every weight lies on which rank. Compare each rank's piece, bit by bit, with that part of one device's weight. If a rank had its neighbour's part, the shape would be right and nothing would crash, but here it would be found.
 
 # %%
 held = held_parts(llama_alone, llama_2d, world_size=4)
 print(*str(held).splitlines()[:9], "…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Read the first line. Along `tp` the embedding leaves 16,384 numbers at each place. In the root's row they come first, so dp 0 has all.
+# Read the end of the first line: ranks have 16,384 numbers of the embedding, or none. Along `tp` each place gets half of its rows, which are 16,384 numbers. They come first in the root's row, whose first half dp 0 has.
 #
 # ### 2 · Where outputs begin to differ
 #
-# If an output is wrong, where did it go wrong? Put a hook on every module and compare *its* output, in the order of forward; a rank along `tp` is compared with its part.
+# If an output is wrong, where did it go wrong? Compare the output of *every module* with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
 #
-# To see that this finds something, we plant an error in the third of four layers: `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
-#
-# **Predict.** Of 51 modules each layer has twelve: two norms, four projections, attention, three matrices, feed-forward, the layer itself. How many will give something wrong?
+# **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. Embedding, last norm and head make 51. How many outputs will be wrong?
 
 
 # %%
@@ -224,11 +233,11 @@ print(f"without the error: {len(sound)} modules, the largest deviation {max(one.
 print(f"with it, the first that is wrong: {wrong[0].name}")
 
 # %% [markdown]
-# All that comes after the error is wrong, too, because it reads what the error has spoilt. So only the first one counts, and it is named.
+# Three are in the third layer: `down_proj`, its feed-forward, the layer. All twelve of the fourth read what the error has spoilt, and so do the last norm and the head. So only the first wrong output tells you anything, and it is named.
 #
 # ### 3 · The ladder
 #
-# Next come gradients, their norm, weights after some steps, and a checkpoint. The gradient norm is the hardest rung on two axes. Its squares lie in pieces of parts, the weights of the RMSNorms lie on several ranks at once, and each number has to count once.
+# Next come gradients, their norm, weights after some steps, and a checkpoint. On two axes the norm of the gradients is the hardest rung. Its squares lie in pieces of parts, while the weights of the RMSNorms lie on several ranks at once, and each number must count exactly once.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
@@ -237,9 +246,9 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # %% [markdown]
 # ### 4 · What rounding explains
 #
-# The ladder ran in float64. People train in bfloat16, where no two layouts give equal gradients. How far off may they be? You cannot know a tolerance beforehand, but you can *measure* what rounding does. Let one device find its gradients in float32, and then in bfloat16. The difference, for each parameter, is rounding and nothing else. Four ranks round at about as many places, so they should be off about as far.
+# All seven rungs hold, in float64. But people train in bfloat16, where no two layouts give equal gradients. How far off may they be? You cannot know a tolerance beforehand, but you can *measure* one. Let one device find its gradients in float32, and once more in bfloat16. What differs, parameter by parameter, is rounding and nothing else. Four ranks round at about as many places, so their errors should be about as large.
 #
-# Beside the sound run there is one in which the norms' gradients, terms of a sum under sequence parallelism, are not added up.
+# Beside the sound run the picture has one with a bug. It forgets to add up the terms of the norms' gradients, which sequence parallelism leaves on its ranks.
 
 
 # %%
@@ -266,7 +275,7 @@ runs = {
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Follow the dots of the sound run: where one device is off by little, so are the ranks. All of them lie below the dashed line, which allows four times what one device is off. The bug's dots above it are the norms. Here a fixed tolerance would have done as well, but which one you know only now.
+# Follow the dark dots of the sound run from left to right. Where one device has small errors, so have the ranks. All lie below the dashed line, at four times one device's error, our choice. The red dots high above it are norms, from the run with the bug. A fixed tolerance would have found them, but only now you know which.
 #
 # ### 5 · Would it say the same words?
 #
@@ -301,14 +310,14 @@ said = {
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# In float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16: one device alone loses as many. It was the precision, and not the parallelism.
+# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16, which is one device alone. It loses as many! So it was the precision, and not the parallelism.
 #
-# The thesis compares its ranks with one device in full precision, and finds the loss acceptable. To learn whether the ranks or the precision lost it, one needs the line of one device in bfloat16, too.
+# The thesis compares its ranks with one device in full precision, and accepts what they lose. Did the ranks lose it, or the precision? Only a line of one device in bfloat16 can say.
 
 # %% [markdown]
 # ### And the losses of all of them
 #
-# Now we may look at losses. Here are the techniques of all lessons so far on the same Shakespeare, in float32. One more run is no parallelism at all: one device that adds its gradients up in two micro-batches, so that it rounds at other places.
+# Now we may look at losses. Here are the techniques of all lessons so far on the same Shakespeare, in float32. Even the sixth curve of the lower picture is no parallelism: one device adds its gradients up in two micro-batches, so that it rounds at other places.
 
 # %% varies="forty steps of rounding differ between processors"
 layouts = {
@@ -335,18 +344,18 @@ for name, layout in layouts.items():
 in_parts = {"one device, in parts": museum.curve_alone(in_two_parts, even.batch, 40).losses}
 display(
     viz.plot_loss_curves(curves, title="Six ways to train one model", subtitle="loss in nats"),
-    viz.plot_loss_differences(curves | in_parts),
+    viz.plot_loss_differences(curves | in_parts, beside="one device, in parts"),
 )
 
 # %% [markdown]
-# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, about a hundredth in the end, because each step starts from what rounding left of the last one. Is that the parallelism? Look at the black curve. It is one device, and drifts about as far. What curves alone cannot say, the ladder in float64 has said already.
+# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, about a hundredth in the end, because each step starts from weights that are already a little apart. Is that the parallelism? Look at the broad pale line. It is one device, and it drifts about as far as the others. What curves alone cannot say, the ladder in float64 has said already.
 
 # %% [markdown]
 # ## Measure: what is in memory
 #
-# And is it true that activations shrink? Four ranks train on four texts. Under FSDP each rank reads one of them. On the mesh a pair of ranks reads two texts together.
+# And is it true that activations shrink? Four ranks train on four texts. With FSDP each rank reads one of them. On the mesh a pair of ranks reads two texts together.
 #
-# **Predict.** Take the activations of one rank at the loss, where they are most. What is FSDP's divided by the mesh's?
+# **Predict.** Compare the activations of one rank at the loss, where they are most. What are FSDP's, divided by the mesh's?
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
 DEEP = replace(SMALL, n_layers=8)
@@ -361,22 +370,22 @@ def in_memory(dp, tp, texts):
 
 
 steps = {}
-for name, sizes in {"FSDP": (4, 1, 4), "2 × 2": (2, 2, 4), "2 × 2, two": (2, 2, 2)}.items():
+for name, sizes in {"FSDP, 4 texts": (4, 1, 4), "2 × 2, 4 texts": (2, 2, 4), "2 × 2, 2 texts": (2, 2, 2)}.items():
     steps[name] = run_ranks(in_memory, 4, *sizes, timeout=55)[0]
 at_loss = [next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()]
 predict("FSDP's over the mesh's", guess=None, answer=round(at_loss[0] / at_loss[1], 2), tolerance=0.1)
-print("MiB of activations at the loss:", *(f"{name}: {n / 2**20:.2f}" for name, n in zip(steps, at_loss, strict=True)))
+print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for n in at_loss))
 viz.plot_memory_strips(steps)
 
 # %% [markdown]
-# They do not shrink! Half of two texts is one text. For the same batch there are as many activations, however it is cut, and even a few more, which both ranks of a pair keep.
+# They do not shrink! Half of two texts is one text. For the same batch each rank keeps as much, and on the mesh a little more, because some lies on both ranks of a pair.
 #
-# So where was the gain? FSDP cannot hand out less than a whole text: eight GPUs read eight texts at a time, however long the texts are. Look at the lowest strip. There four ranks read two texts, each pair one, and activations are halved. With `tp` 4, eight GPUs would read two. That is what tensor parallelism sells: a reader that is four GPUs large. And the price is that fewer texts are read at a time.
+# So where was the gain? FSDP cannot hand out less than a whole text. Eight GPUs read eight texts at a time, however long these are. Now look at the lowest strip. There four ranks read two texts, one for each pair, and activations are halved. With `tp` 4, our eight GPUs would read two. That is what tensor parallelism sells: a reader that is four GPUs large. And the price is that fewer texts are read at a time.
 
 # %% [markdown]
 # ## Save here, go on there
 #
-# On Monday there are four GPUs, on Tuesday two. Nobody should have to put a large model together on one rank for that. So each rank writes what it has, and the table says of every piece where in the whole tensor it lies. Whoever loads reads the stretches that it needs.
+# On Monday you have four GPUs, on Tuesday two. The checkpoint was written by other ranks, and perhaps no rank has room for the whole model. So each rank writes only what it has, and the table says of every piece where in the whole tensor it lies. A rank that loads looks up the stretches that it needs, and reads those.
 
 
 # %%
@@ -399,7 +408,7 @@ with TemporaryDirectory() as folder:
     print("two ranks do: ", *(f"{loss:.5f}" for loss in run_ranks(go_on, 2, f"{folder}/monday")[0]))
 
 # %% [markdown]
-# Two ranks with FSDP alone go on where four on a mesh stopped, with Adam's states. The folder has a file from each of the four, a table of what lies where, and checksums. It gets its name when all of that is written, so a run that dies while it saves leaves nothing that looks whole.
+# Two ranks with FSDP alone go on where four on a mesh stopped, and Adam's states came along. The folder has a file from each of the four, a table of what lies where, and checksums. It gets its name only when all of that is written. So a run that dies while it saves leaves nothing that looks whole.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -427,7 +436,7 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Bug museum
 #
-# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug that was met in public.
+# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug that was met in public. The upper picture will hardly help you. In the lower one, remember how rounding grew.
 #
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
@@ -441,8 +450,9 @@ reading = replace(even, batch_size=16)
 curves = {"one device": museum.curve_alone(llama_alone, reading.batch, 40).losses}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=4, steps=40).losses
-viz.plot_loss_curves(
-    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device"
+display(
+    viz.plot_loss_curves(curves, title="Which of these runs are sound?", subtitle="loss in nats; broad: one device"),
+    viz.plot_loss_differences(curves),
 )
 
 # %%
@@ -458,9 +468,11 @@ for run, make in makers.items():
             print(fill(line, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# For run A the ladder offers two explanations of one half. Its average may have been divided by the number of `dp` ranks once more. Or the sum was divided by all four ranks, although only two of them had read different texts. On two by two both leave one half.
+# Run B drifted as rounding does, from very little to more. A and C jumped by thousands of times in two steps.
 #
-# **Predict.** Which fraction would each of the two leave on six ranks, three along `dp` and two along `tp`? Decide which mistake you believe in, and give the fraction that the ladder will show for run A.
+# For run A the ladder offers two explanations of one half. Its average may have been divided by the number of `dp` ranks once more. Or the sum was divided by all four ranks, although only two of them had read different texts. On two by two both leave one half. So take six ranks, three along `dp` and two along `tp`.
+#
+# **Predict.** Which fraction would each explanation leave there? Give the one of the *second*; the cell shows whether the run agrees.
 
 # %%
 try:
@@ -470,9 +482,9 @@ except NotEqual as error:
     print(fill(str(error).split("; ")[-1], 110))
 
 # %% [markdown]
-# One half again. Divided by `dp` once more it would be one third, so it was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641): a user found it by running the same seed with and without tensor parallelism.
+# One half again, as the second explanation says. The first would have left one third. So the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641): a user found it by running the same seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`: [a norm that gets smaller with every GPU](https://github.com/RLinf/RLinf/pull/1558), so that clipping bites less and less. Run B is sound.
+# Run C adds up squares along `dp` and forgets `tp`. Then the norm comes out [smaller with every GPU](https://github.com/RLinf/RLinf/pull/1558), and clipping bites less and less.
 #
 # ## Back to the eight GPUs
 #
@@ -490,7 +502,7 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# Weights, gradients and Adam take what they took before, since they are cut in eight either way. The blue part shrinks twice. With tensor parallelism a GPU has a quarter of what lies inside attention and feed-forward; with sequence parallelism also a quarter of what lies between them. Now it fits, with three GiB left for CUDA and NCCL. Eight GPUs read two texts at a time instead of eight, so a batch of sixteen takes eight rounds of accumulation instead of two.
+# Weights, gradients and Adam take what they took before, since they are cut in eight either way. The blue part shrinks twice. With tensor parallelism a GPU has a quarter of what lies inside attention and feed-forward; with sequence parallelism it has a quarter of what lies between them, too. Now the text fits, with three GiB left for CUDA and NCCL, and the messages cost a fifth of a second forward. In return eight GPUs read two texts at a time instead of eight, so a batch of sixteen takes eight rounds of accumulation instead of two.
 
 # %% [markdown]
 # ## When to use it
