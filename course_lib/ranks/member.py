@@ -70,7 +70,7 @@ def start_members(world_size: int, folder: str, device: str | None) -> Iterator[
     """Start one process for each rank, one after the other."""
     context = multiprocessing.get_context("forkserver")
     environment = dict(os.environ)
-    with _blank_main():
+    with blank_main():
         for rank in range(world_size):
             work, rank_work = socket.socketpair()
             lifeline, rank_lifeline = socket.socketpair()
@@ -94,7 +94,7 @@ def start_members(world_size: int, folder: str, device: str | None) -> Iterator[
 
 
 @contextmanager
-def _blank_main() -> Iterator[None]:
+def blank_main() -> Iterator[None]:
     """Start ranks without importing the caller's `__main__`: a script then needs no guard, a notebook has no file."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

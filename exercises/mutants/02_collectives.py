@@ -297,6 +297,31 @@ WRONG["02.8", "values"] = {
     "where the maximum of chunk 0 belongs": {"torch.maximum(mine[i], theirs[i])": "mine[i] + theirs[i]"},
 }
 
+# 02.11 -----------------------------------------------------------------------------------------------------------
+
+WRONG["02.11", "all"] = {
+    "rank 0: all is rank 0's number alone: was anything added up?": {"    dist.all_reduce(total)\n": ""},
+    "says rank 1 of 3: does it ask dist?": {"rank {rank} of": "rank {rank + 1} of"},
+    "rank 1 printed nothing; expected one line such as": {"    print(": "    if rank == 0: print("},
+    "an error on rank 0: ValueError: Default process group has not been initialized": {
+        'dist.init_process_group("gloo", timeout=timedelta(seconds=30))': ""
+    },
+    "was it summed in place?": {"own {os.getpid()}": "own {total.item()}"},
+    "it imports course_lib": {"import torch\n": "import torch\nfrom course_lib import comm\n"},
+}
+WRONG["02.11", "half"] = {
+    "rank 0: half is the sum of all ranks: which group": {", group=halves[int(rank >= middle)]": ""},
+    "and the numbers of ranks 0 add up to": {  # even and odd
+        "range(middle), range(middle, world_size)": "range(0, world_size, 2), range(1, world_size, 2)",
+        "rank >= middle": "rank % 2",
+    },
+}
+HANGS["02.11", "all"] = {
+    "a hang: ranks 0, 1, 2 had not ended after 2 s; does every rank": {
+        "    dist.all_reduce(total)\n": "    if rank > 0: dist.all_reduce(total)\n"
+    },
+}
+
 # 02.9 ------------------------------------------------------------------------------------------------------------
 
 WRONG["02.9", "values"] = {

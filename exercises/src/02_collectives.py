@@ -1,19 +1,20 @@
 # %% [markdown]
 # # Exercises 02: collectives
 #
-# Do notebook `02_collectives` first.
+# [Lesson 02](../../notebooks/02_collectives.ipynb) took an all-reduce apart. Here you put one together yourself, message by message, and at the end you write
+# a script that needs nothing of this course.
 
 # %% [markdown]
 # ## How to work
 #
-# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("02.2", ...)`, runs your function
-# on **real processes**, on 1 to 4 ranks, compares every number, and counts what you sent. It tells you what it sees:
-# a hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("02.2", ...)`, runs your
+# function on **real processes**, compares every number, and counts what you sent. Then it tells you what it has seen. A hang,
+# a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? `hint("02.1")` gives a small hint, and the next one when you run it again. A cell below has the
-# line, behind a `#`.
+# Are you stuck? `hint("02.1")` gives a small hint, and a further one each time you run it. A cell below has that line,
+# behind a `#`.
 #
-# The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them: they
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they
 # say the same as the check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -30,7 +31,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # %% [markdown]
 # ## Two messages, one deadlock
 #
-# You send and receive with these four; each one lands in the ledger:
+# You send and receive with these four calls, and the ledger notes each one:
 #
 # | call | meaning |
 # | --- | --- |
@@ -39,8 +40,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # | `comm.isend(x, dst)` | only start sending; `.wait()` on what it returns waits for the end |
 # | `comm.irecv(into, src)` | only start receiving; after its `.wait()` the tensor `into` is filled |
 #
-# In a ring all ranks send and receive at the same time. If each calls `comm.send` first, each waits for a neighbour that
-# waits too. So start both, then wait for both:
+# In a ring all ranks send and receive at the same time. If everybody called `comm.send` first, everybody would wait for a
+# neighbour that waits, too, and nobody would receive. So start both, and then wait for both:
 #
 # ```python
 # inbox = torch.empty_like(theirs)          # as long as what will come
@@ -50,7 +51,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # outgoing.wait()
 # ```
 #
-# None of your functions may change its input: another part of the program may still need it.
+# None of your functions may change its input, because another part of the program may still need it.
 
 # %%
 # hint("02.1")
@@ -60,7 +61,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # *Predict · easy · 15 minutes.* **You learn** to say what a collective costs before you run it.
 #
-# Every one of `p` ranks holds a float32 tensor of `M` bytes. Two all-reduces, and a broadcast of one of the tensors:
+# Each of `p` ranks holds a float32 tensor of `M` bytes. They add it up in two ways, and once rank 0 gives its tensor to all:
 #
 # ```text
 # naive    all ──► rank 0 (sums) ──► all            one partner at a time: a rank has one port
@@ -68,8 +69,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # tree     0 ─► 1,   0 ─► 2  1 ─► 3,  ...           broadcast: who has the tensor helps to pass it on
 # ```
 #
-# Here p = 4: the naive root receives 3 tensors in 3 steps. A ring rank sends 3 chunks, then 3 chunks. A tree has reached
-# everybody after 2 steps. The cell below prints *your* p and M.
+# On four ranks the root of the naive way receives 3 tensors in 3 steps. In the ring each rank sends 3 chunks, and then 3 more.
+# The tree has reached everybody after 2 steps. The cell below prints *your* p and M.
 
 # %% nbgrader={"grade": false, "grade_id": "02-1-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, M = given("02.1", GRADE_SEED)
@@ -90,7 +91,7 @@ print(f"NVLINK.time_s(nbytes) = {NVLINK.alpha_s * 1e6:g} us + nbytes / ({NVLINK.
 # | `ring_time` | ring all-reduce over NVLink: seconds |
 # | `ring_time_of_4_bytes` | the same for a tensor with a single float32: seconds |
 #
-# A step takes as long as its largest message, `NVLINK.time_s(nbytes)`.
+# A step takes as long as its largest message, which is `NVLINK.time_s(nbytes)`.
 
 # %% nbgrader={"grade": false, "grade_id": "02-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -111,7 +112,7 @@ check("02.1", numbers, seed=GRADE_SEED)
 #
 # *Write · medium · 25 minutes.* **You learn** how a sum can grow while its parts travel.
 #
-# Every rank has a tensor. Afterwards rank 0 holds chunk 0 of the sum, rank 1 chunk 1, and so on:
+# Every rank has a tensor. Afterwards rank 0 holds chunk 0 of the sum, rank 1 holds chunk 1, and so on:
 
 # %%
 from course_lib.viz import who_holds_what
@@ -119,7 +120,8 @@ from course_lib.viz import who_holds_what
 who_holds_what("reduce_scatter", world_size=4)
 
 # %% [markdown]
-# Follow chunk 0 on 3 ranks, `a0` on rank 0, `b0` on rank 1, `c0` on rank 2. It must end on rank 0, so it starts on rank 1:
+# Follow chunk 0 on three ranks. Call it `a0` on rank 0, `b0` on rank 1 and `c0` on rank 2. Its sum has to end on rank 0, so
+# its trip starts just past it, on rank 1:
 #
 # ```text
 #            rank 0                rank 1               rank 2
@@ -130,11 +132,11 @@ who_holds_what("reduce_scatter", world_size=4)
 #            a0+b0+c0  done
 # ```
 #
-# Chunks 1 and 2 do the same at the same time, one and two ranks further on: in every step each rank sends one chunk to the
-# right, receives another from the left, and adds its own part.
+# Chunks 1 and 2 do the same at the same time, one and two ranks further on. So in every step each rank sends one chunk to its
+# neighbour, receives another from the other side, and adds its own part.
 #
-# **Target:** p-1 steps; in each one message of one chunk, so (p-1)/p of the tensor per rank.
-# Chunks are those of `x.tensor_split(world_size)`; they may differ by one row.
+# **Target:** a ring, in which each rank sends to one neighbour only. It takes p-1 steps with one chunk each, so each rank sends
+# (p-1)/p of the tensor. Chunks are those of `x.tensor_split(world_size)`, which may differ by one row.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -163,7 +165,7 @@ def ring_reduce_scatter(x):
 check("02.2", ring_reduce_scatter)
 
 # %% [markdown]
-# To look inside, run your function yourself and print what you like on the ranks:
+# Do you want to look inside? Run your function yourself, and print what you like on the ranks:
 #
 # ```python
 # def try_it():
@@ -183,7 +185,7 @@ check("02.2", ring_reduce_scatter)
 who_holds_what("all_gather", world_size=4)
 
 # %% [markdown]
-# In step 1 each rank sends its own shard to the right. In every later step it sends on what has just come in:
+# In step 1 each rank sends its own shard to the right. In every later step it passes on what has just come in:
 #
 # ```text
 #            rank 0       rank 1       rank 2
@@ -192,10 +194,10 @@ who_holds_what("all_gather", world_size=4)
 # step 2     A B C        A B C        A B C
 # ```
 #
-# `length` is the number of rows of the whole: with it you know the size of every shard, also where the length does not
-# divide, and you can make room for the result once.
+# `length` is the number of rows of the whole. From it you know the size of every shard, even where the ranks do not divide
+# the length, and you can make room for the whole result at once.
 #
-# **Target:** p-1 steps, (p-1)/p of the whole tensor sent per rank.
+# **Target:** a ring again. It takes p-1 steps, and each rank sends (p-1)/p of the whole tensor.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -226,15 +228,16 @@ check("02.3", ring_all_gather)
 # %% [markdown]
 # ## 02.4
 #
-# *Write · easy · 10 minutes.* **You learn** why "all-reduce = reduce-scatter + all-gather" is the most useful
-# equation of this course: FSDP and ZeRO will take the two halves apart.
+# *Write · easy · 10 minutes.* **You learn** why "an all-reduce is a reduce-scatter and an all-gather" may be the
+# most useful sentence of this course. FSDP and ZeRO will take the two halves apart.
 #
-# A tensor of shape (2, 16) has two rows, too few for four ranks. Its 32 numbers are enough: cut the *flattened* tensor.
+# Put your two functions together. If one of them is not ready yet, `comm.reduce_scatter(x)` and
+# `comm.all_gather(shard, length=...)` do the same and count as well.
 #
-# Use your two functions. If one of them is not ready yet, `comm.reduce_scatter(x)` and `comm.all_gather(shard, length=...)`
-# do the same and count as well.
+# There is one difficulty. A tensor of shape (2, 16) has two rows, which are too few for four ranks. Its 32 numbers are enough,
+# so cut the *flattened* tensor.
 #
-# **Target:** 2(p-1) steps, 2(p-1)/p of the tensor sent per rank; any shape, the shape of `x` back.
+# **Target:** 2(p-1) steps, in which each rank sends 2(p-1)/p of the tensor. Any shape may come in, and the same shape goes out.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -264,10 +267,10 @@ check("02.4", ring_all_reduce)
 #                       x ────────────────────────────────► x        everybody
 # ```
 #
-# In step s = 1, 2, ... those who have the tensor send it 2^(s-1) ranks further: 1, 2, 4. With another source, number the
-# ranks from there.
+# Those who have the tensor send it one rank further in the first step, two ranks further in the second, then four. So the
+# number of those who have it doubles. If another rank is the source, number the ranks from there.
 #
-# **Target:** ceil(log2 p) steps, not p-1; every rank receives the tensor exactly once.
+# **Target:** ceil(log2 p) steps instead of p-1, on seven ranks too, and every rank receives the tensor exactly once.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -293,7 +296,7 @@ check("02.5", tree_broadcast)
 # %% [markdown]
 # ## 02.6
 #
-# *Write · medium · 15 minutes.* **You learn** to keep traffic off the slow links, with process groups.
+# *Write · easy · 15 minutes.* **You learn** to keep traffic off the slow links, with process groups.
 #
 # Two nodes of two ranks. Inside a node the link is fast, between nodes it is slow:
 
@@ -310,12 +313,12 @@ print(f"InfiniBand, between nodes: {INFINIBAND.bandwidth_bytes_per_s / 1e9:g} GB
 #                  └──────────── between ──────┘        ... and [1, 3]
 # ```
 #
-# Your function gets both groups of its rank. The library's collectives take a group: `comm.reduce_scatter(x, group=inside)`
-# sums over the node only and leaves each rank one chunk of it. Chunks may differ by one row, so the way back needs the
-# length of the whole: `comm.all_gather(shard, length=len(x), group=inside)`.
+# Your function gets the two groups of its rank. The library's collectives take a group: `comm.reduce_scatter(x, group=inside)`
+# adds up within the node alone and leaves each rank one chunk of that sum. Chunks may differ by one row, so on the way back
+# all-gather has to be told the length of the whole, `comm.all_gather(shard, length=len(x), group=inside)`.
 #
-# **Target:** the bytes that cross between the nodes are those of an all-reduce of *one chunk* per rank: 1/2 of the tensor
-# here, not all of it. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.
+# **Target:** between the nodes each rank adds up *one chunk*, here a half of the tensor, and no more crosses than such an
+# all-reduce sends. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -343,8 +346,9 @@ check("02.6", hierarchical_all_reduce)
 who_holds_what("all_to_all", world_size=4)
 
 # %% [markdown]
-# Rank r sends its chunk j to rank j, and puts what it receives in rank order. Its own chunk stays. If all ranks sent to
-# rank 0 first, rank 0 would be the bottleneck; with a shift s per step everybody has one partner each way:
+# Rank r sends its chunk j to rank j, and puts what it receives into rank order. Its own chunk stays. If all sent to rank 0
+# first, rank 0 would be jammed, and the others idle. So shift: in step s everybody sends s ranks further, and has one
+# partner each way.
 #
 # ```text
 # step s = 1     0 ─► 1   1 ─► 2   2 ─► 3   3 ─► 0
@@ -352,7 +356,8 @@ who_holds_what("all_to_all", world_size=4)
 # step s = 3     0 ─► 3   1 ─► 0   2 ─► 1   3 ─► 2
 # ```
 #
-# **Target:** p-1 steps, (p-1)/p of the tensor sent per rank. All `x` have the same length, which need not divide.
+# **Target:** p-1 steps, in which each rank sends (p-1)/p of its tensor. All `x` are equally long, but the ranks need not divide
+# the length.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -382,8 +387,8 @@ check("02.7", all_to_all)
 #
 # *Find the bug · medium · 15 minutes.* **You learn** that a test of values does not see traffic.
 #
-# `suspect_max` is a ring that finds the element-wise maximum over all ranks. Its results are right: on 4 ranks, on 3, for
-# every length. A published course shipped a ring with this bug, and its tests passed.
+# `suspect_max` is a ring that finds the largest number over all ranks, place by place. Its results are right on four ranks and
+# on three, for every length, and so its tests pass.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-max", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -408,7 +413,7 @@ def suspect_max(x):
 
 
 # %% [markdown]
-# Measure before you read the code. 12 numbers of float32 are 48 bytes <!-- ="48 bytes" -->; a ring all-reduce should send 2(p-1)/p of that:
+# Measure before you read the code. Twelve numbers of float32 are 48 bytes <!-- ="48 bytes" -->, and in a ring each rank should send 2(p-1)/p of that:
 
 # %%
 for ranks in (2, 3, 4):
@@ -416,7 +421,7 @@ for ranks in (2, 3, 4):
     print(f"{ranks} ranks: each sends {ledger().bytes_sent(0)} bytes, a ring needs {2 * (ranks - 1) * 48 // ranks}")
 
 # %% [markdown]
-# Write it again without the bug. **Target:** the same results, 2(p-1)/p of the tensor per rank.
+# Write it again without the bug. **Target:** the same results, and each rank sends 2(p-1)/p of the tensor.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -447,10 +452,10 @@ check("02.8", ring_max)
 # %% [markdown]
 # ## 02.9
 #
-# *Find the bug · hard · 15 minutes.* **You learn** why two ranks are never enough for a test.
+# *Find the bug · medium · 15 minutes.* **You learn** why two ranks are never enough for a test.
 #
 # `suspect_average` averages a tensor over all ranks, as data parallel training does with gradients. Its author tested it on
-# 2 ranks. It does not hang, it does not crash, it sends exactly the bytes it should.
+# two ranks. It does not hang, it does not crash, and it sends exactly the bytes that it should.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-average", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -483,7 +488,8 @@ for ranks in (2, 3):
     print(f"on {ranks} ranks:", ["right" if result == right else "WRONG" for result in run_ranks(averages, ranks)])
 
 # %% [markdown]
-# Write it again without the bug. **Target:** the average on any number of ranks, for any length, with no more bytes.
+# Write it again without the bug, and as the suspect does it: from `comm.isend` and `comm.irecv`, not by a collective of the
+# library. **Target:** the average on any number of ranks, for any length, with no more bytes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -516,7 +522,7 @@ check("02.9", ring_average)
 #
 # *Find the wrong number · easy · 10 minutes.* **You learn** to ask "bytes of what, per whom, which direction?"
 #
-# Two claims from real slides:
+# Here are two claims from slides that were shown in public:
 #
 # ```text
 # A   "Suppose M bytes per rank are to be communicated, and the bandwidth is B.
@@ -526,8 +532,8 @@ check("02.9", ring_average)
 #      This sums up to 900 GB/s all GPU-GPU bidirectional speed: 75 * 6 * 2 = 900."
 # ```
 #
-# What is true about an H100: it has 18 NVLink links of 25 GB/s <!-- ="25 GB/s" --> in each direction, and in a node of 4 GPUs it shares them equally
-# among the other three. The data sheet says 900 GB/s <!-- ="900 GB/s" -->, for *one* GPU.
+# This is true of an H100: it has 18 NVLink links of 25 GB/s <!-- ="25 GB/s" --> in each direction, and in a node of four GPUs it shares them equally
+# among the other three. The data sheet says 900 GB/s <!-- ="900 GB/s" -->, and means *one* GPU.
 
 # %% nbgrader={"grade": false, "grade_id": "02-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 n, part, B = given("02.10", GRADE_SEED)
@@ -556,6 +562,58 @@ claims = ...
 check("02.10", claims, seed=GRADE_SEED)
 
 # %% [markdown]
+# ## 02.11
+#
+# *Write · medium · 25 minutes.* **You learn** to write a program for several processes without this course.
+#
+# Every process of a computer has a number, `os.getpid()`, and nobody knows beforehand which one it gets. Write a script in which
+# each process learns the sum of the numbers of all, and the sum of those in its own half: the ranks below `world_size // 2`, or
+# the others. Each prints one line in this form:
+#
+# ```text
+# rank 2 of 3: own 4711, all 14130, half 9423
+# ```
+#
+# The check starts your text on CPUs as `torchrun` would, so each process finds in its environment who it is. To start it
+# yourself, write it into a file, and in a terminal type `torchrun --nproc-per-node 3 my_script.py`.
+# [The script of lesson 02](../../notebooks/scripts/02_collectives.py) has all that you need; look there when you are stuck, not first.
+#
+# **Target:** on two and on three processes every rank prints its line, and all of them end. Nothing of `course_lib` is imported.
+
+# %% nbgrader={"grade": false, "grade_id": "02-11", "locked": false, "schema_version": 3, "solution": true, "task": false}
+script = """
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+def main():
+    ### BEGIN SOLUTION
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    total = torch.tensor([os.getpid()])
+    dist.all_reduce(total)
+
+    middle = world_size // 2
+    halves = [dist.new_group(list(ranks)) for ranks in (range(middle), range(middle, world_size))]
+    half = torch.tensor([os.getpid()])
+    dist.all_reduce(half, group=halves[int(rank >= middle)])
+
+    print(f"rank {rank} of {world_size}: own {os.getpid()}, all {total.item()}, half {half.item()}")
+    dist.barrier()
+    dist.destroy_process_group()
+    ### END SOLUTION
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+check("02.11", script)
+
+# %% [markdown]
 # ## Where this leads
 #
-# Your ring is the all-reduce that data parallel training lives on. Module 03 hangs it behind the backward pass of a real model.
+# Your ring is the all-reduce that data parallel training lives on. [Lesson 03](../../notebooks/03_mlp_ddp.ipynb) hangs it behind the backward pass of a real model.

@@ -48,7 +48,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # - write it in plain PyTorch, as a script,
 # - find a mistake that no test of sums sees.
 #
-# *One hour; the exercises, almost three.*
+# *One hour; the exercises, three.*
 #
 # <details><summary>Before you start</summary>You need lesson 00. How such a model fits into a GPU is a matter of lesson 06. All ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 

@@ -7,6 +7,7 @@ import re
 
 from course_lib.ranks.report import RankError
 
+NOT_YET = "not written yet: put your code in place of the line `raise NotImplementedError`"
 _UNWRITTEN = re.compile(r"NotImplementedError: Exercise (\d\d\.\d+)")
 _WAITS = re.compile(r"ranks? (\d+(?:, \d+)*) waits? in (i?send to|i?recv from) (\d+)")
 _LENGTHS = re.compile(r"recv: rank \d+ sends (\d+) of (\w+), rank \d+ expects (\d+) of (\w+);")
@@ -24,7 +25,7 @@ def ended_badly(error: RankError, key: str, *, row: tuple[int, ...] = ()) -> str
     if unwritten and unwritten[1] != key:
         return f"it calls your answer to {unwritten[1]}, which is not written yet"
     if unwritten:
-        return "not written yet: put your code in place of the line `raise NotImplementedError`"
+        return NOT_YET
     lead = {"timeout": "a hang", "died": "a crash", "raised": "an error"}[error.kind]
     advice = _advice_on_hang(text) if error.kind == "timeout" else _advice_on_error(text, row)
     return f"{lead}: {text}{advice}"

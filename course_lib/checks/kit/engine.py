@@ -10,6 +10,7 @@ from typing import Any
 from course_lib.checks.kit.probe import ProbeExercise, why_probe_fails
 from course_lib.checks.kit.registry import Exercise, find
 from course_lib.checks.kit.result import CheckResult, LevelResult
+from course_lib.checks.kit.script import ScriptExercise, why_script_fails
 from course_lib.checks.kit.sheet import NumberExercise, judge_numbers
 from course_lib.checks.kit.spec import Level
 from course_lib.errors import four_parts
@@ -21,7 +22,7 @@ _TIMEOUT_S = 10.0
 def check(
     exercise: str, answer: Any, *, part: str | None = None, seed: int = 0, timeout: float = _TIMEOUT_S
 ) -> CheckResult:
-    """Check `answer`, a function or a dict of numbers, against exercise `"02.3"`; print and return the verdict.
+    """Check an answer, a function, a dict of numbers or a script's text, against exercise `"02.3"`; print the verdict.
 
     A function runs on real ranks only, `timeout` seconds at most per run. `part` names one level (a graded cell);
     `seed` draws other inputs. While nbgrader grades, calls without `part` do nothing: the graded cells follow.
@@ -58,7 +59,9 @@ def _levels(spec: Exercise, part: str | None) -> list[str]:
     return [part]
 
 
-def _run_levels(spec: ProbeExercise, answer: Any, names: list[str], *, seed: int, timeout: float) -> list[LevelResult]:
+def _run_levels(
+    spec: ProbeExercise | ScriptExercise, answer: Any, names: list[str], *, seed: int, timeout: float
+) -> list[LevelResult]:
     """Run level after level; after a failure the rest is not run, since its cause is most likely the same."""
     results: list[LevelResult] = []
     stopped = False
@@ -75,7 +78,12 @@ def _run_levels(spec: ProbeExercise, answer: Any, names: list[str], *, seed: int
     return results
 
 
-def _why_wrong(spec: ProbeExercise, function: Any, level: Level, *, seed: int, timeout: float) -> str | None:
+def _why_wrong(
+    spec: ProbeExercise | ScriptExercise, function: Any, level: Level, *, seed: int, timeout: float
+) -> str | None:
+    if isinstance(spec, ScriptExercise):
+        reasons = (why_script_fails(spec, function, case, timeout=timeout) for case in level.cases)
+        return next(filter(None, reasons), None)
     if not callable(function):
         return f"the answer is of type {type(function).__name__}: pass the function or class itself, without brackets"
     try:

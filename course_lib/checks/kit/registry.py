@@ -7,10 +7,11 @@ from importlib import import_module
 from pathlib import Path
 
 from course_lib.checks.kit.probe import ProbeExercise
+from course_lib.checks.kit.script import ScriptExercise
 from course_lib.checks.kit.sheet import Given, NumberExercise
 from course_lib.errors import four_parts
 
-Exercise = NumberExercise | ProbeExercise
+Exercise = NumberExercise | ProbeExercise | ScriptExercise
 CHECKS = Path(__file__).parents[1]
 
 

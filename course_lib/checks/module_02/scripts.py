@@ -1,0 +1,77 @@
+"""02.11: a script of one's own, in PyTorch alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from course_lib.checks.kit.script import ScriptExercise
+from course_lib.checks.kit.spec import Level
+from course_lib.ranks.script import Ended
+
+_LINE = re.compile(r"^rank (\d+) of (\d+): own (\d+), all (\d+)(?:, half (\d+))?$", re.MULTILINE)
+_FORM = "rank 2 of 3: own 4711, all 14130, half 9423"
+
+
+class Start(NamedTuple):
+    """One start of the script, and whether the halves count as well."""
+
+    world_size: int
+    halves: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.world_size} processes"
+
+
+def _wrong_lines(case: Start, ended: Sequence[Ended]) -> str | None:
+    """Nobody knows the numbers of the others' processes, so a right sum has been communicated."""
+    p, found = case.world_size, [_LINE.findall(one.printed) for one in ended]
+    for rank, lines in enumerate(found):
+        if len(lines) != 1:
+            said = ended[rank].printed.strip().splitlines()
+            seen = f"printed {said[-1][:60]!r}" if said else "printed nothing"
+            return f"rank {rank} {seen}; expected one line such as {_FORM!r}"
+    own = [one.pid for one in ended]
+    for rank, [(number, size, mine, everybody, half)] in enumerate(found):
+        if (int(number), int(size)) != (rank, p):
+            return f"the process that was told to be rank {rank} of {p} says rank {number} of {size}: does it ask dist?"
+        if int(mine) != own[rank]:
+            return f"rank {rank} prints own {mine}, and its os.getpid() is {own[rank]}: was it summed in place?"
+        if reason := _wrong_sum(f"rank {rank}: all", int(everybody), range(p), own):
+            return reason
+        members = range(p // 2) if rank < p // 2 else range(p // 2, p)
+        if case.halves and (reason := _wrong_sum(f"rank {rank}: half", int(half or 0), members, own)):
+            return reason
+    return None
+
+
+def _wrong_sum(name: str, got: int, members: range, own: Sequence[int]) -> str | None:
+    want = sum(own[rank] for rank in members)
+    if got == want:
+        return None
+    if got == sum(own):
+        return f"{name} is the sum of all ranks: which group was the all-reduce given?"
+    if got in own:
+        return f"{name} is rank {own.index(got)}'s number alone: was anything added up?"
+    return f"{name} is {got}, and the numbers of ranks {', '.join(map(str, members))} add up to {want}"
+
+
+_SCRIPT = ScriptExercise(
+    key="02.11",
+    title="a script for torchrun",
+    verdict=_wrong_lines,
+    levels={
+        "all": Level(points=2, cases=(Start(3), Start(2)), praise="every rank knows the sum, on 3 and on 2 processes"),
+        "half": Level(points=2, cases=(Start(3, True),), praise="and that of its own half, in a group of its own"),
+    },
+    hints=(
+        'Begin with dist.init_process_group("gloo"): it reads from the environment who this process is. '
+        "Then dist.get_rank() and dist.get_world_size() know it, too.",
+        "An all-reduce writes over its tensor, and you still need your own number: give it a new tensor.",
+        "Make both groups on every rank, in the same order: "
+        "halves = [dist.new_group(ranks) for ranks in (first, second)]. Then use the one in which you are.",
+        "The all-reduce takes the group by name: dist.all_reduce(x, group=...). "
+        "At the end come dist.barrier() and dist.destroy_process_group().",
+    ),
+)

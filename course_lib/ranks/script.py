@@ -1,0 +1,108 @@
+"""A script on several processes, each told by environment variables who it is, as torchrun tells it.
+
+Forked from the server that has imported torch, they start in a moment; torchrun's own take seconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple
+
+from course_lib.ranks import server
+from course_lib.ranks.member import blank_main
+
+_AFTER_A_FAILURE_S = 1.0  # for the others to end as well; then they only wait for the one that failed
+
+
+class Ended(NamedTuple):
+    """What became of one process; without a status it still ran when the time was over."""
+
+    pid: int
+    status: int | None
+    printed: str
+    problems: str  # what it wrote to stderr
+
+
+def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
+    """Run a script on so many processes, `timeout` seconds at most; what still runs then is ended.
+
+    Raises: OSError in four parts if the system refuses.
+    """
+    server.start_fork_server()
+    folder = Path(server.new_folder())
+    (folder / "script.py").write_text(text, encoding="utf-8")
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
+    context = multiprocessing.get_context("forkserver")
+    processes = [
+        context.Process(
+            target=_take_part, args=(str(folder), rank, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)))
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        with server.refusals_told(), blank_main():
+            for process in processes:
+                process.start()
+        _wait(processes, timeout)
+        statuses = [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            _end(process)
+    return [
+        Ended(process.pid or 0, status, *(_read(folder / f"{rank}.{name}") for name in ("out", "err")))
+        for rank, (process, status) in enumerate(zip(processes, statuses, strict=True))
+    ]
+
+
+def _take_part(folder: str, rank: int, environment: dict[str, str]) -> None:
+    """The process of one rank."""
+    server.forget_fork_server()
+    os.setpgid(0, 0)
+    os.environ.update(environment)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), number)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (lines arrive even if the process is killed)
+    sys.argv = ["script.py"]
+    runpy.run_path(f"{folder}/script.py", run_name="__main__")
+
+
+def _wait(processes: Sequence[BaseProcess], timeout: float) -> None:
+    """Until all have ended, or the time is over, or one has failed and the others do not end either."""
+    deadline = time.monotonic() + timeout
+    while running := [process.sentinel for process in processes if process.is_alive()]:
+        if any(process.exitcode for process in processes):
+            deadline = min(deadline, time.monotonic() + _AFTER_A_FAILURE_S)
+        if (left := deadline - time.monotonic()) <= 0:
+            return
+        connection.wait(running, left)
+
+
+def _end(process: BaseProcess) -> None:
+    """With all that it has started."""
+    if process.pid is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
