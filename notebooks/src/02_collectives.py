@@ -140,7 +140,7 @@ viz.all_reduce_halves(4)
 #
 # Follow chunk 2 through the first half. It has to visit all four ranks, and end at its owner, rank 2. If everybody passes to the right, only one trip does that. It starts just *past* its owner, at rank 3, goes on to ranks 0 and 1, and arrives.
 #
-# Now sit down at rank 3. What do you send first? The chunk whose trip starts at your seat: chunk 2, your own number minus one. And then? What has just come in. Its trip began a seat earlier: chunk 1.
+# Now sit down at rank 3. What do you send first? The chunk whose trip starts at your seat: chunk 2, your own number minus one. And then? What has just come in. Its trip began a seat earlier: chunk 1, your number minus two.
 #
 # In step `s`, then, rank `r` sends chunk `(r - s) % 4`. Check it for rank 0, where the minus wraps around.
 
@@ -221,7 +221,7 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits of a float64, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160. Thirteen numbers make no four equal chunks: one has four numbers, the others three. In each half one chunk never leaves a rank, and it depends on which one.
+# Every sum is right to the last digits of a float64, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160. Thirteen numbers make no four equal chunks: one has four numbers, the others three. In each half one chunk never leaves a rank, and it matters which.
 
 # %% [markdown]
 # ## How long does it take?
@@ -273,7 +273,7 @@ predict("MiB from which the ring is faster", guess=None, answer=round(meet / MiB
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# The ring saves four tensors and pays 120 more starts, so they meet at about thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->. Now look at the bar at the foot, which says who is fastest. The ring is not in it! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of its starts.
+# The ring saves four tensors and pays 120 more starts, so they meet where the tensor is thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->. Now look at the bar at the foot, which says who is fastest. The ring is not in it! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of its starts.
 #
 # Why then does everybody speak of rings? Because the formula gives each pair of ranks a wire of its own. When rank 0 swaps halves with rank 32, so do 31 other pairs, all across the middle of the network. In a ring everybody talks to a neighbour. Besides, a ring takes any number of ranks; halving wants a power of two.
 
@@ -306,7 +306,7 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 # %% [markdown]
 # ## In PyTorch alone
 #
-# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. Read it from the top to the first sum; below you find what each line is for. In a terminal you start it by `torchrun --nproc-per-node 4 scripts/02_collectives.py`. The cell does just that, on four new processes, and then lets our ring add up the same numbers.
+# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. Read it from the top to the first sum; below you find what each line is for. In a terminal you start it with `torchrun --nproc-per-node 4 scripts/02_collectives.py`. The cell does just that, on four new processes, and then lets our ring add up the same numbers.
 
 # %%
 display(viz.show_source(Path("scripts/02_collectives.py")))
@@ -337,7 +337,7 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 #
 # Three colleagues offer their all-reduce. Ring A is your first circle. It sends too much, but on four ranks they can live with that. Rings B and C go round in chunks. All three pass the test from the top of this page, as the next cell shows.
 #
-# **Predict.** Which of them would you let into a training? Name them, as `"AC"` or `"none"`. The cell after that gives each of four ranks 1001 numbers that are not whole, and shows where a rank's sum is not bit for bit that of rank 0.
+# **Predict.** Which of them would you let into a training? Name them, as `"AC"` or `"none"`. The cell after that puts them to a harder test.
 
 
 # %%
@@ -374,7 +374,7 @@ sums = {f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)
 viz.plot_disagreement(sums, title="Sums that are not those of rank 0")
 
 # %% [markdown]
-# Ring B has one dark dot, in the last place. Four does not divide 1001, and it drops the rest: that number is never added up.
+# The test gave each rank 1001 numbers that are not whole. Ring B has one dark dot, in the last place. Four does not divide 1001, and it drops the rest: that number is never added up.
 #
 # Ring A is dark in four places of ten! What do its ranks do differently? Each starts with its own tensor and adds the others as they arrive. Rank 0 computes first 0 + 3, then + 2, then + 1. Rank 1 computes 1 + 0, then + 3, then + 2. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, which is why the test saw nothing.
 
@@ -454,7 +454,7 @@ for what, row in ms.items():
 #
 # For one number only starts count. In the other rows the hierarchy wins, with few starts and few slow bytes. Halving-doubling suffers: a thousand is no power of two, so 488 ranks hand in whole tensors first.
 #
-# So one layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, and all layers in one take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. In between a GPU computes. For 8192 tokens takes 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
+# So one layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, and all layers in one take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. In between a GPU computes. For 8192 tokens it takes 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first layer's. Why did it have to wait? There lesson 03 begins.
 
