@@ -140,7 +140,7 @@ viz.all_reduce_halves(4)
 #
 # Follow chunk 2 through the first half. It has to visit all four ranks, and end at its owner, rank 2. If everybody passes to the right, only one trip does that. It starts just *past* its owner, at rank 3, goes on to ranks 0 and 1, and arrives.
 #
-# Now sit down at rank 3. What do you send first? The chunk whose trip starts at your seat: chunk 2, your own number minus one. And then? What has just come in. Its trip began a seat earlier: chunk 1, your number minus two.
+# Now sit down at rank 3. What do you send first? The chunk whose trip starts there: chunk 2, your number minus one. And then? What just came in. Its trip began a seat earlier: chunk 1, your number minus two.
 #
 # In step `s`, then, rank `r` sends chunk `(r - s) % 4`. Check it for rank 0, where the minus wraps around.
 
@@ -273,7 +273,7 @@ predict("MiB from which the ring is faster", guess=None, answer=round(meet / MiB
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# The ring saves four tensors and pays 120 more starts, so they meet where the tensor is thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->. Now look at the bar at the foot, which says who is fastest. The ring is not in it! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of its starts.
+# The ring saves four tensors and pays 120 more starts, so they meet where the tensor is thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->. Now look at the bar at the foot: who is fastest? The ring is not in it! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of its starts.
 #
 # Why then does everybody speak of rings? Because the formula gives each pair of ranks a wire of its own. When rank 0 swaps halves with rank 32, so do 31 other pairs, all across the middle of the network. In a ring everybody talks to a neighbour. Besides, a ring takes any number of ranks; halving wants a power of two.
 

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from course_lib.checks.kit import registry
-from course_lib.checks.kit.sheet import NumberExercise
+from course_lib.checks.kit.probe import ProbeExercise
 from tools import exercise_facts
 from tools.build_exercises import EXERCISES, all_drift, write
 from tools.exercise_text import learner_copy, read_master, solution_copy, stub
@@ -66,10 +66,12 @@ def test_every_exercise_of_the_master_is_headed_by_its_title_and_points(master):
 
 @pytest.mark.parametrize("exercise", registry.EXERCISES)
 def test_functions_are_graded_with_other_inputs_as_well(exercise):
-    """Where one would do, one does: each such run costs every submission its time. Numbers are drawn anew instead."""
+    """Where one would do, one does: each such run costs every submission its time. Numbers are drawn anew instead, and
+    no script gets the same process ids twice.
+    """
     spec = registry.EXERCISES[exercise]
     again = [name for name, level in spec.levels.items() if getattr(level, "again", False)]
-    assert len(again) == (not isinstance(spec, NumberExercise))
+    assert len(again) == isinstance(spec, ProbeExercise)
 
 
 def test_graded_cells_import_check_afresh(master):
