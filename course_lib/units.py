@@ -52,7 +52,7 @@ def format_count(n: float) -> str:
 def amount_of(text: str, unit: str = "") -> float | None:
     """The number that a text gives in `unit`; None if it gives none, or one of another kind.
 
-    >>> amount_of("3 MiB", "bytes"), amount_of("1,500", "steps"), amount_of("2 ms", "us"), amount_of("2 ms", "bytes")
+    >>> amount_of("3 MiB", "bytes"), amount_of("1,500", "steps"), amount_of("2 s", "ms"), amount_of("2 s", "bytes")
     (3145728.0, 1500.0, 2000.0, None)
     """
     found = _AMOUNT.fullmatch(text.strip())
