@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -12,27 +13,44 @@ from course_lib.viz.picture import Picture
 from course_lib.viz.stepper import as_image
 
 # With the margins of 2 pixels that widgets have, three controls are as wide as a picture below them.
-_CONTROL = {"layout": {"width": "276px"}, "style": {"description_width": "110px"}}
+_CONTROL = {"layout": {"width": "276px", "margin": "2px"}, "style": {"description_width": "110px"}}
+_PRESET = {"layout": {"width": "auto"}}
 _REFUSAL = "max-width: 836px; box-sizing: border-box; margin: 8px 0; padding: 8px 14px; border-left: 4px solid #B84A5E"
+
+Values = Mapping[str, Any]  # by the controls' names
 
 
 class Explorer:
-    """A picture of what the controls say.
+    """A picture of what the controls say, and buttons that set several of them at once.
 
-    `draw` gets the controls' values by name. What it refuses is said in words in the picture's place. Drawing
-    needs the kernel; pages that run no widgets show the first picture.
+    `draw` gets the controls' values by name. One that `compares` also gets `before`, the values of the picture before
+    it, or None. What it refuses is said in words below the last picture, which stays. Drawing needs the kernel; pages
+    that run no widgets show the first picture.
     """
 
-    def __init__(self, draw: Callable[..., Picture], controls: Mapping[str, ipywidgets.Widget]) -> None:
+    def __init__(
+        self,
+        draw: Callable[..., Picture],
+        controls: Mapping[str, ipywidgets.Widget],
+        *,
+        presets: Mapping[str, Values] | None = None,
+        compares: bool = False,
+    ) -> None:
         self.controls = dict(controls)
-        self._draw = draw
-        self.first = draw(**self._values())
+        self.presets = {name: ipywidgets.Button(description=name, **_PRESET) for name in presets or {}}
+        self._draw, self._compares = draw, compares
+        self._drawn: Values | None = None  # the values of the picture that is shown
+        self._choosing = False
+        self.first = self._picture()
         self.text = self.first.text
-        self._shown = ipywidgets.HTML(as_image(self.first))
-        row = ipywidgets.Box(list(self.controls.values()), layout={"flex_flow": "row wrap"})
-        self._widget = ipywidgets.VBox([row, self._shown])
+        self._shown, self._refused = ipywidgets.HTML(as_image(self.first)), ipywidgets.HTML()
+        rows = [list(self.presets.values()), list(self.controls.values())]
+        boxes = [ipywidgets.Box(row, layout={"flex_flow": "row wrap"}) for row in rows if row]
+        self._widget = ipywidgets.VBox([*boxes, self._shown, self._refused])
         for control in self.controls.values():
             control.observe(self._redraw, names="value")
+        for name, values in (presets or {}).items():
+            self.presets[name].on_click(partial(self._choose, values))
 
     def __repr__(self) -> str:
         return self.text
@@ -42,17 +60,33 @@ class Explorer:
     ) -> dict[str, Any]:
         return {**self._widget._repr_mimebundle_(), **self.first._repr_mimebundle_()}
 
-    def _values(self) -> dict[str, Any]:
-        return {name: control.value for name, control in self.controls.items()}
+    def _picture(self) -> Picture:
+        """Of what the controls say now; it is what the next one is compared with."""
+        values = {name: control.value for name, control in self.controls.items()}
+        picture = self._draw(**values, **({"before": self._drawn} if self._compares else {}))
+        self._drawn = values
+        return picture
 
-    def _redraw(self, _: Any) -> None:
+    def _choose(self, values: Values, _: Any) -> None:
+        """Set several controls, and draw once."""
+        self._choosing = True
         try:
-            picture = self._draw(**self._values())
+            for name, value in values.items():
+                self.controls[name].value = value
+        finally:
+            self._choosing = False
+        self._redraw()
+
+    def _redraw(self, _: Any = None) -> None:
+        if self._choosing:
+            return
+        try:
+            picture = self._picture()
         except ValueError as refusal:
             self.text = str(refusal)
-            self._shown.value = f'<p role="alert" style="{_REFUSAL}"><b>{escape(self.text)}</b></p>'
+            self._refused.value = f'<p role="alert" style="{_REFUSAL}"><b>{escape(self.text)}</b></p>'
         else:
-            self.text = picture.text
+            self.text, self._refused.value = picture.text, ""
             self._shown.value = as_image(picture)
 
 
@@ -66,9 +100,25 @@ def decimal(name: str, value: float) -> ipywidgets.FloatText:
     return ipywidgets.FloatText(value=value, description=name, **_CONTROL)
 
 
-def choice(name: str, value: Any, options: Collection[Any]) -> ipywidgets.Dropdown:
-    """A list to choose from."""
-    return ipywidgets.Dropdown(value=value, options=list(options), description=name, **_CONTROL)
+def slider(name: str, value: Any, options: Sequence[Any]) -> ipywidgets.SelectionSlider:
+    """A slider through values that follow each other, such as the powers of two."""
+    named = [(f"{option:,}", option) for option in options]
+    return ipywidgets.SelectionSlider(value=value, options=named, description=name, continuous_update=False, **_CONTROL)
+
+
+def powers_of_two(least: int, most: int) -> list[int]:
+    """From `least`, which is one, to `most`.
+
+    >>> powers_of_two(1, 8)
+    [1, 2, 4, 8]
+    """
+    return [least << step for step in range((most // least).bit_length())]
+
+
+def choice(name: str, value: Any, options: Collection[Any] | Mapping[str, Any]) -> ipywidgets.Dropdown:
+    """A list to choose from; of a mapping, the reader sees its names."""
+    shown = list(options.items()) if isinstance(options, Mapping) else list(options)
+    return ipywidgets.Dropdown(value=value, options=shown, description=name, **_CONTROL)
 
 
 def words(name: str, value: str) -> ipywidgets.Text:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import get_args
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from course_lib.config import ParallelConfig, load_model, model_names
-from course_lib.costs.model.activations import Recompute
-from course_lib.costs.model.conventions import find_convention
-from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
+from course_lib.costs.sweep.gpu_memory import GpuMemory
 from course_lib.errors import four_parts
-from course_lib.hardware import Device, device_names, load_device
+from course_lib.hardware import Device
 from course_lib.units import GiB
-from course_lib.viz import explorer, marks, style
-from course_lib.viz.explorer import Explorer
+from course_lib.viz import marks, style
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
@@ -26,16 +22,23 @@ _LEFT = style.MARGIN + 0.06
 _RIGHT = 2.75  # inches right of the chart, for the sums
 _MOST_ROWS = 8
 _LINE = "#B84A5E"
-_CONVENTION = "zero"  # of the explorer: the one that lesson 01 starts from
+_CUT, _BROKEN = 0.07, 0.035  # inches: from the end of the axis to where a longer bar is broken; how broad that is
 
 
 @style.course_style()
 def plot_gpu_memory(
-    rows: Mapping[str, GpuMemory], device: Device, *, title: str = "What fills one GPU", subtitle: str = ""
+    rows: Mapping[str, GpuMemory],
+    device: Device,
+    *,
+    title: str = "What fills one GPU",
+    subtitle: str = "",
+    reach_bytes: float = 0,
+    before: Sequence[GpuMemory] = (),
 ) -> Picture:
     """A stacked bar for each row against the device's memory; `rows` maps what a bar is called to what it holds.
 
-    Units: GiB. The device's printed memory is read as GB, the cautious way.
+    The axis ends behind the longest bar, or at `reach_bytes`, where a longer bar is cut; `before` outlines what the
+    bars were before, in their order. Units: GiB. The device's printed memory is read as GB, the cautious way.
     Raises: ValueError for no rows or more than a page holds, or a name that is too long for it.
     """
     _check_rows(rows)
@@ -48,7 +51,8 @@ def plot_gpu_memory(
     _draw_legend(page, lines, style.HEADER + 0.1)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     chart = style.chart_axes(figure, _LEFT, top + 0.36, width, tall)
-    reach = 1.03 * max(device.memory_bytes(), *(memory.total for memory in rows.values())) / GiB
+    longest = max(device.memory_bytes(), *(memory.total for memory in rows.values()))
+    reach = (reach_bytes or 1.03 * longest) / GiB
     _draw_bars(chart, rows, device, reach)
     _name_line(page, width * device.memory_bytes() / GiB / reach, top + 0.12, device)
     for number, (name, memory) in enumerate(rows.items()):
@@ -59,59 +63,12 @@ def plot_gpu_memory(
         hue = style.INK if memory.total <= device.memory_bytes() else _LINE
         marks.label(page, x, y + 0.3, verdict, bold=True, align="left", colour=hue)
         marks.label(page, x, y + 0.56, share, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
+    for number, old in enumerate(before[: len(rows)]):
+        _outline(chart, number, old.total / GiB, reach)
+        y = top + 0.36 + 0.3 + number * _STEP + 0.79
+        was = f"before: {_gib(old.total)} GiB"
+        marks.label(page, style.PAGE_WIDTH - _RIGHT + 0.24, y, was, size=style.SMALL_SIZE, align="left")
     return Picture(figure, title=title, description=_in_words(rows, device, subtitle), kinds=["formula"])
-
-
-def memory_explorer() -> Explorer:
-    """Controls for a model, its device and how it is spread, above what one GPU holds.
-
-    Ranks that share matrices share the sequence too. Each replica has as many micro-batches as stages.
-    """
-    return Explorer(
-        _memory_of_run,
-        {
-            "model": explorer.choice("model", "llama3_1_70b", model_names()),
-            "device": explorer.choice("device", "h100_sxm_80", device_names()),
-            "dp": explorer.number("data (dp)", 8),
-            "tp": explorer.number("tensor (tp)", 8),
-            "pp": explorer.number("pipeline (pp)", 1),
-            "zero_stage": explorer.choice("ZeRO stage", 3, range(4)),
-            "recompute": explorer.choice("recompute", "none", get_args(Recompute)),
-            "sequence": explorer.number("sequence", 4096),
-            "microbatch": explorer.number("micro-batch", 1),
-        },
-    )
-
-
-def _memory_of_run(
-    *,
-    model: str,
-    device: str,
-    dp: int,
-    tp: int,
-    pp: int,
-    zero_stage: int,
-    recompute: Recompute,
-    sequence: int,
-    microbatch: int,
-) -> Picture:
-    """The first stage and the last one: those between hold less."""
-    shape, convention = load_model(model), find_convention(_CONVENTION)
-    parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, sequence_parallel=tp > 1)
-    work = Work(sequence=sequence, microbatch=microbatch, n_microbatches=pp, recompute=recompute)
-    spread = f"dp {dp}, tp {tp}, pp {pp}, {f'ZeRO-{zero_stage}' if zero_stage else 'no ZeRO'}"
-    rows = {
-        f"{spread}: {f'stage {stage + 1} of {pp}' if pp > 1 else 'every GPU'}": gpu_memory(
-            shape, parallel, work, convention, stage=stage
-        )
-        for stage in sorted({0, pp - 1})
-    }
-    title = f"{shape.name} on {parallel.world_size:,} GPU{'s' * (parallel.world_size > 1)}"
-    subtitle = (
-        f"sequence {sequence:,}, micro-batch {microbatch:,}, recompute {recompute}; "
-        f"{convention.bytes_per_parameter} bytes per parameter ({convention.name})"
-    )
-    return plot_gpu_memory(rows, load_device(device), title=title, subtitle=subtitle)
 
 
 def _check_rows(rows: Mapping[str, GpuMemory]) -> None:
@@ -174,8 +131,10 @@ def _draw_bars(chart: Axes, rows: Mapping[str, GpuMemory], device: Device, reach
         left = 0.0
         for part, (_, hue) in MEMORY_PARTS.items():
             gib = getattr(memory, part) / GiB
-            chart.barh(number * _STEP + 0.3 + 0.2 + _BAR / 2, gib, left=left, height=_BAR, color=hue)
+            chart.barh(_top_of(number) + _BAR / 2, gib, left=left, height=_BAR, color=hue)
             left += gib
+        if left > reach:
+            _break(chart, number, reach)
     chart.axvline(device.memory_bytes() / GiB, color=style.PAPER, linewidth=5, zorder=3)
     chart.axvline(device.memory_bytes() / GiB, color=_LINE, linewidth=2.2, linestyle=(0, (4, 2)), zorder=3)
     chart.set(xlim=(0, reach), ylim=(_STEP * len(rows) + 0.12, 0), yticks=[])
@@ -183,6 +142,25 @@ def _draw_bars(chart: Axes, rows: Mapping[str, GpuMemory], device: Device, reach
     chart.xaxis.set_major_locator(MaxNLocator(4))
     chart.grid(visible=False, axis="y")
     chart.tick_params(length=0, pad=6)
+
+
+def _top_of(number: int) -> float:
+    return number * _STEP + 0.3 + 0.2
+
+
+def _break(chart: Axes, number: int, reach: float) -> None:
+    """Two gaps near its end: the bar goes on."""
+    inch = reach / (style.PAGE_WIDTH - _LEFT - _RIGHT)
+    for gap in (1, 2):
+        x, y = reach - gap * _CUT * inch, _top_of(number)
+        chart.add_patch(Rectangle((x, y), _BROKEN * inch, _BAR, facecolor=style.PAPER, linewidth=0, zorder=2))
+
+
+def _outline(chart: Axes, number: int, total: float, reach: float) -> None:
+    """What the bar was before, as far as the axis goes."""
+    place, size = (0, _top_of(number) - 0.06), (min(total, 1.2 * reach), _BAR + 0.12)
+    box = Rectangle(place, *size, facecolor="none", edgecolor=style.INK, linewidth=1.2, linestyle=(0, (2, 2)), zorder=4)
+    chart.add_patch(box)
 
 
 def _name_bar(chart: Axes, number: int, name: str) -> None:

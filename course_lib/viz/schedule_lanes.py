@@ -32,15 +32,23 @@ def lane_axes(axes: Axes, n_ranks: int, clock: Clock, reach_s: float, *, size: f
 def mark_end(axes: Axes, clock: Clock, end_s: float, width: float) -> None:
     """When the step ends, on an axis `width` inches wide, in place of the times that have no room beside it."""
     end, text = end_s * clock.factor, clock.says(end_s).partition(" ")[0]
-    inches = width / end
+    inches, reach = width / axes.get_xlim()[1], axes.get_xlim()[1]
 
     def fits(time: float) -> bool:
         both = sum(style.text_width(word, style.SMALL_SIZE) for word in (f"{time:g}", text))
-        return time >= 0 and (end - time) * inches > both / 2 + _APART
+        return 0 <= time <= reach and abs(end - time) * inches > both / 2 + _APART
 
     times = [time for time in axes.get_xticks() if fits(time)]
     axes.set_xticks([*times, end], [*(f"{time:g}" for time in times), text])
     axes.get_xticklabels()[-1].set_color(style.INK)
+    axes.set_xlim(0, reach)
+
+
+def mark_before(axes: Axes, clock: Clock, end_s: float) -> None:
+    """When the step ended that was drawn before this one: a dashed line through all lanes, named above them."""
+    x = end_s * clock.factor
+    axes.axvline(x, color=style.INK, linewidth=1.4, linestyle=(0, (3, 2)), zorder=6)
+    axes.text(x, -0.12, f"before: {clock.says(end_s)}", ha="center", va="bottom", size=style.SMALL_SIZE)
 
 
 def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:

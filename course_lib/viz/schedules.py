@@ -11,7 +11,7 @@ from course_lib.schedules import Durations, Schedule
 from course_lib.viz import marks, style
 from course_lib.viz.keys import LINE, draw_key, lines_of
 from course_lib.viz.picture import Picture
-from course_lib.viz.schedule_lanes import LEFT, draw_lanes, key_of, lane_axes, mark_end
+from course_lib.viz.schedule_lanes import LEFT, draw_lanes, key_of, lane_axes, mark_before, mark_end
 from course_lib.viz.schedule_runs import NAMES, Clock, Run, bubble_words, clock_of, rank_words, simulate
 
 _LANE, _THIN = 0.46, 0.24  # inches: one rank, alone and among several schedules
@@ -45,8 +45,20 @@ def plot_schedule(
     )
 
 
-def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], title: str, subtitle: str) -> Figure:
-    """The lanes of one run, and right of them in columns what there is to say of each rank."""
+def draw_schedule(
+    run: Run,
+    clock: Clock,
+    columns: Mapping[str, Sequence[str]],
+    title: str,
+    subtitle: str,
+    *,
+    reach_s: float = 0.0,
+    before_s: float = 0.0,
+) -> Figure:
+    """The lanes of one run, and right of them in columns what there is to say of each rank.
+
+    The axis ends with the step, or at `reach_s`; a line at `before_s` says when another step ended.
+    """
     key, tall = key_of([run]), _LANE * run.schedule.n_ranks
     top = style.HEADER + 0.36 + LINE * len(lines_of(key, LEFT))
     figure, page = style.new_page(top + tall + 0.86, title, subtitle)
@@ -54,9 +66,11 @@ def draw_schedule(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]], 
     wide = {name: max(style.text_width(text) for text in (name, *cells)) + 0.26 for name, cells in columns.items()}
     width = style.PAGE_WIDTH - style.MARGIN - LEFT - sum(wide.values())
     axes = style.chart_axes(figure, LEFT, top, width, tall)
-    lane_axes(axes, run.schedule.n_ranks, clock, run.end_s, size=style.BASE_SIZE)
+    lane_axes(axes, run.schedule.n_ranks, clock, reach_s or run.end_s, size=style.BASE_SIZE)
     draw_lanes(axes, run, clock, width)
     mark_end(axes, clock, run.end_s, width)
+    if before_s:
+        mark_before(axes, clock, before_s)
     right = LEFT + width
     for name, cells in columns.items():
         right += wide[name]

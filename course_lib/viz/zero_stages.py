@@ -77,7 +77,7 @@ def zero_explorer() -> Explorer:
         {
             "billions": explorer.decimal("billion param.", 7.5),
             "ranks": explorer.number("ranks", 64),
-            "convention": explorer.choice("counted as", "zero", CONVENTIONS),
+            "convention": explorer.choice("counted as", "zero", list(CONVENTIONS)),
         },
     )
 

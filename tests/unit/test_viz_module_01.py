@@ -191,7 +191,7 @@ def test_the_formats_never_beat_their_precision():
 
 
 def shown(explorer):
-    return explorer._widget.children[1].value
+    return explorer._shown.value
 
 
 @pytest.mark.parametrize("make", [viz.memory_explorer, viz.float_bits_explorer])
@@ -201,7 +201,8 @@ def test_an_explorer_shows_its_first_picture_where_no_widget_runs(make):
     assert bundle["image/svg+xml"] == explorer.first.svg
     assert bundle["text/plain"] == explorer.first.text == repr(explorer)
     assert "application/vnd.jupyter.widget-view+json" in bundle
-    assert list(explorer._widget.children[0].children) == list(explorer.controls.values())
+    boxes = [list(box.children) for box in explorer._widget.children[:-2]]
+    assert boxes == [row for row in (list(explorer.presets.values()), list(explorer.controls.values())) if row]
     assert '<img alt="' in shown(explorer)
 
 
@@ -239,28 +240,42 @@ def test_recompute_and_micro_batch_reach_the_bar():
 
 
 @pytest.mark.parametrize(
-    ("control", "value", "message"),
+    ("wrong", "message"),
     [
-        ("tp", 3, "ParallelConfig: tp=3; tp divides n_heads=64; choose tp in [1, 2, 4]"),
-        ("pp", 7, "ParallelConfig: pp=7; pp divides n_layers=80; choose pp in [1, 2, 4, 5, 8, 10]"),
-        ("dp", 0, "ParallelConfig: dp=0; degrees are positive; give dp >= 1"),
-        ("sequence", 0, "Work: sequence=0; sequence is positive; give sequence >= 1"),
+        ({"pp": 32}, "ParallelConfig: pp=32; pp divides n_layers=80; choose pp in [1, 2, 4, 5, 8, 10, 16, 20, 40, 80]"),
         (
-            *("model", "gpt3_175b"),
+            {"model": "gpt3_175b"},
             "ModelConfig 'GPT-3 175B': sequence=4096; its table of learned positions has 2048 rows; "
             "give sequence <= 2048",
         ),
     ],
 )
-def test_an_illegal_spread_is_said_in_the_picture_s_place_and_can_be_mended(control, value, message):
+def test_an_illegal_spread_is_said_below_the_last_picture_which_stays(wrong, message):
     explorer = viz.memory_explorer()
-    good, legal = shown(explorer), explorer.controls[control].value
-    explorer.controls[control].value = value
-    assert explorer.text == repr(explorer) == message
-    assert shown(explorer).startswith('<p role="alert" ')
-    assert shown(explorer).endswith(f"<b>{html.escape(message)}</b></p>")
-    explorer.controls[control].value = legal
+    good, legal = shown(explorer), {name: explorer.controls[name].value for name in wrong}
+    explorer._choose(wrong, None)
+    assert explorer.text == repr(explorer)
+    assert explorer.text.split(";")[:2] == message.split(";")[:2]
     assert shown(explorer) == good
+    assert explorer._refused.value.startswith('<p role="alert" ')
+    assert explorer._refused.value.endswith(f"<b>{html.escape(explorer.text)}</b></p>")
+    explorer._choose(legal, None)
+    assert explorer._refused.value == "" and explorer.text.startswith("Llama 3.1 70B on 64 GPUs (formula)")
+
+
+def test_every_preset_is_legal_and_outlines_the_picture_before_on_the_same_axis():
+    explorer = viz.memory_explorer()
+    for button in explorer.presets.values():
+        button.click()
+        assert " GPUs (formula)" in explorer.text and explorer._refused.value == ""
+    many, few = explorer._drawn, {**explorer._drawn, "dp": 2}
+    pictures = [explorer._draw(before=before, **now) for before, now in ((None, many), (few, many), (many, few))]
+    reaches = {picture.figure.axes[1].get_xlim() for picture in pictures}
+    assert reaches == {(0, 2 * H100.memory_bytes() / GiB)}
+    drawn = [[words for words, _, _ in drawn_texts(picture.figure)] for picture in pictures]
+    assert [sum(words.startswith("before: ") for words in texts) for texts in drawn] == [0, 2, 2]
+    for picture in pictures:
+        assert list(flaws(picture.figure)) == []
 
 
 def test_the_bits_explorer_reads_arithmetic():
@@ -288,7 +303,7 @@ def test_what_is_no_number_is_said_in_four_parts(text):
     explorer = viz.float_bits_explorer()
     explorer.controls["text"].value = text
     assert explorer.text.startswith("float_bits_explorer: ")
-    assert "<img" not in shown(explorer)
+    assert "<img" in shown(explorer)
 
 
 def test_the_widest_row_of_bits_ends_where_the_remarks_do_and_powers_are_raised():

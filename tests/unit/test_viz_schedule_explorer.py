@@ -19,7 +19,11 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
 
 
 def shown(explorer):
-    return explorer._widget.children[1].value
+    return explorer._shown.value
+
+
+def refused(explorer):
+    return explorer._refused.value
 
 
 def test_the_explorer_draws_what_its_controls_say():
@@ -29,7 +33,10 @@ def test_the_explorer_draws_what_its_controls_say():
         "1F1B: 4 ranks, 8 micro-batches (formula)\n"
         "step 33 ms, bubble 9 ms by the list, 9 ms by the formula: 27.3% of the step\n"
     )
-    assert "  rank 0: idle 27.3%, in flight 4; computes 24 ms from 0 ms: F0 F1 F2 F3 BW0 F4 BW1 " in explorer.text
+    assert (
+        "  rank 0: idle 27.3%, in flight 4, stashed 0; computes 24 ms from 0 ms: F0 F1 F2 F3 BW0 F4 BW1 "
+        in explorer.text
+    )
     values = {"ranks": 3, "microbatches": 6, "backward_weight_ms": 0.5, "forward_ms": 2.0, "backward_input_ms": 1.5}
     texts = {explorer.text}
     for name, value in {**values, "schedule": "zb-h1"}.items():
@@ -46,14 +53,32 @@ def test_the_explorer_draws_what_its_controls_say():
 
 def test_long_numbers_have_room():
     explorer = viz.schedule_explorer(8, 32, "zb-h1")
-    explorer.controls["forward_ms"].value, explorer.controls["backward_weight_ms"].value = 111.1, 222.2
+    explorer.controls["forward_ms"].value, explorer.controls["backward_weight_ms"].value = 2.75, 2.25
     slots = time_schedule(
-        make_schedule("zb-h1", 8, 32), Durations(forward_s=0.1111, backward_input_s=1e-3, backward_weight_s=0.2222)
+        make_schedule("zb-h1", 8, 32), Durations(forward_s=2.75e-3, backward_input_s=1e-3, backward_weight_s=2.25e-3)
     )
-    bubble = f"{bubble_s(slots, 8):.3g} s"
+    bubble = f"{1e3 * bubble_s(slots, 8):.3g} ms"
     assert f"bubble {bubble} by the list, {bubble} by the formula: " in explorer.text
-    words = next(text for text in drawn_texts(explorer._draw(**explorer._values()).figure) if "by the list" in text[0])
+    drawn = drawn_texts(explorer._draw(before=explorer._drawn, **explorer._drawn).figure)
+    words = next(text for text in drawn if "by the list" in text[0])
     assert words[2][2] < style.PAGE_WIDTH - style.MARGIN
+
+
+def test_the_axis_stays_and_a_line_says_where_the_step_ended_before():
+    explorer = viz.schedule_explorer()
+    assert "before" not in explorer.text
+    explorer.presets["ZB-H1"].click()
+    assert explorer.text.splitlines()[1].startswith("step 27 ms, ")
+    assert explorer.text.endswith("\n  before: step 33 ms")
+    pictures = [
+        explorer._draw(before=before, **explorer._drawn) for before in (None, {**explorer._drawn, "schedule": "1f1b"})
+    ]
+    ends = [picture.figure.axes[1].get_xlim() for picture in pictures]
+    assert ends[0] == ends[1] == (0, 40)
+    marks = [line for line in pictures[1].figure.axes[1].lines if line.get_linestyle() == "--"]
+    assert [line.get_xdata()[0] for line in marks] == [pytest.approx(33)]
+    for picture in pictures:
+        assert list(flaws(picture.figure)) == []
 
 
 def test_stages_per_rank_are_for_interleaving_alone():
@@ -61,7 +86,7 @@ def test_stages_per_rank_are_for_interleaving_alone():
     stages, before = explorer.controls["stages_per_rank"], explorer.text
     assert stages.disabled
     stages.value = 3
-    assert explorer.text == before
+    assert explorer.text == f"{before}\n  before: step 33 ms"
     explorer.controls["schedule"].value = "interleaved"
     assert not stages.disabled
     assert explorer.text.startswith("interleaved: 4 ranks with 3 stages each, 8 micro-batches (formula)\n")
@@ -70,33 +95,26 @@ def test_stages_per_rank_are_for_interleaving_alone():
     assert stages.disabled
 
 
-@pytest.mark.parametrize(
-    ("control", "value", "message"),
-    [
-        ("ranks", 9, "schedule_explorer: ranks=9; this picture holds 1 to 8; give as many"),
-        ("microbatches", 33, "schedule_explorer: micro-batches=33; this picture holds 1 to 32; give as many"),
-        ("stages_per_rank", 5, "schedule_explorer: stages per rank=5; this picture holds 1 to 4; give as many"),
-        (
-            "forward_ms",
-            0.0,
-            "schedule_explorer: F=0 ms; a pass takes more than 0 and at most 1000 ms; give such a number",
-        ),
-        (
-            "microbatches",
-            7,
-            "make_schedule: interleaved, n_microbatches=7, n_ranks=4; micro-batches go round the ranks in groups of "
-            "n_ranks; choose 4 or 8",
-        ),
-    ],
-)
-def test_what_no_picture_has_is_said_in_its_place_and_can_be_mended(control, value, message):
+def test_what_a_schedule_cannot_be_is_said_below_the_last_picture_which_stays():
     explorer = viz.schedule_explorer(schedule="interleaved")
-    good, legal = shown(explorer), explorer.controls[control].value
-    explorer.controls[control].value = value
+    good = shown(explorer)
+    explorer.controls["microbatches"].value = 7
+    message = (
+        "make_schedule: interleaved, n_microbatches=7, n_ranks=4; micro-batches go round the ranks in groups of "
+        "n_ranks; choose 4 or 8"
+    )
     assert explorer.text == message
-    assert shown(explorer).startswith('<p role="alert" ')
-    explorer.controls[control].value = legal
-    assert shown(explorer) == good
+    assert shown(explorer) == good and refused(explorer).startswith('<p role="alert" ')
+    explorer.controls["microbatches"].value = 8
+    assert explorer.text.splitlines()[1].startswith("step ") and refused(explorer) == ""
+
+
+def test_a_button_sets_several_controls_and_draws_once(monkeypatch):
+    explorer, drawn = viz.schedule_explorer(), []
+    picture = explorer._picture
+    monkeypatch.setattr(explorer, "_picture", lambda: drawn.append(explorer.controls) or picture())
+    explorer.presets["a slow forward"].click()
+    assert len(drawn) == 1 and explorer.controls["forward_ms"].value == 2.0
 
 
 def test_an_unknown_schedule_is_refused_in_four_parts():
