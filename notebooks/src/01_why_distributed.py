@@ -349,7 +349,7 @@ viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 t
 #
 # **Gathered** is the largest piece that ZeRO-3 has put together for a moment, here the two tables. The axis counts GiB, as tools do: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB.
 #
-# Now it is your turn. Run the next cell in JupyterLab, where it has controls. **On how few H100s can you make it fit?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
+# Your turn. Run the next cell in JupyterLab: it has sliders and buttons. **On how few H100s can you make it fit?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
 viz.memory_explorer()
