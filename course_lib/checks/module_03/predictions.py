@@ -88,6 +88,10 @@ _STEP = NumberExercise(
                     lambda g: -(-FP32 * g.P // BUCKET),
                 "one for each tensor; k and v share a bucket, a norm joins its neighbour": lambda g: g.calls,
                 "the layers alone; the head and the embedding fill buckets too": lambda g: 6 * g.L,
+                "one too many: the norm of the first layer comes last, and does not stay alone; the embedding joins it":
+                    lambda g: 6 * g.L + 3,
+                "one too few: the head fills a bucket, and so does the embedding, with a norm before it":
+                    lambda g: 6 * g.L + 1,
                 "a bucket is full at 25 MiB *or more*: k and v share one, 32 MiB in all": lambda g: 7 * g.L + 2,
             }),
             _fixed("largest_bucket", "bytes", FP32 * (V * H + H), {
