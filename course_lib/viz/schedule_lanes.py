@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
 from course_lib.schedules import Slot
-from course_lib.viz import style
+from course_lib.viz import charts, style
 from course_lib.viz.keys import Entry
 from course_lib.viz.lanes import Span, draw_ground, draw_spans, prepare_lanes, write_texts
 from course_lib.viz.schedule_runs import Clock, Run
@@ -18,6 +19,7 @@ _TOP, _BOTTOM = 0.05, 0.95  # of a lane
 _STRIP = 0.8  # of a lane: where the strip of messages begins, if there is one
 _APART = 0.2  # inches: the least between two times on the axis
 _BESIDE = 0.03  # inches: the least that a box is wider than its number
+_AROUND = 0.08  # inches: the least that a wait is wider than what is written on it
 _KEYS = {"backward input": "backward input B", "backward weight": "backward weight W"}  # the formulas' letters
 _PALEST = 0.5  # as far from idle's grey as from the full colour, for colour-blind readers too
 
@@ -70,8 +72,21 @@ def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
         look = {"facecolor": hue, "edgecolor": style.PAPER, "linewidth": min(0.8, 6 * narrowest)}
         draw_spans(axes, spans, clock.factor, place, **look)
         write_texts(axes, spans, clock.factor, place, inches, room=_BESIDE, colour=_text_on(hue))
+    _write_gaps(axes, run, clock, inches)
     look = {"facecolor": style.COMMUNICATION, "edgecolor": style.COMMUNICATION, "linewidth": 0.7}  # seen if short
     draw_spans(axes, [_span(slot, "message") for slot in run.sent], clock.factor, (_STRIP, _BOTTOM), **look)
+
+
+def _write_gaps(axes: Axes, run: Run, clock: Clock, inches: float) -> None:
+    """On each wait of a rank how long it is, if there is room; never a bare number, as micro-batches have."""
+    look: dict[str, Any] = {"size": style.SMALL_SIZE, "color": style.INK, "ha": "center", "zorder": 5}
+    for gap in run.gaps:
+        length = clock.says(gap.end_s - gap.start_s)
+        room = (gap.end_s - gap.start_s) * clock.factor * inches - _AROUND
+        fitting = [text for text in (f"bubble {length}", length) if style.text_width(text, style.SMALL_SIZE) < room]
+        if fitting:
+            middle = (gap.start_s + gap.end_s) / 2 * clock.factor
+            charts.write(axes, middle, gap.rank + (_TOP + _BOTTOM) / 2, fitting[0], within="data", **look)
 
 
 def _span(slot: Slot, what: str) -> Span:

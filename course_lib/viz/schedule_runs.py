@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from course_lib.errors import four_parts
@@ -28,6 +28,14 @@ NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "zb-h1": "ZB-H1"}
 _LETTERS = {"forward": "F", "backward": "BW", "backward input": "B", "backward weight": "W"}
 _MOST_WORDS = 64  # computations of a rank that are listed
 _DIGITS = 9  # of a second: rounding errors must not change a picture
+
+
+class Gap(NamedTuple):
+    """A stretch of time in which a rank computes nothing."""
+
+    rank: int
+    start_s: float
+    end_s: float
 
 
 class Run(NamedTuple):
@@ -56,6 +64,16 @@ class Run(NamedTuple):
     def idle_shares(self) -> list[float]:
         """By rank, the part of the step in which it computes nothing."""
         return [idle / self.end_s for idle in idle_s(self.computed, self.schedule.n_ranks)]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The waits of all ranks, from the beginning of the step to its end."""
+        found = []
+        for rank in range(self.schedule.n_ranks):
+            mine = sorted((slot.start_s, slot.end_s) for slot in self.computed if slot.rank == rank)
+            edges = [(0.0, 0.0), *mine, (self.end_s, self.end_s)]
+            found += [Gap(rank, before[1], after[0]) for before, after in pairwise(edges)]
+        return [gap for gap in found if round(gap.end_s - gap.start_s, _DIGITS) > 0]
 
     def what(self, slot: Slot) -> str:
         """What a ledger calls a computation, and figures too."""

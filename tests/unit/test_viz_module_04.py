@@ -157,6 +157,20 @@ def test_the_axis_says_when_the_step_ends_in_place_of_the_times_without_room_bes
     assert list(axes.get_xticks()) == pytest.approx([float(label) for label in labels])
 
 
+def test_each_wait_says_how_long_it_is_where_there_is_room():
+    """Those of 1 and 2 are too narrow here, and a bare number would be taken for a micro-batch."""
+    ones = Durations(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
+    texts = [text for text, *_ in drawn_texts(viz.plot_schedule(ALL["GPipe"], ones).figure)]
+    assert sorted(text for text in texts if text.endswith(" ms")) == [
+        "3 ms",
+        "3 ms",
+        "4 ms",
+        "bubble 6 ms",
+        "bubble 6 ms",
+        "bubble 9 ms",
+    ]
+
+
 def test_the_key_has_the_letters_of_the_formulas():
     words = {text for text, *_ in drawn_texts(viz.plot_schedule(schedule("zb-h1", 2, 2)).figure)}
     assert {"backward input B", "backward weight W"} <= words
