@@ -7,13 +7,14 @@ solutions. Slips stand in the exercises themselves.
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
 
+from course_lib.checks.module_04.cutting import step_ms
 from course_lib.checks.module_04.micro import gpipe
 from course_lib.schedules import Forward, SendActivation, make_schedule
-from course_lib.split import balanced_sizes
 
 WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
 HANGS = {}  # those that end by their time limit
@@ -74,7 +75,7 @@ WRONG["04.1", "edges"] = {
 # 04.3 ------------------------------------------------------------------------------------------------------------
 
 
-def greedy(costs, p, full):
+def greedy(costs, p, m, full):
     """Fill stages from the front; the last one takes what is left."""
     sizes, held = [0], 0
     for place, cost in enumerate(costs):
@@ -84,50 +85,60 @@ def greedy(costs, p, full):
             held = 0
         sizes[-1] += 1
         held += cost
-    return sizes
+    stages = [sum(costs[start:end]) for start, end in pairwise([0, *accumulate(sizes)])]
+    return sizes, step_ms(stages, m)
 
 
-SIZES, SLOWEST = "best(0, p)[1]", "max(sum(costs[first:end]), slowest)"
-STAGES = f"sizes = {SIZES}\n    return [{{}}costs[sum(sizes[:k]) : sum(sizes[: k + 1])]) for k in range(p)]"
+SEARCH, FOUND = "min(combinations(range(1, len(costs)), p - 1), key=step)", "return sizes, step(best)"
+FORMULA = "sum(costs) + (m - 1) * max(stages(cuts))"
 
 WRONG["04.3", "small"] = {
-    "stage 2 costs 14, where 9 is possible: the last stage costs most": (
-        lambda costs, p: greedy(costs, p, lambda held, cost: held + cost > sum(costs) / p)
+    "stage 2 takes 14 ms, where 9 is possible: the last stage takes longest": (
+        lambda costs, p, m: greedy(costs, p, m, lambda held, cost: held + cost > sum(costs) / p)
     ),
-    "(1, 2, 3, 4, 5, 9): stage": lambda costs, p: greedy(costs, p, lambda held, cost: held >= sum(costs) / p),
-    "these are places of the cuts": {SIZES: f"[sum({SIZES}[: k + 1]) for k in range(p)]"},
-    "these are the stages' costs": {f"return {SIZES}": STAGES.format("sum(")},
-    "give whole numbers, how many layers": {f"return {SIZES}": STAGES.format("list(")},
-    "right, but by course_lib.split.balanced_sizes: this exercise asks you": balanced_sizes,
-    "(5, 8, 4, 3, 8): stage 0 costs 13, where 12 is": {  # the fastest stage is as slow as possible
-        "return sum(costs[first:])": "return -sum(costs[first:])",
-        SLOWEST: "max(-sum(costs[first:end]), slowest)",
+    "(1, 2, 3, 4, 5, 9): stage": lambda costs, p, m: greedy(costs, p, m, lambda held, cost: held >= sum(costs) / p),
+    "these are places of the cuts": {FOUND: "return [*best, len(costs)], step(best)"},
+    "these are the stages' times": {FOUND: "return stages(best), step(best)"},
+    "give whole numbers, how many layers": {FOUND: "return [[one] for one in stages(best)], step(best)"},
+    "right, but by course_lib.split.balanced_sizes: this exercise asks you": {
+        "sizes = [end - start for start, end in pairwise([0, *best, len(costs)])]": (
+            "from course_lib.split import balanced_sizes\n    sizes = list(balanced_sizes(costs, p))"
+        )
     },
-    "where 12 is possible: your stages cost 13, 7, 8": {
-        "return sum(costs[first:])": "return sum(costs[first:]) ** 2",
-        SLOWEST: "sum(costs[first:end]) ** 2 + slowest",
+    "(8, 1, 1, 1, 5): stage 0 takes 11 ms, where 8 is possible": {SEARCH: SEARCH.replace("min", "max", 1)},
+    "where 12 is possible: your stages take 13, 7, 8": {
+        SEARCH: SEARCH.replace("key=step", "key=lambda cuts: sum(x**2 for x in stages(cuts))")
     },
-    "has no layer: its rank would only pass on": {SIZES: "[*best(0, p - 1)[1], 0]"},
-    "[1, 3] are 4 layers, the model has 5": {SIZES: f"[*{SIZES}[:-1], {SIZES}[-1] - 1]"},
-    "right sizes, but your function changed the list `costs`, which is": {
-        f"return {SIZES}": f"sizes = {SIZES}\n    costs.clear()\n    return sizes"
-    },
-    "right sizes, but your function changed the list `costs`": {
-        f"return {SIZES}": f"sizes = {SIZES}\n    costs.sort()\n    return sizes"
+    "has no layer: its rank would only pass on": {FOUND: "return [len(costs), *[0] * (p - 1)], step(best)"},
+    "[1, 3] are 4 layers, the model has 5": {FOUND: "return [*sizes[:-1], sizes[-1] - 1], step(best)"},
+    "right numbers, but your function changed the list `costs`, which is": {
+        FOUND: "found = sizes, step(best)\n    costs.clear()\n    return found"
     },
     "(8, 1, 1, 1, 5): your function changed the list": {START: "costs.sort()"},
-    "returned NoneType, not a list": {f"return {SIZES}": ""},
+    "returned NoneType, not two things": {FOUND: ""},
+    "returned one list, not two things": {FOUND: "return sizes"},
+    "right sizes; but the step's length is no number": {FOUND: "return sizes, None"},
+    "the slowest stage's work alone; the first micro-batch": {FORMULA: "m * max(stages(cuts))"},
+    "that is one micro-batch alone": {FOUND: "return sizes, sum(costs)"},
+    "that is one device, where nobody works at the same time": {FOUND: "return sizes, m * sum(costs)"},
+    "the first micro-batch's time in the slowest stage counts twice": {"(m - 1)": "m"},
+    "the step is not 54 ms: as if every stage were as slow": {FORMULA: "(m + p - 1) * max(stages(cuts))"},
+    "the step is not 48 ms: as if all stages were alike": {FOUND: "return sizes, (m + p - 1) * sum(costs) / p"},
 }
 WRONG["04.3", "edges"] = {
     "(1, 1, 9, 1, 1): returned 3 numbers, [2, 1, 2]: 5 stages need 5": {  # as few stages as that limit allows
-        f"return {SIZES}": "sizes, held = [], float('inf')\n"
+        FOUND: "few, held = [], float('inf')\n"
         "    for cost in costs:\n"
-        "        if held + cost > best(0, p)[0]: held = 0; sizes.append(0)\n"
-        "        held += cost; sizes[-1] += 1\n"
-        "    return sizes"
+        "        if held + cost > max(stages(best)): held = 0; few.append(0)\n"
+        "        held += cost; few[-1] += 1\n"
+        "    return few, step(best)"
     }
 }
-HANGS["04.3", "models"] = {"an endless loop?": {"@cache": ""}}
+WRONG["04.3", "models"] = {
+    "its head in 4 stages, 32 micro-batches: stage": {
+        SEARCH: "min([*combinations(range(1, len(costs)), p - 1)][:99], key=step)"
+    }
+}
 
 # 04.4 ------------------------------------------------------------------------------------------------------------
 

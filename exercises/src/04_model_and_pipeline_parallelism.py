@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Exercises 04: model and pipeline parallelism
 #
-# Do notebook `04_model_and_pipeline_parallelism` first.
+# Do notebook `04_model_and_pipeline_parallelism` first. The ten exercises take three and a half hours. If you have one, do 04.1, 04.4,
+# 04.5 and 04.9: a cut, two schedules, and a bug.
 
 # %% [markdown]
 # ## How to work
@@ -32,8 +33,8 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # *Write · easy · 15 minutes.* **You learn** what autograd does at a cut, by doing it yourself.
 #
-# The 6-4-2 MLP with GELU lies on two ranks: `layer1` and the GELU with 28 parameters on rank 0, `layer2` with 10 on rank 1. A rank
-# sees its own half only. One training step needs two messages:
+# The perceptron, now with a GELU, lies on two ranks: `layer1` and the GELU with 28 parameters on rank 0, `layer2` with 10 on rank 1.
+# Each rank has its own half and cannot see the other. So a training step needs two messages:
 #
 # ```text
 # rank 0      forward ──── y ────►                      ◄──── gradient of y ──── backward
@@ -75,9 +76,9 @@ check("04.1", train_half)
 # %% [markdown]
 # ## 04.2
 #
-# *Find the wrong number · easy · 15 minutes.* **You learn** to ask of every fraction: a part of what?
+# *Find the wrong number · easy · 10 minutes.* **You learn** to ask of every fraction: a part of what?
 #
-# Line 5 is from a real talk on large-scale training; lines 1 to 4 put numbers to it. Four of the five lines are true.
+# One line below stood on a slide of a real talk on large-scale training; we have put numbers to it. Four of the five lines are true.
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 N, m, F_s, B_s = given("04.2", GRADE_SEED)
@@ -88,7 +89,7 @@ print(f"line 4   so a step takes {m * (F_s + B_s) + (N - 1) * (F_s + B_s)} s")
 print(f"line 5   the idle time fraction is (N - 1)/m = {(N - 1) / m:.1%}: more micro-batches, less idle time")
 
 # %% [markdown]
-# Time the schedule, and see for yourself. `idle_s` gives the idle seconds of each rank:
+# Do not take anybody's word for it: time the schedule. `idle_s` gives the seconds in which each rank computes nothing.
 
 # %%
 slots = time_schedule(
@@ -104,7 +105,7 @@ print("last end:", max(slot.end_s for slot in slots))
 # | `step_time` | seconds that a step takes |
 # | `idle_fraction` | the share of the step in which a GPU waits, between 0 and 1; four digits are enough |
 # | `fraction_of_one` | that share with a single micro-batch, still on N GPUs |
-# | `enough` | the smallest number of micro-batches for which the share is not above one tenth |
+# | `enough` | the smallest number of micro-batches with which a GPU waits for a tenth of the step or less |
 
 # %% nbgrader={"grade": false, "grade_id": "04-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -120,45 +121,56 @@ check("04.2", idle, seed=GRADE_SEED)
 # %% [markdown]
 # ## 04.3
 #
-# *Write · medium · 25 minutes.* **You learn** why equally many layers on each stage make a slow pipeline.
+# *Write · medium · 25 minutes.* **You learn** what one slow stage costs, and where to cut a model.
 #
-# A pipeline goes at the pace of its slowest stage: the other ranks wait for it with every micro-batch. So the layers, in their order,
-# are cut where the most expensive stage is as cheap as possible:
+# Layers are not alike. A Llama's head is a matrix of its whole vocabulary, and takes as long as two or three of its layers. So where do
+# you cut? Say that we know for each layer how many milliseconds one micro-batch takes, forward and backward together:
 #
 # ```text
-# costs             8    1    1    1    5         5 layers, 2 stages
-# uniform         [ 8    1    1 ][ 1    5 ]       3 and 2 layers: the slowest stage costs 10
-# better          [ 8 ][ 1    1    1    5 ]       1 and 4 layers: 8
+# layers, ms            8    1    1    1    5         5 layers, 2 stages
+# cut by number       [ 8    1    1 ][ 1    5 ]       3 and 2 layers: stages of 10 and 6 ms
+# cut by work         [ 8 ][ 1    1    1    5 ]       1 and 4 layers: stages of  8 and 8 ms
 # ```
 #
-# A real model has such layers: a Llama's head is a matrix of its whole vocabulary, and costs as much as two or three of its layers.
-# The course's own answer is `course_lib.split.balanced_sizes`; write it yourself.
+# How long is GPipe's step under each? `timed` tells you. Change the stages and `m` until you see what a slow stage costs:
+
+
+# %%
+def timed(stages, m):
+    """Milliseconds of GPipe's step; `stages` are the ms of one micro-batch on each stage, a third of them forward."""
+    durations = [Durations(forward_s=ms / 3, backward_input_s=ms / 3, backward_weight_s=ms / 3) for ms in stages]
+    return round(max(slot.end_s for slot in time_schedule(make_schedule("gpipe", len(stages), m), durations)))
+
+
+for stages in ([10, 6], [8, 8]):
+    print(f"stages of {stages} ms:", *(f"m = {m}: {timed(stages, m)} ms" for m in (1, 2, 4, 8)), sep="   ")
+
+# %% [markdown]
+# Now find the best cut. There are few enough layers to try every cut, but not to time a schedule for each of them: find a formula for the
+# step, and check it with `timed`.
 #
-# **Target:** the cost of the slowest stage is the smallest that there is, for 60 layers too. Which of several best cuts you return
-# is up to you.
+# **Target:** the sizes of the stages for which the step is shortest, and the step itself. If several cuts are best, any of them will do.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def cut_layers(costs, p):
-    """Return p whole numbers, how many layers each stage gets: at least one each, all of them together.
+def cut_layers(costs, p, m):
+    """Return two things: a list of how many layers each of p stages gets, and the ms of GPipe's step.
 
-    costs: a whole number for each layer; the list stays as it is. For [8, 1, 1, 1, 5] and p = 2 return [1, 4].
+    costs: the ms of each layer for one micro-batch, whole numbers; the list stays as it is. m: micro-batches.
+    For [8, 1, 1, 1, 5], p = 2 and m = 4 return [1, 4] and 40.
     """
     ### BEGIN SOLUTION
-    from functools import cache
+    from itertools import combinations, pairwise
 
-    @cache
-    def best(first, stages):
-        """The slowest stage's cost and the sizes, for the layers from `first` on."""
-        if stages == 1:
-            return sum(costs[first:]), [len(costs) - first]
-        choices = []
-        for end in range(first + 1, len(costs) - stages + 2):
-            slowest, sizes = best(end, stages - 1)
-            choices.append((max(sum(costs[first:end]), slowest), [end - first, *sizes]))
-        return min(choices)
+    def stages(cuts):
+        return [sum(costs[start:end]) for start, end in pairwise([0, *cuts, len(costs)])]
 
-    return best(0, p)[1]
+    def step(cuts):
+        return sum(costs) + (m - 1) * max(stages(cuts))
+
+    best = min(combinations(range(1, len(costs)), p - 1), key=step)
+    sizes = [end - start for start, end in pairwise([0, *best, len(costs)])]
+    return sizes, step(best)
     ### END SOLUTION
 
 
@@ -167,10 +179,10 @@ check("04.3", cut_layers)
 # %% [markdown]
 # ## 04.4
 #
-# *Write · medium · 10 minutes.* **You learn** that a schedule is a list for each rank, nothing more.
+# *Write · easy · 5 minutes.* **You learn** that a schedule is a list for each rank, nothing more.
 #
-# Rank `rank` of `p` holds one stage, whose number is `rank`. It computes `m` forwards and `m` backwards, and in GPipe all forwards
-# come first:
+# Each of `p` ranks holds one stage, and rank `rank` holds the stage of that number. It computes `m` forwards and `m` backwards. In GPipe
+# all forwards come first:
 #
 # ```text
 # rank 0     F0  F1  F2                  B0  B1  B2
@@ -178,12 +190,12 @@ check("04.3", cut_layers)
 # rank 2             F0  F1  F2  B0  B1  B2              time ──►
 # ```
 #
-# Only the order is yours to say: waiting comes by itself. The check adds the messages, finds out whether the ranks can block each
-# other, times the lists and counts activations; then real ranks train by them. The figure draws a backward as wide as a forward; in
-# the check it takes twice as long.
+# You say the order, and nothing else, because waiting comes by itself. The check adds the messages and looks whether ranks can block
+# each other. It times the lists, with a backward twice as long as a forward, and counts what each rank remembers. Then real ranks
+# train by your lists.
 #
-# **Target:** no deadlock; each rank idles for (p-1)(F+B+W) seconds, with F, B, W the seconds of a forward, of the input's gradient, of
-# the weights'; each rank holds m activations at once.
+# **Target:** no deadlock. Each rank waits for (p-1)(F+B+W) seconds, where F, B and W are the seconds of a forward, of the input's
+# gradient and of the weights' gradients. Each rank holds m activations at once.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -199,10 +211,10 @@ check("04.4", gpipe_order)
 # %% [markdown]
 # ## 04.5
 #
-# *Write · hard · 25 minutes.* **You learn** how to hold fewer activations without waiting longer.
+# *Write · hard · 30 minutes.* **You learn** how to hold fewer activations without waiting longer.
 #
-# An activation is held from its forward to its backward. GPipe holds all `m`. In 1F1B each rank begins with backward as soon as a
-# gradient can be there, and from then on does one forward, one backward:
+# A rank holds an activation from its forward to its backward. Under GPipe it holds all `m` at once. Under 1F1B it goes backward as soon
+# as a gradient can be there, and from then on it does one forward, one backward. Look at each rank's beginning, and at its end:
 #
 # ```text
 # rank 0     F0  F1  F2          B0  F3  B1  F4  B2      B3      B4
@@ -210,8 +222,8 @@ check("04.4", gpipe_order)
 # rank 2             F0  B0  F1  B1  F2  B2  F3  B3  F4  B4         time ──►
 # ```
 #
-# **Target:** no deadlock; GPipe's bubble, not a second more; rank `rank` holds min(p - rank, m) activations at once. Right also for
-# fewer micro-batches than ranks.
+# **Target:** no deadlock, and GPipe's bubble, not a second more. Rank `rank` holds min(p - rank, m) activations at once. Your lists are
+# right for fewer micro-batches than ranks, too.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -233,20 +245,20 @@ check("04.5", one_f_one_b_order)
 # %% [markdown]
 # ## 04.6
 #
-# *Predict · medium · 20 minutes.* **You learn** what each schedule is for, in three numbers.
+# *Predict · hard · 45 minutes.* **You learn** what each schedule is for, in three numbers.
 #
-# On each *rank*, one micro-batch takes `F` seconds forward, `B` for the gradient of the input and `W` for those of the weights.
+# On each *rank*, one micro-batch takes `F` seconds forward, `B` for the gradient of the input and `W` for the gradients of the weights.
 # Messages are free. There are `p` ranks and `m` micro-batches.
 #
 # | schedule | what it does |
 # | --- | --- |
 # | `"gpipe"` | all forwards, then all backwards |
 # | `"1f1b"` | one forward, one backward |
-# | `"interleaved"` | 1F1B with `v` stages on each rank, m a multiple of p; else `v` is 1 |
+# | `"interleaved"` | 1F1B with `v` small stages on each rank, m a multiple of p; else `v` is 1 |
 # | `"zb-h1"` | 1F1B whose W wait and fill gaps; W is at most F and B, and m >= p |
 #
-# Interleaved, a rank sends p micro-batches through one of its stages before its next stage has its turn: count the forwards before
-# its first backward. `held` counts for any schedule what a rank holds: activations of one *stage*, a v-th part of the rank:
+# Which activations are counted? The lesson's bars count micro-batches of a whole rank. Here each counts that is of one micro-batch at
+# one *stage*, from its forward to its B. So where a rank has two stages, the lesson's 5.5 are 11. `held` counts them for any schedule:
 
 # %%
 from course_lib.schedules import held
@@ -255,9 +267,12 @@ for rank in range(4):
     print(f"interleaved, rank {rank}:", held(make_schedule("interleaved", 4, 8, stages_per_rank=2), rank).in_flight)
 
 # %% [markdown]
-# **Target:** a function that is right for all four: seconds that a rank idles; that time as a share of the whole step, of which
-# four decimals are enough; the activations that rank `rank` holds at most, each of one micro-batch at one *stage* (forward done,
-# B not yet). Write formulas; the library's schedules are there to test them.
+# Interleaved is the hard one. There a rank sends p micro-batches through one of its stages before its next stage has its turn. Count the
+# forwards that it makes before its first backward.
+#
+# **Target:** a function that is right for all four. It returns the seconds that a rank waits; that time as a share of the whole step, of
+# which four decimals are enough; and the activations that rank `rank` holds at most. Write formulas. The library's schedules are there
+# to test them.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -288,9 +303,9 @@ check("04.6", schedule_numbers)
 #
 # *Predict · medium · 15 minutes.* **You learn** why pipelines run between nodes, over slow links.
 #
-# A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one sequence of `S` tokens. Activations and their
+# A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one text of `S` tokens. Activations and their
 # gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
-# Embedding and head are two matrices, not one that is tied: nothing but activations and their gradients passes the cuts.
+# Embedding and head are two matrices and not one that is tied, so nothing but activations and their gradients passes the cuts.
 
 # %% nbgrader={"grade": false, "grade_id": "04-7-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, m, S, H, P = given("04.7", GRADE_SEED)
@@ -327,22 +342,22 @@ check("04.7", cuts, seed=GRADE_SEED)
 #
 # *Write · hard · 25 minutes.* **You learn** what zero-bubble schedules are made of.
 #
-# The backward of a linear layer y = x weightᵀ + bias computes two things, and only one of them is waited for:
+# The backward of a linear layer y = x weightᵀ + bias computes two things. Another rank waits for the one, and nobody for the other:
 #
 # ```text
 # backward_input     the gradient of x                 the stage before cannot go on without it       "B"
 # backward_weight    the gradients of weight and bias  nobody needs them before the optimizer         "W"
 # ```
 #
-# ZB-H1 does the second part later, when the rank would wait anyway. Until then the layer must keep what that part needs.
+# ZB-H1 does the second part later, when the rank would wait anyway. Until then the layer keeps what that part needs, and nothing more.
 
 # %% [markdown]
-# Write a class; every micro-batch gets an object of its own, in which `forward`, `backward_input` and `backward_weight` are called once
-# each, in this order. In between, other micro-batches' methods are called, in any order. Use torch's products of matrices, not autograd.
+# Write a class. Every micro-batch gets an object of its own, whose `forward`, `backward_input` and `backward_weight` are called once
+# each, in this order. In between, the methods of other micro-batches are called. Use torch's products of matrices, not autograd.
 #
-# **Target:** the gradients of autograd. Each part of backward does one product, of 2 · rows · in · out operations. Besides the weight
-# and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none after the second part. Do not write into
-# what a method is given.
+# **Target:** the gradients of autograd. Each part of backward makes one product, of 2 · rows · in · out operations. Besides the weight
+# and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none of them after the second part. Do not
+# write into what a method is given.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -380,7 +395,8 @@ check("04.8", TwoParts)
 # *Find the bug · medium · 15 minutes.* **You learn** that the loss which is printed and the loss which is differentiated
 # can be two things.
 #
-# This is GPipe on two ranks, the halves of 04.1, as one writes it by hand. `parts` are the micro-batches, `width` is that of the cut.
+# A colleague wrote GPipe by hand, for the two halves of 04.1. `parts` are the micro-batches, and `width` is how many numbers of a row
+# pass the cut.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -405,7 +421,7 @@ def pipeline_step(half, parts, width):
 
 
 # %% [markdown]
-# Train with AdamW, as everybody does: in 4 micro-batches on two ranks, and in one piece on one device.
+# Train with AdamW, as everybody does: in four micro-batches on two ranks, and in one piece on one device.
 
 
 # %%
@@ -452,14 +468,14 @@ def compare(step, name="AdamW"):
 compare(pipeline_step)
 
 # %% [markdown]
-# The curves are the same. Compare with SGD too: `compare(pipeline_step, "SGD")`. AdamW divides by the size of the
-# gradients, so it hides that they are all too large by one factor. SGD does not: its steps are too long by that factor. With
-# clipping, gradients that should stay as they are would be cut too.
+# The curves are the same. So is it right? Compare with SGD: `compare(pipeline_step, "SGD")`. AdamW divides gradients by their own size,
+# so it does not notice when all of them are too large by one factor. SGD makes steps that are too long by that factor.
 #
 # Write the function again without the bug, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
-# **Target:** the gradients of one device, those of the mean over *all* rows; the same messages as before. It stays a pipeline: rank 0
-# sends the next micro-batch before the gradients of all earlier ones are back, as GPipe and 1F1B do. The loss is a number, as before.
+# **Target:** the gradients of one device, which are those of the mean over *all* rows, with the same messages as before. The loss is a
+# number. It stays a pipeline: rank 0 sends the next micro-batch before the gradients of all earlier ones are back. GPipe's order does
+# that with `comm.send`. For 1F1B's you need `comm.isend`, see 04.10, or the two ranks wait for each other.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -492,8 +508,8 @@ check("04.9", repaired_step)
 #
 # *Find the bug · medium · 20 minutes.* **You learn** what "tied" means once a model is cut.
 #
-# Many models use one matrix twice: the embedding looks tokens up in it, and the head multiplies by it. In a pipeline the first use
-# is on the first rank, the second one on the last:
+# Many models use one matrix twice: the embedding looks tokens up in it, and the head multiplies by it. Cut such a model, and the first
+# use is on the first rank, the second on the last:
 #
 # ```text
 # rank 0          embedding, layers     tied = its copy of the matrix
@@ -501,7 +517,7 @@ check("04.9", repaired_step)
 # last rank       layers, norm, head    tied = its copy of the matrix
 # ```
 #
-# Both copies start equal, and training runs on:
+# Both copies start equal, and training runs:
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-tied", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -562,16 +578,19 @@ def compare_tied(step):
 compare_tied(tied_step)
 
 # %% [markdown]
-# The loss falls even faster, and who sees the loss alone is pleased. But the two copies are no longer one matrix: another model is
-# trained, with more parameters, and a checkpoint that saves one copy loses what the other has learnt.
+# The loss falls even faster than on one rank! Who looks at the loss alone is pleased. But look at the last line: the two copies are no
+# longer one matrix. So this trains another model, with more parameters, and a checkpoint that saves one copy loses what the other has
+# learnt.
 #
 # Write the function again without the bug. It is called once in a training step, after `zero_grad`. Then
-# `compare_tied(repaired_tied_step)` shows whether the copies stay one matrix. It cannot tell a sum of the gradients from their average;
-# the check can. `comm.irecv(into, source)` and `comm.isend(tensor, other)` start a message and return a handle; its `.wait()`
-# ends it, and only then `into` holds what was sent. The messages go through `comm`, so that the ledger counts them.
+# `compare_tied(repaired_tied_step)` shows whether the copies stay one matrix. It cannot tell a sum of the gradients from their average,
+# but the check can.
+#
+# `comm.irecv(into, source)` and `comm.isend(tensor, other)` start a message and return a handle. Its `.wait()` ends the message, and only
+# then does `into` hold what was sent. Send through `comm`, so that the ledger counts.
 #
 # **Target:** both copies have the gradient that one device has. Besides what passes the cuts, the first and the last rank send one
-# matrix each, and the others nothing. On one rank there is one copy, and all is well.
+# matrix each, and the others nothing. On one rank there is one copy, and nothing has to be done.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -595,5 +614,5 @@ check("04.10", repaired_tied_step)
 # %% [markdown]
 # ## Where this leads
 #
-# You have written all that a pipeline is: a cut, a list for each rank, two messages at each cut, and the care for what is shared. Module 05
-# cuts inside a layer; module 08 puts the cuts together.
+# You have written all that a pipeline is: a cut, a list for each rank, two messages at each cut, and care for what two ranks share.
+# Module 05 cuts inside a layer. Module 08 puts the cuts together.

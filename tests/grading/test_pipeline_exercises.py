@@ -8,7 +8,7 @@ import torch
 
 from course_lib.checks import check
 from course_lib.checks.module_04 import claims, lists, predictions
-from course_lib.checks.module_04.cutting import CUT, Layers, attempt, verdict
+from course_lib.checks.module_04.cutting import CUT, Layers, attempt, step_ms, verdict
 from course_lib.checks.module_04.cutting import Report as Cut
 from course_lib.comm.ledger import Ledger
 from course_lib.schedules import SCHEDULES, Backward, Durations, Forward, bubble_s, held, make_schedule, time_schedule
@@ -77,8 +77,9 @@ def test_numpy_s_and_torch_s_whole_numbers_are_whole_numbers(numbers):
     assert written == lists.write(library_order("gpipe"), 3, 4)
     assert all(type(one.microbatch) is int for one in written.lists[0])
     case = CUT.levels["small"].cases[0]
-    report = attempt(lambda costs, p: [numbers(costs[1] + 1)[1], numbers(9)[4]], ([8, 1, 1, 1, 5], 2))
-    assert verdict(case, ([8, 1, 1, 1, 5], 2), (report,), Ledger((), 1)) is None
+    given = ([8, 1, 1, 1, 5], 2, 4)
+    report = attempt(lambda costs, p, m: ([numbers(costs[1] + 1)[1], numbers(9)[4]], numbers(41)[40]), given)
+    assert verdict(case, given, (report,), Ledger((), 1)) is None
 
 
 @pytest.mark.parametrize("gap", [0, 3])
@@ -118,24 +119,45 @@ def test_04_6_asks_what_the_lists_show(seed):
 
 def test_every_best_cut_is_accepted():
     case = Layers(text="4 layers", costs=lambda random: [4, 1, 1, 4], stages=3)
-    given = ([4, 1, 1, 4], 3)
-    for sizes in ([1, 2, 1], (1, 2, 1)):
-        assert verdict(case, given, (Cut(list(sizes), ""),), Ledger((), 1)) is None
+    given = ([4, 1, 1, 4], 3, 4)
+    for result in (([1, 2, 1], 22), [(1, 2, 1), 22.0]):
+        report = attempt(lambda costs, p, m, result=result: result, given)
+        assert verdict(case, given, (report,), Ledger((), 1)) is None
     assert max(balanced_sizes([4, 1, 1, 4], 3)) == 2
-    assert "stage 0 costs 5, where 4 is possible" in verdict(case, given, (Cut([2, 1, 1], ""),), Ledger((), 1))
+    assert "stage 0 takes 5 ms, where 4 is possible" in verdict(case, given, (Cut([2, 1, 1], 25, ""),), Ledger((), 1))
+
+
+def test_with_one_micro_batch_every_cut_is_best():
+    case = CUT.levels["edges"].cases[-1]
+    assert case.m == 1
+    given = (case.costs(None), 3, 1)
+    for sizes in ([4, 1, 1], [1, 1, 4]):
+        assert verdict(case, given, (Cut(sizes, sum(given[0]), ""),), Ledger((), 1)) is None
+
+
+@pytest.mark.parametrize("stages", [[8, 8], [10, 6], [3, 3, 6, 3], [5], [1, 9, 4]])
+def test_the_step_of_04_3_is_that_of_the_timed_schedule(stages):
+    each = [Durations(forward_s=ms / 3, backward_input_s=ms / 3, backward_weight_s=ms / 3) for ms in stages]
+    for m in (1, 2, 7):
+        slots = time_schedule(make_schedule("gpipe", len(stages), m), each)
+        assert step_ms(stages, m) == pytest.approx(max(slot.end_s for slot in slots))
 
 
 @pytest.mark.parametrize(
     ("sizes", "text"),
     [
-        ([2, 2, 1], "stage 0 costs 13, where 12 is possible: your stages cost 13, 7, 8"),
-        ([1, 1, 3], "stage 2 costs 15, where 12 is possible: the last stage costs most; your stages cost 5, 8, 15"),
+        ([2, 2, 1], "stage 0 takes 13 ms, where 12 is possible: your stages take 13, 7, 8"),
+        (
+            [1, 1, 3],
+            "stage 2 takes 15 ms, where 12 is possible: the last stage takes longest; your stages take 5, 8, 15",
+        ),
     ],
 )
 def test_where_several_algorithms_agree_with_a_uniform_cut_only_costs_are_said(sizes, text):
     case = CUT.levels["small"].cases[2]
     costs = case.costs(None)
-    assert verdict(case, (costs, 3), (Cut(sizes, ""),), Ledger((), 1)).endswith(f"(5, 8, 4, 3, 8): {text}")
+    found = verdict(case, (costs, 3, 4), (Cut(sizes, 0, ""),), Ledger((), 1))
+    assert found.endswith(f"(5, 8, 4, 3, 8): {text}")
 
 
 def test_the_llama_of_04_3_has_a_head_as_dear_as_two_or_three_layers():

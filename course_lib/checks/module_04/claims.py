@@ -88,6 +88,7 @@ _CLAIMS = NumberExercise(
                 "that is the slide's: which GPU waits longer than the step lasts?": lambda g: g.N - 1,
                 "that is the share in which it computes": lambda g: 1 / g.N,
                 "does no GPU wait? While one computes, the others have nothing to do": 0,
+                "all of the step? A GPU also computes: its part of that one micro-batch": 1,
                 PERCENT: lambda g: 100 * (g.N - 1) / g.N,
             }, tolerance=1e-3),
             Ask("enough", "micro-batches", lambda g: (g.N - 1) * (1 - SMALL) / SMALL, {
