@@ -1,27 +1,17 @@
 # %% [markdown]
-# # 04 · Model and pipeline parallelism: cut the model, keep everyone busy
+# # 04 · Pipelines: four GPUs, one model
 #
-# | | |
-# | --- | --- |
-# | **Time** | about 110 minutes, exercises not counted |
-# | **You need** | notebook 00 (ranks, send and receive); from 03 the ladder, the emulated clock, micro-batches |
-# | **You will prove** | a model cut over ranks trains as on one device, under four schedules and with a tied embedding; the idle time, the bytes and the memory of each schedule are facts of a list that you can read |
-# | **Back ends** | checked here on CPU over gloo; NCCL (GPUs) and Slurm were not run for this page, see section 10 |
-
-# %% [markdown]
-# ## 1 · The problem
+# In lesson 03 every GPU had a copy of the model. Now take one of which no GPU can hold a copy. Llama 3.1 8B trains with 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, and the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
-# Module 03 divided the time. It did not divide the memory: each replica keeps everything. Training Llama 3.1 70B with Adam takes 16 bytes<!-- =16 --> for each parameter, together 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 1e9 -->. The largest GPU of this course has 141 GB<!-- =load_device("h200_sxm_141").memory_bytes() / 1e9 -->.
-#
-# So cut the model. It is a chain of layers: rank 0 gets the first ones, rank 1 the next. This is **model parallelism**. It is easy to get right, and you will do it in six lines.
-#
-# Then you will see its price. The rest of the lesson wins it back.
+# But a model is a chain of layers. So cut it, and give each of four GPUs eight of the 32 layers. GPU 0 hands its result to GPU 1, and so on; the gradients come back the same way. No GPU keeps more than 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, so it fits. Below you see a training step.
 
 # %% folded=true
 # %load_ext course_lib
-import copy
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from textwrap import fill
 
 import torch
 import torch.distributed as dist
@@ -31,30 +21,58 @@ from torch import nn
 from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.comm import EmulatedClock
-from course_lib.config import LLAMA_3_1_8B, ModelConfig, TrainConfig
-from course_lib.costs.model.activations import layer_activations
-from course_lib.costs.comm.pipeline import pipeline_step
-from course_lib.hardware import INFINIBAND
+from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig
+from course_lib.costs import pipeline_bubble_s, pipeline_in_flight, pipeline_step
+from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
+from course_lib.hardware import ETHERNET, INFINIBAND, load_device
 from course_lib.models.decoder import Decoder
 from course_lib.models.mlp import MLP
-from course_lib.parallel import deferred, pipeline
 from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.stages import cut
 from course_lib.ranks import ledger, run_ranks
-from course_lib.schedules import Durations, bubble_s, held, idle_s, make_schedule, problems, time_schedule
+from course_lib.schedules import Durations, Forward, bubble_s, held, idle_s, make_schedule, problems, time_schedule
 from course_lib.split import balanced_sizes, split_sizes
-from course_lib.training.step import count_targets, loss_of
+from course_lib.training.batches import Batches
 from course_lib.training.techniques import stages
+from course_lib.training.text import load_text
+from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
-from course_lib.units import GB
-from course_lib.verify import assert_parallel_equals, museum
+from course_lib.units import GB, MB, GiB
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals, museum
+
+# %%
+ONE = Durations(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)  # of one GPU's eight layers
+in_one_piece = make_schedule("gpipe", 4, 1)  # four ranks, one batch; the name comes later
+
+viz.plot_schedule(
+    in_one_piece,
+    ONE,
+    title="Four GPUs, one model: who works when?",
+    subtitle="one training step; forward lasts 1 ms, backward 2 ms; the times are chosen, not measured",
+)
 
 # %% [markdown]
-# ## 2 · The reference: 38 parameters, and where to cut them
+# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->. One rank computes, and three wait. Add up the grey in any row: it is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. Backward takes twice as long as forward: it computes two gradients, of the weights and of what came in. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->. So we have bought memory, and pay four GPUs for one!
 #
-# The perceptron of module 03, eight rows, one device. Its 38 gradients are the truth.
+# The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end of this lesson the same four ranks wait for 3 %<!-- =100 * 3 / (32 * 3 + 3) --> of theirs.
+
+# %% [markdown]
+# You will be able to
+# - cut a model between its layers, train it on several ranks, and prove that it is the same training,
+# - say how long each rank waits, and how much it has to remember, before you run anything,
+# - choose a schedule, a number of micro-batches and a link,
+# - find mistakes that only a cut model can have.
 #
-# It has two layers with weights, so there is one place to cut. A **stage** is what lies between two cuts. The first stage has 6 × 4 + 4 = 28 parameters, the second 4 × 2 + 2 = 10.
+# *One hour. The ten exercises take about three and a half hours more.*
+#
+# <details><summary>Before you start</summary>You need send and receive from lesson 00, and from lesson 03 the perceptron, micro-batches and the ladder. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+
+# %% [markdown]
+# ## What is right
+#
+# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut. Each of the two parts is called a **stage**. Rank 0 gets a stage of 6 × 4 + 4 = 28 parameters, rank 1 one of 4 × 2 + 2 = 10.
+#
+# One device tells us what is right. It reads eight rows and finds 38 gradients.
 
 # %%
 torch.manual_seed(0)
@@ -68,15 +86,13 @@ owners = {name: 0 if name.startswith("layer1") else 1 for name in whole}
 viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptron on two ranks")
 
 # %% [markdown]
-# ## 3 · By hand: two ranks, one model
+# ## Cut it by hand
 #
-# *Forward:* rank 0 computes the hidden numbers, the **activations**, and sends them. Rank 1 computes the rest, and the loss.
+# Forward is easy. Rank 0 computes the four hidden numbers of each row and sends them. Rank 1 computes the rest, and the loss. (The picture's $f$ does nothing here.)
 #
-# *Backward:* the other way. Rank 1 gets the gradients of its weights, and of what it *received*. From that rank 0 goes on.
+# In backward, rank 1 finds the gradients of its own weights. But autograd does not follow a message, so what does rank 0 need to go on? How the loss changes with the numbers that it **sent**. Rank 1 can say, because these numbers were its input. It computes that gradient too, and sends it back. Then rank 0 calls `hidden.backward(g)`: go on from here, with `g` as the gradient.
 #
-# Three calls say this to PyTorch. `detach()`: only numbers travel (`send` would see to it). `requires_grad_()`: keep a gradient for this input too. `hidden.backward(g)`: go backward from here, with g as the gradient of `hidden`. (The picture's $f$ is the identity.)
-#
-# **Predict** the bytes that cross the cut in one step: 8 rows, 4 hidden numbers each, 4 bytes<!-- =4 --> a number.
+# **Predict.** How many bytes cross the cut in this step?
 
 # %%
 # %%ranks 2 --push model,inputs,targets --pull mine
@@ -85,195 +101,262 @@ from course_lib.comm import recv, send
 
 if rank == 0:
     hidden = model.layer1(inputs)
-    send(hidden.detach(), 1)
-    hidden.backward(recv(torch.empty(8, 4), 1))
+    send(hidden.detach(), 1)  # only numbers travel
+    g = recv(torch.empty(8, 4), 1)
+    hidden.backward(g)
 else:
     hidden = recv(torch.empty(8, 4), 0).requires_grad_()
     F.cross_entropy(model.layer2(hidden), targets).backward()
     send(hidden.grad, 0)
 
 mine = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-print(sum(gradient.numel() for gradient in mine.values()), "gradients:", *mine)
 
 # %%
-predict("bytes that cross the cut", guess=None, answer=sum(map(ledger().bytes_sent, (0, 1))), unit="bytes")
-together = mine[0] | mine[1]
-print("equal to one device:", all(torch.allclose(together[name], whole[name]) for name in whole))
+predict(
+    "bytes that cross the cut",
+    guess=None,
+    answer=sum(map(ledger().bytes_sent, (0, 1))),
+    unit="bytes",
+    think="8 rows of 4 hidden numbers, 4 bytes each; and what comes back?",
+)
+print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.values()) for part in mine])
+print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
 
 # %% [markdown]
-# Once as activations, once as their gradients.
+# The same amount crosses twice, once as hidden numbers and once as their gradients. The weights of the model do not travel at all, however many there are!
 #
-# Nothing was averaged: every weight has **one** owner, so no two ranks can disagree. (Remember this sentence. A habit of language models breaks it, in section 9.) And the bytes depend on the rows and the width of the cut, not on the number of parameters.
+# And nothing was averaged, unlike in lesson 03. Each weight lies on one rank, and that rank alone has its gradient.
 #
-# The Kempner workshop writes `.to(0)` and `.to(1)`: one process with two GPUs.
-#
-# ## 4 · The price
-#
-# Four stages now. Let a stage's forward last 1 ms<!-- =1 --> and its backward 2 ms<!-- =2 -->: backward makes two gradients, that of the input and that of the weights. One device needs 12 ms<!-- =4 * (1 + 2) --> for a step. **Predict**: how many times faster are four ranks?
-
-# %%
-ONE = Durations(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
-naive = make_schedule("gpipe", 4, 1)  # 4 ranks, the batch in 1 piece; the name comes in section 5
-step_s = max(slot.end_s for slot in time_schedule(naive, ONE))
-predict("times faster than one device", guess=None, answer=4 * 3e-3 / step_s)
-viz.plot_schedule(naive, ONE, title="Four ranks, one batch")
+# So a cut model is easy to get right. It is called **model parallelism**, and it saves memory. What is left is the grey in the first picture.
 
 # %% [markdown]
-# Not at all. At any time one rank computes and three wait. You bought memory, and pay four GPUs to use one. (The picture is simulated, from a list and three durations. Section 7 runs such a list on real processes.)
+# ## First attempt: smaller pieces
 #
-# ## 5 · From scratch: a schedule is a list
+# Why does rank 1 wait in the first millisecond? Because rank 0 first computes the whole batch. Cut the batch into **micro-batches**, and rank 1 can begin with the first while rank 0 computes the second. Their gradients add up in `.grad`, as they did in lesson 03.
 #
-# ### First try: GPipe
+# The simplest order is: all forwards, then all backwards, then the optimizer. It is called **GPipe**.
 #
-# Cut the batch into $m$ **micro-batches**, so that rank 0 can begin the next one while rank 1 works. Their gradients add up in `.grad`, as in accumulation.
-#
-# GPipe (Google, 2018): all forwards, then all backwards, then the optimizer. Here are rank 1's orders, for two ranks and three micro-batches; `Forward(1, 2)` is stage 1, micro-batch 2.
-
-# %%
-schedule = make_schedule("gpipe", 2, 3)
-print(*schedule.lists[1], sep="\n")
-
-# %% [markdown]
-# A **schedule** is one such list for each rank, and nothing else. The same list is run on tensors, timed on paper (where messages are free), checked for deadlock, and drawn.
-#
-# The executor is a loop over the list. Below is what it does with one instruction, and one computation backward. (`Forward` and `Backward` are both a `Compute`.) `saved` holds what forward left, a stage's input and output; `ready` a gradient until it is sent; `leaving` what is on its way. Find `hidden.backward(g)` of section 3.
-
-# %%
-display(viz.show_source(pipeline.BatchRun.do), viz.show_source(pipeline.BatchRun.backward))
-
-# %% [markdown]
-# ### How much idle time is left?
-#
-# Four ranks, eight micro-batches, **each as large as section 4's batch**: one device would need 96 ms<!-- =8 * 4 * (1 + 2) -->. A talk on distributed training (K. Yuan, 2024) prints, for N GPUs and m micro-batches: "the idle time fraction is $\frac{N-1}{m}$".
-#
-# **Predict** the share of the step in which a rank computes nothing. Is it the talk's number?
+# **Predict.** Take eight micro-batches, each as large as the batch in the first picture: 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which part of the step does a rank wait? Draw the row of rank 3.
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
 slots = time_schedule(gpipe, ONE)
-step_s, idle = max(slot.end_s for slot in slots), idle_s(slots, 4)
-predict("idle share of the step", guess=None, answer=idle[0] / step_s)
-print(f"{8 * 4 * 3e-3 / step_s:.1f} times faster than one device")
+predict(
+    "idle part of the step, between 0 and 1",
+    guess=None,
+    answer=idle_s(slots, 4)[3] / max(slot.end_s for slot in slots),
+    think="how long rank 3 waits before its first forward and after its last backward, and how long it computes",
+)
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
 
 # %% [markdown]
-# Count in any row ($p$ is the talk's N). A rank computes $m$ times $F + B + W$: forward, gradient of the input, gradient of the weights. It waits $(p-1)(F+B+W)$ in all: before, between, after. This wait is the **bubble** (if ranks differ: the busiest one's).
+# Look at rank 3. It begins when micro-batch 0 has gone forward through the three other ranks, after 3 ms<!-- =3 * 1 -->. When its own work is done, the last micro-batch still goes backward through these three, for 6 ms<!-- =3 * 2 -->. Together that is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row.
 #
-# $$\frac{\text{bubble}}{\text{computing}} = \frac{p-1}{m} \qquad \frac{\text{bubble}}{\text{step}} = \frac{p-1}{m+p-1}$$
+# It is the 9 ms<!-- =3 * 3 --> of the first picture! More micro-batches do not shorten the bubble. They put more work beside it, now 24 ms<!-- =8 * 3 -->. Count in micro-batches, of which each takes 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
-# The talk calls the first a fraction of the time: with $m = 1$ that would be 300 %<!-- =100 * (4 - 1) / 1 -->. Megatron-LM prints the first, GPipe the second. Always ask: a share of *what*?
-#
-# More micro-batches, less idle. (Here that is a larger batch. A fixed batch cut ever finer gives a GPU too little to do at once.)
+# $$\text{idle part of the step} = \frac{p-1}{m+p-1}$$
 
 # %% [markdown]
-# ### Second: 1F1B
+# With 32 micro-batches it would be 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32. Each shall be one text of 4096 tokens. Does that fit?
 #
-# What does GPipe's order pay? At the end of the forwards a rank holds the activations of *all* $m$ micro-batches. (The paper keeps each stage's input alone and pays a second forward.) The first backward could begin long before: the last stage has finished micro-batch 0 after four forwards.
-#
-# **1F1B** (PipeDream-Flush, 2020; Megatron-LM, 2021): rank $i$, counted from 0, makes $p-i-1$ forwards to fill the pipe, then one forward, one backward, in turn. (So rank 0 makes four before its first backward.)
-#
-# **Predict** the bubble. GPipe's is 9 ms<!-- =(4 - 1) * (1 + 1 + 1) -->. Which waits does the new order take away, and which does it add?
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds that to its weights, gradients and Adam's states, first for a single text.
 
 # %%
-one_f_one_b = make_schedule("1f1b", 4, 8)
-predict("ms of bubble under 1F1B", guess=None, answer=1e3 * bubble_s(time_schedule(one_f_one_b, ONE), 4), unit="ms")
-viz.plot_schedules({"GPipe": gpipe, "1F1B": one_f_one_b}, ONE, title="GPipe and 1F1B")
+H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
+one_text = gpu_memory(LLAMA_3_1_8B, SPREAD, Work(sequence=4096, microbatch=1), ADAM)
 
-# %% [markdown]
-# Surprise: not a microsecond is won. The idle time only moved: rank 0's one long gap became a shorter one and three slits. Many texts say that 1F1B reduces the bubble. With even stages and free messages it does not.
-#
-# What it saves is memory. **Predict**: rank 0 under GPipe holds 8 micro-batches' activations at once. And under 1F1B?
-
-# %%
-predict("micro-batches that rank 0 holds", guess=None, answer=held(one_f_one_b, 0).in_flight)
-layer = layer_activations(LLAMA_3_1_8B, batch=1, sequence=8192, itemsize=2, fused_norms=True)
-one_microbatch = 8 * sum(saved.elements * saved.itemsize for saved in layer)
-for name in ("gpipe", "1f1b"):
-    most = held(make_schedule(name, 4, 32), 0).in_flight * one_microbatch
-    print(f"Llama 3.1 8B on four GPUs, 32 sequences of 8192 tokens, {name}: {most / GB:.0f} GB on rank 0")
-viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b})
-
-# %% [markdown]
-# Rank $i$ holds $\min(p-i,\ m)$ micro-batches **in flight**: forward done, backward not yet. The first rank waits longest for its gradient, so it holds most.
-#
-# Now $m$ may be large. So 1F1B shrinks the idle share by a detour: you can afford more micro-batches. (Above: eight layers on each GPU, one sequence in a micro-batch, 11 GB<!-- =8 * sum(saved.elements * saved.itemsize for saved in layer_activations(LLAMA_3_1_8B, batch=1, sequence=8192, itemsize=2, fused_norms=True)) / 1e9 --> of bfloat16; the states come on top.)
-#
-# ### Third: interleaved
-#
-# To fill the pipe takes $p-1$ forwards of a whole stage; smaller stages would fill it sooner. So give each rank $v$ **chunks** from different depths: with $v=2$, rank 0 has stages 0 and 4, and a micro-batch goes around twice. **Predict** the bubble in ms.
-
-# %%
-interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)  # a chunk takes half of ONE, a rank's time
-predict("ms of bubble, interleaved", guess=None, answer=1e3 * bubble_s(time_schedule(interleaved, ONE), 4), unit="ms")
-viz.plot_schedule(interleaved, ONE, title="Interleaved: two chunks on each rank")
-
-# %% [markdown]
-# The bubble is $\frac{1}{v}(p-1)(F+B+W)$. The price: $pv-1$ cuts to cross, not $p-1$; rank 0 holds $1+\frac{p-1}{pv}$ times 1F1B's memory (if $m \ge 2p$); in Megatron's order, and here, $m$ is a multiple of $p$.
-#
-# ### Fourth: zero bubble
-#
-# In backward a layer $y = Ax$ makes two gradients. With $g$ the gradient of $y$:
-#
-# $$\underbrace{A^\top g}_{B:\ \text{the stage before waits for it}} \qquad \underbrace{g\,x^\top}_{W:\ \text{nobody waits, until the optimizer}}$$
-#
-# So make B at once, and W when you would be idle (Qi et al., 2023). Below, such a linear layer; `Deferred` puts it in place of every linear one. For W it keeps $x$ and $g$. **Predict** the bytes that wait in the perceptron, for 8 rows.
-
-# %%
-display(viz.show_source(deferred.DeferredLinear))
-halves = copy.deepcopy(model)
-halves.zero_grad()
-with deferred.Deferred() as later:
-    loss = F.cross_entropy(halves(inputs), targets)
-loss.backward()
-print("after B:", [weight.grad for weight in halves.parameters()])
-predict("bytes that wait", guess=None, answer=later.retained_bytes, unit="bytes")
-later.finish()
-print("after W:", all(torch.allclose(weight.grad, whole[name]) for name, weight in halves.named_parameters()))
-
-# %% [markdown]
-# Four tensors of eight rows: inputs of 6 and 4 numbers, gradients of 4 and 2. Splitting is not free of memory.
-#
-# The schedule **ZB-H1** makes B as early as it can and delays W, so that some are left for the end, where a rank would wait. **Predict** the bubble in ms; 1F1B had nine.
-
-# %%
-zero_bubble = make_schedule("zb-h1", 4, 8)
-predict("ms of bubble under ZB-H1", guess=None, answer=1e3 * bubble_s(time_schedule(zero_bubble, ONE), 4), unit="ms")
-everything = {"GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": interleaved, "ZB-H1": zero_bubble}
-display(
-    viz.plot_schedules({"1F1B": one_f_one_b, "ZB-H1": zero_bubble}, ONE, title="Weights' gradients fill the gaps"),
-    viz.plot_held(everything),
+viz.plot_gpu_memory(
+    {
+        f"GPU 0 remembers {count} text{'s' * (count > 1)}": replace(one_text, activations=count * one_text.activations)
+        for count in (1, 32)
+    },
+    H100,
+    title="Llama 3.1 8B on four GPUs: what GPU 0 holds",
 )
 
 # %% [markdown]
-# $(p-1)(F+B-\min(F,B,W))$, if $m \ge p$; here a third is left. (None in the paper's ZB-H2 if F = B = W, for more memory.)
+# One text fits easily, but 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
-# Under H1 rank $i$ has $p-i$ micro-batches in flight, and **stashes** $x$ and $g$ of up to $i+1$ more, for W. Not both at once: never more than $p$ together, the most of 1F1B.
+# ## Second attempt: backward as soon as you can
 #
-# ### Your turn
+# Look at the last rank in GPipe's picture. At 4 ms<!-- =4 --> it could go backward with micro-batch 0. Instead it goes forward seven more times, and all ranks have to remember everything meanwhile.
 #
-# Say first, then turn the knobs:
+# So give a simpler order: **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 first sends a few micro-batches on their way; once its first gradient is there, it alternates too. The order is called **1F1B**.
 #
-# 1. W = 0.01: which bubbles are nearly equal?
-# 2. One micro-batch: who still gains, who refuses?
-# 3. W = 2 F: does ZB-H1 gain more ms?
-#
-# <details><summary>Answers</summary>1: all but the interleaved one's. 2: ZB-H1; interleaving. 3: yes, 9 of 12.</details>
+# **Predict** its bubble. Which waits does the new order take away, and which does it add?
 
-# %% varies="a widget"
-viz.schedule_explorer()
+# %%
+one_f_one_b = make_schedule("1f1b", 4, 8)
+predict(
+    "ms of bubble under 1F1B",
+    guess=None,
+    answer=1e3 * bubble_s(time_schedule(one_f_one_b, ONE), 4),
+    unit="ms",
+    think="rank 3 once more: when can it begin, and what has to happen after its last backward?",
+)
+viz.plot_schedules(
+    {"GPipe": gpipe, "1F1B": one_f_one_b},
+    ONE,
+    title="All forwards first, or backward as soon as you can",
+    subtitle="eight micro-batches on four ranks; every rank of a schedule waits equally long",
+)
 
 # %% [markdown]
-# ## 6 · Verify: the ladder, for every schedule
+# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both pictures. GPipe lets it wait once, for a long time. 1F1B lets it wait four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards and is followed by three backwards.
 #
-# Now it has to be *right*. A small decoder of Llama's shape on four ranks, its embedding **tied**: one matrix looks tokens up, on the first stage, and makes the logits, on the last. Both keep a copy: the one weight with two owners (section 9). It has 8 layers to cut (an embedding, six blocks, a head), so that even interleaving with $v=2$ has one for each chunk.
+# So why does everybody use 1F1B? Not for the time. Count how many micro-batches rank 0 has to **remember** while it waits.
 #
-# It is the trainer of module 03, with another technique on another axis: `stages(schedule)` cuts the model along `pp` and runs the schedule. Micro-batches have unequal numbers of targets.
+# **Predict.** Under GPipe it is all eight. And under 1F1B? Follow rank 0's row, and add one at each forward, take one away at each backward.
+
+# %%
+predict(
+    "micro-batches that rank 0 remembers at most",
+    guess=None,
+    answer=held(one_f_one_b, 0).in_flight,
+    think="how many forwards rank 0 makes before its first backward",
+)
+viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers at most")
+
+# %% [markdown]
+# Rank 0 remembers four. A micro-batch that is remembered is said to be **in flight**. Rank 3 has only one in flight, since its backward follows at once; each rank before it has one more, because its gradient arrives later. Of $p$ ranks, rank $i$ has $p-i$ in flight.
+#
+# And $m$ is not in that sentence! With 32 micro-batches it is still four, so GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. So 1F1B does help against waiting, by a detour: it makes many micro-batches affordable.
+
+# %% [markdown]
+# ## Third attempt: what can wait?
+#
+# 9 ms<!-- =3 * 3 --> of waiting are left, and every rank has work that could go there. Which work can be put off? Ask who needs its result. Backward computes two gradients. The stage before you is idle until it gets the gradient of your **input**. The gradient of your **weights** is needed by nobody until the optimizer runs. So send the first at once, and keep the second for a moment when you would be idle anyway.
+#
+# Here are the two for rank 1 of the perceptron. What must it keep until it comes to the second?
+
+# %%
+hidden = model.layer1(inputs).detach()  # what rank 1 received
+y = model.layer2(hidden).detach().requires_grad_()
+F.cross_entropy(y, targets).backward()
+g = y.grad  # the gradient of the output, (8, 2)
+
+of_input = g @ model.layer2.weight  # (8, 4): rank 0 is waiting for it
+of_weight = g.T @ hidden  # (2, 4): nobody is waiting for it
+
+print("the weight's gradient is one device's:", torch.allclose(of_weight, whole["layer2.weight"]))
+print("and rank 0's, from what it is sent:  ", torch.allclose(of_input.T @ inputs, whole["layer1.weight"]))
+
+# %% [markdown]
+# Two products, and neither needs the other. The first needs the weight, which a rank has anyway. The second needs `g` and the layer's input `hidden`, so these two are kept a little longer.
+#
+# Now there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights.
+#
+# **Predict.** Each rank goes backward to its input as soon as it can, and fills its waits with gradients of weights. How long is the bubble now? Rank 3 still has to wait for its first forward. After its last backward, what is there to do?
+
+# %%
+zero_bubble = make_schedule("zb-h1", 4, 8)
+predict(
+    "ms of bubble that are left",
+    guess=None,
+    answer=1e3 * bubble_s(time_schedule(zero_bubble, ONE), 4),
+    unit="ms",
+    think="which part of rank 3's 3 + 6 ms can be filled with work that was put off",
+)
+display(
+    viz.plot_schedules(
+        {"1F1B": one_f_one_b, "ZB-H1": zero_bubble},
+        ONE,
+        title="Weights' gradients fill the waits",
+        subtitle="eight micro-batches on four ranks; every rank of a schedule waits equally long",
+    ),
+    viz.plot_held({"1F1B": one_f_one_b, "ZB-H1": zero_bubble}, title="What each rank remembers at most"),
+)
+
+# %% [markdown]
+# Rank 3 still waits for three forwards. After its last light box, the gradient goes back through three other ranks, and meanwhile rank 3 does three of the dark boxes that it had put off: 3 + 3 − 3 = 3. In general, with at least $p$ micro-batches, and if $W$ is at most $F$ and $B$:
+#
+# $$\text{bubble} = (p-1)\,(F + B - W)$$
+#
+# This order is called **ZB-H1**, for *zero bubble* and the first of two *handmade* orders. What does it cost? Rank 3 keeps inputs and gradients of up to four micro-batches for later. But at that moment it has nothing else in flight, so no rank keeps more than rank 0.
+
+# %% [markdown]
+# ## Build it: a schedule is a list
+#
+# Only the order of the boxes makes our pictures different. So write each row down as a list: a **schedule** is one list for each rank. `Forward(3, 0)` means stage 3, micro-batch 0.
+#
+# The program below follows such a list. The two halves of its loop are the two halves of your cut by hand. `isend` starts a message and returns at once, so a rank goes on to its next box while the message travels.
+#
+# **Predict.** Let four ranks have three layers each. A batch has 16 rows of 5 numbers. How many bytes does rank 1 send in a step under 1F1B? Does the number of micro-batches matter?
+
+# %%
+
+
+def follow(schedule, stage, rows, goals):
+    """Do what this rank's list says; return its loss, and how many micro-batches it remembered at most."""
+    rank, last = dist.get_rank(), schedule.n_ranks - 1
+    remembered, travelling, loss, most = {}, [], 0.0, 0
+    for box in schedule.computes(rank):
+        k = box.microbatch
+        if isinstance(box, Forward):
+            x = rows[k] if rank == 0 else comm.recv(torch.empty_like(rows[k]), rank - 1).requires_grad_()
+            y = stage(x)
+            if rank == last:
+                y = F.cross_entropy(y, goals[k], reduction="sum") / sum(map(len, goals))  # by all rows of the batch
+                loss += y.item()
+            else:
+                travelling.append(comm.isend(y.detach(), rank + 1))
+            remembered[k] = x, y
+            most = max(most, len(remembered))
+        else:
+            x, y = remembered.pop(k)
+            y.backward(None if rank == last else comm.recv(torch.empty_like(y), rank + 1))
+            if rank > 0:
+                travelling.append(comm.isend(x.grad, rank - 1))
+    for message in travelling:
+        message.wait()
+    return loss, most
+
+
+print("rank 3 under GPipe:", *list(gpipe.computes(3))[:4], "…")
+print("rank 3 under 1F1B: ", *list(one_f_one_b.computes(3))[:4], "…")
+
+# %%
+torch.manual_seed(0)
+deep = nn.Sequential(*(nn.Sequential(nn.RMSNorm(5), nn.Linear(5, 5), nn.GELU()) for _ in range(12)))
+rows, goals = torch.randn(16, 5), torch.randint(5, (16,))
+alone = F.cross_entropy(deep(rows), goals)
+right = torch.autograd.grad(alone, list(deep.parameters()))
+
+
+def one_step(schedule):
+    stage, m = deep[3 * dist.get_rank() :][:3], schedule.n_microbatches
+    loss, most = follow(schedule, stage, rows.chunk(m), goals.chunk(m))
+    return loss, most, [weight.grad for weight in stage.parameters()]
+
+
+sent = {}
+for name, schedule in (("one piece", in_one_piece), ("GPipe", gpipe), ("1F1B", one_f_one_b)):
+    losses, most, found = zip(*run_ranks(one_step, 4, schedule), strict=True)
+    torch.testing.assert_close(sum(found, []), list(right))
+    sent[name] = ledger().bytes_sent(1)
+    print(f"{name:9}  loss {losses[3]:.4f}, gradients of one device; the ranks remembered {most} micro-batches")
+predict(
+    "bytes that rank 1 sends",
+    guess=None,
+    answer=sent["1F1B"],
+    unit="bytes",
+    think="16 rows of 5 numbers, 4 bytes each; to whom does rank 1 send?",
+)
+print("in one piece and under GPipe:", sent["one piece"], sent["GPipe"])
+
+# %% [markdown]
+# One program, three lists, and each time the gradients of one device. What the ranks remembered was counted while they ran, and it is what the bars above say: four, three, two, one under 1F1B.
+#
+# Rank 1 sends 16 rows forward to rank 2 and 16 rows of gradients back to rank 0, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when bytes travel, and in how many messages. They do not change how many bytes.
+
+# %% [markdown]
+# ## Prove it
+#
+# Gradients of one step are a good sign, but a training is more: norm, clipping, the optimizer, save and load. So let us climb the ladder of lesson 03.
+#
+# The library's executor is our loop with a box more, for the gradients that are put off. It trains a small decoder of Llama's shape on four ranks, and we make it hard: micro-batches have unequal numbers of targets, and the embedding is **tied**. That means that one matrix looks tokens up on the first stage, and the same matrix makes the logits on the last.
 
 # %% varies="the last digits of rounding differ between processors"
-from course_lib.training.batches import Batches
-from course_lib.training.text import load_text
-from course_lib.training.tokenizer import load_tokens
-
 SMALL = ModelConfig(
     name="small", hidden_size=32, n_layers=6, n_heads=4, n_kv_heads=2, ffn_size=88, vocab_size=512, tied=True
 )
@@ -287,43 +370,27 @@ def decoder_alone(config):
 
 def decoder_under(schedule):
     def make(config, *bugs):
-        mesh = make_mesh(pp=schedule.n_ranks)
+        mesh = make_mesh(pp=schedule.n_ranks)  # pp: pipeline parallel, the mesh's name for these ranks
         return Trainer(Decoder(SMALL), config, mesh=mesh, apply=(stages(schedule), *bugs))
 
     return make
 
 
-print(assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, world_size=4))
+report = assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, world_size=4)
+viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks is one device")
 
 # %% [markdown]
-# Seven rungs, rounding only. The other three, and numbers that do not divide: three ranks for eight layers, fewer micro-batches than ranks.
+# On each rung a dot says how far the four ranks were from one device. Every dot is far to the left of the dashed line, so only rounding is left.
 #
-# And can a list hang? `problems` looks for sends without receives, a backward before its forward, and ranks that wait in a circle, even if every send has to wait for its receiver. First a list in which rank 0 goes backward too early:
-
-# %%
-pair = make_schedule("gpipe", 2, 3)
-order = pair.lists[0]
-too_early = (*order[:2], *order[6:8], *order[2:6], *order[8:])  # micro-batch 0 backward, before 1 goes forward
-print(problems(replace(pair, lists=(too_early, pair.lists[1]))))
-for name, p, m, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 4, 8, 1), ("zb-h1", 3, 2, 1)]:
-    schedule = make_schedule(name, p, m, stages_per_rank=v)
-    assert problems(schedule) == []
-    report = assert_parallel_equals(decoder_alone, decoder_under(schedule), text, world_size=p)
-    print(
-        f"{name:12} {p} ranks, {m} micro-batches: equal on {len(report.deviations)} rungs; tolerance {report.tolerance:g}"
-    )
-
-# %% [markdown]
-# ## 7 · Measure
+# ## Measure
 #
-# ### The timeline: on paper and run
-#
-# Four real processes run 1F1B's list on the emulated clock: each computation is a sleep, 20 times longer than shown; messages have InfiniBand's delay. **Predict** the step in shown ms. The paper said 33.
-
+# The bubble was a formula so far. Do four processes really wait where the picture says? On your machine they share a few cores, so while one waits, another computes on its core. No schedule could win there. So we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take InfiniBand's time. The list, the processes and the messages are real.
 
 # %% varies="measured times"
+
+
 def timed_step(schedule, durations):
-    """One step on the emulated clock; the layers are tiny, what lasts is said by `durations`."""
+    """One step on the emulated clock; the layers are tiny, and `durations` say how long they take."""
     torch.manual_seed(0)
     layers = [nn.Linear(6, 6) for _ in range(schedule.n_stages)]
     mesh, apply = make_mesh(pp=schedule.n_ranks), (stages(schedule, durations=durations),)
@@ -333,141 +400,75 @@ def timed_step(schedule, durations):
         trainer.compute_gradients((torch.ones(24, 6), torch.zeros(24, dtype=torch.long)))
 
 
-def measured_idle(schedule, durations):
-    """Share of the step in which rank 0 computes nothing, on real processes."""
-    run_ranks(timed_step, schedule.n_ranks, schedule, durations)
-    events = [event for event in ledger().events if event.kind == "compute"]
-    start, end = min(event.start_s for event in events), max(event.end_s for event in events)
-    return 1 - sum(event.end_s - event.start_s for event in events if event.rank == 0) / (end - start)
-
-
 run_ranks(timed_step, 4, one_f_one_b, ONE)
-run = ledger()
-ends = [event.end_s for event in run.events if event.kind == "compute"]
-predict("ms of the step as it ran", guess=None, answer=1e3 * max(ends), unit="ms", tolerance=0.1)
-viz.plot_schedule_run(one_f_one_b, run, ONE, title="1F1B: the list on paper, and the list run")
+viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# The same list, once drawn and once run. Now the idle share for all schedules and several $m$. Lines: the lists on paper. Marks: real processes on the emulated clock.
-
-# %% varies="measured times"
-kinds = {
-    "1F1B (GPipe is the same)": ("1f1b", 1),
-    "interleaved, v = 2": ("interleaved", 2),
-    "ZB-H1": ("zb-h1", 1),
-}
-paper, emulated = {}, {}
-for label, (name, v) in kinds.items():
-    for m in (4, 8, 12, 16, 24, 32):
-        schedule = make_schedule(name, 4, m, stages_per_rank=v)
-        slots = time_schedule(schedule, ONE)
-        paper.setdefault(label, {})[m] = idle_s(slots, 4)[0] / max(slot.end_s for slot in slots)
-    for m in (4, 12):
-        schedule = make_schedule(name, 4, m, stages_per_rank=v)
-        emulated.setdefault(label, {})[m] = measured_idle(schedule, ONE)
-viz.plot_idle(paper, emulated, marks="emulated", title="Idle share of a step on four ranks")
-
-# %% [markdown]
-# ### And in real time, honestly
+# The rows below are what the processes did, and the grey is where they waited for a message. Box for box it is the list, and it ends a little later, because now messages take time.
 #
-# Without the clock, with the small decoder. Four ranks share this machine's cores: while one waits, another uses its core. So these times say nothing about a cluster. But look at the pattern: rank 0 goes forward four times first, rank 3 to and fro. (A send's bar lasts until its rank asks whether it has arrived. At the end travel the tied embedding's gradient and the loss, by broadcast.)
-
-# %% varies="measured times"
-
-
-def real_step(schedule):
-    torch.manual_seed(0)
-    trainer = decoder_under(schedule)(TrainConfig())
-    trainer.compute_gradients(text.batch(0))  # the first step is always slower
-    comm.ledger.clear()
-    trainer.compute_gradients(text.batch(1))
-
-
-run_ranks(real_step, 4, make_schedule("1f1b", 4, 4))
-real_run = ledger()
-viz.plot_timeline(real_run, title="1F1B in real time: four ranks on this machine's cores")
-
-# %% [markdown]
-# ### Bytes at the cuts
+# ### When one stage is slower
 #
-# One cut carries eight sequences of 16 tokens, 32 numbers each, 4 bytes<!-- =4 -->, forward, and as much backward. **Predict** the KiB that rank 1 sends in one step under 1F1B, with four micro-batches: forward to rank 2, backward to rank 0. Does the number of micro-batches matter?
+# So far all stages were alike. Now let rank 2 take twice as long for everything, because somebody gave it too many layers, or because its GPU is too warm. All together there is a quarter more to compute.
+#
+# **Predict.** The step took 33 ms<!-- =8 * 3 + 9 -->. By how many percent does it get longer?
 
 # %%
-cut_bytes = [2 * 16 * 32 * 4] * 3  # of one micro-batch: two of the eight sequences
-formula = pipeline_step(cut_bytes, n_ranks=4, n_microbatches=4, tied_bytes=512 * 32 * 4)
-sent = tuple(real_run.of("isend").bytes_sent(rank) for rank in range(4))
-predict("KiB that rank 1 sends", guess=None, answer=sent[1] / 1024, unit="KiB")
-print("ledger ", sent)
-print("formula", formula.sent_bytes)
-assert sent == formula.sent_bytes
-
-# %% [markdown]
-# To the byte. Micro-batches change when bytes travel, and how many messages. They do not change how many bytes. Ranks 0 and 3 send more: the tied embedding's gradient, 64 KiB<!-- =512 * 32 * 4 / 1024 -->, to each other.
-#
-# ### Uneven stages
-#
-# One stage of four takes twice as long: a bad cut, or a GPU that is too warm, a **straggler**. All together there is 25 %<!-- =100 * (5 / 4 - 1) --> more to compute. **Predict** by how many percent the step of 33 ms<!-- =(8 + 4 - 1) * 3 --> gets longer.
-
-# %% varies="measured times"
 SLOW = Durations(forward_s=2e-3, backward_input_s=2e-3, backward_weight_s=2e-3)
 uneven = [ONE, ONE, SLOW, ONE]
-slower = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3
-predict("percent longer", guess=None, answer=100 * (slower - 1), unit="%")
-print(f"rank 0 idle on real processes: {measured_idle(one_f_one_b, uneven):.0%}; on paper, even stages: {9 / 33:.0%}")
-print(f"the step under GPipe: {1e3 * max(slot.end_s for slot in time_schedule(gpipe, uneven)):.0f} ms")
-viz.plot_schedule(one_f_one_b, uneven, title="One stage takes twice as long")
-
-# %% [markdown]
-# A pipe is as fast as its narrowest place: 8 micro-batches of 6 ms<!-- =2 + 2 + 2 --> pass the slow stage one after another, it waits for 7 ms<!-- =(1 + 1) + 1 + (2 + 2) --> itself, and three ranks wait for it. (The bubble counts the busiest rank, here the slow one.) GPipe is no longer equal: evenness made it so. The cut deserves thought; section 10 balances one.
-#
-# ## 8 · PyTorch's own
-#
-# `torch.distributed.pipelining` has the same parts: a `PipelineStage` for each stage, and a schedule class that runs it. From the same weights, both must leave the same gradients.
-
-
-# %%
-def torch_gradients(untied):
-    """PyTorch's 1F1B on our stages: the gradients of this rank's weights."""
-    from torch.distributed import pipelining
-
-    torch.manual_seed(0)
-    rank, p = dist.get_rank(), dist.get_world_size()
-    stages, (rows, goals) = cut(Decoder(untied).double(), [2] * p), text.batch(0)
-    stage = pipelining.PipelineStage(stages[rank], rank, p, torch.device("cpu"), group=dist.new_group())
-
-    def loss(output, part):
-        return loss_of(output, part) / count_targets((rows, goals))
-
-    schedule = pipelining.Schedule1F1B(stage, 8, loss_fn=loss, scale_grads=False)
-    schedule.step(*([rows] if rank == 0 else []), target=goals)
-    return {name: weight.grad for name, weight in stages[rank].named_parameters()}
-
-
-def our_gradients(untied):
-    torch.manual_seed(0)
-    mesh, apply = make_mesh(pp=4), (stages(one_f_one_b),)
-    trainer = Trainer(Decoder(untied).double(), TrainConfig(), mesh=mesh, apply=apply)
-    trainer.compute_gradients(text.batch(0))
-    return trainer.gradients()
-
-
-untied = replace(SMALL, tied=False)
-theirs = {name: gradient for part in run_ranks(torch_gradients, 4, untied) for name, gradient in part.items()}
-ours = run_ranks(our_gradients, 4, untied)[0]
-print(
-    len(ours),
-    "gradients, equal:",
-    all(torch.allclose(ours[name], theirs[name], rtol=1e-10, atol=1e-13) for name in ours),
+longer = max(slot.end_s for slot in time_schedule(one_f_one_b, uneven)) / 33e-3 - 1
+predict(
+    "percent longer",
+    guess=None,
+    answer=100 * longer,
+    unit="%",
+    think="how long rank 2 alone is busy with eight micro-batches",
+)
+viz.plot_schedule(
+    one_f_one_b,
+    uneven,
+    title="One slow stage, and everybody waits for it",
+    subtitle="1F1B; rank 2 takes 2 ms forward and 4 ms backward, the others 1 ms and 2 ms",
 )
 
 # %% [markdown]
-# Untied, because PyTorch leaves a matrix that lies on two stages to its user.
+# Rank 2 alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was. All micro-batches have to pass it, one after another, and the three other ranks wait: more than half of their time. A pipe is as fast as its narrowest place. So cut a model by *work*, not by number of layers; *Going deeper* does that for our Llama.
+
+# %% [markdown]
+# ## In PyTorch alone
 #
-# And note `scale_grads=False`. By default PyTorch divides the gradients by $m$, which is right if your loss is a micro-batch's *mean* and all have equally many targets. Ours is a sum divided by the number of *all* targets: nothing is left to divide. Who does both divides twice. Who does neither trains with gradients $m$ times too large.
+# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does this without the course, with the same twelve layers and the same 16 rows. Start it with `torchrun --nproc-per-node 4 scripts/04_pipeline.py`, then change it.
 #
-# ## 9 · Bug museum
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `deep[3 * rank :][:3]` | `PipelineStage(mine, rank, p, device)` | a first message tells each stage its shapes |
+# | `make_schedule("1f1b", …)` | `Schedule1F1B(stage, 8, loss_fn)` | the list is made inside |
+# | `follow(…)` | `schedule.step(inputs, target=…)` | cuts the batch itself; only the first stage gives inputs |
+# | loss divided by all rows | `scale_grads=False` | else gradients are divided by 8 once more |
+# | tied embedding summed | – | you have to do it |
+
+# %%
+torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+said = subprocess.run([*torchrun, "scripts/04_pipeline.py"], capture_output=True, text=True, check=True).stdout
+print(said)
+
+length = torch.stack([gradient.norm() for part in found for gradient in part]).norm()
+ours = f"loss {losses[3]:.4f}, gradients of length {length:.4f}"
+print("our four ranks:", ours)
+assert ours in said
+
+# %% [markdown]
+# The same digits. `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
 #
-# The small tied decoder on four ranks, 1F1B, AdamW and clipping, as people train. Runs A to D: each *may* have a bug that happened to others in public. **Decide**: how many are sound? (You may have to guess.)
+# **Your turn.** Replace `Schedule1F1B` by `ScheduleGPipe`: what changes in what it prints? Then leave out `scale_grads=False`, and read what the comparison says.
+#
+# <details><summary>Answers</summary>Nothing changes: another order, the same gradients. Without the option PyTorch divides by the number of micro-batches, as is right for a loss that is each micro-batch's own mean. Ours is divided already, so every gradient is 8 times too small, and the comparison stops.</details>
+
+# %% [markdown]
+# ## Bug museum
+#
+# The small tied decoder on four ranks, under 1F1B, with AdamW and clipping, the way people train. The broad line is one device. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public. Which of them would you trust?
+#
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(one_f_one_b)
@@ -478,56 +479,158 @@ makers = {
     for run, name in exhibits.items()
 }
 plain = replace(text, ragged=False)  # all micro-batches count alike
-curves = {"one device": museum.curve_alone(decoder_alone, plain.batch, 40)}
+curves = {"one device": museum.curve_alone(decoder_alone, plain.batch, 40).losses}
 for run, make in makers.items():
-    curves[f"run {run}"] = museum.curve_on_ranks(make, plain.batch, world_size=4, steps=40)
-losses = {run: curve.losses for run, curve in curves.items()}
-viz.plot_loss_curves(losses, title="Which of these runs are sound?")
+    curves[f"run {run}"] = museum.curve_on_ranks(make, plain.batch, world_size=4, steps=40).losses
+viz.plot_loss_curves(curves, title="Which of these runs are sound?")
 
-# %% [markdown]
-# One: run B. The others end within a few per cent of one device, and nobody would stop them. C and D even end lower. So climb. Say for A, C and D on which rung each falls: output, gradients, gradient norm, parameters (SGD), or loss curve?
-
-# %%
-from course_lib.verify import RUNGS, NotEqual
-
-for run in ("A", "C", "D"):
-    bug = museum.PIPELINE_BUGS[exhibits[run]]
+# %% varies="forty steps of rounding differ between processors"
+predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
+for run, make in makers.items():
     try:
-        assert_parallel_equals(decoder_alone, bug.planted(decoder_on_ranks), plain, world_size=4, rungs=RUNGS[:5])
+        assert_parallel_equals(decoder_alone, make, plain, world_size=4, rungs=RUNGS[:5])
+        print(f"run {run}: equal on the first five rungs")
     except NotEqual as error:
-        where, _, way_out = str(error).split("; ", 2)  # the middle part is the rule
-        way_out = way_out.replace("? ", "?\n    ")
-        print(f"run {run} falls on: {error.rung}", where, way_out, f"met in public: {bug.where.link}", sep="\n    ")
+        what, _, way_out = str(error).split("; ", 2)
+        print(f"run {run} falls on: {error.rung}")
+        print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
+viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# C: each micro-batch's loss is its own mean, and eight gradients add up: 8.0 times, exactly. The logged loss is right, and AdamW divides the factor away; only clipping feels it. A: each stage clips by its own norm, one is cut, its neighbour not.
+# Only B is sound; its line in the last picture is rounding, which training makes grow.
 #
-# D is the **tied embedding**. One matrix $E$ is used twice: to look tokens up, and at the end for the logits, $E\,h$. Its gradient is the sum of two parts. On one device `.grad` adds them. Cut the model, and each part lies on another rank.
+# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large, which AdamW hides. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
 #
-# Take the tie apart on one device. **Predict** the norm of the first stage's part, divided by the norm of the whole.
+# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. The first stage has a gradient of looking up, the last one a gradient of the logits. One device adds the two. Here each stage trains its copy with its own part, and one matrix becomes two. A checkpoint has room for one, hence the jump. The cure: both stages send each other their part and add.
+
+# %% [markdown]
+# ## Back to the four GPUs
+#
+# We have four H100s and 32 texts of 4096 tokens. First watch a line sweep over four schedules, with what the fullest rank remembers below each. One is new: **interleaved** gives each rank several small stages, see *Going deeper*.
+#
+# Then use the controls. Make the idle part as small as you can, if each of four ranks may remember four micro-batches. Then allow five.
+#
+# <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with 32 micro-batches and four stages on each rank, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. It sends five times as much.</details>
+#
+# The second cell has our Llama's numbers, all by formula.
+
+# %% varies="a widget"
+four = {
+    "GPipe": gpipe,
+    "1F1B": one_f_one_b,
+    "Interleaved": make_schedule("interleaved", 4, 8, stages_per_rank=2),
+    "ZB-H1": zero_bubble,
+}
+display(viz.animate_schedules(four, ONE))
+viz.schedule_explorer()
 
 # %%
-torch.manual_seed(0)
-tied = Decoder(SMALL)
-apart = Decoder(untied)
-apart.load_state_dict(tied.state_dict() | {"head.weight": tied.embedding.weight.detach()})
-rows, goals = text.batch(0)
-for decoder in (tied, apart):
-    loss_of(decoder(rows), goals).backward()
-first, last, both = apart.embedding.weight.grad, apart.head.weight.grad, tied.embedding.weight.grad
-predict("norm of the first stage's part over the whole's", guess=None, answer=(first.norm() / both.norm()).item())
-cosine = F.cosine_similarity(first.flatten(), last.flatten(), dim=0)
-print(f"the last stage's part {last.norm() / both.norm():.2f}; cosine of the two, without its sign, {cosine.abs():.2f}")
-print("sum of both parts equals the tied gradient:", torch.allclose(first + last, both, atol=1e-4))
+p, m, per_second = 4, 32, 0.4 * H100.peak_flops_per_s()  # 40 % of what an H100 can do at best
+forward_s = 2 * 8 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / per_second  # eight layers
+each = {"forward_s": forward_s, "backward_input_s": forward_s, "backward_weight_s": forward_s}
+cut_bytes = 4096 * LLAMA_3_1_8B.hidden_size * 2  # one text, in bfloat16
+without = one_text.total - one_text.activations
+print(f"a forward of eight layers: {1e3 * forward_s:.0f} ms; one message: {cut_bytes / MB:.0f} MB")
+for link in (INFINIBAND, ETHERNET):
+    print(f"    over {link.name}: {1e3 * (link.alpha_s + cut_bytes / link.bandwidth_bytes_per_s):.1f} ms")
+print("\nschedule     idle    GPU 0 holds  GPU 1 sends in a step")
+for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
+    sizes = {"n_ranks": p, "n_microbatches": m, "stages_per_rank": v}
+    bubble = pipeline_bubble_s(name, **sizes, **each)
+    most = pipeline_in_flight(name, rank=0, **sizes) / v * one_text.activations
+    passed = pipeline_step([cut_bytes] * (p * v - 1), n_ranks=p, n_microbatches=m).sent_bytes[1]
+    share = bubble / (bubble + 3 * m * forward_s)
+    print(f"{name:11} {share:5.1%} {(without + most) / GiB:8.1f} GiB {passed / GB:13.1f} GB")
 
 # %% [markdown]
-# Nearly perpendicular, at this first step: neither can stand for the other. Without the sum the first stage trains its copy with the first part, the last stage with the second. After one step one matrix is two. The cure is one exchange per step, `parallel.ties.Ties`: both send their part and add.
+# A message is short beside the computing: a fiftieth of a forward over InfiniBand, and even slow Ethernet hides behind it. That is why pipelines run **between nodes**. GPipe does not fit. ZB-H1 waits least, and takes no more memory than 1F1B.
 #
-# ## 10 · In a Llama
+# | what you have | take |
+# | --- | --- |
+# | a model that fits into one GPU | no pipeline: data parallelism has no bubble |
+# | one that needs the GPUs of one node | first see lessons 05 and 06: they use its fast wires |
+# | one that needs several nodes | a pipeline between nodes |
+# | many micro-batches | 1F1B; ZB-H1 where its bubble still hurts |
+# | few micro-batches | interleaved, for more messages and memory |
+# | activations that are recomputed | GPipe is simple, and may do |
+
+# %% [markdown]
+# ## What still hurts
 #
-# ### Where to cut
+# A pipeline likes many micro-batches: with ten times as many as ranks, about a tenth of the step is waiting. But they all belong to one batch. Too large a batch trains no better; too small a micro-batch leaves a GPU with little to do.
 #
-# Llama 3.1 8B: an embedding, 32 layers, a head. Cut by number, that is 9, 9, 8 and 8 of these 34. But they weigh differently: a layer multiplies by 218 million weights, the head by 525 million, the embedding only looks up. **Predict** the work of the last stage, seven layers and the head, in layers.
+# A cut runs between layers. So a layer has to fit into one GPU, with all that it computes for a text. And each text goes through no faster than on one GPU. Could two GPUs work on the *same* layer at the same time? Lesson 05 begins there.
+#
+# **Next:** the [exercises](../exercises/release/04_model_and_pipeline_parallelism.ipynb), then [lesson 05](05_tensor_parallelism.ipynb). `make slides` builds the slides of this lesson.
+
+# %%
+score()
+
+# %% [markdown]
+# ## Questions
+#
+# <details><summary>1. Under 1F1B you double the number of micro-batches, each of the same size. What happens to bubble, idle part and memory?</summary>
+# Only the idle part changes: it nearly halves, from 27 to 16 percent<!-- =100 * 3 / 19 -->.
+# </details>
+#
+# <details><summary>2. Which rank runs out of memory first?</summary>
+# The first: it waits longest for a gradient, and remembers most. The last one goes backward at once, but it has the logits.
+# </details>
+#
+# <details><summary>3. Eight ranks, 1F1B, and less than a twentieth of the step idle. How many micro-batches?</summary>
+# 7/(m+7) &lt; 1/20, so at least 134. The first rank still remembers eight.
+# </details>
+
+# %% [markdown]
+# # Going deeper
+#
+# Each part below stands alone, and you can skip all of them.
+#
+# ## Smaller stages: interleaved
+#
+# Rank 3 begins after three forwards of a whole stage. Smaller stages would let it begin sooner. But more ranks are not to be had, so give each rank **two** small stages: rank 0 has stages 0 and 4, rank 1 has 1 and 5, and a micro-batch goes round twice. A rank does not have more to compute: each of its two stages takes half of `ONE`.
+#
+# **Before you run it**: how long is the bubble? And what happens to the messages?
+
+# %%
+interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)
+display(
+    viz.plot_schedule(interleaved, ONE, title="Interleaved: two small stages on each rank"),
+    viz.plot_held({"1F1B": one_f_one_b, "interleaved": interleaved}, title="What each rank remembers at most"),
+)
+
+# %% [markdown]
+# Rank 3 waits for three forwards and three backwards of half a stage: 4.5 ms<!-- =3 * 0.5 + 3 * 1 -->. With $v$ small stages on each rank
+#
+# $$\text{bubble} = \frac{1}{v}\,(p-1)(F+B+W)$$
+#
+# A micro-batch crosses seven cuts instead of three, so more than twice as much is sent. Rank 0 remembers eleven activations, each of half a rank, so the bar says 5.5. Here $m$ is a multiple of $p$.
+#
+# ## Llama 3.1 405B
+#
+# Meta trained it with 16 pipeline ranks, and each pipeline got 16 sequences of 8192 tokens in a step. Say that each is a micro-batch. **Before you run it**: which part of the step is idle under 1F1B?
+
+
+# %%
+def planned(v):
+    schedule = make_schedule("interleaved" if v > 1 else "1f1b", 16, 16, stages_per_rank=v)
+    slots = time_schedule(schedule, Durations())
+    return schedule, idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
+
+
+print("stages of a rank   idle   messages of rank 7   micro-batches remembered by rank 0, rank 15")
+for v in (1, 2, 4, 8):
+    schedule, idle = planned(v)
+    messages = pipeline_step([1] * (16 * v - 1), n_ranks=16, n_microbatches=16).messages[7]
+    first, last = (held(schedule, rank).in_flight / v for rank in (0, 15))
+    print(f"{v:16}   {idle:4.0%}   {messages:18}   {first:.1f}, {last:.1f}")
+
+# %% [markdown]
+# By our lists nearly half of the GPUs would wait, or a tenth. Eight stages on each of 16 ranks are 128 places for 126 layers, one each. The two others are for embedding and head. With $m = p$ rank 0 remembers everything anyway, so the price is messages.
+#
+# ## Where to cut Llama 3.1 8B
+#
+# The chain is an embedding, 32 layers and a head. Cut by number, that is 9, 9, 8 and 8 of 34. But a layer multiplies a token by 218 million weights, the head by 525 million, and the embedding only looks up. **Before you run it**: how many layers' work has the last stage, seven layers and the head?
 
 # %%
 layer, table = costs.layer_parameters(LLAMA_3_1_8B), LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size
@@ -543,81 +646,31 @@ def step_length(sizes, sequence=0):
 
 
 by_number, by_work = split_sizes(34, 4), balanced_sizes([0, *[1] * 32, table / layer], 4)
-predict("layers' worth of work on the last stage", guess=None, answer=step_length(by_number)[0][-1])
 for sizes in (by_number, by_work):
-    each, length = step_length(sizes)
-    print(f"{sizes}: work {', '.join(f'{w:.1f}' for w in each)}; step {length:.0f} times a layer's forward")
+    each, steps = step_length(sizes)
+    print(f"{sizes}: work {', '.join(f'{w:.1f}' for w in each)}; step {steps:.0f} times a layer's forward")
 shorter = 1 - step_length(by_work, 8192)[1] / step_length(by_number, 8192)[1]
 print(f"shorter, at 8192 tokens: {shorter:.1%}")
 
 # %% [markdown]
-# With a layer less on the last stage the step is 4 %<!-- =100 * (1 - 506.45 / 526.61) --> shorter, for free. That holds for short sequences. At 8192 tokens attention makes each layer heavier, the head weighs less beside it, and little is left: balance for *your* sequence.
+# With a layer less on the last stage the step is 4 %<!-- =100 * (1 - 506.45 / 526.61) --> shorter, for free. That holds for short texts. At 8192 tokens attention makes each layer heavier, the head weighs less beside it, and little is left. So balance for *your* length.
 #
-# ### Llama 3.1 405B
+# ## Can a list hang?
 #
-# On 16,384 GPUs Meta used 16 pipeline ranks; each pipeline got 16 sequences of 8192 tokens per step (Llama 3 paper, table 4). We take one in a micro-batch: $p = m = 16$. **Predict** the idle share under 1F1B.
-
-
-# %%
-def planned(v):
-    schedule = make_schedule("interleaved" if v > 1 else "1f1b", 16, 16, stages_per_rank=v)
-    slots = time_schedule(schedule, Durations())
-    return schedule, idle_s(slots, 16)[0] / max(slot.end_s for slot in slots)
-
-
-predict("idle share of 405B under 1F1B", guess=None, answer=planned(1)[1])
-print("schedule                    idle   messages of rank 7   micro-batches held by rank 0, rank 15")
-for v in (1, 2, 4, 8):
-    schedule, idle = planned(v)
-    messages = pipeline_step([1] * (16 * v - 1), n_ranks=16, n_microbatches=16).messages[7]
-    first, last = (held(schedule, rank).in_flight / v for rank in (0, 15))
-    print(f"{schedule.name:11} {v} x 1/{v} stage   {idle:6.1%}   {messages:18}   {first:.1f}, {last:.1f}")
-
-# %% [markdown]
-# By our lists, with even stages and free messages: half of the GPUs idle, or a tenth. With $v=8$ each chunk is one layer: 16 × 8 = 128 places, and the model has 126 layers. The other two are for embedding and head: Meta took a layer from the first and one from the last stage, to balance.
-#
-# Rank 0, the fullest, holds no more: with $m = p$ everything is in flight there anyway. The last rank catches up. The price is messages: 256 of 268 MB<!-- =8192 * 16384 * 2 / MB -->, of which sequence parallelism (module 05) leaves each GPU an eighth. That is 8.6 GB<!-- =256 * 8192 * 16384 * 2 / 8 / GB -->, 0.2 s<!-- =256 * 8192 * 16384 * 2 / 8 / INFINIBAND.bandwidth_bytes_per_s --> at InfiniBand's speed, as far as computing does not hide them.
-
-# %% [markdown]
-# ### On a GPU node and on a cluster
-#
-# *On a GPU node:* each rank takes a GPU, sends and receives go over NCCL; only section 8 names its device. Stages may lie on different nodes: a cut carries little.
-#
-# *As a command*, run here on two ranks with CPUs:
-#
-# ```bash
-# python -m course_lib train pp=2 schedule=1f1b microbatches=4
-# torchrun --nproc-per-node 2 -m course_lib train pp=2 schedule=zb-h1 microbatches=4
-# srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d \
-#     --rdzv-endpoint $HOST:29500 -m course_lib train pp=4 dp=2 microbatches=4        # not run here
-# ```
-
-# %% [markdown]
-# ## 11 · Takeaways
-#
-# - Model parallelism divides memory. Alone it divides no time.
-# - A schedule is a list for each rank: idle time, memory and messages are read off it.
-# - With even stages and free messages the bubble is $(p-1)(F+B+W)$ for GPipe *and* 1F1B. 1F1B saves memory; interleaving divides the bubble by $v$; zero bubble fills it with W.
-# - Divide the loss by *all* targets, once. What is tied over a cut is summed.
-#
-# **Next:** the exercises; then module 05, which cuts the layers themselves.
-#
-# References: Huang et al. 2018 (GPipe); Narayanan et al. 2020 (PipeDream-Flush), 2021 (interleaving); Qi et al. 2023 (zero bubble); Llama team, Kempner Institute, K. Yuan (a lecture) 2024. (PipeDream, 2019, uses older weights.)
+# Two ranks that wait for each other wait forever. `problems` reads a schedule's lists and looks for sends without receives, for a backward before its forward, and for ranks that wait in a circle. Here is a list in which rank 0 goes backward too early, and then the ladder for the schedules that have not climbed it yet.
 
 # %%
-score()
+pair = make_schedule("gpipe", 2, 3)
+order = pair.lists[0]
+too_early = (*order[:2], *order[6:8], *order[2:6], *order[8:])  # micro-batch 0 backward, before 1 goes forward
+print(problems(replace(pair, lists=(too_early, pair.lists[1]))))
+for name, p, m, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 4, 8, 1), ("zb-h1", 3, 2, 1)]:
+    schedule = make_schedule(name, p, m, stages_per_rank=v)
+    assert problems(schedule) == []
+    report = assert_parallel_equals(decoder_alone, decoder_under(schedule), text, world_size=p)
+    print(f"{name:12} {p} ranks, {m} micro-batches: equal on {len(report.deviations)} rungs")
 
 # %% [markdown]
-# ## Quiz
+# The last line is awkward on purpose: three ranks for eight parts of a model, and fewer micro-batches than ranks.
 #
-# <details><summary>1. You double the number of 1F1B's micro-batches, each of the same size. What happens to the bubble, to its share, to rank 0's memory?</summary>
-# The same bubble; a smaller share (27 becomes 16 per cent); the same memory.
-# </details>
-#
-# <details><summary>2. Every gradient is exactly 8 times too large, and there are 8 micro-batches. What happened?</summary>
-# Each micro-batch's loss was its own mean, and nobody divided the sum by 8.
-# </details>
-#
-# <details><summary>3. Eight ranks, 1F1B, and less than a twentieth of the step idle. How many micro-batches?</summary>
-# 7/(m+7) &lt; 1/20, so at least 134. The first rank's memory stays that of 8.
-# </details>
+# References: Huang et al. 2018, *GPipe*; Narayanan et al. 2020, *PipeDream-2BW*, where the order 1F1B with a flush comes from; Narayanan et al. 2021, *Megatron-LM*, interleaving; Qi et al. 2023, *Zero bubble pipeline parallelism*; Llama team 2024, table 4; Kempner Institute 2024, the perceptron.
