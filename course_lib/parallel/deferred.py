@@ -34,7 +34,7 @@ class Deferred(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is F.linear:
-            return DeferredLinear.apply(self, *args, **(kwargs or {}))
+            return _DeferredLinear.apply(self, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def owe(self, weight: Tensor, bias: Tensor | None, x: Tensor, gradient: Tensor) -> None:
@@ -59,7 +59,7 @@ class Deferred(TorchFunctionMode):
         self._owed.clear()
 
 
-class DeferredLinear(torch.autograd.Function):
+class _DeferredLinear(torch.autograd.Function):
     """y = x W^T + b, whose backward gives the gradient of x alone."""
 
     @staticmethod

@@ -32,7 +32,7 @@ from course_lib.schedules import (
     SendGradient,
 )
 
-Place = tuple[int, int]  # stage, micro-batch
+_Place = tuple[int, int]  # stage, micro-batch
 
 _METHODS: dict[type[Instruction], str] = {
     Forward: "forward",
@@ -90,7 +90,7 @@ class Pipeline:
 
         Cost: `course_lib.costs.comm.pipeline`.
         """
-        run = BatchRun(self, microbatches, shapes, loss)
+        run = _BatchRun(self, microbatches, shapes, loss)
         try:
             ends = self.ends
             for place, instruction in enumerate(self.schedule.lists[self.rank]):
@@ -133,7 +133,7 @@ class Pipeline:
         return self.names[self.schedule.rank_of(stage)]
 
 
-class BatchRun:
+class _BatchRun:
     """What one rank holds while it goes through its list: one method for each instruction."""
 
     def __init__(
@@ -148,11 +148,11 @@ class BatchRun:
         lists = self.schedule.lists[pipeline.rank]
         self.split = {(one.stage, one.microbatch) for one in lists if isinstance(one, BackwardInput)}
         self.last_stage = self.schedule.n_stages - 1
-        self.saved: dict[Place, tuple[Tensor, Tensor]] = {}  # input and output of a stage, until its backward
-        self.owed: dict[Place, Deferred] = {}  # weights' gradients, until BackwardWeight
+        self.saved: dict[_Place, tuple[Tensor, Tensor]] = {}  # input and output of a stage, until its backward
+        self.owed: dict[_Place, Deferred] = {}  # weights' gradients, until BackwardWeight
         self.ready: dict[Message, Tensor] = {}  # gradients to be sent; what a stage hands to one on its own rank
         self.arriving: dict[Message, tuple[Tensor, Work]] = {}
-        self.sent: dict[Place, Work] = {}  # outputs, until their gradients come back
+        self.sent: dict[_Place, Work] = {}  # outputs, until their gradients come back
         self.leaving: deque[Work] = deque()  # gradients, the oldest first
         self.most_in_flight = self.most_stashed = self.most_stashed_bytes = 0
 

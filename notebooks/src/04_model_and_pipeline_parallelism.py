@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from pathlib import Path
 from textwrap import fill
 
 import torch
@@ -20,7 +21,6 @@ from torch import nn
 
 from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
-from course_lib.comm import EmulatedClock
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig
 from course_lib.costs import pipeline_bubble_s, pipeline_in_flight, pipeline_step
 from course_lib.costs.model.conventions import find_convention
@@ -396,7 +396,7 @@ def timed_step(schedule, durations):
     mesh, apply = make_mesh(pp=schedule.n_ranks), (stages(schedule, durations=durations),)
     trainer = Trainer(nn.Sequential(*layers), TrainConfig(), mesh=mesh, apply=apply)
     comm.ledger.clear()
-    with comm.emulated(EmulatedClock(inside=INFINIBAND, slowdown=20)):
+    with comm.emulated(comm.EmulatedClock(inside=INFINIBAND, slowdown=20)):
         trainer.compute_gradients((torch.ones(24, 6), torch.zeros(24, dtype=torch.long)))
 
 
@@ -455,9 +455,10 @@ length = torch.stack([gradient.norm() for part in found for gradient in part]).n
 ours = f"loss {losses[3]:.4f}, gradients of length {length:.4f}"
 print("our four ranks:", ours)
 assert ours in said
+viz.show_source(Path("scripts/04_pipeline.py"))
 
 # %% [markdown]
-# The same digits. `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
+# The same digits. Now read the script. `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
 #
 # **Your turn.** Replace `Schedule1F1B` by `ScheduleGPipe`: what changes in what it prints? Then leave out `scale_grads=False`, and read what the comparison says.
 #
