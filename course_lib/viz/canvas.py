@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import drawsvg
 
+from course_lib.errors import four_parts
 from course_lib.viz import style
 from course_lib.viz.badges import Kind
 from course_lib.viz.embedded_font import FILES, font_face
@@ -34,7 +35,10 @@ _Parent = Any  # what drawsvg appends to: the drawing or a group
 
 
 class Canvas:
-    """A card with a headline and, in its corner, what its numbers are; a loop of `lasts_s` seconds."""
+    """A card with a headline and, in its corner, what its numbers are; a loop of `lasts_s` seconds.
+
+    Raises: ValueError for a title or a subtitle that does not fit on its line.
+    """
 
     def __init__(
         self, height: float, title: str, subtitle: str = "", *, kinds: Sequence[Kind] = (), lasts_s: float = 0.0
@@ -50,6 +54,8 @@ class Canvas:
         right = WIDTH - EDGE
         for kind in reversed(kinds):
             right -= self._badge(right, kind) + 8
+        _check_fits("title", title, right - EDGE, size=_TITLE, bold=True)
+        _check_fits("subtitle", subtitle, WIDTH - 2 * EDGE)
 
     def group(self, motion: str = "", *, parent: _Parent | None = None, **look: Any) -> drawsvg.Group:
         """A group that moves as `motion` says."""
@@ -203,6 +209,12 @@ class Canvas:
 def text_width(words: str, size: float = TEXT, *, bold: bool = False) -> float:
     """Pixels that a line of text takes."""
     return 72 * style.text_width(words, size, 600 if bold else 400)
+
+
+def _check_fits(what: str, words: str, room: float, *, size: float = TEXT, bold: bool = False) -> None:
+    if text_width(words, size, bold=bold) > room:
+        rule = f"a {what} fits on its line of the card"
+        raise ValueError(four_parts("Canvas", f"{what}={words!r}", rule, "shorten it"))
 
 
 def rectangles(corners: Sequence[tuple[float, float, float, float]]) -> str:

@@ -9,7 +9,7 @@ from course_lib.viz import style
 from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas
 from course_lib.viz.ladder import APART, EQUAL
 from course_lib.viz.moving import Moving
-from course_lib.viz.museum import Fall, fall_words, share
+from course_lib.viz.museum import Fall, broken_at, fall_words, share
 from course_lib.viz.sweep import LOOP_S, Sweep, draw_sweep
 
 _TOP, _ROW, _RIGHT = 106.0, 38.0, 330.0  # the ladder's
@@ -22,6 +22,7 @@ def animate_ladder(name: str, fall: Fall) -> Moving:
     """One run from rung to rung, up to the one that breaks; `name` says what is wrong with it.
 
     Beside it its loss and, broad and pale, that of one device.
+    Raises: ValueError for a rung that is not there, or a name that does not fit on a line.
     """
     title = "The ladder and the loss curve"
     foot = _TOP + _ROW * len(fall.rungs)
@@ -29,7 +30,7 @@ def animate_ladder(name: str, fall: Fall) -> Moving:
     canvas.text(EDGE, _TOP - 14, "rung by rung against one device", size=SMALL, colour=style.SOFT)
     for rail in (EDGE + 2, _RIGHT):
         canvas.path(f"M{rail:g} {_TOP:g}V{foot + 14:g}", stroke=style.FAINT, stroke_width=4)
-    broken = [*fall.rungs].index(fall.rung) if fall.rung else len(fall.rungs)
+    broken = broken_at(fall)
     for number, rung in enumerate(fall.rungs):
         _draw_rung(canvas, foot - (number + 1) * _ROW, number, rung, broken, fall.deviation)
     _draw_climber(canvas, foot, min(broken, len(fall.rungs) - 1))

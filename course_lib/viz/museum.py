@@ -38,7 +38,7 @@ def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug break
     """A row for each run by its name, a column for each rung from the foot up, and how far its loss is off at the end.
 
     The first rung that breaks bears its deviation: the largest difference over one device's largest number.
-    Raises: ValueError for no runs or more than 16, or a name that does not fit into two lines.
+    Raises: ValueError for no runs or more than 16, a name that needs more than two lines, or a rung that is not there.
     """
     names = {name: _lines(name) for name in falls}
     if not 1 <= len(falls) <= _MOST:
@@ -62,10 +62,20 @@ def fall_words(fall: Fall) -> str:
     """The climb and the loss in words."""
     climb = "every rung is passed"
     if fall.rung:
-        number = [*fall.rungs].index(fall.rung) + 1
         by = share(fall.deviation)
-        climb = f"breaks rung {number}, {fall.rung}" + (f", by {by}" if by != _DIFFERS else "")
+        climb = f"breaks rung {broken_at(fall) + 1}, {fall.rung}" + (f", by {by}" if by != _DIFFERS else "")
     return f"{climb}; its loss is off by {share(fall.off)}"
+
+
+def broken_at(fall: Fall) -> int:
+    """How many rungs were passed."""
+    rungs = [*fall.rungs]
+    if fall.rung is None:
+        return len(rungs)
+    if fall.rung not in rungs:
+        rule = "a fall is from one of the ladder's rungs"
+        raise ValueError(four_parts("broken_at", f"rung={fall.rung!r}", rule, f"choose from {', '.join(rungs)}"))
+    return rungs.index(fall.rung)
 
 
 def share(part: float | None) -> str:
@@ -99,7 +109,7 @@ def _draw_row(canvas: Canvas, top: float, name: Sequence[str], fall: Fall) -> No
     canvas.path(f"M{EDGE:g} {top:g}H{WIDTH - EDGE:g}", stroke=style.FAINT)
     for number, line in enumerate(name):
         canvas.text(EDGE, y + (number - (len(name) - 1) / 2) * _NAME_LINE, line, size=SMALL)
-    broken = [*fall.rungs].index(fall.rung) if fall.rung else len(fall.rungs)
+    broken = broken_at(fall)
     for number in range(len(fall.rungs)):
         _draw_mark(canvas, _column(number), y, "=" if number < broken else "·" if number > broken else "", fall)
     canvas.text(WIDTH - EDGE, y, share(fall.off), align="end", bold=True)

@@ -8,6 +8,7 @@ from base64 import b64decode
 import pytest
 
 from course_lib import viz
+from course_lib.viz.canvas import Canvas
 from tests.unit.moving_svg import Film
 from tests.unit.test_viz_moving_ladder import FALLS
 from tests.unit.test_viz_moving_overlap import LAYERS, STEP
@@ -100,6 +101,14 @@ def test_two_figures_on_one_page_share_no_name():
     svgs = {FIGURES[name]().svg for name in FIGURES}
     names = [set(re.findall(r'id="(\w+)"|@keyframes (\w+)|font-family:(\w+)', svg)) for svg in svgs]
     assert all(names) and sum(map(len, names)) == len(set.union(*names))
+
+
+@pytest.mark.parametrize("what", ["title", "subtitle"])
+def test_words_that_do_not_fit_on_their_line_are_refused(what):
+    with pytest.raises(
+        ValueError, match=rf"Canvas: {what}='long.*'; a {what} fits on its line of the card; shorten it"
+    ):
+        Canvas(100, **{"title": "a", what: "long " * 20}, kinds=["measured"])
 
 
 def test_save_refuses_what_does_not_move(tmp_path):

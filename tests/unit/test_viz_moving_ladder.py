@@ -89,6 +89,10 @@ def test_the_words_say_rung_deviation_and_loss():
     [
         ({}, r"plot_museum: 0 runs; this picture holds 1 to 16; draw two pictures"),
         (
+            {"a": FALLS["sound"]._replace(rung="bytes")},
+            r"rung='bytes'; a fall is from one of the ladder's rungs; choose",
+        ),
+        (
             {"a long name " * 6: FALLS["sound"]},
             r"run 'a long .*'; a run's name fits beside the rungs in two",
         ),
