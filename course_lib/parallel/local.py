@@ -18,7 +18,7 @@ from course_lib.errors import four_parts
 from course_lib.parallel import meta
 from course_lib.parallel.layout import Layout
 from course_lib.parallel.placement import At
-from course_lib.parallel.plain import Plain, plain
+from course_lib.ranks.plain import Plain, plain
 
 Kinds = Mapping[str, Tensor]  # several tensors that are cut alike: a weight and its optimizer's states
 Found = Mapping[str, Mapping[str, Tensor | Plain]]  # what a rank has, or what came from it

@@ -25,6 +25,7 @@ from IPython.lib.pretty import pretty
 from course_lib.comm import call, ledger
 from course_lib.errors import four_parts
 from course_lib.ranks import devices, groups, introspection, lifeline, patience, stacks
+from course_lib.ranks.plain import pickled
 from course_lib.ranks.tasks import Failure, Outcome, Task, register_source
 from course_lib.ranks.wire import RankEnd
 
@@ -167,8 +168,7 @@ def _run_call(task: Task) -> bytes:
     """Call the pickled function; its result travels pickled, so that tensors need no shared memory."""
     assert task.call is not None
     function, args = cloudpickle.loads(task.call)
-    result: bytes = cloudpickle.dumps(function(*args))
-    return result
+    return pickled(function(*args))
 
 
 def pull(names: tuple[str, ...], namespace: dict[str, Any]) -> bytes:
@@ -182,8 +182,7 @@ def pull(names: tuple[str, ...], namespace: dict[str, Any]) -> bytes:
             "assign it in the cell or correct the name",
         )
         raise ValueError(message)
-    found: bytes = cloudpickle.dumps({name: namespace[name] for name in names})
-    return found
+    return pickled({name: namespace[name] for name in names})
 
 
 def _forget(error: BaseException) -> None:
