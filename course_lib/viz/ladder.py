@@ -10,6 +10,7 @@ from course_lib.viz import marks, style
 from course_lib.viz.picture import Picture
 
 _ROW, _NAMES, _RIGHT = 0.44, 2.6, 1.5  # inches: a rung, what it compares, the verdict
+_AFTER_NUMBER = 0.22  # inches from a rung's number to its name, since digits differ in width
 _APART_BY = 1.0  # inches between the middles of what is written below the rungs
 _LEAST = 1e-17  # below any rounding: where a deviation of 0 is drawn
 EQUAL, APART = "#00703C", "#B84A5E"
@@ -45,7 +46,8 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
     page.plot([place(tolerance)] * 2, [top - 0.1, top + tall], color=style.INK, linewidth=1.6, linestyle=(0, (3, 2)))
     for number, (name, off) in enumerate(reversed([*deviations.items()])):
         y, hue = top + (number + 0.5) * _ROW, EQUAL if off <= tolerance else APART
-        marks.label(page, style.MARGIN, y, f"{len(deviations) - number}  {name}", align="left")
+        for x, words in ((style.MARGIN, str(len(deviations) - number)), (style.MARGIN + _AFTER_NUMBER, name)):
+            marks.label(page, x, y, words, align="left")
         page.plot([left, place(off)], [y, y], color=style.tint(hue, 0.35), linewidth=5, solid_capstyle="butt")
         page.plot([place(off)], [y], "o", color=hue, markersize=9)
         words = f"{'equal' if off <= tolerance else 'apart'}, {f'{off:.0e}' if off else '0'}"

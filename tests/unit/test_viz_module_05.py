@@ -78,9 +78,9 @@ def test_the_ranks_talk_where_the_formula_says(cuts):
     of_chain = {"column": "out", "row": "in"}
     passages = chain_partition((6, 4, 2), [of_chain[cut] for cut in cuts], tp=2).passages
     numbers = [passage.forward_cost.sent_bytes[0] // 4 for passage in passages[1:]]
-    sends = [f"each sends {number} number{'s' * (number != 1)} a row" for number in numbers]
+    sends = [f"each sends {number} number{'s' * (number != 1)} a sample" for number in numbers]
     talks = [f"{passage.forward}, {sent}" for passage, sent in zip(passages[1:], sends, strict=True)]
-    middle, end = (talk.replace("nothing, each sends 0 numbers a row", "nothing is sent") for talk in talks)
+    middle, end = (talk.replace("nothing, each sends 0 numbers a sample", "nothing is sent") for talk in talks)
     picture = plot_pair(*cuts)
     assert picture.description.endswith(f"between them: {middle}; at the end: {end}")
     written = [text for text, _, _ in drawn_texts(picture.figure) if text.startswith("each sends")]
@@ -126,7 +126,7 @@ def test_what_a_rank_has_not_is_one_empty_outline_and_no_number(name):
 def test_a_late_sum_sends_at_the_end_alone_and_is_crossed_at_the_bend():
     picture = plot_late_sum()
     assert picture.description.endswith(
-        "between them: nothing is sent; at the end: all_reduce, each sends 2 numbers a row"
+        "between them: nothing is sent; at the end: all_reduce, each sends 2 numbers a sample"
     )
     words = [text for text, _, _ in drawn_texts(picture.figure)]
     assert words.count("26 of 38") == words.count("½ b₁") == words.count("½ b₂") == 2  # all of W₂ and of both biases
@@ -192,7 +192,13 @@ def test_a_ladder_says_which_rungs_hold():
         "equal, 0",
         "equal, 6e-16",
     ]
-    assert "4  AdamW" in texts and "1  output" in texts and "tolerance 1e-12" in texts
+    assert {"4", "AdamW", "1", "output", "tolerance 1e-12"} <= set(texts)
+
+
+def test_a_ladder_s_names_begin_below_each_other():
+    lefts = {text: box[0] for text, _, box in drawn_texts(plot_ladder(RUNGS, tolerance=1e-11).figure)}
+    begins = [lefts[name] for name in RUNGS]
+    assert max(begins) - min(begins) < 0.03  # inches; the digit 1 is narrower than the others
 
 
 def test_a_dot_is_left_of_the_tolerance_where_its_rung_holds():
