@@ -101,7 +101,7 @@ class _Pair(NamedTuple):
 def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
     """Draw the 38 parameters of `course_lib.models.mlp.MLP` on two ranks, each of its matrices cut in one way.
 
-    Bars stand where forward needs a collective; below each, how many numbers a rank sends for one row of inputs.
+    Bars stand where forward needs a collective; below each, how many numbers a rank sends for one sample.
     Raises: ValueError for a cut that there is not.
     """
     for cut in (first, second):
@@ -121,7 +121,7 @@ def plot_late_sum(*, title: str = "Terms through the GELU: wrong") -> Picture:
 
 
 def _draw(pair: _Pair, title: str) -> Picture:
-    talks = [(name, f"each sends {sent} number{'s' * (sent > 1)} a row") for name, sent in pair.talks()]
+    talks = [(name, f"each sends {sent} number{'s' * (sent > 1)} a sample") for name, sent in pair.talks()]
     sums = any(name in ("reduce_scatter", "all_reduce") for name, _ in talks)
     key = (*(KEY_WITH_SUMS if sums else KEY), *[OF_UNREAD] * (pair.first == "row"))
     first = style.HEADER + 0.64 + keys.LINE * (len(keys.lines_of(key, style.MARGIN)) - 1) + _TALL / 2

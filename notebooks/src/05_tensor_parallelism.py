@@ -53,26 +53,26 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Attention could go to one GPU and feed-forward to the next, but feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. We could cut inside it, but there a token has 3.25<!-- =53248 / 16384 --> times as many numbers, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel instead of 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Nor does recomputing help, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
+# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. We could cut that in its middle, but a token is 3.25<!-- =53248 / 16384 --> times as wide there, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel and not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Recomputing does not help either, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
 #
-# So let several GPUs work on the same layer and the same text **at the same time**. Here they share its matrices.
+# So let several GPUs work on the same layer and the same text **at the same time**, and share its matrices.
 
 # %% [markdown]
 # At the end you will be able to
 # - cut a matrix in two ways, and say which collective each asks for,
 # - cut a decoder layer, and prove that nothing else has changed,
 # - say why its GPUs sit in one node,
-# - find mistakes that no loss curve shows.
+# - find mistakes that a loss curve hides.
 #
 # <details><summary>Before you start</summary>One hour. You need lessons 02 and 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 #
-# ## What is right
+# ## On one device
 #
 # Our object is the perceptron of lesson 03, 38 parameters, with a GELU in the middle.
 #
 # $$y = W_2\,\text{GELU}(W_1 x + b_1) + b_2$$
 #
-# One device computes this for eight rows. Two ranks have to come to the same outputs.
+# One device computes this for eight samples. Two ranks have to come to the same outputs.
 
 # %%
 torch.manual_seed(0)
@@ -115,14 +115,12 @@ viz.plot_pair("column", "column", title="First attempt: both by outputs")
 # %% [markdown]
 # The upper half of the picture is rank 0. Read it from left to right. Rank 0 knows all of $x$ and has two rows of $W_1$, which give it two blue hidden numbers. After the bar it also has the two orange ones, which rank 1 made. The second bar brings the outputs together.
 #
-# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Here each rank sends two numbers a row. But a real model is at its widest in the middle: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
+# The result is right, and the GELU was no problem, because it met finished numbers only. What hurts is the first bar. Here each rank sends two numbers for each sample. But a real model is at its widest in the middle: in the 405B, 3.25<!-- =load_model("llama3_1_405b").ffn_size / load_model("llama3_1_405b").hidden_size --> times as wide as at the ends. All of that has to travel.
 
 # %% [markdown]
 # ## Second attempt: by inputs first
 #
-# Could the ranks send nothing in the middle? Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? $W_2$ times a sum is the sum of $W_2$ times its terms, so adding can wait. Let each rank take its own terms through all of $W_2$. We add only at the very end, where a row has become two numbers.
-#
-# Here it is without the GELU and with it.
+# Could the ranks send nothing in the middle? Cut $W_1$ by inputs: every rank has $x$ anyway and just reads its half. Now rank 0 has a term of each hidden number, and rank 1 has the other. Must they be added right away? $W_2$ times a sum is the sum of $W_2$ times its terms, so adding can wait. Let each rank take its own terms through all of $W_2$. We add only at the very end, where a sample has become two numbers.
 
 
 # %%
@@ -149,9 +147,9 @@ wrong = viz.plot_late_sum(title="Second attempt: the terms go through the GELU")
 display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: both by inputs"))
 
 # %% [markdown]
-# A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. Crosses mark where the sum is missing. The terms must be added **before** the GELU, with the bias.
+# A GELU bends: it lets the 2 through nearly whole and leaves nearly nothing of the −2, so the two no longer cancel. In the upper picture, crosses mark where the sum is missing: the terms must be added **before** the GELU, with the bias.
 #
-# The lower picture does so. Its $W_2$ is cut by inputs as well, so a rank reads only two hidden numbers, and a reduce-scatter gives it just these. But now each rank sends 2 + 2 numbers a row, and in the first attempt it was 2 + 1. Still we have learned two things. A sum can wait as long as nothing bends. And with two finished hidden numbers a rank can go on through $W_2$ alone.
+# The lower picture does so. Its $W_2$ is cut by inputs as well, so a rank reads two hidden numbers, and a reduce-scatter gives it these. But now each rank sends 2 + 2 numbers for a sample, one more than in the first attempt. Still we have learned two things. A sum can wait as long as nothing bends. And with two finished hidden numbers a rank can go on through $W_2$ alone.
 
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
@@ -174,7 +172,7 @@ viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by i
 # %% [markdown]
 # Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
 #
-# Why does this save only about half in the 405B? Its ends are not narrow. Of two ranks that add up 16,384 numbers, each sends as many. In the first attempt it sends half of the middle and of the end: 34,816.
+# Why does this save only about half in the 405B? Its ends are not narrow. To add up 16,384 numbers, each of two ranks sends 16,384. In the first attempt it sends half of the middle and half of the end: 34,816.
 #
 # This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
@@ -197,15 +195,15 @@ outputs = all_reduce(terms) + b2
 print("equal to one device:", torch.allclose(outputs, right))
 
 # %% [markdown]
-# Each rank sent eight rows of two numbers, 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] -->. That is the cost of forward.
+# Each rank sent two numbers for each of eight samples, 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] -->. That is the cost of forward.
 #
 # ## And backward?
 #
 # Each rank wants five gradients: of its parts of $W_2$, $W_1$ and $b_1$, of $b_2$, and of $x$, for which the layer before us waits.
 #
-# Let each rank try it alone. It has its own two hidden numbers and the whole $y$, so it can compute the loss. What the other rank added to $y$ is a constant for it, so it goes back through its own two hidden numbers only.
+# Let each rank try it alone. It knows the whole $y$, so it can compute the loss, and it goes back through its own two hidden numbers. What the other rank added to $y$ is a constant for it.
 #
-# **Predict.** Go through the five, $b_2$ first and $x$ last. How many of them come out wrong on a rank that is alone?
+# **Predict.** Go through the five. How many of them come out wrong on a rank that is alone?
 
 
 # %%
@@ -226,22 +224,25 @@ found = [of_x[0], torch.cat(of_w1), torch.cat(of_b1), torch.cat(of_w2, dim=1), o
 wrong = sum(not torch.allclose(ours, theirs) for ours, theirs in zip(found, right_ones, strict=True))
 predict("gradients that a rank cannot find alone", guess=None, answer=wrong)
 for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", right_ones[0])):
-    print(f"of x, row 3: {name:10}", *(f"{number:6.1f}" for number in gradient[3].tolist()))
+    print(f"of x, sample 3: {name:10}", *(f"{number:6.1f}" for number in gradient[3].tolist()))
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
-# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the rows it is that of $b_2$. Do not add these two, because it is one loss, computed twice. Now, $y$ is a sum of two terms, and its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
+# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the samples it is that of $b_2$. The two must not be added, because they come from one loss, computed twice. Now, $y$ is a sum of two terms, and its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
-# Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed rows: the first two add up to the third. So backward needs an all-reduce.
+# Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed lines: the first two add up to the third. So backward needs an all-reduce.
 
 # %% [markdown]
 # ### Build it: two operators
 #
-# At the end of the pair, forward adds the terms, and backward hands $y$'s gradient to each of them. At the beginning, forward hands the same $x$ to each rank, which costs no message, since both have it. And backward adds.
+# At the end of the pair, forward adds the terms, and backward hands $y$'s gradient to each of them. At the beginning it is the other way round: forward hands $x$ to each rank, which costs no message, and backward adds. The Megatron paper has names for these two operators:
 #
-# **Where forward adds, backward hands on. Where forward hands on, backward adds.** The Megatron paper calls the operator at the beginning $f$ and the one at the end $g$.
+# | operator | where | forward | backward |
+# | --- | --- | --- | --- |
+# | $f$ | at the beginning | hands on | **adds** |
+# | $g$ | at the end | **adds** | hands on |
 #
-# Autograd does not see messages, so each operator becomes a `torch.autograd.Function` with a backward of its own.
+# Autograd does not see messages, so each becomes a `torch.autograd.Function` with a backward of its own.
 #
 # **Predict.** Forward still sends 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] --> from each rank. How many does backward send?
 
@@ -277,7 +278,7 @@ print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_grad
 viz.show_source(RowParallelLinear)
 
 # %% [markdown]
-# Backward costs more here, because $x$ is wider than $y$: six numbers a row instead of two. In the library's row-parallel layer `leave` is our $g$, and only behind it the bias is added.
+# Backward costs more here, because $x$ is wider than $y$: six numbers for a sample instead of two. In the library's row-parallel layer `leave` is our $g$, and the bias is added after it.
 #
 # ## A whole layer
 #
@@ -323,7 +324,7 @@ regions, shapes = (
 viz.plot_layout(regions, shapes, list(coordinates(layout.sizes)), title="One layer on four ranks")
 
 # %% [markdown]
-# A box is the whole tensor, and the coloured part is what a rank holds of it. Where a rank has a band across, the matrix is cut by outputs: queries, keys, values, gate and up. Where it has a band from top to bottom, it is cut by inputs: `o_proj` and `down_proj`. The two thin strips are the norms. Every rank keeps them whole, so it holds a little more than a quarter. Embedding and output head are cut as well.
+# A matrix with a band across is cut by outputs: queries, keys, values, gate and up. One with a band from top to bottom is cut by inputs: `o_proj` and `down_proj`. The two thin strips are the norms. Every rank keeps them whole, so it holds a little more than a quarter. Embedding and output head are cut as well.
 #
 # **Predict.** Five matrices are cut by outputs, and each reads an $x$ that all ranks share. How many all-reduces does one layer make in **backward**?
 
@@ -387,13 +388,13 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# The output is the same, and so are every gradient, their norm and the weights after three steps. Every dot is far to the left of the dashed line. Four ranks add in another order than one, and only the last few bits show it.
+# Every dot is far left of the dashed line: output, gradients and the weights after three steps are the same. Four ranks add in another order, and only the last few bits show it.
 #
 # ## Measure: time
 #
 # In forward, a layer of Llama 3.1 8B takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 2048 tokens, if it works at 40 %<!-- =100 * 0.4 --> of its peak. Four GPUs compute a quarter each, and twice they add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
 #
-# **Predict.** Each of the four sits in a node of its own, and InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them. Are they 1, 1.3, 2.4 or 4 times as fast as one?
+# **Predict.** Each of the four sits in a node of its own. InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them, after a wait of 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> in each of a ring's six steps. Are they 1, 1.3, 2.4 or 4 times as fast as one?
 
 # %%
 attention = 2 * 4096 * (LLAMA_3_1_8B.query_size + LLAMA_3_1_8B.kv_size)  # its weights: q and o, k and v
@@ -424,9 +425,9 @@ subtitle = "emulated clock, no real GPU; rank 0; blue: attention, then feed-forw
 viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 
 # %% [markdown]
-# With four GPUs the blue bars have shrunk to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as the computing.
+# Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
 #
-# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one only, and four are 2.4 times as fast as one. A switch turns all three links towards the next GPU, which makes it 3.15.
+# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links, and four GPUs are 2.4 times as fast as one. A switch turns all three towards the next GPU, and they are 3.15 times as fast.
 #
 # Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But forward of one text has nothing else to do, because the next block reads this sum. That is why tensor parallelism lives **inside a node**.
 
@@ -490,20 +491,20 @@ for run, error in falls.items():
 display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.forward))
 
 # %% [markdown]
-# A falls late. Its biases begin as 0, and twice 0 is 0, so the first step is right. Then they [count twice](https://github.com/awslabs/slapo/issues/10).
+# A falls late. Twice 0 is 0, so its first step is right. Then the biases [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because training lets rounding grow. So look at the beginning: by step 3 A and C are off by thousands of times as much as B.
+# B is sound, yet it drifts away, because training lets rounding grow. But by step 3, A and C are thousands of times as far off. A model too large for one device has no pale line.
 #
 # Which line of `forward` would you change to get C's halves?
 #
-# <details><summary>Run C</summary>The first line adds <code>self.bias / p</code> to each term. So autograd divides the bias's gradient, too. <a href="https://github.com/pytorch/torchtitan/pull/4332">Met, too</a>.</details>
+# <details><summary>Run C</summary>The first line adds <code>self.bias / p</code> to each term, so autograd divides the bias's gradient, too. This <a href="https://github.com/pytorch/torchtitan/pull/4332">has happened</a>.</details>
 #
 # Adam nearly hides C, but clipping by the norm of **all** gradients carries the bug into every weight. Only the ladder says where it sits.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# In PyTorch nobody writes $f$ and $g$. You say which module is cut in which way, and that is a **plan**. `parallelize_module` follows it. It makes each weight a **DTensor**, a tensor that knows which part of the whole a rank has, and it puts the collectives where the plan needs them. Here is our pair.
+# In PyTorch you only say which module is cut in which way, and that is a **plan**. `parallelize_module` follows it. It makes each weight a **DTensor**, a tensor that knows which part of the whole a rank has, and it puts the collectives where the plan needs them. Here is our pair.
 
 # %%
 # %%ranks 2 --push model,inputs,right
@@ -518,7 +519,7 @@ y = shared(x)
 (100 * y[:, 0].sum()).backward()
 if rank == 0:
     print("equal to one device:", torch.allclose(y, right))
-    print("gradient of x, row 3:", *(f"{number:.1f}" for number in x.grad[3].tolist()))
+    print("gradient of x, sample 3:", *(f"{number:.1f}" for number in x.grad[3].tolist()))
     for name, weight in shared.named_parameters():
         (cut,) = weight.placements
         print(f"{name:13} {tuple(weight.shape)!s:6} here {tuple(weight.to_local().shape)!s:6} {cut!r}")
@@ -526,11 +527,18 @@ if rank == 0:
 # %% [markdown]
 # `Shard(dim=0)` has some rows and `Shard(dim=1)` some columns; $b_2$ is on both ranks, `Replicate()`. The gradient of $x$ is the sum that our $f$ makes.
 #
-# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) does this with a small decoder of four heads, on 1, 2 or 4 processes:
+# [`scripts/05_tensor_parallel.py`](scripts/05_tensor_parallel.py) cuts a small decoder of four heads, on 1, 2 or 4 processes:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
 #
-# Its last line is `4 ranks agree: …`. Its plan also uses sequence parallelism, the second part of *Going deeper*.
+# It ends with `4 ranks agree: …`. The last two rows of the table are parts of *Going deeper*.
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | `tensor()` | `parallelize_module` | you write the plan |
+# | $f$ and $g$ | nothing to write | DTensors send by themselves |
+# | the loss of cut logits | `loss_parallel()` | stands around loss and backward |
+# | `sequence_parallel="keep"` | `SequenceParallel()` | the plan says where positions are cut |
 
 # %% [markdown]
 # ## When to use it
@@ -558,7 +566,7 @@ viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131
 #
 # Eight GPUs share each layer of the 405B, and sixteen such nodes are a pipeline. So 128 GPUs hold it once, and Meta's 16,384 make 128 copies.
 #
-# If each GPU kept all of Adam's states for its part, that would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there. For the longest texts Meta cut the text, too.
+# If each GPU kept all of Adam's states for its part, that would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there. For its longest texts Meta also cut the text.
 
 # %%
 score()
@@ -674,8 +682,12 @@ for name in ("one device", "run C"):
 viz.plot_loss_differences(free, title="Without clipping: how far each loss is from one device's")
 
 # %% [markdown]
-# Without clipping C stays as near as B, and A does not. C's halved gradients make the norm too small in the first two steps, as the printed lines say, so C is clipped too little. Later C, which has drifted, is clipped where one device is not.
+# Without clipping C stays as near as B. With it, the halved gradients make C's norm too small at first, so it is clipped too little. Later, having drifted, it is clipped where one device is not.
 #
-# A wrong factor that stays the same would cancel in Adam, too. But this one changes from step to step, and Adam averages over steps. So from the second update on **every** weight of C moves a little wrongly, though the bug sits in two biases of each layer.
+# Adam would cancel a constant factor, but this one changes, so **every** weight moves a little wrongly.
+#
+# <details><summary>Last question: two ranks compute W₃W₂W₁x for four samples, 8, 32, 8 and 16 numbers wide. W₁ is cut by outputs, W₃ by inputs. And W₂?</summary>
+# By inputs: forward sends 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) -->, by outputs 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->, gathering where the chain is wide.
+# </details>
 #
 # References: Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing activation recomputation*; Llama team 2024.
