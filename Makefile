@@ -48,6 +48,7 @@ trace: setup-dev  ## trace FSDP x TP of 8B and 70B on up to 1,024 ranks that do 
 notebooks: setup-dev  ## execute notebooks/src and write the notebooks with their outputs (ONLY=02)
 	@$(DEVELOPER) -m tools.build_notebooks $(ONLY)
 	@$(DEVELOPER) -m tools.readme_figure
+	@$(DEVELOPER) -m tools.contents
 
 exercises: setup-dev  ## build the learners' copies of the exercises
 	@$(DEVELOPER) tools/build_exercises.py

@@ -43,12 +43,12 @@ viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wro
 # Large frameworks have shipped trainings like that. [Here](https://github.com/pytorch/pytorch/issues/162338) is a report of an average that was a sum.
 
 # %% [markdown]
-# In half an hour you will
-# - know which of the two it is, and why the loss cannot know,
+# In forty minutes you will be able to
+# - say which of the two it is, and why the loss cannot know,
 # - run your own code on several processes, from a notebook,
 # - find out why such processes hang, from a single line.
 #
-# *Half an hour; the exercises begin with lesson 01.*
+# *Forty minutes; the exercises begin with lesson 01.*
 #
 # <details><summary>Before you start</summary>You need Python, and to have seen a PyTorch tensor. Everything here ran on CPUs over gloo, PyTorch's message library for them.</details>
 

@@ -5,22 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
-from itertools import takewhile
 from statistics import median
 
-import jupytext
 import pytest
 
+from tools.lesson import DEEPER, cells, core_minutes, words
 from tools.paths import ROOT
 
-DEEPER, WORDS_A_MINUTE = "# Going deeper", 150
 SOURCES = sorted((ROOT / "notebooks/src").glob("*.py"))
 MAGIC_OR_COMMENT = re.compile(r"^\s*(%|!|#)")
-
-
-@cache
-def cells(source):
-    return [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
 
 
 def of_kind(source, kind):
@@ -30,12 +23,6 @@ def of_kind(source, kind):
 def code_lines(text):
     """The lines that a reader must understand: no blank ones, magics or comments."""
     return [line for line in text.splitlines() if line.strip() and not MAGIC_OR_COMMENT.match(line)]
-
-
-def words(text):
-    """The words that a reader sees: comments and pictures are none."""
-    shown = re.sub(r"<!--.*?-->|!\[.*?\]\(.*?\)|\]\(.*?\)|[|*#`>-]", " ", text, flags=re.DOTALL)
-    return shown.split()
 
 
 def python_of(text):
@@ -74,15 +61,6 @@ def test_code_cells_are_short(source):
 def test_text_cells_are_short(source):
     long = {text.splitlines()[0]: len(words(text)) for text in of_kind(source, "markdown") if len(words(text)) > 120}
     assert long == {}
-
-
-def core_minutes(source):
-    """Minutes of all that comes before the deeper parts: to read, to run each code cell, to think of a number."""
-    core = list(takewhile(lambda cell: not cell.source.startswith(DEEPER), cells(source)))
-    prose = sum(len(words(cell.source)) for cell in core if cell.cell_type == "markdown")
-    code = [cell.source for cell in core if cell.cell_type == "code"]
-    questions = sum(len(re.findall(r"^ *predict\(", text, re.MULTILINE)) for text in code)
-    return prose / WORDS_A_MINUTE + len(code) + 2 * questions
 
 
 def test_the_core_path_takes_an_hour_at_most(source):

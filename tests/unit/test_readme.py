@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+from tools.contents import CONTENTS, LESSONS, contents, exercise_minutes
+from tools.lesson import told_minutes
 from tools.paths import ROOT
 from tools.readme_figure import FIGURE, LADDER, MEMORY, SCHEDULES, memory, picture, schedules
 
@@ -31,6 +33,20 @@ def test_the_example_is_short():
 def test_every_link_leads_somewhere():
     links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
     assert links and [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_table_tells_the_minutes_of_lessons_and_exercises():
+    for lesson in LESSONS:
+        exercises = ROOT / f"exercises/src/{lesson.name}"
+        minutes = sum(exercise_minutes(exercises)) if exercises.exists() else "–"
+        row = next(line for line in README.splitlines() if line.startswith(f"| [{lesson.name[:2]} "))
+        assert row.endswith(f" | {told_minutes(lesson)} | {minutes} |")
+
+
+def test_the_table_of_contents_follows_from_the_lessons():
+    assert CONTENTS.read_text() == contents(), "run `make notebooks`, which writes it anew"
+    links = re.findall(r"\]\(([^)#]+)\)", contents())
+    assert len(links) > 3 * len(LESSONS) and [x for x in links if not (CONTENTS.parent / x).exists()] == []
 
 
 def test_every_notebook_is_in_the_table():

@@ -1,0 +1,56 @@
+"""Writes `notebooks/README.md`, the course's table of contents, from the lessons themselves; a test finds drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.exercise_facts import HEAD
+from tools.lesson import cells, promises, title, told_minutes
+from tools.paths import ROOT
+
+CONTENTS = ROOT / "notebooks/README.md"
+LESSONS = sorted((ROOT / "notebooks/src").glob("[0-9][0-9]_*.py"))
+_OPENING = """# The course, lesson by lesson
+
+Each lesson begins where the one before it still hurts, so read them in order. The minutes are those of its core path:
+to read it, to run it, and to think of a number before each result. What lies behind *Going deeper* comes on top, and
+you can skip it. `make lab` opens copies of all this without results; here they stand with them."""
+
+
+def contents() -> str:
+    """Return the whole page."""
+    return "\n\n".join([_OPENING, *map(entry, LESSONS)]) + "\n"
+
+
+def entry(source: Path) -> str:
+    """Return what the page says of one lesson."""
+    head = f"## [{source.name[:2]} · {title(source)}]({source.stem}.ipynb)"
+    time = f"{told_minutes(source)} minutes. Afterwards you will be able to"
+    links = list(beside(source))
+    return "\n\n".join([head, time, "\n".join(f"- {promise}" for promise in promises(source)), *links])
+
+
+def beside(source: Path) -> Iterator[str]:
+    """A line of links to the lesson's exercises, scripts and slides, as far as they are there."""
+    number, links = source.name[:2], []
+    exercises = ROOT / f"exercises/src/{source.name}"
+    if exercises.exists():
+        minutes = exercise_minutes(exercises)
+        links.append(f"[{len(minutes)} exercises](../exercises/release/{source.stem}.ipynb), {sum(minutes)} minutes")
+    scripts = sorted((ROOT / "notebooks/scripts").glob(f"{number}_*.py"))
+    links += [f"[in PyTorch alone](scripts/{script.name})" for script in scripts]
+    links += [f"[slides](../slides/{deck.name})" for deck in sorted((ROOT / "slides").glob(f"{number}_*.md"))]
+    if links:
+        yield " · ".join(links)
+
+
+def exercise_minutes(exercises: Path) -> list[int]:
+    """The minutes of each exercise, as its head says."""
+    heads = [HEAD.match(cell.source) for cell in cells(exercises) if cell.cell_type == "markdown"]
+    return [int(head["minutes"]) for head in heads if head]
+
+
+if __name__ == "__main__":
+    CONTENTS.write_text(contents(), encoding="utf-8")
+    print(CONTENTS.relative_to(ROOT))

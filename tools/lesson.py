@@ -1,0 +1,55 @@
+"""What the source of a lesson says of it: its cells, its minutes, its title, and what a reader will be able to do."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import takewhile
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import jupytext
+
+DEEPER, WORDS_A_MINUTE = "# Going deeper", 150
+_PREDICTION = re.compile(r"^ *predict\(", re.MULTILINE)
+_PROMISES = re.compile(r"^- (?P<promise>.+)$", re.MULTILINE)
+_ROUND_MINUTES = 5
+
+
+@cache
+def cells(source: Path) -> list[Any]:
+    """The cells that hold anything."""
+    return [cell for cell in jupytext.read(source, fmt="py:percent").cells if cell.source.strip()]
+
+
+def words(text: str) -> list[str]:
+    """The words that a reader sees: comments and pictures are none."""
+    shown = re.sub(r"<!--.*?-->|!\[.*?\]\(.*?\)|\]\(.*?\)|[|*#`>-]", " ", text, flags=re.DOTALL)
+    return shown.split()
+
+
+def core_minutes(source: Path) -> float:
+    """Minutes of all that comes before the deeper parts: to read, to run each code cell, to think of a number."""
+    core = list(takewhile(lambda cell: not cell.source.startswith(DEEPER), cells(source)))
+    prose = sum(len(words(cell.source)) for cell in core if cell.cell_type == "markdown")
+    code = [cell.source for cell in core if cell.cell_type == "code"]
+    questions = sum(len(_PREDICTION.findall(text)) for text in code)
+    return prose / WORDS_A_MINUTE + len(code) + 2 * questions
+
+
+def told_minutes(source: Path) -> int:
+    """The same as one tells it: the next five minutes."""
+    return _ROUND_MINUTES * ceil(core_minutes(source) / _ROUND_MINUTES)
+
+
+def title(source: Path) -> str:
+    """The lesson's name without its number."""
+    return str(cells(source)[0].source).splitlines()[0].partition(" · ")[2]
+
+
+def promises(source: Path) -> list[str]:
+    """What a reader will be able to do: the first list of the lesson, without its joints."""
+    texts = [str(cell.source) for cell in cells(source) if cell.cell_type == "markdown"]
+    first = next(found for text in texts if (found := _PROMISES.findall(text)))
+    return [re.sub(r"(,| and|\.)+$", "", promise.strip()) for promise in first]
