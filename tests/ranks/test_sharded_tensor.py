@@ -71,6 +71,7 @@ MODELS = {
     "gpt": lambda: Decoder(GPT),
     "frozen": frozen,
     "even": lambda: Decoder(EVEN),
+    "one kv head": lambda: Decoder(replace(LLAMA, n_kv_heads=1)),
 }
 
 
@@ -95,7 +96,7 @@ def both(config, dp, tp, apply, model="llama"):
         (2, 2, (tensor(), fully_shard(strategy="NO_SHARD", overlap=False)), "frozen"),
         (3, 2, (KEEP, fully_shard(by_block_group(2))), "frozen"),
         (3, 2, (KEEP, fully_shard()), "even"),  # some ranks have no number of any norm
-        (2, 4, (KEEP, fully_shard()), "llama"),  # each head of keys and values has two copies
+        (2, 2, (KEEP, fully_shard()), "one kv head"),  # which has two copies
         (4, 2, (KEEP, fully_shard(strategy="HYBRID_SHARD", shards=2)), "llama"),
     ],
 )
