@@ -16,7 +16,7 @@ import drawsvg
 from course_lib.errors import four_parts
 from course_lib.viz import style
 from course_lib.viz.badges import Kind
-from course_lib.viz.embedded_font import FILES, font_face
+from course_lib.viz.embedded_font import FILES, font_face, width_in_ems
 
 WIDTH, EDGE = 640.0, 24.0
 _TITLE, TEXT, SMALL = 21.0, 16.0, 14.5
@@ -208,7 +208,7 @@ class Canvas:
 
 def text_width(words: str, size: float = TEXT, *, bold: bool = False) -> float:
     """Pixels that a line of text takes."""
-    return 72 * style.text_width(words, size, 600 if bold else 400)
+    return size * width_in_ems(words, 600 if bold else 400)
 
 
 def _check_fits(what: str, words: str, room: float, *, size: float = TEXT, bold: bool = False) -> None:

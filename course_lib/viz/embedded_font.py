@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path
 
@@ -20,6 +20,20 @@ def font_face(family: str, weight: int, letters: Collection[str]) -> str:
     """The CSS rule that brings a weight of the typeface along under the name `family`."""
     data = _subset(weight, "".join(sorted({*letters})))
     return f"@font-face{{font-family:{family};font-weight:{weight};src:url(data:font/ttf;base64,{data})}}"
+
+
+def width_in_ems(words: str, weight: int) -> float:
+    """How long a line of text is, in letter sizes: embedded letters stand side by side without kerning."""
+    advances, standard = _advances(weight)
+    return sum(advances.get(letter, standard) for letter in words)
+
+
+@cache
+def _advances(weight: int) -> tuple[dict[str, float], float]:
+    """By letter its width; and that of letters that the typeface lacks."""
+    font = TTFont(_FOLDER / FILES[weight])
+    em, widths = font["head"].unitsPerEm, font["hmtx"].metrics
+    return {chr(code): widths[name][0] / em for code, name in font.getBestCmap().items()}, widths[".notdef"][0] / em
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,8 @@ from base64 import b64decode
 import pytest
 
 from course_lib import viz
-from course_lib.viz.canvas import Canvas
+from course_lib.viz import style
+from course_lib.viz.canvas import Canvas, text_width
 from tests.unit.moving_svg import Film
 from tests.unit.test_viz_moving_ladder import FALLS
 from tests.unit.test_viz_moving_overlap import LAYERS, STEP
@@ -109,6 +110,13 @@ def test_words_that_do_not_fit_on_their_line_are_refused(what):
         ValueError, match=rf"Canvas: {what}='long.*'; a {what} fits on its line of the card; shorten it"
     ):
         Canvas(100, **{"title": "a", what: "long " * 20}, kinds=["measured"])
+
+
+@pytest.mark.parametrize("bold", [False, True])
+@pytest.mark.parametrize("words", ["each rank keeps 1/4 of it", "Σ0", "step 28.5 F, idle 15.8%, at most 5.5 in flight"])
+def test_a_line_is_as_long_as_its_outlines(words, bold):
+    drawn = 72 * style.text_width(words, 16, 600 if bold else 400)
+    assert drawn < text_width(words, 16, bold=bold) < drawn + 5  # the room beside the first and the last letter
 
 
 def test_save_refuses_what_does_not_move(tmp_path):
