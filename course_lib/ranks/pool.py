@@ -28,7 +28,7 @@ Listener = Callable[[int | None, str], None]
 class RankPool:
     """`world_size` processes joined in one group.
 
-    Cost: 0.1 s; the first waits for the fork server, which takes about 1.5 s to import torch once for all pools.
+    Cost: 0.1 s; the first waits for the fork server, which imports torch and what training needs, once for all, in 2 s.
     Raises: OSError in four parts if the system refuses; RankError if a rank does not start.
     """
 
