@@ -61,8 +61,8 @@ def _require_power_of_two(algorithm: str, world_size: int) -> None:
 
 
 @style.course_style()
-def plot_messages(algorithms: Sequence[str], world_size: int = 8) -> Picture:
-    """Messages of all-reduce algorithms side by side, on one scale of steps and of bytes.
+def plot_messages(algorithms: Sequence[str], world_size: int = 8, *, upto: int | None = None) -> Picture:
+    """Messages of all-reduce algorithms side by side, on one scale of steps and of bytes; the first `upto` steps.
 
     Raises: ValueError for more than 8 ranks, and as `all_reduce_messages`.
     """
@@ -79,9 +79,9 @@ def plot_messages(algorithms: Sequence[str], world_size: int = 8) -> Picture:
     for number, row in enumerate(rows):
         left, top = style.MARGIN, style.HEADER + 0.18 + number * tall
         for name, steps in row:
-            _draw_panel(page, name, steps, (left, top), column, world_size)
+            _draw_panel(page, name, steps, (left, top), column, world_size, upto)
             left += max(_NAMES + max(1, len(steps)) * column, style.text_width(_cost(name, world_size))) + _GAP
-    words = [line for name, steps in panels for line in _in_words(name, steps, world_size)]
+    words = [line for name, steps in panels for line in _in_words(name, steps[:upto], world_size)]
     return Picture(figure, title=f"{title}, on {world_size} ranks", description="\n".join(words), kinds=["formula"])
 
 
@@ -90,7 +90,9 @@ def _cost(algorithm: str, world_size: int) -> str:
     return f"{cost.steps} steps, {cost.critical_bytes / world_size:.3g} M one after the other"
 
 
-def _draw_panel(page: Axes, name: str, steps: Steps, at: tuple[float, float], column: float, world_size: int) -> None:
+def _draw_panel(
+    page: Axes, name: str, steps: Steps, at: tuple[float, float], column: float, world_size: int, upto: int | None
+) -> None:
     """One algorithm: its name, a lane per rank, the arrows of each step, and what it costs."""
     left, top = at
     marks.label(page, left, top, charts.algorithm_name(name), bold=True, align="left")
@@ -103,7 +105,7 @@ def _draw_panel(page: Axes, name: str, steps: Steps, at: tuple[float, float], co
     for number, messages in enumerate(steps):
         x = start + number * column
         marks.label(page, x + column / 2, lanes[-1] + 0.36, str(number + 1), size=style.SMALL_SIZE, colour=style.SOFT)
-        for message in messages:
+        for message in messages if upto is None or number < upto else ():
             _draw_message(page, message, (x + 0.1 * column, x + 0.92 * column), lanes)
     marks.label(page, left, lanes[-1] + 0.36, "step", size=style.SMALL_SIZE, colour=style.SOFT, align="left")
     marks.label(page, left, lanes[-1] + 0.68, cost, colour=style.SOFT, align="left")

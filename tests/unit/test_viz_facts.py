@@ -247,3 +247,12 @@ def test_text_and_its_ground_differ_in_light(hue, ground, least):
 
     light, dark = sorted((luminance(hue), luminance(ground)), reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= least
+
+
+def test_messages_can_be_built_up_step_by_step():
+    whole = viz.plot_messages(["halving_doubling"]).text.splitlines()
+    steps = [line for line in whole if line.startswith("  step ")]
+    assert len(steps) == 6
+    for upto in (1, 3):
+        part = viz.plot_messages(["halving_doubling"], upto=upto).text.splitlines()
+        assert part == [line for line in whole if line not in steps[upto:]]
