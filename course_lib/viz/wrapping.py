@@ -33,7 +33,7 @@ def plot_wrapping(
         values, rule = f"{len(parts)} parts, {len(policies)} policies", f"room is for {_MOST_PARTS} and {_MOST_ROWS}"
         raise ValueError(four_parts("plot_wrapping", values, rule, "draw a smaller model, or fewer policies"))
     top, left = style.HEADER + 0.85, style.MARGIN + _NAMES
-    subtitle = f"{sum(parts.values()):,} parameters; each box is a unit, large or small; a low one is within a block"
+    subtitle = f"{sum(parts.values()):,} parameters; each box is a unit; a low box is only a part of a block"
     figure, page = style.new_page(top + len(policies) * _ROW + 0.25, title, subtitle)
     draw_key(page, [Entry("a unit", [_UNIT]), Entry("the root's unit", [_ROOT])], style.MARGIN)
     wide = (style.PAGE_WIDTH - style.MARGIN - _LARGEST - left) / len(parts)
@@ -41,7 +41,8 @@ def plot_wrapping(
         short = name.rpartition(".")[2]
         marks.label(page, left + (place + 0.5) * wide, top - 0.24, _SHORT.get(short, short), size=style.SMALL_SIZE)
     right = style.PAGE_WIDTH - style.MARGIN
-    marks.label(page, right, top - 0.24, "largest unit", size=style.SMALL_SIZE, colour=style.SOFT, align="right")
+    for above, words in ((0.47, "parameters in"), (0.24, "the largest unit")):
+        marks.label(page, right, top - above, words, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
     lines = []
     for number, (name, groups) in enumerate(policies.items()):
         y = top + number * _ROW

@@ -251,6 +251,10 @@ def test_the_largest_unit_is_named_if_it_is_the_roots():
     assert "largest has 5,712 parameters, the root's" in words and words.endswith("largest has 2,336 parameters")
 
 
+def test_the_column_of_the_largest_units_says_what_it_counts():
+    assert {"parameters in", "the largest unit"} <= {words for words, *_ in drawn_texts(wrapped(one=by_block).figure)}
+
+
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="^plot_memory_strips: 0 steps of no instants; "):
         plot_memory_strips({})
