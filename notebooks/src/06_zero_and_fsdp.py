@@ -189,7 +189,7 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# ZeRO-2 has no room for whole gradients. When the backward of the first micro-batch is over, a rank may still have its own pieces of the sum, and nothing else. So every micro-batch has to be summed up at once, which makes two calls, four times. For the first time in this lesson we pay for memory with messages. If you have many micro-batches, and whole gradients still fit, ZeRO-1 is the better choice.
+# ZeRO-2 has no room for whole gradients. When the backward of the first micro-batch is over, a rank keeps its own pieces of the sum, and nothing else. So every micro-batch has to be summed up at once, which makes two calls, four times. For the first time in this lesson we pay for memory with messages. If you have many micro-batches, and whole gradients still fit, ZeRO-1 is the better choice.
 
 # %% [markdown]
 # ## Step three: the weights
@@ -208,7 +208,7 @@ viz.plot_kept(3)
 #
 # ### Build it
 #
-# Below is a step on two real ranks, up to the gradients. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. They gather three times. Does the backward of the first unit need a fourth gather?
+# Below is a step on two real ranks, up to the gradients. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. The ranks gather three times. Does the backward of the first unit need a fourth gather?
 #
 # **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
 
@@ -262,7 +262,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 #
 # The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** First find the steps in which a rank sends something, and add up what it sends for our two units. Then cut the work into four micro-batches, of one sample on each rank, with one update at the end. The weights do not change in between. Data parallelism adds the gradients up first, and each rank sends 38 numbers, once. How many numbers does a rank send under FSDP?
+# **Predict.** Find the steps in which a rank sends something, and add up what it sends for our two units. That is one micro-batch. Now cut the work into four, of one sample on each rank, with one update at the end. The weights do not change in between. Data parallelism adds the gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP?
 #
 # With the answer comes a list of what rank 0 does in a single micro-batch.
 
@@ -301,11 +301,11 @@ for event in ledger().events:
 # %% [markdown]
 # ## Do we have to wait for it?
 #
-# While the first unit computes, the network is idle. So let it fetch the second already: **prefetch**. In backward the order is reversed: while unit 4 computes, unit 3 is fetched, and the gradients of unit 5 are summed up.
+# While the first unit computes, the network is idle. So let it fetch the second one already: **prefetch**. In backward unit 4 can hide two collectives: the gather of unit 3 and the reduce-scatter of unit 5.
 #
-# We give the emulated clock six units of 1 MiB<!-- =512 * 513 * 4 / MiB -->. A forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a gather or reduce-scatter of four ranks over Ethernet 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without prefetch 9 ms<!-- =6 * 1.5 --> of computing and 18 messages make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
-# **Predict** how long the step takes with prefetch. Every unit is freed after its forward, the last one too. Which messages cannot hide?
+# **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
 
 # %%
@@ -329,7 +329,7 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture unit 0 has to be there before anything can begin. In the middle unit 5 is fetched again, because it was freed and its backward comes next. At the end the gradients of unit 0 have to be summed up. These three messages are seen, and the other 15 hide.
+# In the lower picture unit 0 has to be there before anything can begin. In the middle unit 5 is fetched again, because it was freed and its backward comes next. At the end the gradients of unit 0 have to be summed up. These three collectives are seen, and the other 15 hide.
 #
 # Now look at the blue 2. Below it the network brings a 3. So **two** units are whole at a time, and this memory is the price of prefetch.
 #
@@ -363,7 +363,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # %% [markdown]
 # ## Measure: what is sent
 #
-# Our perceptron has nothing but its two units. A decoder has more: an embedding, a last norm and an output head stand beside its layers. What no unit has becomes a unit of its own, the **root's**. Forward needs its embedding first and its head last. So it is gathered once, before forward, and stays whole until backward is through.
+# Our perceptron has nothing but its two units. A decoder has more: an embedding, a last norm and an output head stand beside its layers. What is in no layer forms one more unit, the **root's**. Forward needs the embedding first and the head last. So the root is gathered once, before forward, and stays whole until backward is through.
 #
 # The small Llama has 250,432 parameters, and 65,600 of them are in the root. Four ranks make a step of one micro-batch. We count what a rank sends, in bytes and in trips. Beside it stands a formula that knows nothing of the code that sends.
 
@@ -390,11 +390,11 @@ for name, technique in techniques.items():
     print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
 
 # %% [markdown]
-# FSDP makes 2.74 trips and not 3, because the root is not gathered a second time. Its 65,600 parameters are 0.26 of all: 3 − 0.26 = 2.74. In a large model the root is a smaller part.
+# FSDP makes 2.74 trips and not 3, because the root, 0.26 of all parameters, is not gathered a second time. In a large model the root is a smaller part.
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory. Four ranks train a small Llama of eight blocks, with AdamW in float32. Its gradients take 1.7 MiB<!-- =4 * 435_264 / MiB -->. Its activations pile up in forward, block by block, until at the loss they take more than one and a half times as much. Backward frees them, block by block.
+# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Block by block, its activations pile up in forward. Block by block, backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. The activations at the loss take more than one and a half times that.
 #
 # **Predict.** By how many MiB is the highest point of the step lower in ZeRO-2 than in ZeRO-1?
 
@@ -416,11 +416,11 @@ predict(
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# Look at the ends of each strip, which show what stays from step to step. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
+# Look at both ends of each strip, which show what stays from step to step. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
 # In the middle the orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. With half the text it would free less than it brings, and ZeRO-2 would have the lower peak.
 #
-# The dark boxes are whole units. FSDP needs most when two blocks are back for backward. So our 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are not its peak: whole units and activations come on top.
+# The dark boxes are whole units. FSDP needs most when two blocks are back for backward. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -482,7 +482,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. It falls at *parameters*, which are compared after three steps of SGD. Now look at its loss in steps 1, 2 and 3 above.
+# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. It falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients. Now look at its loss in steps 1, 2 and 3 above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -496,13 +496,13 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's first step is right. At step 2 its loss is right, so G has fetched the new weights. At step 3 it is off, so the second update was wrong. What was new in it? Under the ladder's SGD nothing but the weights. H fetches them too, and took the old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
+# In step 2 run B's loss is still right, so G fetched the new weights. In step 3 it is off, so the second update was wrong. From the first step to the second only the weights change, and only G and H fetch them. So it was H: it took old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). At first that hardly shows, because Adam divides a gradient by its own size. Run C is sound: training makes float32's rounding grow.
+# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). That hardly shows at first, because Adam divides a gradient by its own size. Run C is sound: rounding grows in training.
 #
 # ## Back to the 64 GPUs
 #
-# Now take the 120 GB<!-- =16 * 7.5e9 / GB --> apart. And with 30 billion parameters, which is the first stage that fits?
+# Take the 120 GB<!-- =16 * 7.5e9 / GB --> apart. Then choose 30 billion parameters: which is the first stage that fits?
 
 # %%
 viz.zero_explorer()
@@ -521,9 +521,9 @@ viz.zero_explorer()
 # | activations | recompute, or lesson 05 | |
 
 # %% [markdown]
-# Of the first three lines take the first that fits, because each sends at least as much as the one above. In the fourth line the nodes are copies of each other, so between them only summed gradients travel. The price is memory: each node keeps a whole model.
+# Of the first three lines take the first that fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model. This costs memory, but only summed gradients travel between nodes.
 #
-# Can the messages hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> a gather by 64 ranks takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, of which the starts of its 63 messages are 0.9 ms<!-- =1e3 * 63 * INFINIBAND.alpha_s -->. Meanwhile an H100 at 40 %<!-- =40 --> of its peak computes for 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if it reads 8192 tokens. So nearly all of it hides; with half the text, only half.
+# Can FSDP's gathers hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, starts included. With 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes the layer's forward in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So nearly all of it hides. With half the text, only half does.
 
 # %% [markdown]
 # ## What still hurts
@@ -572,7 +572,7 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are, and here neither is. `by_block_group` takes two neighbours together. `size_based` asks only how many parameters a module has. PyTorch's threshold is a hundred million. Ours is 30,000, so it finds large parts *within* blocks.
+# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are, but not here. `by_block_group` takes two neighbours together. `size_based` asks only how many parameters a module has. PyTorch's threshold is a hundred million. Ours is 30,000, so it finds large parts *within* blocks.
 #
 # ## Four strategies
 #
@@ -615,7 +615,7 @@ for dtype in (torch.float32, torch.bfloat16):
 # %% [markdown]
 # Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter.
 #
-# Backward does not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> of it, and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
+# Backward's 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
 #
 # ## Offload
 #
