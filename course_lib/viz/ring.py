@@ -31,6 +31,8 @@ def ring_all_reduce_step(world_size: int, step: int) -> Picture:
     spots = [_on_circle(rank / world_size) for rank in range(world_size)]
     for rank, (x, y) in enumerate(spots):
         marks.rank_badge(page, x, y, rank, width=_badge_width(world_size), word=world_size <= _LARGE)
+    for rank in range(world_size) if world_size > 1 else ():
+        _draw_way(page, rank, world_size)
     for transfer in state.transfers:
         _draw_transfer(page, transfer, world_size)
     _draw_buffers(page, state, world_size)
@@ -72,9 +74,9 @@ def _frame(number: int) -> tuple[float, float]:
     return style.MARGIN + column * (_FRAME + gap), style.HEADER + 0.45 + row * (_FRAME + 0.75)
 
 
-def _draw_transfer(page: Axes, transfer: Transfer, world_size: int) -> None:
-    """A chunk half-way along its arrow, and its number outside the ring."""
-    start, end = transfer.source / world_size, (transfer.source + 1) / world_size
+def _draw_way(page: Axes, rank: int, world_size: int) -> None:
+    """The arrow from a rank to its right neighbour, there before anything travels on it."""
+    start, end = rank / world_size, (rank + 1) / world_size
     reach = _badge_width(world_size) / 2 + 0.07
     path = [_on_circle(start + (end - start) * i / 100) for i in range(101)]
     (x0, y0), (x1, y1) = path[0], path[-1]
@@ -82,7 +84,11 @@ def _draw_transfer(page: Axes, transfer: Transfer, world_size: int) -> None:
         page,
         [(x, y) for x, y in path if all(abs(x - a) > reach or abs(y - b) > 0.24 for a, b in ((x0, y0), (x1, y1)))],
     )
-    middle = (start + end) / 2
+
+
+def _draw_transfer(page: Axes, transfer: Transfer, world_size: int) -> None:
+    """A chunk half-way along its arrow, and its number outside the ring."""
+    middle = (transfer.source + 0.5) / world_size
     if world_size > _LARGE:  # no room on the arrow: outside the ring, with its number below
         _draw_parcel(page, _on_circle(middle, 1.26), (0.42, 0.48), transfer, world_size, str(transfer.chunk))
         return
