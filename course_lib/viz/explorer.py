@@ -9,8 +9,8 @@ from typing import Any
 
 import ipywidgets
 
+from course_lib.viz.image import as_image
 from course_lib.viz.picture import Picture
-from course_lib.viz.stepper import as_image
 
 # With the margins of 2 pixels that widgets have, three controls are as wide as a picture below them.
 _CONTROL = {"layout": {"width": "276px", "margin": "2px"}, "style": {"description_width": "110px"}}
@@ -43,7 +43,7 @@ class Explorer:
         self._choosing = False
         self.first = self._picture()
         self.text = self.first.text
-        self._shown, self._refused = ipywidgets.HTML(as_image(self.first)), ipywidgets.HTML()
+        self._shown, self._refused = ipywidgets.HTML(as_image(self.first.svg, self.first.text)), ipywidgets.HTML()
         rows = [list(self.presets.values()), list(self.controls.values())]
         boxes = [ipywidgets.Box(row, layout={"flex_flow": "row wrap"}) for row in rows if row]
         self._widget = ipywidgets.VBox([*boxes, self._shown, self._refused])
@@ -87,7 +87,7 @@ class Explorer:
             self._refused.value = f'<p role="alert" style="{_REFUSAL}"><b>{escape(self.text)}</b></p>'
         else:
             self.text, self._refused.value = picture.text, ""
-            self._shown.value = as_image(picture)
+            self._shown.value = as_image(picture.svg, picture.text)
 
 
 def number(name: str, value: int) -> ipywidgets.IntText:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 from course_lib.errors import four_parts
 from course_lib.viz.badges import Kind
 from course_lib.viz.canvas import Canvas
+from course_lib.viz.image import as_image
 
 _SHOWN = "width: 100%; max-width: 840px"  # as wide as other figures, where there is room
 
@@ -55,6 +54,4 @@ class Moving:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, Any]:
-        data = b64encode(self.svg.encode()).decode()
-        image = f'<img alt={quoteattr(self.text)} src="data:image/svg+xml;base64,{data}" style="{_SHOWN}">'
-        return {"text/html": image, "text/plain": self.text}
+        return {"text/html": as_image(self.svg, self.text, _SHOWN), "text/plain": self.text}

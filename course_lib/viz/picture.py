@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from course_lib.errors import four_parts
 from course_lib.viz import svg
 from course_lib.viz.badges import Kind, draw_badges
+from course_lib.viz.image import as_image
 from course_lib.viz.style import PAGE_WIDTH, SHOWN_WIDTH, course_style
 
 _PNG_DPI = 192  # a 10 inch page fills a 1920 pixel projector
@@ -81,4 +82,4 @@ class Picture:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, Any]:
-        return {"image/svg+xml": self.svg, "text/plain": self.text}
+        return {"text/html": as_image(self.svg, self.text), "text/plain": self.text}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Collection, Sequence
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 import ipywidgets
 
+from course_lib.viz.image import as_image
 from course_lib.viz.picture import Picture
 from course_lib.viz.ring import ring_all_reduce_step
 from course_lib.viz.ring_steps import ring_steps
@@ -31,7 +30,7 @@ class Stepper:
             layout=ipywidgets.Layout(width="60%"),
         )
         self._stack = ipywidgets.Stack(
-            [ipywidgets.HTML(as_image(picture)) for picture in self.pictures], selected_index=0
+            [ipywidgets.HTML(as_image(picture.svg, picture.text)) for picture in self.pictures], selected_index=0
         )
         self._link = ipywidgets.jslink((self.slider, "value"), (self._stack, "selected_index"))
         self._widget = ipywidgets.VBox([self.slider, self._stack])
@@ -44,12 +43,6 @@ class Stepper:
     ) -> dict[str, Any]:
         still = self.pictures[0]._repr_mimebundle_()
         return {**self._widget._repr_mimebundle_(), **still}
-
-
-def as_image(picture: Picture) -> str:
-    """An image element of its own: names inside an SVG must not meet those of its hidden neighbours."""
-    data = b64encode(picture.svg.encode()).decode()
-    return f'<img alt={quoteattr(picture.text)} src="data:image/svg+xml;base64,{data}" style="max-width: 100%">'
 
 
 def ring_stepper(world_size: int = 4) -> Stepper:

@@ -1,8 +1,8 @@
 """One look for every figure: what each colour means, one bundled typeface, and a page measured in inches.
 
-Colours. A hue is one of Okabe and Ito's, told apart by colour-blind readers, and means one rank. What happens
-on a rank (compute, waiting, messages) and which algorithm ran have colours of their own; figures that show
-those name ranks in words. Slate always means communication.
+Colours. The first four ranks and what happens on a rank (compute, waiting, messages) share Okabe and Ito's hues between
+them, told apart by colour-blind readers; further ranks, and which algorithm ran, have colours of their own, so that no
+colour means two things. Slate always means communication.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from matplotlib.textpath import TextPath
 from course_lib.units import format_seconds
 
 INK, SOFT, FAINT, PANEL, PAPER = "#1B2630", "#55636F", "#D5DCE2", "#F2F5F7", "#FFFFFF"
-RANK_HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#9AA5AE")
+RANK_HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#8C5A3C", "#A8C93A", "#8FA0E8", "#9AA5AE")
 COMMUNICATION = "#3E5568"
 IDLE = "#C9D1D8"
 COMPUTE = {

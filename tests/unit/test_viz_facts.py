@@ -225,6 +225,8 @@ def test_labels_move_apart_and_keep_their_order():
 
 def test_ranks_have_eight_hues_apart_from_those_of_activities():
     assert len(set(style.RANK_HUES)) == 8
+    others = {*style.COMPUTE.values(), *style.ALGORITHM_HUES.values(), style.COMMUNICATION, style.IDLE}
+    assert set(style.RANK_HUES).isdisjoint(others | set(style.RUN_HUES) | {style.OTHER_COMPUTE})
     fixed = {style.COMMUNICATION, style.IDLE, *style.COMPUTE.values()}
     assert len(fixed) == 7
     assert not fixed & set(style.RANK_HUES[:4])

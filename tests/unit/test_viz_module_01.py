@@ -25,6 +25,7 @@ from course_lib.costs import (
 from course_lib.hardware import load_device
 from course_lib.units import GiB
 from course_lib.viz.bits import as_formats, parse_number
+from course_lib.viz.image import as_image
 from course_lib.viz.style import MARGIN, PAGE_WIDTH
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
@@ -198,7 +199,7 @@ def shown(explorer):
 def test_an_explorer_shows_its_first_picture_where_no_widget_runs(make):
     explorer = make()
     bundle = explorer._repr_mimebundle_()
-    assert bundle["image/svg+xml"] == explorer.first.svg
+    assert bundle["text/html"] == as_image(explorer.first.svg, explorer.first.text)
     assert bundle["text/plain"] == explorer.first.text == repr(explorer)
     assert "application/vnd.jupyter.widget-view+json" in bundle
     boxes = [list(box.children) for box in explorer._widget.children[:-2]]

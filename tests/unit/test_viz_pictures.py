@@ -19,6 +19,7 @@ from course_lib.costs import SweepPoint, comm_time
 from course_lib.costs.comm.fit import fit_alpha_beta
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
 from course_lib.viz.holdings import OPERATIONS
+from course_lib.viz.image import as_image
 from course_lib.viz.style import MARGIN, PAGE_WIDTH, SHOWN_WIDTH
 from tests.unit.viz_ledgers import one_message, ring_ledger
 from tools.paths import ROOT
@@ -158,7 +159,8 @@ def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     assert description.text == picture.description
     assert len(picture.description) > 30
     bundle = picture._repr_mimebundle_()
-    assert bundle == {"image/svg+xml": picture.svg, "text/plain": picture.text}
+    assert bundle == {"text/html": as_image(picture.svg, picture.text), "text/plain": picture.text}
+    assert bundle["text/html"].startswith('<img alt="') and picture.title in bundle["text/html"]
 
 
 def test_another_process_gives_the_same_bytes():
