@@ -31,7 +31,8 @@ class Plain(NamedTuple):
 
 def plain(x: Tensor) -> Plain:
     """A tensor's bytes, and what makes a tensor of them."""
-    flat = x.detach().cpu().contiguous().view(-1)
+    # of a side of 1 a contiguous tensor may have any stride, which no view of bytes takes
+    flat = x.detach().cpu().contiguous().as_strided((x.numel(),), (1,))
     return Plain(x.dtype, tuple(x.shape), x.device.type, flat.view(torch.uint8).numpy().tobytes())
 
 

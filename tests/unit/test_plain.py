@@ -47,3 +47,10 @@ def test_one_tensor_stays_one_and_a_part_goes_without_the_rest():
     assert first is second
     first += 1  # in memory of its own
     assert len(pickled(torch.zeros(10**6)[:2])) < 1000
+
+
+def test_a_side_of_one_may_have_any_stride():
+    x = torch.arange(12.0, dtype=torch.float64).view(6, 2)[:1, :1].as_strided((1, 1), (1, 7))
+    assert x.is_contiguous() and x.stride() == (1, 7)
+    for number in (x, x[0], torch.arange(6.0).view(2, 3).T[:1, 1:2].as_strided((1,), (12,), 4)):
+        assert torch.equal(plain(number).tensor(), number)
