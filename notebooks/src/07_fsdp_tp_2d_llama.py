@@ -58,9 +58,9 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The upper bar is twice as long as a GPU has room. Weights, gradients and Adam are only 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long blue part is activations, 41.3 GiB<!-- =gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).activations / GiB -->. FSDP does not touch them: one GPU reads a text, and keeps what it computes for backward. More GPUs do not help: the middle bar has 64, and its blue part is as long as before.
+# The upper bar is twice as long as a GPU has room. Weights, gradients and Adam are only 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, 41.3 GiB<!-- =gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).activations / GiB -->. FSDP does not touch them: one GPU reads a text, and keeps what it computes for backward. More GPUs do not help: with 64 the blue part is as long as before.
 #
-# Lesson 01 has a cure: recompute, and pay with a second forward. That is the third bar, and it fits. The other cure is tensor parallelism, which pays with messages. By the end you know which is cheaper, and the texts fit, on paper, into eight GPUs.
+# Lesson 01 has a cure: recompute, and pay with a second forward. That is the third bar, and it fits. The other cure is tensor parallelism, which pays with messages. By the end you know which is cheaper, and whether the texts fit into the eight GPUs.
 
 # %% [markdown]
 # You will be able to
@@ -78,14 +78,14 @@ viz.plot_gpu_memory(
 #
 # In lesson 05 four GPUs read the *same* text. Each has a part of every matrix, so it keeps only a part of the activations. Our eight GPUs make two such groups. Two GPUs with the same part can share it by FSDP.
 #
-# Try it on the perceptron and four ranks. Ranks side by side read the same text, and tensor parallelism cuts the matrices between them. Ranks below each other read different texts, and FSDP cuts what is left.
+# Try it on the perceptron and four ranks. Ranks side by side read the same samples, and tensor parallelism cuts the matrices between them. Ranks below each other read different samples, and FSDP cuts what is left.
 #
 # $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
 
 # %% [markdown]
 # First we cut along `tp`. As in lesson 05, each of the two ranks gets half of the hidden numbers: 12 numbers of $W_1$, 2 of $b_1$ and 4 of $W_2$. Both also have the 2 of $b_2$, which is added after the sum. That makes 20.
 #
-# Then we cut along `dp`, as lesson 06 cut its 38. For each layer the two ranks below each other write what they both have into a row, first the weight and behind it the bias. Each of them keeps half of the row.
+# Then we cut along `dp`, as lesson 06 cut all 38 numbers of the perceptron. Two ranks below each other have the same 20. They write each layer's numbers into a row, first the weight and behind it the bias. The upper rank keeps the first half of the row, the lower one the second.
 #
 # **Predict.** How many of the 24 numbers of $W_1$ does rank 3 keep?
 
@@ -109,18 +109,23 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 # %% [markdown]
 # ### Which cut comes first?
 #
-# We cut the matrices first and the row afterwards. Would the other order do as well? Suppose that FSDP went first. A rank has a quarter of each layer then, and gathers the other three quarters. But tensor parallelism uses only half of what came, and throws the rest away. So for a moment every rank holds twice what it needs.
+# We cut the matrices first and the row afterwards. Would the other order do as well? Suppose that FSDP went first, and gave each of the four ranks a quarter of every layer. FSDP knows only whole layers, so before a rank can compute, it gathers the other three quarters. But tensor parallelism uses one half of the layer, and throws the rest away. So for a moment every rank holds twice what it needs.
 #
 # In our order a rank gathers the half that it uses and nothing else. It has half of that half already, so it receives one quarter of a layer instead of three.
 
 # %% [markdown]
 # ## Cut the sequence, too
 #
-# Matrices are cut twice now, but what runs between them is not. Attention and feed-forward end with an all-reduce, after which every rank along `tp` holds *all* positions, and computes the same norms.
+# Matrices are cut twice now, but what runs between them is not. Attention and feed-forward end with an all-reduce, after which every rank along `tp` holds *all* positions.
 #
-# But an all-reduce is a reduce-scatter and then a gather. Pause between the two, and each rank has the sums of some positions. It computes their norms, and gathers the others where the next matrices need them. That is **sequence parallelism**.
+# But an all-reduce is a reduce-scatter and then a gather. Pause between the two, and of four ranks each has the sums of 2048 positions. It computes their norms, then gathers all for the next matrices:
 #
-# It has a price. A rank sees only its own positions, so it finds one term of a norm's gradient, and the terms are added up. For backward our ranks gather the input again: `"regather"`.
+# | a rank keeps | inside attention and feed-forward | between them |
+# | --- | --- | --- |
+# | without the pause | a quarter | everything |
+# | with the pause | a quarter | a quarter |
+#
+# That is **sequence parallelism**. Backward needs the gathered input once more. Our ranks gather it again, and need not keep it: `"regather"`.
 
 # %% [markdown]
 # ## Which axis inside a node?
@@ -128,9 +133,9 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 # Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and the fast wire. Should that be `tp` or `dp`?
 
 # %% [markdown]
-# Whichever sends more. So count the bytes that a GPU sends for one layer in one step, at two bytes a number.
+# Whichever sends more. Count a GPU's bytes for one layer in one step, at two bytes a number.
 #
-# Along `tp` activations travel. Attention and feed-forward each gather their input and scatter their sum, forward and backward, and backward gathers the input once more: ten messages. Each is a whole activation, 8192 × 4096 numbers, of which a rank of four sends three quarters.
+# Along `tp` activations travel. Attention gathers its input and scatters its sum. Backward reverses both, and gathers the input once more. That makes five messages, and feed-forward has five, too. Each is a whole activation, 8192 × 4096 numbers, of which a rank of four sends three quarters.
 #
 # Along `dp` weights travel, in two gathers, and gradients in one reduce-scatter. Tensor parallelism leaves a rank a quarter of the layer's 218 million parameters, and of these a rank of two sends half in each message.
 #
@@ -147,14 +152,16 @@ fast, slow = NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
 print(f"tp inside a node, dp between: {1e3 * (by_tp / fast + by_fsdp / slow):.1f} ms for each layer")
 print(f"dp inside a node, tp between: {1e3 * (by_fsdp / fast + by_tp / slow):.1f} ms")
 again_s = layer * TEXT.sequence / (0.4 * V100.peak_flops_per_s("fp16"))  # 2 operations a number, 40 % of the peak
-print(f"recomputing: {1e3 * again_s:.0f} ms of one GPU; tp's messages: {1e3 * by_tp / fast:.1f} ms of four")
+tp_8 = 10 * 7 / 8 * activations
+print(f"GPU-milliseconds for each layer: a second forward {1e3 * again_s:.0f},", end=" ")
+print(f"tp 4 inside a node {4e3 * by_tp / fast:.0f}, tp 8 over the slow wire {8e3 * tp_8 / slow:.0f}")
 
 # %% [markdown]
-# For this text `tp` sends three times as much, so it gets the fast wire. But activations grow with the text and weights do not: below the length in the first line FSDP sends more.
+# For this text `tp` sends three times as much, so it gets the fast wire. But activations grow with the text and weights do not: for short texts FSDP sends more.
 #
-# Even then `tp` should have the fast wire. FSDP can gather the next layer's weights while this one computes. What `tp` sends is needed at once, because the next matrix reads these sums. That is why our mesh is `("dp", "tp")`, with `tp` last and never wider than a node.
+# Even then `tp` should have the fast wire. FSDP can gather the next layer's weights while this one computes. What `tp` sends is needed at once, because the next matrix reads these sums. So our mesh is `("dp", "tp")`, with `tp` last and never wider than a node.
 #
-# The last line compares it with recomputing: even four times the messages are less, also over the slow wire. Where a node is too small for the text, take both.
+# And recomputing? A second forward keeps one GPU busy, but messages keep all of `tp` waiting, so the last line multiplies by the GPUs. Inside a node the messages cost a fifth of that forward, across two nodes more.
 
 # %% [markdown]
 # ## Run it
@@ -203,14 +210,17 @@ print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 
 # %%
 held = held_parts(llama_alone, llama_2d, world_size=4)
-print(*str(held).splitlines()[:9], "…", str(held).splitlines()[-1], sep="\n")
+print(f"{'numbers on rank':32}", *(f"{rank:>7}" for rank in range(4)))
+for name in [*held.shapes][:9]:
+    print(f"{name:32}", *(f"{torch.Size(shape).numel():7,}" for shape in held.shapes[name]))
+print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Read the end of the first line: ranks have 16,384 numbers of the embedding, or none. Along `tp` each place gets half of its rows, which are 16,384 numbers. They come first in the root's row, whose first half dp 0 has.
+# Look at the embedding. Along `tp` each place gets half of it. That half comes first in its row, so ranks 0 and 1 have all of it. Layer 0's row is cut inside `gate_proj`: ranks 2 and 3 have the rest. Only norms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
-# If an output is wrong, where did it go wrong? Compare the output of *every module* with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
+# Where did a wrong output go wrong? Compare *every module's* output with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
 #
 # **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. Embedding, last norm and head make 51. How many outputs will be wrong?
 
@@ -225,9 +235,8 @@ def llama_shifted(train):
 
 
 sound = compare_outputs(llama_alone, llama_2d, text.batch(0), world_size=4)
-wrong = [
-    one for one in compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4) if one.deviation > 1e-11
-]
+spoilt = compare_outputs(llama_alone, llama_shifted, text.batch(0), world_size=4)
+wrong = [one for one in spoilt if one.deviation > 1e-11]
 predict("modules that give something wrong", guess=None, answer=len(wrong))
 print(f"without the error: {len(sound)} modules, the largest deviation {max(one.deviation for one in sound):.0e}")
 print(f"with it, the first that is wrong: {wrong[0].name}")
@@ -248,7 +257,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # All seven rungs hold, in float64. But people train in bfloat16, where no two layouts give equal gradients. How far off may they be? You cannot know a tolerance beforehand, but you can *measure* one. Let one device find its gradients in float32, and once more in bfloat16. What differs, parameter by parameter, is rounding and nothing else. Four ranks round at about as many places, so their errors should be about as large.
 #
-# Beside the sound run the picture has one with a bug. It forgets to add up the terms of the norms' gradients, which sequence parallelism leaves on its ranks.
+# Beside the sound run the picture has one with a bug. With the sequence cut each rank has one term of a norm's gradient, and the bug forgets to add them up.
 
 
 # %%
@@ -275,7 +284,7 @@ runs = {
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Follow the dark dots of the sound run from left to right. Where one device has small errors, so have the ranks. All lie below the dashed line, at four times one device's error, our choice. The red dots high above it are norms, from the run with the bug. A fixed tolerance would have found them, but only now you know which.
+# Follow the dark dots of the sound run from left to right. Where one device has small errors, so have the ranks. All lie below the dashed line, our choice of four times one device's error. The red dots high above it are norms, from the run with the bug. A fixed tolerance finds them as well, but you would have to guess it.
 #
 # ### 5 · Would it say the same words?
 #
@@ -310,14 +319,14 @@ said = {
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16, which is one device alone. It loses as many! So it was the precision, and not the parallelism.
+# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look for the other line of bfloat16, which is one device alone. It lies under theirs nearly everywhere, so one device loses as many! So it was the precision, and not the parallelism.
 #
 # The thesis compares its ranks with one device in full precision, and accepts what they lose. Did the ranks lose it, or the precision? Only a line of one device in bfloat16 can say.
 
 # %% [markdown]
 # ### And the losses of all of them
 #
-# Now we may look at losses. Here are the techniques of all lessons so far on the same Shakespeare, in float32. Even the sixth curve of the lower picture is no parallelism: one device adds its gradients up in two micro-batches, so that it rounds at other places.
+# Now we may look at losses. Here are the techniques of all lessons so far on the same Shakespeare, in float32. The lower picture has one more curve, without any parallelism: one device adds its gradients up in two micro-batches, so that it rounds at other places.
 
 # %% varies="forty steps of rounding differ between processors"
 layouts = {
@@ -468,7 +477,7 @@ for run, make in makers.items():
             print(fill(line, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Run B drifted as rounding does, from very little to more. A and C jumped by thousands of times in two steps.
+# Run B drifted as rounding does, a little more with every few steps. A and C jumped to their full height in two steps, and stayed there.
 #
 # For run A the ladder offers two explanations of one half. Its average may have been divided by the number of `dp` ranks once more. Or the sum was divided by all four ranks, although only two of them had read different texts. On two by two both leave one half. So take six ranks, three along `dp` and two along `tp`.
 #
@@ -485,40 +494,45 @@ except NotEqual as error:
 # One half again, as the second explanation says. The first would have left one third. So the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641): a user found it by running the same seed with and without tensor parallelism.
 #
 # Run C adds up squares along `dp` and forgets `tp`. Then the norm comes out [smaller with every GPU](https://github.com/RLinf/RLinf/pull/1558), and clipping bites less and less.
-#
-# ## Back to the eight GPUs
-#
-# Two nodes with four GPUs each: `tp` inside a node, `dp` between. Do the 8192 tokens fit? Decide before you run it.
-
-# %%
-viz.plot_gpu_memory(
-    {
-        "FSDP on 8 GPUs": on_each_gpu(dp=8),
-        "FSDP 2 × TP 4": on_each_gpu(dp=2, tp=4),
-        "the sequence cut, too": on_each_gpu(dp=2, tp=4, sequence_parallel=True),
-    },
-    V100,
-    title="Llama 3.1 8B reads 8192 tokens",
-)
 
 # %% [markdown]
-# Weights, gradients and Adam take what they took before, since they are cut in eight either way. The blue part shrinks twice. With tensor parallelism a GPU has a quarter of what lies inside attention and feed-forward; with sequence parallelism it has a quarter of what lies between them, too. Now the text fits, with three GiB left for CUDA and NCCL, and the messages cost a fifth of a second forward. In return eight GPUs read two texts at a time instead of eight, so a batch of sixteen takes eight rounds of accumulation instead of two.
+# ## Back to the eight GPUs
+#
+# Two nodes with four GPUs each: `tp` inside a node, `dp` between, and the sequence cut, too. A GPU has room for 29.8 GiB<!-- =load_device("v100_sxm_32").memory_bytes() / GiB -->. Do the 8192 tokens fit?
+#
+# Weights, gradients and Adam are cut in eight as before, which makes 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->. The rest of the first bar was 45.3 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->: gathered weights, activations, head and loss.
+#
+# **Predict.** How many GiB are needed now, all together?
+
+# %%
+bars = {
+    "FSDP on 8 GPUs": on_each_gpu(dp=8),
+    "FSDP 2 × TP 4": on_each_gpu(dp=2, tp=4),
+    "the sequence cut, too": on_each_gpu(dp=2, tp=4, sequence_parallel=True),
+}
+answer = bars["the sequence cut, too"].total / 2**30
+predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
+viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
+
+# %% [markdown]
+# It fits! The rest is cut in four, and that makes about 11 GiB<!-- =45.3 / 4 -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward, and that is not enough. In the lowest it has a quarter of what lies between them, too.
+#
+# Three GiB are left for CUDA and NCCL, and the messages cost a fifth of what recomputing would. In return eight GPUs read two texts at a time instead of eight, so a batch of sixteen takes eight rounds of accumulation instead of two.
 
 # %% [markdown]
 # ## When to use it
 #
 # | what hurts | take | because |
 # | --- | --- | --- |
-# | states do not fit, one text does | FSDP alone | what it sends can hide behind computing |
-# | one text's activations do not fit | TP inside the node, FSDP between | a node's wires are cheaper than a second forward |
-# | they do not fit in a node either | recompute as well, then cut the text itself | `tp` beyond a node waits for slow wires |
+# | states do not fit, one text does | FSDP alone | its messages hide behind computing |
+# | one text's activations do not fit | TP inside the node, FSDP between | cheaper than a second forward |
+# | they do not fit in a node either | recompute as well, then cut the text | not cheaper over slow wires |
 # | more GPUs than texts in a batch | TP, too | FSDP needs a text for each rank |
 # | everything fits | DDP | nothing to wait for |
-
-# %% [markdown]
+#
 # ## What still hurts
 #
-# You have chosen `dp` and `tp` by thinking. There is also the pipeline, and how many micro-batches, and what to recompute: for a thousand GPUs that makes thousands of layouts. Which is the fastest that fits? Lesson 08 lets a program search.
+# You have chosen `dp` and `tp` by thinking. With the pipeline, micro-batches and recomputing there are thousands of layouts for a thousand GPUs. Lesson 08 lets a program search for the fastest that fits.
 
 # %%
 score()
