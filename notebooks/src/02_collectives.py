@@ -221,7 +221,7 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits of a float64, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160. Thirteen numbers make no four equal chunks: chunk 0 has four, the others three. Follow rank 0. In the first half it sends all chunks but its own, the long one: 72 bytes<!-- =9 * 8 -->. In the second it sends all but chunk 1: 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep the long one back.
+# Every sum is right to the last digits of a float64, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160. Thirteen numbers make no four equal chunks: chunk 0 has four numbers, the others three. Follow rank 0. In the first half it sends all chunks but its own, the long one: 72 bytes<!-- =9 * 8 -->. In the second it sends all but chunk 1: 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep the long one back.
 
 # %% [markdown]
 # ## How long does it take?
@@ -287,7 +287,7 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and holds half of its node's sum. Rank 2 holds the same half of the other node's sum. So these two add up 8 MiB<!-- =16 / 2 -->, and a ring of two does that in two steps of 4 MiB<!-- =16 / 4 -->. At the end the halves are swapped once more.
 #
-# **Predict.** The ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time.
+# **Predict.** The ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the starts.
 
 # %%
 nodes = comm.EmulatedClock(inside=NVLINK, between=INFINIBAND, node_size=2, slowdown=2000)
@@ -303,7 +303,7 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 # %% [markdown]
 # In teal you see what stays inside the node, in slate what crosses. The ring would have six slate steps; here two are left, and they take most of the time. By bytes alone you had 1.8. The ring also pays more starts on the slow wire, six instead of two.
 #
-# With larger nodes still less crosses. In nodes of four each of our thousand GPUs adds up only a quarter of the tensor with other nodes. There are 250 of these, so their ring takes 498 slow steps instead of 1998. That is how one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# With larger nodes still less crosses. In nodes of four each of our thousand GPUs adds up only a quarter of the tensor with other nodes. Those are 250 nodes, and a ring of 250 takes 498 slow steps instead of 1998. That is how one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -373,7 +373,7 @@ for name, ring in rings.items():
 predict("the sound rings", guess=None, answer="C")
 rows = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0))
 sums = {f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)] for name, ring in rings.items()}
-viz.plot_disagreement(sums, title="Where a sum is not bit for bit that of rank 0")
+viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% [markdown]
 # The test gave each rank 1001 numbers that are not whole. Ring B has one dark dot, in the last place. Four does not divide 1001, and it drops the rest: that number is never added up.
@@ -434,8 +434,8 @@ viz.primitives_overview()
 # | a short one, below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
 # | fast wires inside nodes | the hierarchy | little crosses |
 # | many short tensors | one long one | starts are paid once |
-# | use for one chunk | reduce-scatter, and stop | half of the bytes |
-# | weights on one rank | broadcast, as a tree | its holders are 1, 2, 4, 8 |
+# | need of one chunk | reduce-scatter, and stop | half of the bytes |
+# | weights on one rank | broadcast, as a tree | holders grow 1, 2, 4, 8 |
 # | a chunk for each rank | all-to-all | nothing is added up |
 #
 # **Predict.** A thousand GPUs in nodes of four add up one number, one layer, 32 layers at once. In how many cases is the hierarchy fastest?
@@ -454,9 +454,9 @@ for what, row in ms.items():
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# For one number only starts count, and doubling has the fewest. Else the hierarchy wins, with few slow bytes. Halving-doubling suffers: a thousand is no power of two, so 488 ranks hand in whole tensors first.
+# For one number only starts count, and doubling has the fewest. Otherwise the hierarchy wins, with few slow bytes. Halving-doubling suffers: a thousand is no power of two, so 488 ranks hand in whole tensors first.
 #
-# So one layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, and all layers in one take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before them a GPU has to compute. For 8192 tokens that takes 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
+# So one layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, and all layers in one take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before these sums a GPU computes, for 8192 tokens 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first layer's. Why did it have to wait? There lesson 03 begins.
 
