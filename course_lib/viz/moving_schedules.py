@@ -52,9 +52,10 @@ def animate_schedules(
     y, most = top, max(map(_most, runs.values()))
     for run in runs.values():
         _draw_run(canvas, run, sweep, y + _NAME, lane)
-        _draw_holds(canvas, run, sweep, y + _NAME + lane * run.schedule.n_ranks + 4, most)
-        y += _NAME + lane * run.schedule.n_ranks + _HOLDS + _BELOW
-    draw_sweep(canvas, sweep, top, y - _BELOW + 6)
+        foot = y + _NAME + lane * run.schedule.n_ranks + _HOLDS
+        _draw_holds(canvas, run, sweep, foot - _HOLDS + 4, most)
+        draw_sweep(canvas, sweep, y + _NAME - 3, foot + 2)  # not over the names, which may reach beyond time 0
+        y = foot + _BELOW
     _draw_words(canvas, runs, clock, sweep, top, lane)
     draw_axis(canvas, Sweep(_LEFT, WIDTH - EDGE, reach * clock.factor), y + 4, clock.axis)
     lines = [f"  {name}: {bubble_words(run, clock)}; {_holds_words(run)}" for name, run in runs.items()]
@@ -115,7 +116,7 @@ def _draw_words(canvas: Canvas, runs: Mapping[str, Run], clock: Clock, sweep: Sw
     for name, run in runs.items():
         ranks, at = run.schedule.n_ranks, sweep.passes(run.end_s)
         group = canvas.group(canvas.appears(at))
-        canvas.text(EDGE, top + 10, name, bold=True, stroke=style.PAPER, stroke_width=5, paint_order="stroke")
+        canvas.text(EDGE, top + 10, name, bold=True)
         words = _result(run, clock)
         canvas.text(WIDTH - EDGE, top + 10, words, align="end", parent=group)
         canvas.box(sweep.x(run.end_s) - 1, top + _NAME - 3, 2, lane * ranks + 6, fill=style.INK, parent=group)

@@ -22,7 +22,7 @@ from torch import nn
 from course_lib import comm, costs, viz
 from course_lib.checks import predict, score
 from course_lib.config import LLAMA_3_1_8B, ModelConfig, ParallelConfig, TrainConfig
-from course_lib.costs import pipeline_bubble_s, pipeline_in_flight, pipeline_step
+from course_lib.costs import pipeline_step
 from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
 from course_lib.hardware import ETHERNET, INFINIBAND, load_device
@@ -48,11 +48,11 @@ viz.plot_schedule(
     in_one_piece,
     ONE,
     title="Four GPUs, one model: who works when?",
-    subtitle="one training step; forward lasts 1 ms, backward 2 ms; the times are chosen, not measured",
+    subtitle="one batch, number 0; forward lasts 1 ms, backward 2 ms; the times are chosen, not measured",
 )
 
 # %% [markdown]
-# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->. One rank computes, and three wait. Add up the grey in any row: it is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. Backward takes twice as long as forward: it computes two gradients, of the weights and of what came in. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->. So we have bought memory, and pay four GPUs for one!
+# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->. One rank computes, and three wait. Add up the grey in any row: it is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. Backward takes twice as long as forward: it computes two gradients, of the weights and of what came in. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->. We have bought memory, and pay four GPUs for one!
 #
 # The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end of this lesson the same four ranks wait for 3 %<!-- =100 * 3 / (32 * 3 + 3) --> of theirs.
 
@@ -88,7 +88,7 @@ viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptro
 # %% [markdown]
 # ## Cut it by hand
 #
-# Forward is easy. Rank 0 computes the four hidden numbers of each row and sends them. Rank 1 computes the rest, and the loss. (The picture's $f$ does nothing here.)
+# Forward is easy. Rank 0 computes the four hidden numbers of each row and sends them. Rank 1 computes the rest, and the loss. The picture's $f$, an activation function, does nothing here.
 #
 # In backward, rank 1 finds the gradients of its own weights. But autograd does not follow a message, so what does rank 0 need to go on? How the loss changes with the numbers that it **sent**. Rank 1 can say, because these numbers were its input. It computes that gradient too, and sends it back. Then rank 0 calls `hidden.backward(g)`: go on from here, with `g` as the gradient.
 #
@@ -127,7 +127,7 @@ print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whol
 #
 # And nothing was averaged, unlike in lesson 03. Each weight lies on one rank, and that rank alone has its gradient.
 #
-# So a cut model is easy to get right. It is called **model parallelism**, and it saves memory. What is left is the grey in the first picture.
+# So this cut was easy to get right. To cut a model like this is called **model parallelism**, and it saves memory. What is left is the grey in the first picture.
 
 # %% [markdown]
 # ## First attempt: smaller pieces
@@ -147,7 +147,7 @@ predict(
     answer=idle_s(slots, 4)[3] / max(slot.end_s for slot in slots),
     think="how long rank 3 waits before its first forward and after its last backward, and how long it computes",
 )
-viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
+viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
 # Look at rank 3. It begins when micro-batch 0 has gone forward through the three other ranks, after 3 ms<!-- =3 * 1 -->. When its own work is done, the last micro-batch still goes backward through these three, for 6 ms<!-- =3 * 2 -->. Together that is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row.
@@ -157,7 +157,7 @@ viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks, eight micro-batches")
 # $$\text{idle part of the step} = \frac{p-1}{m+p-1}$$
 
 # %% [markdown]
-# With 32 micro-batches it would be 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32. Each shall be one text of 4096 tokens. Does that fit?
+# With 32 micro-batches it would be 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit?
 #
 # What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds that to its weights, gradients and Adam's states, first for a single text.
 
@@ -268,11 +268,11 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 still waits for three forwards. After its last light box, the gradient goes back through three other ranks, and meanwhile rank 3 does three of the dark boxes that it had put off: 3 + 3 − 3 = 3. In general, with at least $p$ micro-batches, and if $W$ is at most $F$ and $B$:
+# Rank 3 still waits for three forwards. After its last light orange box, the gradient goes back through three other ranks, and meanwhile rank 3 does three of the dark red boxes that it had put off: 3 + 3 − 3 = 3. In general, with at least $p$ micro-batches, and if $W$ is at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# This order is called **ZB-H1**, for *zero bubble* and the first of two *handmade* orders. What does it cost? Rank 3 keeps inputs and gradients of up to four micro-batches for later. But at that moment it has nothing else in flight, so no rank keeps more than rank 0.
+# This order is called **ZB-H1**, for *zero bubble* and the first of two *handmade* orders. What does it cost? Rank 3 keeps inputs and gradients of four micro-batches for later, but then it has nothing in flight. A rank's bars are never longest together: no rank exceeds four.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
@@ -354,7 +354,7 @@ print("in one piece and under GPipe:", sent["one piece"], sent["GPipe"])
 #
 # Gradients of one step are a good sign, but a training is more: norm, clipping, the optimizer, save and load. So let us climb the ladder of lesson 03.
 #
-# The library's executor is our loop with a box more, for the gradients that are put off. It trains a small decoder of Llama's shape on four ranks, and we make it hard: micro-batches have unequal numbers of targets, and the embedding is **tied**. That means that one matrix looks tokens up on the first stage, and the same matrix makes the logits on the last.
+# The library's executor is our loop with a box more, for the gradients that are put off. It trains a small decoder of Llama's shape on four ranks, and we make it hard: micro-batches have unequal numbers of targets, and the embedding is **tied**. That means that one matrix looks tokens up on the first stage, and the same matrix makes the logits on the last. Both stages find a gradient of it, which must be added.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -404,7 +404,7 @@ run_ranks(timed_step, 4, one_f_one_b, ONE)
 viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# The rows below are what the processes did, and the grey is where they waited for a message. Box for box it is the list, and it ends a little later, because now messages take time.
+# The lower four rows are what the processes did, and the grey is where they waited for a message. Box for box it is the list, and it ends a little later, because now messages take time.
 #
 # ### When one stage is slower
 #
@@ -444,7 +444,7 @@ viz.plot_schedule(
 # | `make_schedule("1f1b", …)` | `Schedule1F1B(stage, 8, loss_fn)` | the list is made inside |
 # | `follow(…)` | `schedule.step(inputs, target=…)` | cuts the batch itself; only the first stage gives inputs |
 # | loss divided by all rows | `scale_grads=False` | else gradients are divided by 8 once more |
-# | tied embedding summed | – | you have to do it |
+# | the tied matrix's two gradients added | – | you have to do it |
 
 # %%
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
@@ -469,7 +469,7 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 #
 # The small tied decoder on four ranks, under 1F1B, with AdamW and clipping, the way people train. The broad line is one device. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public. Which of them would you trust?
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`; not every bug shows in a loss. Then you see what the ladder says of each run, and how far its loss is from one device's.
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(one_f_one_b)
@@ -513,7 +513,7 @@ viz.plot_loss_differences(curves)
 #
 # <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with 32 micro-batches and four stages on each rank, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. It sends five times as much.</details>
 #
-# The second cell has our Llama's numbers, all by formula.
+# The second cell is our Llama, where messages take time.
 
 # %% varies="a widget"
 four = {
@@ -528,32 +528,36 @@ viz.schedule_explorer()
 # %%
 p, m, per_second = 4, 32, 0.4 * H100.peak_flops_per_s()  # 40 % of what an H100 can do at best
 forward_s = 2 * 8 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / per_second  # eight layers
-each = {"forward_s": forward_s, "backward_input_s": forward_s, "backward_weight_s": forward_s}
+each = Durations(forward_s=forward_s, backward_input_s=forward_s, backward_weight_s=forward_s)
 cut_bytes = 4096 * LLAMA_3_1_8B.hidden_size * 2  # one text, in bfloat16
 without = one_text.total - one_text.activations
+takes = {link.name: link.alpha_s + cut_bytes / link.bandwidth_bytes_per_s for link in (INFINIBAND, ETHERNET)}
 print(f"a forward of eight layers: {1e3 * forward_s:.0f} ms; one message: {cut_bytes / MB:.0f} MB")
-for link in (INFINIBAND, ETHERNET):
-    print(f"    over {link.name}: {1e3 * (link.alpha_s + cut_bytes / link.bandwidth_bytes_per_s):.1f} ms")
-print("\nschedule     idle    GPU 0 holds  GPU 1 sends in a step")
+print(*(f"    over {link}: {1e3 * seconds:.1f} ms" for link, seconds in takes.items()), sep="\n")
+
+print("\nidle, if messages take   no time  InfiniBand  Ethernet  GPU 0 holds  GPU 1 sends in a step")
 for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
-    sizes = {"n_ranks": p, "n_microbatches": m, "stages_per_rank": v}
-    bubble = pipeline_bubble_s(name, **sizes, **each)
-    most = pipeline_in_flight(name, rank=0, **sizes) / v * one_text.activations
-    passed = pipeline_step([cut_bytes] * (p * v - 1), n_ranks=p, n_microbatches=m).sent_bytes[1]
-    share = bubble / (bubble + 3 * m * forward_s)
-    print(f"{name:11} {share:5.1%} {(without + most) / GiB:8.1f} GiB {passed / GB:13.1f} GB")
+    schedule = make_schedule(name, p, m, stages_per_rank=v)
+    idle = []
+    for message_s in (0.0, *takes.values()):
+        slots = time_schedule(schedule, each, message_s=message_s)
+        idle.append(bubble_s(slots, p) / max(slot.end_s for slot in slots))
+    holds = (without + held(schedule, 0).in_flight / v * one_text.activations) / GiB
+    sends = pipeline_step([cut_bytes] * (p * v - 1), n_ranks=p, n_microbatches=m).sent_bytes[1] / GB
+    print(f"{name:22} {idle[0]:9.1%} {idle[1]:11.1%} {idle[2]:9.1%} {holds:8.1f} GiB {sends:19.1f} GB")
 
 # %% [markdown]
-# A message is short beside the computing: a fiftieth of a forward over InfiniBand, and even slow Ethernet hides behind it. That is why pipelines run **between nodes**. GPipe does not fit. ZB-H1 waits least, and takes no more memory than 1F1B.
+# Over InfiniBand a message hardly lengthens anybody's wait, so pipelines run **between nodes**.
+#
+# But over slow Ethernet 1F1B waits more than twice as long! Rank 0 begins a fifth micro-batch only when the first is back, after six messages. Under ZB-H1 the gradients come back sooner. It waits least, and takes no more memory than 1F1B. GPipe does not fit.
 #
 # | what you have | take |
 # | --- | --- |
-# | a model that fits into one GPU | no pipeline: data parallelism has no bubble |
-# | one that needs the GPUs of one node | first see lessons 05 and 06: they use its fast wires |
+# | a model that fits into one GPU | data parallelism: no bubble |
+# | one that fits into one node | first see lessons 05 and 06 |
 # | one that needs several nodes | a pipeline between nodes |
 # | many micro-batches | 1F1B; ZB-H1 where its bubble still hurts |
 # | few micro-batches | interleaved, for more messages and memory |
-# | activations that are recomputed | GPipe is simple, and may do |
 
 # %% [markdown]
 # ## What still hurts
@@ -596,7 +600,7 @@ score()
 # %%
 interleaved = make_schedule("interleaved", 4, 8, stages_per_rank=2)
 display(
-    viz.plot_schedule(interleaved, ONE, title="Interleaved: two small stages on each rank"),
+    viz.plot_schedule(interleaved, ONE, title="Interleaved", subtitle="two stages on each rank, half as long each"),
     viz.plot_held({"1F1B": one_f_one_b, "interleaved": interleaved}, title="What each rank remembers at most"),
 )
 
@@ -627,7 +631,7 @@ for v in (1, 2, 4, 8):
     print(f"{v:16}   {idle:4.0%}   {messages:18}   {first:.1f}, {last:.1f}")
 
 # %% [markdown]
-# By our lists nearly half of the GPUs would wait, or a tenth. Eight stages on each of 16 ranks are 128 places for 126 layers, one each. The two others are for embedding and head. With $m = p$ rank 0 remembers everything anyway, so the price is messages.
+# By our lists nearly half of the time is idle, or a tenth, if messages take no time. Eight stages on each of 16 ranks are 128 places for 126 layers. The two others are for embedding and head. With $m = p$ rank 0 remembers everything anyway, so the price is messages.
 #
 # ## Where to cut Llama 3.1 8B
 #

@@ -89,6 +89,18 @@ def test_the_line_passes_a_schedule_s_end_when_its_result_appears():
     assert not any(words.startswith("step ") for words in film.words(1.0))
 
 
+def test_the_line_does_not_cross_the_names_of_the_schedules():
+    film = Film(viz.animate_schedules(four_schedules(4)).svg)
+    names = [float(part.element.get("y")) for part in film.parts("text") if part.element.text in four_schedules(4)]
+    lines = []
+    for part in film.parts("rect"):
+        if part.element.get("width") == "1.5":
+            top = float(re.search(r",(.*)\)", part.line[-2].get("transform"))[1])
+            lines.append((top, top + float(part.element.get("height"))))
+    assert len(names) == len(lines) == 4
+    assert not any(top - 2 < name < bottom + 12 for top, bottom in lines for name in names)
+
+
 @pytest.mark.parametrize(
     ("schedules", "message"),
     [
