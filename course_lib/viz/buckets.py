@@ -142,7 +142,7 @@ def _draw_bucket(
     (place, top), x = at, layout.bucket_left
     total = sum(parameters[n][1] for n in bucket)
     bar = top + 0.3
-    marks.label(page, x, top + 0.12, f"bucket {place}: {format_bytes(total)}", bold=True, align="left")
+    marks.label(page, x, top + 0.12, f"bucket {place + 1}: {format_bytes(total)}", bold=True, align="left")
     left = x
     for number in bucket:
         name, nbytes = parameters[number]
@@ -184,9 +184,9 @@ def _draw_pips(page: Axes, layout: _Layout, y: float, ready: int, own: int, coun
 def _in_words(parameters: Sequence[tuple[str, int]], buckets: Sequence[Sequence[int]], subtitle: str) -> str:
     """Every bucket with what lies in it, in order."""
     lines, ready = [subtitle.replace(" (dashed)", "")], 0
-    for place, bucket in enumerate(buckets):
+    for number, bucket in enumerate(buckets, 1):
         ready += len(bucket)
         held = ", ".join(f"{parameters[n][0]} {format_bytes(parameters[n][1])}" for n in bucket)
         total = format_bytes(sum(parameters[n][1] for n in bucket))
-        lines.append(f"  bucket {place}: {total}, ready after gradient {ready} of {len(parameters)}: {held}")
+        lines.append(f"  bucket {number}: {total}, ready after gradient {ready} of {len(parameters)}: {held}")
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from course_lib.viz.lanes import time_unit
 from course_lib.viz.moving import Moving
 from course_lib.viz.sweep import LOOP_S, Sweep, draw_axis, draw_sweep
 
-_LEFT, _TOP, _PANEL, _AXIS = 104.0, 112.0, 152.0, 52.0
+_LEFT, _TOP, _PANEL, _AXIS = 122.0, 112.0, 152.0, 52.0
 _NAME, _LANE, _PITCH, _BAR = 28.0, 34.0, 38.0, 26.0
 _LANES = ("compute", "buckets", "network")
 _MOST = 12

@@ -247,8 +247,8 @@ check("03.5", samples_of)
 #
 # ```text
 # model.parameters()   layer1.weight 24    layer1.bias 4    layer2.weight 8    layer2.bias 2
-# bucket 0             layer2.bias 2 + layer2.weight 8  =  10 numbers, 40 bytes: full
-# bucket 1             layer1.bias 4 + layer1.weight 24
+# bucket 1             layer2.bias 2 + layer2.weight 8  =  10 numbers, 40 bytes: full
+# bucket 2             layer1.bias 4 + layer1.weight 24
 # ```
 #
 # A bucket is full once it holds `bucket_bytes` or more, and a tensor is never cut. `comm.all_reduce_(flat, op=dist.ReduceOp.AVG)`

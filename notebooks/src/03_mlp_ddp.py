@@ -99,7 +99,7 @@ viz.plot_mlp(dict(model.named_parameters()))
 #
 # Now two ranks have these weights, and each of them reads four of the eight rows. Nobody sends anything yet, so each rank finds the gradient of the mean of its own four losses.
 #
-# **Predict.** A gradient's sign says whether a weight should rise or fall. In how many of the 38 places do the two ranks want opposite things?
+# **Predict.** A gradient's sign says whether a weight should rise or fall. In how many of the 38 places do the two ranks want opposite things? By chance it would be half.
 
 
 # %%
@@ -116,7 +116,7 @@ predict("of 38 places, those with opposite signs", guess=None, answer=opposite)
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Compare the two ranks' cells. In some places one is green where the other is violet: rank 0 wants to lower a weight that rank 1 wants to raise. Neither is wrong, since each has seen four other rows.
+# Compare the two ranks' cells. In most places one is green where the other is violet: rank 0 wants to lower a weight that rank 1 wants to raise. Neither is wrong, since each has seen four other rows. A tinted 0 is a small number, and has a sign.
 #
 # Now take the average of the two, cell by cell, and look at the picture of one device. All 38 agree!
 #
@@ -320,12 +320,12 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 # %% [markdown]
 # Every number travels six times, 2 (p − 1). So each rank sends one and a half times its gradients, and with many ranks nearly twice.
 #
-# Is that much? Take a real model, OLMo 1B of 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters, on 64 GPUs, with gradients in bfloat16. Each GPU sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. If it sends only then, it stands still for more than a third of the step.
+# Is that much? Take a real model, OLMo 1B of 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters, on 64 GPUs, with gradients in bfloat16. Each GPU sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. If it sends only after backward, it stands still for more than a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
-# Backward begins at the last layer and ends at the first. So the last layer's gradient is ready long before the first one's, and until then the network does nothing. Send it **at once**, while backward goes on.
+# Backward begins at the last layer and ends at the first. So the last layer's gradient is ready long before the first one's, and until then the network does nothing. Send it **at once**, while backward goes on! Computing and sending then **overlap**.
 #
 # We need two things for that. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `async_op=True` only starts an all-reduce. It runs in the background until somebody waits for it.
 
@@ -413,7 +413,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 # %% [markdown]
 # 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s -->. With small buckets it was 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and overlap is switched on! So who is waiting?
 #
-# A bucket leaves when it is full. Our six layers have 6 MiB<!-- =6 --> in all, and this bucket takes 25, so it is never full before backward has ended. Then there is nothing left to hide it behind. If a small model of yours scales badly, look at the size of its first bucket. PyTorch makes it 1 MiB<!-- =1 --> for this reason.
+# A bucket leaves when it is full. Our six layers have 6 MiB<!-- =6 --> in all, and this bucket takes 25, so it is never full before backward has ended. Then there is nothing left to hide it behind. If a small model of yours scales badly, look at the size of its first bucket. PyTorch makes that one 1 MiB<!-- =1 --> for this reason, and only the later ones 25.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -433,22 +433,22 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# The run of the first screen falls at rung 2, in its first step. The error says where, by how much, and what usually gives that. The picture is the right run's: seven rungs, each at the last digits of float64.
+# The run of the first screen falls at rung 2, in its first step. Its message says what is off, the rule that should hold, and the usual cause with its cure. "Not by a constant factor" means that it was no forgotten division. The picture is the right run's.
 #
 # ## In PyTorch alone
 #
-# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Open it, and find these lines.
+# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Two of its words are new. A **sampler** deals the rows out, in another order in each epoch if you call `set_epoch`. And a batch may be too large for memory. Then a rank takes it in **micro-batches**, whose gradients add up. Only their sum has to be averaged, so under `no_sync()` nothing is sent.
+
+# %% [markdown]
+# Now open it, and find these lines.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `DistributedDataParallel(model)` | the same name | buckets in the order of the first backward |
-# | `model.no_sync()` | the same name | forward must stand under it, too |
-# | `DistributedSampler` | the same name | goes into a `DataLoader` |
-# | `run_ranks(…, timeout=…)` | `init_process_group(timeout=…)` | the process ends |
-# | `trainer.save`, `trainer.load` | `torch.save` by rank 0, `torch.load` by all | you write the order yourself |
-
-# %% [markdown]
-# Two of these words are new. A **sampler** deals the rows out, in another order in each epoch if you call `set_epoch`. And a batch may be too large for memory. Then a rank takes it in **micro-batches**, whose gradients add up. Only their sum has to be averaged, so under `no_sync()` nothing is sent.
+# | `DistributedDataParallel(model)` | the same name | after the first step, buckets follow the order that backward took |
+# | `model.no_sync()` | the same name | put forward under it as well |
+# | `DistributedSampler` | the same name | you give it to a `DataLoader` |
+# | `run_ranks(…, timeout=…)` | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
+# | `trainer.save`, `trainer.load` | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |
 #
 # Let us run it: two epochs on 2 processes, and then the same command with 4. It finds the checkpoint and goes on. Below it, all four epochs by the course's own parts.
 
@@ -484,9 +484,11 @@ def by_the_course():
 print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 
 # %% [markdown]
-# The same four digits, after a stop, on another number of processes, and by other code. In your own training change the model, the rows and the loss. On a GPU node the script starts unchanged, one process for each GPU, with NCCL in gloo's place. Under Slurm `srun` starts `torchrun` on each node.
+# The same four digits, after a stop, on another number of processes, and by other code. On a GPU node the script starts unchanged, one process for each GPU, with NCCL in gloo's place. Under Slurm `srun` starts `torchrun` on each node.
 #
-# **Your turn.** Copy the script, and make it print the gradients' length in every step, as it is before clipping. Then make it wrong on purpose: leave `no_sync()` for good, or divide the loss once more by `p`. Which of your numbers notice?
+# **Your turn.** Copy the script, and make it print the gradients' length before clipping. Then make two wrong copies: in one, every backward stands under `no_sync()`; in the other, the loss is divided once more by `p`. Which of your numbers notice?
+#
+# <details><summary>What you should see</summary>Without an average each rank has lengths and a loss of its own. Divided twice, all agree and the loss is nearly as before. Only the lengths tell.</details>
 
 # %% [markdown]
 # ## Bug museum
@@ -524,24 +526,24 @@ for run, make in makers.items():
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# Three of the four fall in their first step. Their losses look right.
+# Three of the four fall in their first step. A message measures the tensor that it names, the table the worst of all.
 #
 # **A** divides twice: by the targets of all ranks, and by the ranks again. Its gradients are exactly a quarter, and AdamW takes the quarter away. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
 #
 # **B** has the right gradients. But it adds their squares up over the ranks, as if each rank had another part of them, so [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
-# **C** is sound. Its line rises from the floor, too, because training makes float32's rounding grow.
+# **C** is sound. Its line rises because training makes float32's rounding grow.
 #
-# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which has three digits. That can be a choice, since it halves the bytes. Then choose it knowingly.
+# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which has three digits. It halves the bytes, so choose it knowingly.
 
 # %% [markdown]
 # ## When to use it
 #
-# Data parallelism wants two things of you. The **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, besides the activations. On a GPU of 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> that ends below five billion parameters. OLMo 1B needs 19 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("olmo_1b")) / GB -->.
+# The **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and activations. On a GPU of 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> that ends below five billion parameters.
 #
-# And **backward has to be longer than the messages**. What counts here is how many tokens a GPU reads in a step. Computing grows with them; the gradients do not.
+# And **backward has to outlast the messages**. Computing grows with a GPU's tokens; the gradients do not.
 #
-# **Predict.** OLMo 1B on 64 GPUs over InfiniBand, with overlap. One device's step over theirs is called the **efficiency**. What is it with 8192 tokens on each GPU?
+# **Predict.** OLMo 1B on 64 GPUs over InfiniBand, 8192 tokens on each. One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later. Each of the 16 layers is a bucket, which travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->. The embedding table comes last and takes 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->. When is everything sent? One device's step over that is the **efficiency**.
 
 
 # %%
@@ -574,15 +576,14 @@ words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# Follow the highest line. With 32,768 tokens backward hides every layer, on any number of GPUs. Only the embedding table is left, whose gradient comes last.
+# A bucket travels longer than the next one fills, so they queue, sixteen times 7 and then 10. The step ends after 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->, and one device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that.
 #
-# One line lower a GPU computes a quarter as long. Up to 16 GPUs little is lost. Then a ring has so many starts that the network falls behind. With 2048 tokens it is behind from the beginning.
+# Now look at the lines. With 32,768 tokens backward hides all but the first layer's bucket and the table. With 8192 it does so up to 16 GPUs; beyond, the ring has too many starts. With 2048 the network is behind from the beginning.
 #
 # | your case | take |
 # | --- | --- |
 # | fits, and backward is longer than the messages | data parallelism |
 # | fits, but the messages are longer | more tokens for each GPU, or `no_sync` |
-# | fits, and the link between nodes is slow | its speed counts, not NVLink's |
 # | does not fit | lesson 04, 05 or 06 |
 
 # %% [markdown]
@@ -666,4 +667,4 @@ viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 #
 # $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
 #
-# Well below the **critical batch size** twice the batch halves the steps. At it you still save, but no more than another factor of two in all. There is no cliff: larger batches save fewer and fewer steps.
+# Well below the **critical batch size** twice the batch halves the steps. At the critical size you need twice $S_{\min}$, so even an endless batch would only halve your steps once more. There is no cliff: larger batches save fewer and fewer steps.
