@@ -64,8 +64,8 @@ def _memory_of_run(*, before: Values | None, **now: Any) -> Picture:
     rows, old = _rows(**now), list(_rows(**before).values()) if before else []
     ranks = now["dp"] * now["tp"] * now["pp"]
     subtitle = (
-        f"sequence {now['sequence']:,}, micro-batch {now['microbatch']:,}, recompute {now['recompute']}; "
-        f"{convention.bytes_per_parameter} bytes per parameter ({convention.name})"
+        f"{_spread(now)}; sequence {now['sequence']:,}, micro-batch {now['microbatch']:,}, "
+        f"recompute {now['recompute']}; {convention.bytes_per_parameter} B a parameter"
     )
     return plot_gpu_memory(
         rows,
@@ -75,6 +75,11 @@ def _memory_of_run(*, before: Values | None, **now: Any) -> Picture:
         reach_bytes=_REACH * device.memory_bytes(),
         before=old,
     )
+
+
+def _spread(now: dict[str, Any]) -> str:
+    zero = f"ZeRO-{now['zero_stage']}" if now["zero_stage"] else "no ZeRO"
+    return f"dp {now['dp']}, tp {now['tp']}, pp {now['pp']}, {zero}"
 
 
 def _rows(
@@ -91,9 +96,8 @@ def _rows(
 ) -> dict[str, GpuMemory]:
     parallel = ParallelConfig(dp=dp, tp=tp, pp=pp, zero_stage=zero_stage, sequence_parallel=tp > 1)
     work = Work(sequence=sequence, microbatch=microbatch, n_microbatches=pp, recompute=recompute)
-    spread = f"dp {dp}, tp {tp}, pp {pp}, {f'ZeRO-{zero_stage}' if zero_stage else 'no ZeRO'}"
     return {
-        f"{spread}: {f'stage {stage + 1} of {pp}' if pp > 1 else 'every GPU'}": gpu_memory(
+        f"stage {stage + 1} of {pp}" if pp > 1 else "every GPU": gpu_memory(
             load_model(model), parallel, work, find_convention(_CONVENTION), stage=stage
         )
         for stage in sorted({0, pp - 1})

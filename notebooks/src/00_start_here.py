@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together, and they do it twice: same data, same start, same number of steps. In one of the two trainings every gradient is wrong. Here are the losses of both.
+# Four processes train a tiny model together, and they do it twice: same data, same start, same number of steps. In one of the two trainings every gradient is wrong. Here are the losses of both. Leave the code folded: it comes back at the end, when you can read every line of it.
 
 # %% folded=true
 # %load_ext course_lib
@@ -17,7 +17,7 @@ from course_lib.ranks import ledger, run_ranks
 def train_on_four(divide_by, steps=40):
     torch.manual_seed(0)
     data, solution = torch.randn(64, 8), torch.randn(8, 1)
-    mine = data.tensor_split(dist.get_world_size())[dist.get_rank()]  # this rank's rows
+    mine = data.tensor_split(dist.get_world_size())[dist.get_rank()]  # this process's rows
     w = torch.zeros(8, 1, requires_grad=True)
     adam, losses, norms = torch.optim.Adam([w], lr=0.1), [], []
     for _ in range(steps):
@@ -38,17 +38,17 @@ norms = {name: norms for name, (_, norms) in runs.items()}
 viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wrong gradients")
 
 # %% [markdown]
-# Look for a difference. The thin line of B lies in the middle of A's broad one, from the first step to the last. From these losses nobody can tell which of the two is wrong.
+# Look for a difference. The thin line of B lies in the middle of A's broad one, from the first step to the last. The colours only tell them apart. From these losses nobody can say which of the two is wrong.
 #
-# Large frameworks have shipped trainings like that. [Here](https://github.com/pytorch/pytorch/issues/162338) is a report of an average that was a sum.
+# It happens to careful people too. In September 2025 a user reported that an average of PyTorch's own [was a sum](https://github.com/pytorch/pytorch/issues/162338), and no error had told anybody.
 
 # %% [markdown]
-# In forty minutes you will be able to
+# In forty-five minutes you will be able to
 # - say which of the two it is, and why the loss cannot know,
 # - run your own code on several processes, from a notebook,
 # - find out why such processes hang, from a single line.
 #
-# *Forty minutes; the exercises begin with lesson 01.*
+# *Forty-five minutes; the exercises begin with lesson 01.*
 #
 # <details><summary>Before you start</summary>You need Python, and to have seen a PyTorch tensor. Everything here ran on CPUs over gloo, PyTorch's message library for them.</details>
 
@@ -135,7 +135,7 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Read the picture from left to right. A row is a rank, and its colour says where a chunk came from. On the right each chunk has all four colours, and the Σ of a sum.
+# Read the picture from left to right. A row is a rank, and its colour says whose numbers these are. You had one number on each rank; a real gradient is longer, so the picture cuts it into four pieces, called **chunks**. On the right every chunk has all four colours and a Σ, because it is the sum of the four chunks above each other on the left.
 #
 # All-reduce **sums**. It does not average. If you said 2.5, you took the average, which is what a training wants, and what people often believe the library has done. To divide by the world size is your own job.
 #
@@ -158,7 +158,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 #
 # A collective is made of messages, and a message goes from one rank to one other. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds: that half is called **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# Below is the code that really runs in this course. In it `port` sends and receives, and lends room for what arrives; `combine` adds. The comments count for p ranks and a tensor of M bytes.
+# Below is the code that really runs in this course. In it `port` sends and receives, and lends room for what arrives; `combine` adds. The line below each name says what the function costs, for p ranks and a tensor of M bytes.
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
@@ -193,7 +193,7 @@ viz.plot_bytes_matrix(ledger())
 # %% [markdown]
 # ## When one rank fails
 #
-# What you will meet first in your own work is none of this. It is an error on one rank. Below rank 1 makes a mistake, while the other three wait for it in all-reduce.
+# So far everything went well. In your own work, the first thing that goes wrong is usually an error on one rank. Below, rank 1 makes a mistake, while the other three wait for it in all-reduce.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -209,7 +209,7 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # ## A hang on purpose
 #
-# The most puzzling failure shows no error at all: the ranks do not agree on which call comes next. Below rank 2 waits for a message that nobody sends, and the others wait for rank 2. `--timeout 3` ends that after three seconds.
+# The most puzzling failure shows no error at all: the ranks do not agree on which call comes next. Below, rank 2 waits for a message that nobody sends, and the others wait for rank 2. `--timeout 3` ends that after three seconds.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -239,29 +239,31 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 #
 # ## Which of the two is wrong?
 #
-# Errors are the friendly kind, since they tell you. Back to the two trainings that told you nothing. This is the code of both. You know all of it now.
+# Errors are the friendly kind, since they tell you. Back to the two trainings that told you nothing. This is the code of both, and you know every call in it now. They differ in a single number: A ran with `divide_by` 4, and B with 1.
+#
+# **Before you read on**, say which of the two is wrong, and why.
 
 # %%
 viz.show_source(train_on_four)
 
 # %% [markdown]
-# The two trainings differ in a single number, `divide_by`. A divides the sum of the gradients by 4, and B by 1: B forgot.
+# Each rank takes the mean over its own quarter of the rows, and all-reduce sums the four gradients of these means. One process would take the mean over all rows. So the sum has to be divided by 4, and B forgot it. In the first step B's gradient is four times too long.
 #
-# **Predict** how many times as long B's gradient is as A's in the first step, when both still have the same weights.
+# Both losses have come down to the same small number since. **Predict** how many times as long B's gradient is as A's in the *last* step, after 39 updates.
 
 # %%
 predict(
-    "gradient norm in step 1, B over A",
+    "gradient norm in step 40, B over A",
     guess=None,
-    answer=norms["training B"][0] / norms["training A"][0],
-    think="what all-reduce does, and what the four ranks' gradients have to be for one device's gradient",
+    answer=norms["training B"][-1] / norms["training A"][-1],
+    think="what equal losses say about the weights of A and B, and what equal weights say about their gradients",
 )
 viz.plot_loss_curves(losses, norms, title="The same two trainings, and the length of their gradients")
 
 # %% [markdown]
-# Four times as long, in every step! Look at the lower panel, where the two lines run side by side and never meet. The upper panel knows nothing of it.
+# Four times as long still! Look at the lower panel, where the two lines run side by side and never meet. The upper panel knows nothing of it.
 #
-# The reason is the optimizer. Adam divides each gradient by its own typical size, so a factor that is always the same cancels. With SGD, B would leave A in the first step. With Adam you may never see it, until somebody clips gradients, or changes the number of ranks.
+# The reason is the optimizer. Adam divides each gradient by its own typical size, so a factor that is always the same cancels. A and B take the same steps, keep the same weights, and their gradients keep the factor. With SGD, B would leave A in the first step. With Adam you may never see it, until somebody clips gradients, which compares their length with a fixed limit.
 #
 # So this course does not trust a loss curve. It compares the gradients themselves with those of one device, and it trains with plain SGD first, which hides nothing.
 

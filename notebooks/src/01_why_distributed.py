@@ -49,25 +49,24 @@ viz.plot_states(
 #
 # A token enters the model as a vector of H numbers. Then come L layers, and each adds something to the vector. First **attention** looks at earlier tokens. Then the **feed-forward** block looks at this token alone. At the end the **head** turns the vector into a score for each word.
 #
-# Nearly all parameters sit in matrices. Many people remember 12 H² for a layer: attention has four matrices H × H, and the feed-forward block has two of H × 4H.
+# Nearly all parameters sit in matrices. Many people remember 12 H² for a layer: attention has four matrices H × H, and the feed-forward block has two of H × 4H. Try that on the smaller Llama 3.1 8B, where H is 4096 and L is 32. It gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, and the name says 8. What is missing?
 #
-# **Predict** with it how many parameters the smaller Llama 3.1 8B has. Its H is 4096, and L is 32. Then ask what 12 L H² forgets.
+# The words, to begin with. The model knows 128,256 of them. Each has a vector at the entrance, the **embedding**, and another in the head. **Predict** how many parameters these two tables have.
 
 # %%
-exact = costs.model_parameters(LLAMA_3_1_8B)
+exact, parts = costs.model_parameters(LLAMA_3_1_8B), costs.parameters_by_part(LLAMA_3_1_8B)
 predict(
-    "parameters of Llama 3.1 8B",
+    "parameters of the two tables of words",
     guess=None,
-    answer=exact,
+    answer=parts["embedding"] + parts["head"],
     tolerance=0.02,
-    think="what lies outside the layers: each of 128,256 words has a vector at the entrance and one at the head",
+    think="how long a vector is in this model, how many vectors a table has, and that there are two tables",
 )
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The picture shows the bill of each part. 12 L H² gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, and three things differ.
+# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows the bill of each part, and two of them are not what 12 H² says:
 #
-# - The two tables of words add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion.
 # - The feed-forward block has **three** matrices, of inner size F. That adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
 # - Attention is smaller. It has 32 heads that ask, the queries, but only 8 heads of keys and values, and four queries share one of them. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
 #
@@ -188,12 +187,14 @@ display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather"
 
 
 # %%
-def train_zero_1(weights, gradients, make_optimizer, divide=True):
+def train_zero_1(weights, gradients, make_optimizer, length=None):
     rank, p = dist.get_rank(), dist.get_world_size()
     mine = torch.nn.Parameter(weights.tensor_split(p)[rank].clone())
     optimizer = make_optimizer([mine], lr=0.1)
     for per_rank in gradients:
-        mine.grad = comm.reduce_scatter(per_rank[rank]) / (p if divide else 1)
+        mine.grad = comm.reduce_scatter(per_rank[rank]) / p
+        if length:  # for later
+            mine.grad /= max(1, length(mine.grad))
         optimizer.step()
         weights = comm.all_gather(mine.detach(), length=len(weights))
     averages = [x for x in optimizer.state[mine].values() if x.dim()]  # without the counter of steps
@@ -201,49 +202,68 @@ def train_zero_1(weights, gradients, make_optimizer, divide=True):
 
 
 # %% [markdown]
-# To know whether that is right, one device does the same alone, with the average of all gradients. We take 13 weights on three ranks, which does not divide, and three steps.
+# To know whether that is right, one device does the same alone, with the average of all gradients. We take three steps with 13 weights, which three ranks cannot share evenly.
 
 # %%
 torch.manual_seed(0)
 weights, gradients = torch.randn(13), torch.randint(-4, 5, (3, 3, 13)).float()  # [step][rank][weight]
 
 
-def ranks_that_agree(make_optimizer, divide=True):
+def compare(make_optimizer, length=None):
     alone = torch.nn.Parameter(weights.clone())
     optimizer = make_optimizer([alone], lr=0.1)
     for per_rank in gradients:
         alone.grad = per_rank.mean(dim=0)
+        if length:
+            alone.grad /= max(1, alone.grad.norm())
         optimizer.step()
-    results = run_ranks(train_zero_1, 3, weights, gradients, make_optimizer, divide)
-    print("bytes of Adam's averages, per rank:", [nbytes for _, nbytes in results])
-    return sum(torch.allclose(new, alone.detach(), atol=1e-6) for new, _ in results)
+    results = run_ranks(train_zero_1, 3, weights, gradients, make_optimizer, length)
+    agree = sum(torch.allclose(new, alone.detach(), atol=1e-6) for new, _ in results)
+    print(f"{agree} of 3 ranks agree with one device; bytes of averages on each: {[nbytes for _, nbytes in results]}")
 
 
 for optimizer in (torch.optim.SGD, torch.optim.AdamW):
-    print(f"{optimizer.__name__}: {ranks_that_agree(optimizer)} of 3 ranks agree with one device")
+    print(f"{optimizer.__name__:6}", end=" ")
+    compare(optimizer)
 
 # %% [markdown]
-# All ranks agree with the one device, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now. Rank 0 has one number more than the others, because 13 leaves a remainder.
+# All ranks agree, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now. Rank 0 has one weight more than the others.
 #
-# ### A mistake that nobody sees
+# ### The step that looks at everything
 #
-# Reduce-scatter *adds* gradients up, and it is our job to divide by the number of ranks. Suppose that we forget it, so every gradient is three times too large. And suppose that we train with AdamW, as nearly everybody does.
+# Why may a rank update its chunk alone? Because Adam looks at one weight at a time. A common step before it does not: **clipping**. If the whole gradient is longer than a limit, it is scaled down to that length, so that no single text can wreck the weights.
 #
-# **Predict** how many of the three ranks still agree with one device.
+# Take the limit 1. One device scales its gradient to length 1. Now let each rank clip what it has, its own chunk. All three chunks are longer than 1. **Predict** how long the whole gradient is then.
 
 # %%
+chunks = gradients[0].mean(dim=0).tensor_split(3)  # of the first step
 predict(
-    "ranks that agree, without the division",
+    "length of the whole gradient",
     guess=None,
-    answer=ranks_that_agree(torch.optim.AdamW, divide=False),
-    think="what Adam does with a gradient: it divides its average by the root of the average of its square",
+    answer=torch.cat([chunk / max(1, chunk.norm()) for chunk in chunks]).norm().item(),
+    tolerance=0.02,
+    think="Pythagoras: the squares of all 13 numbers add up, and each chunk brings a part of that sum",
 )
-print("under SGD:", ranks_that_agree(torch.optim.SGD, divide=False))
 
 # %% [markdown]
-# All three, with gradients that are three times too large! A factor of three is in Adam's average, and it is in the root of the average square as well, so it cancels.
-#
-# Nobody sees such a bug, until somebody clips gradients or changes the number of ranks in the middle of a run. With SGD it shows at once. So this course proves with **SGD** first, and lesson 03 makes an instrument of it.
+# It is √3, because each chunk has length 1 and three squares of 1 make 3. If 64 chunks were clipped like that, the whole would be 8 times too long. It also points elsewhere, because each chunk was scaled by another factor. The remedy is in Pythagoras too. Each rank squares its own numbers, one all-reduce adds the three sums, and the root is the length of the whole.
+
+
+# %%
+def of_chunk(chunk):
+    return chunk.norm()
+
+
+def of_whole(chunk):
+    return comm.all_reduce(chunk.square().sum().reshape(1)).sqrt()
+
+
+for length in (of_chunk, of_whole):
+    print(f"{length.__name__:8}", end=" ")
+    compare(torch.optim.SGD, length)
+
+# %% [markdown]
+# With the length of the chunk no rank agrees with one device, and with that of the whole all three do. All ranks had been equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
 #
 # ## Does the count hold for real tensors?
 #
@@ -296,8 +316,7 @@ viz.plot_saved(layer, title="What one layer of the small decoder keeps for backw
 # The two differ by 4 bytes<!-- =4 -->, a single number, by which cross-entropy divides. Look at the bars. Four tensors of the feed-forward block are the longest, because they have its inner width F.
 #
 # Where are the scores of attention, one for each pair of tokens? PyTorch does not keep them. It keeps one number for each token and head, and computes the scores again in backward. So activations grow with the length of the text, and not with its square.
-
-# %% [markdown]
+#
 # Now take the large one. The 70B reads a text of 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input.
 #
 # **Predict** what its 80 layers keep.
@@ -330,7 +349,7 @@ print(f"formula                 {small.n_layers * inputs + head:,}")
 #
 # ## So, how many GPUs?
 #
-# Put both together. Three ways to spread the 70B over 64 GPUs, with one text of 4096 tokens on each copy of the model. In the third way eight GPUs share every matrix and one text, which is called tensor parallelism.
+# Put both together. Three ways to spread the 70B over 64 GPUs, with one text of 4096 tokens on each copy of the model. In the third way eight GPUs share every matrix and one text, which is called tensor parallelism. Three short names count the GPUs: `dp` groups read texts of their own, `tp` GPUs share each matrix, and `pp` of them share out the layers.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -345,7 +364,7 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# The first bar ends far behind the line. Its states are small, but each GPU keeps the activations of its own text, and ZeRO does not share those. The second bar recomputes, so that 80 inputs stay and the one layer that is being redone. In the third bar eight GPUs share one text's activations. Both fit.
+# The first bar ends far beyond the line. Its states are small, but each GPU keeps the activations of its own text, and ZeRO does not share those. The second bar recomputes, so that 80 inputs stay and the one layer that is being redone. In the third bar eight GPUs share one text's activations. Both fit.
 #
 # **Gathered** is the largest piece that ZeRO-3 has put together for a moment, here the two tables. The axis counts GiB, as tools do: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB.
 #
@@ -359,7 +378,7 @@ viz.memory_explorer()
 #
 # Memory decides whether a training can start. When does it end? Follow one parameter of a matrix and one token. Forward multiplies the two and adds the product up: 2 operations. Backward does that twice, once for the gradient of the input and once for that of the weight: 4 more. So each token costs **6 operations for each parameter**.
 #
-# **Predict** what PyTorch counts in one forward and backward of the small model, on 64 tokens. Its matrices have 3,013,632 numbers.
+# **Predict** what PyTorch counts in one forward and backward of the small model, on 64 tokens. Its matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a word's row is only looked up.
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -372,7 +391,7 @@ predict(
     guess=None,
     answer=counter.get_total_flops(),
     tolerance=0,
-    think="six operations, for each of these numbers and each of 64 tokens",
+    think=f"six operations, for each of {in_matrices:,} numbers and each of 64 tokens",
 )
 
 # %% [markdown]
@@ -412,8 +431,7 @@ for batch in (1, 256):
 
 # %% [markdown]
 # The gradients are missing, which makes three GPUs more. And the activations are missing. By the workshop's own formula one text needs more than two GPUs, and the whole batch at once would need fifty times the states. The slide is careful to say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. What is easy to forget is to ask: a number of bytes *of what*?
-
-# %% [markdown]
+#
 # ## When to use what
 #
 # Each row below is computed for texts of 8192 tokens. Find your own model's line, and ask which number hurts first.
