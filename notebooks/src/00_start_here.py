@@ -135,9 +135,9 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Read the picture from left to right. A row is a rank, and its colour says whose numbers these are. You had one number on each rank; a real gradient is longer, so the picture cuts it into four pieces, called **chunks**. On the right every chunk has all four colours and a Σ, because it is the sum of the four chunks above each other on the left.
+# Read the picture from left to right. A row is a rank, and its colour says whose numbers these are. You had one number on each rank; here a longer tensor is cut into four pieces, called **chunks**. On the right each has all four colours and a Σ: it is the sum of a column.
 #
-# All-reduce **sums**. It does not average. If you said 2.5, you took the average, which is what a training wants, and what people often believe the library has done. To divide by the world size is your own job.
+# All-reduce **sums**. It does not average. If you said 2.5, you took the average, which is what a training wants. Dividing by the world size is your job.
 #
 # ## What is right?
 #
@@ -263,7 +263,7 @@ viz.plot_loss_curves(losses, norms, title="The same two trainings, and the lengt
 # %% [markdown]
 # Four times as long still! Look at the lower panel, where the two lines run side by side and never meet. The upper panel knows nothing of it.
 #
-# The reason is the optimizer. Adam divides each gradient by its own typical size, so a factor that is always the same cancels. A and B take the same steps, keep the same weights, and their gradients keep the factor. With SGD, B would leave A in the first step. With Adam you may never see it, until somebody clips gradients, which compares their length with a fixed limit.
+# The reason is the optimizer. Adam divides each gradient by its own typical size, so a factor that is always the same cancels. So A and B keep the same weights. With SGD, B would leave A in the first step. With Adam you may never see it, until somebody clips gradients, which compares their length with a fixed limit.
 #
 # So this course does not trust a loss curve. It compares the gradients themselves with those of one device, and it trains with plain SGD first, which hides nothing.
 

@@ -47,11 +47,11 @@ viz.plot_states(
 # %% [markdown]
 # ## How many numbers is a Llama?
 #
-# A token enters the model as a vector of H numbers. Then come L layers, and each adds something to the vector. First **attention** looks at earlier tokens. Then the **feed-forward** block looks at this token alone. At the end the **head** turns the vector into a score for each word.
+# A token enters the model as a vector of H numbers. Each of L layers adds something to it: **attention** looks at earlier tokens, the **feed-forward** block at this one alone. The **head** makes a score for each word.
 #
-# Nearly all parameters sit in matrices. Many people remember 12 H² for a layer: attention has four matrices H × H, and the feed-forward block has two of H × 4H. Try that on the smaller Llama 3.1 8B, where H is 4096 and L is 32. It gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, and the name says 8. What is missing?
+# Many people remember 12 H² for a layer: attention has four matrices H × H, the feed-forward block two of H × 4H. For the smaller Llama 3.1 8B, H is 4096 and L is 32. That gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion; the name says 8.
 #
-# The words, to begin with. The model knows 128,256 of them. Each has a vector at the entrance, the **embedding**, and another in the head. **Predict** how many parameters these two tables have.
+# First, the words. Each of 128,256 has a vector at the entrance, the **embedding**, and another in the head. **Predict** how many parameters these two tables have.
 
 # %%
 exact, parts = costs.model_parameters(LLAMA_3_1_8B), costs.parameters_by_part(LLAMA_3_1_8B)
@@ -65,7 +65,7 @@ predict(
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows the bill of each part, and two of them are not what 12 H² says:
+# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows the bill of each part. Two differ from 12 H²:
 #
 # - The feed-forward block has **three** matrices, of inner size F. That adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
 # - Attention is smaller. It has 32 heads that ask, the queries, but only 8 heads of keys and values, and four queries share one of them. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
@@ -209,7 +209,7 @@ torch.manual_seed(0)
 weights, gradients = torch.randn(13), torch.randint(-4, 5, (3, 3, 13)).float()  # [step][rank][weight]
 
 
-def compare(make_optimizer, length=None):
+def count_who_agree(make_optimizer, length=None):
     alone = torch.nn.Parameter(weights.clone())
     optimizer = make_optimizer([alone], lr=0.1)
     for per_rank in gradients:
@@ -224,7 +224,7 @@ def compare(make_optimizer, length=None):
 
 for optimizer in (torch.optim.SGD, torch.optim.AdamW):
     print(f"{optimizer.__name__:6}", end=" ")
-    compare(optimizer)
+    count_who_agree(optimizer)
 
 # %% [markdown]
 # All ranks agree, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now. Rank 0 has one weight more than the others.
@@ -260,7 +260,7 @@ def of_whole(chunk):
 
 for length in (of_chunk, of_whole):
     print(f"{length.__name__:8}", end=" ")
-    compare(torch.optim.SGD, length)
+    count_who_agree(torch.optim.SGD, length)
 
 # %% [markdown]
 # With the length of the chunk no rank agrees with one device, and with that of the whole all three do. All ranks had been equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
@@ -313,9 +313,9 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# The two differ by 4 bytes<!-- =4 -->, a single number, by which cross-entropy divides. Look at the bars. Four tensors of the feed-forward block are the longest, because they have its inner width F.
+# The two differ by 4 bytes<!-- =4 -->, a number by which cross-entropy divides. In the picture, four tensors of the feed-forward block are the longest, because they have its inner width F.
 #
-# Where are the scores of attention, one for each pair of tokens? PyTorch does not keep them. It keeps one number for each token and head, and computes the scores again in backward. So activations grow with the length of the text, and not with its square.
+# Where are the scores of attention, one for each pair of tokens? PyTorch does not keep them. It keeps one number for each token and head, and computes the scores again in backward. So activations grow with the text's length, not with its square.
 #
 # Now take the large one. The 70B reads a text of 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input.
 #
