@@ -16,7 +16,7 @@ from course_lib.training.text import load_text
 from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
 from course_lib.verify.museum.data_parallel import BUGS
-from course_lib.verify.museum.fall import fall
+from course_lib.verify.museum.falls import fall
 from course_lib.viz.moving import Moving
 from course_lib.viz.moving_ring import animate_ring
 from course_lib.viz.moving_schedules import animate_schedules

@@ -60,4 +60,4 @@ def test_counts(n, text):
 
 
 def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(units) == (0, 3)
+    assert doctest.testmod(units) == (0, 4)
