@@ -71,10 +71,12 @@ def change(page, label, value, until=None):
     That is when it says `until`, if it ever does; each key of a slider draws a picture on the way.
     """
     before, control = said(page, label), control_of(page, label)
+    if control.locator(".noUi-handle").count():  # which may end where it was, so that nothing else is said
+        slide(control, value)
+        page.wait_for_timeout(1000)
+        return at_rest(page, label, until)
     if control.locator("select").count():
         control.locator("select").select_option(label=value)
-    elif control.locator(".noUi-handle").count():
-        slide(control, value)
     else:
         control.locator("input").fill(value)
         control.locator("input").press("Enter")
