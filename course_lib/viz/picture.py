@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element
 
 from matplotlib.figure import Figure
@@ -14,29 +12,22 @@ from matplotlib.figure import Figure
 from course_lib.errors import four_parts
 from course_lib.viz import svg
 from course_lib.viz.badges import Kind, draw_badges
-from course_lib.viz.image import as_image
+from course_lib.viz.image import Shown
 from course_lib.viz.style import PAGE_WIDTH, SHOWN_WIDTH, course_style
 
 _PNG_DPI = 192  # a 10 inch page fills a 1920 pixel projector
 
 
-class Picture:
-    """A figure with a title and a text alternative that holds the same facts.
-
-    It wears, drawn and in words, the `kinds` of its numbers; a diagram that has none wears nothing.
-    """
+class Picture(Shown):
+    """What matplotlib has drawn."""
 
     def __init__(self, figure: Figure, *, title: str, description: str, kinds: Sequence[Kind] = ()) -> None:
+        super().__init__(title=title, description=description, kinds=kinds)
         self.figure = figure
-        self.title = f"{title} ({' and '.join(kinds)})" if kinds else title
-        self.description = description
-        self.kinds = tuple(kinds)
         with course_style():
             draw_badges(figure.axes[0], title, kinds)
 
-    @cached_property
-    def svg(self) -> str:
-        """The figure as SVG: the same bytes for the same facts, readable by a screen reader."""
+    def _written(self) -> str:
         buffer = StringIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with course_style():
@@ -51,11 +42,6 @@ class Picture:
             spoken.text = words
             root.insert(number, spoken)
         return svg.written(root)
-
-    @property
-    def text(self) -> str:
-        """The figure in words."""
-        return f"{self.title}\n{self.description}"
 
     def save(self, path: str | Path) -> Path:
         """Write the figure to `path`, as its suffix says, and return the path.
@@ -75,11 +61,3 @@ class Picture:
                 )
             )
         return path
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_mimebundle_(
-        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
-    ) -> dict[str, Any]:
-        return {"text/html": as_image(self.svg, self.text), "text/plain": self.text}
