@@ -268,7 +268,7 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 still waits for three forwards. After its last light orange box, the gradient goes back through three other ranks, and meanwhile rank 3 does three of the dark red boxes that it had put off: 3 + 3 − 3 = 3. In general, with at least $p$ micro-batches, and if $W$ is at most $F$ and $B$:
+# Rank 3 still waits for three forwards. After its last light orange box, the gradient goes back through three other ranks. Meanwhile rank 3 does three of the dark red boxes that it had put off: 3 + 3 − 3 = 3. In general, with at least $p$ micro-batches, and if $W$ is at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
