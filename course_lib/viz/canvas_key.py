@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from course_lib.viz import style
 from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
-from course_lib.viz.keys import Entry
+from course_lib.viz.keys import Entry, broken
 
 KEY_LINE = 22.0
 _SWATCH, _GAP, _SPACE = 13.0, 6.0, 18.0
@@ -14,12 +14,7 @@ _SWATCH, _GAP, _SPACE = 13.0, 6.0, 18.0
 
 def key_lines(entries: Sequence[Entry]) -> list[list[Entry]]:
     """The entries in lines that fit on the card."""
-    lines: list[list[Entry]] = [[]]
-    for entry in entries:
-        if lines[-1] and EDGE + sum(map(_width, [*lines[-1], entry])) - _SPACE > WIDTH - EDGE:
-            lines.append([])
-        lines[-1].append(entry)
-    return lines
+    return broken(entries, _width, WIDTH - 2 * EDGE + _SPACE)
 
 
 def draw_key(canvas: Canvas, entries: Sequence[Entry], y: float) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from matplotlib.axes import Axes
 
 from course_lib.viz import marks, style
 
+Thing = TypeVar("Thing")
 LINE = 0.3  # inches from one line to the next
 _GAP, _SPACE = 0.08, 0.28  # between swatch and word, between entries
 
@@ -35,12 +36,16 @@ class Entry(NamedTuple):
 
 def lines_of(entries: Sequence[Entry], left: float) -> list[list[Entry]]:
     """The entries in lines that fit between `left` and the page's margin."""
-    lines: list[list[Entry]] = [[]]
-    for entry in entries:
-        used = sum(one.width for one in lines[-1])
-        if lines[-1] and left + used + entry.width - _SPACE > style.PAGE_WIDTH - style.MARGIN:
+    return broken(entries, lambda entry: entry.width, style.PAGE_WIDTH - style.MARGIN - left + _SPACE)
+
+
+def broken(things: Iterable[Thing], width_of: Callable[[Thing], float], room: float) -> list[list[Thing]]:
+    """Things in as few lines as their widths allow, in their order; each is followed by a space, the last one too."""
+    lines: list[list[Thing]] = [[]]
+    for thing in things:
+        if lines[-1] and sum(map(width_of, [*lines[-1], thing])) > room:
             lines.append([])
-        lines[-1].append(entry)
+        lines[-1].append(thing)
     return lines
 
 

@@ -14,6 +14,7 @@ from course_lib.errors import four_parts
 from course_lib.hardware import Device
 from course_lib.units import GiB
 from course_lib.viz import marks, style
+from course_lib.viz.keys import broken
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
@@ -21,6 +22,7 @@ _BAR, _STEP = 0.46, 0.98  # inches
 _LEFT = style.MARGIN + 0.06
 _RIGHT = 2.75  # inches right of the chart, for the sums
 _MOST_ROWS = 8
+_SWATCH, _SPACE = 0.28, 0.24  # inches: of a legend's entry, before its word and behind it
 _LINE = "#B84A5E"
 _CUT, _BROKEN = 0.07, 0.035  # inches: from the end of the axis to where a longer bar is broken; how broad that is
 
@@ -44,7 +46,7 @@ def plot_gpu_memory(
     _check_rows(rows)
     parts = [name for name in MEMORY_PARTS if any(getattr(memory, name) for memory in rows.values())]
     subtitle = subtitle or "all parts added up: the peak of a step is at most this"
-    lines = _legend_lines(parts)
+    lines = broken(parts, _legend_width, style.PAGE_WIDTH - 2 * style.MARGIN + _SPACE)
     top = style.HEADER + 0.12 + 0.36 * len(lines)
     tall = _STEP * len(rows) + 0.12
     figure, page = style.new_page(top + 0.42 + tall + 0.56, title, subtitle)
@@ -104,26 +106,18 @@ def _gib(nbytes: int) -> str:
     return f"{gib:,.0f}" if gib >= 100 else f"{gib:.1f}" if gib >= 10 else f"{gib:.2f}"
 
 
-def _legend_lines(parts: list[str]) -> list[list[tuple[str, float]]]:
-    """Parts with their places in inches, broken into lines."""
-    lines: list[list[tuple[str, float]]] = [[]]
-    x = style.MARGIN
-    for part in parts:
-        width = 0.28 + style.text_width(MEMORY_PARTS[part][0]) + 0.24
-        if x + width > style.PAGE_WIDTH - style.MARGIN + 0.24:
-            lines.append([])
-            x = style.MARGIN
-        lines[-1].append((part, x))
-        x += width
-    return lines
+def _legend_width(part: str) -> float:
+    return _SWATCH + style.text_width(MEMORY_PARTS[part][0]) + _SPACE
 
 
-def _draw_legend(page: Axes, lines: list[list[tuple[str, float]]], y: float) -> None:
+def _draw_legend(page: Axes, lines: list[list[str]], y: float) -> None:
     for number, line in enumerate(lines):
-        for part, x in line:
+        x = style.MARGIN
+        for part in line:
             name, hue = MEMORY_PARTS[part]
             marks.box(page, x, y + 0.36 * number - 0.1, 0.2, 0.2, fill=hue, corner=0.03)
-            marks.label(page, x + 0.28, y + 0.36 * number, name, align="left")
+            marks.label(page, x + _SWATCH, y + 0.36 * number, name, align="left")
+            x += _legend_width(part)
 
 
 def _draw_bars(chart: Axes, rows: Mapping[str, GpuMemory], device: Device, reach: float) -> None:
