@@ -209,7 +209,7 @@ torch.manual_seed(0)
 weights, gradients = torch.randn(13), torch.randint(-4, 5, (3, 3, 13)).float()  # [step][rank][weight]
 
 
-def count_who_agree(make_optimizer, length=None):
+def count_who_agree(name, make_optimizer, length=None):
     alone = torch.nn.Parameter(weights.clone())
     optimizer = make_optimizer([alone], lr=0.1)
     for per_rank in gradients:
@@ -219,12 +219,12 @@ def count_who_agree(make_optimizer, length=None):
         optimizer.step()
     results = run_ranks(train_zero_1, 3, weights, gradients, make_optimizer, length)
     agree = sum(torch.allclose(new, alone.detach(), atol=1e-6) for new, _ in results)
-    print(f"{agree} of 3 ranks agree with one device; bytes of averages on each: {[nbytes for _, nbytes in results]}")
+    averages = [nbytes for _, nbytes in results]
+    print(f"{name:8} {agree} of 3 ranks agree with one device; bytes of averages on each: {averages}")
 
 
 for optimizer in (torch.optim.SGD, torch.optim.AdamW):
-    print(f"{optimizer.__name__:6}", end=" ")
-    count_who_agree(optimizer)
+    count_who_agree(optimizer.__name__, optimizer)
 
 # %% [markdown]
 # All ranks agree, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now. Rank 0 has one weight more than the others.
@@ -259,8 +259,7 @@ def of_whole(chunk):
 
 
 for length in (of_chunk, of_whole):
-    print(f"{length.__name__:8}", end=" ")
-    count_who_agree(torch.optim.SGD, length)
+    count_who_agree(length.__name__, torch.optim.SGD, length)
 
 # %% [markdown]
 # With the length of the chunk no rank agrees with one device, and with that of the whole all three do. All ranks had been equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
