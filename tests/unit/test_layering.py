@@ -28,6 +28,7 @@ LAYERS = [  # lowest first; what stands in one row may import each other, unless
     {"cli", "__main__", "__init__"},
 ]
 WITHOUT_TORCH = set().union(*LAYERS[:5])
+WITHOUT_NUMPY = set().union(*LAYERS[:3])
 RUNTIME = ("comm", "ranks", "models", "parallel", "training", "verify")
 FORBIDDEN = {
     ("comm", "ranks"),
@@ -153,28 +154,41 @@ def test_an_import_that_goes_down_passes(module, text):
 
 WITHOUT_ALL = """
 import sys
-class OnlyPyYAML:
+class OnlyThese:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] not in {*sys.stdlib_module_names, "course_lib", "yaml", "_yaml"}:
-            raise ModuleNotFoundError(f"{name} is blocked")
-sys.meta_path.insert(0, OnlyPyYAML())
+        if name.split(".")[0] not in {{*sys.stdlib_module_names, "course_lib", {allowed}}}:
+            raise ModuleNotFoundError(f"{{name}} is blocked")
+sys.meta_path.insert(0, OnlyThese())
 """
 
 
-def run_without_all(lines):
-    """Run lines of Python as a browser could: with the standard library and PyYAML alone."""
-    code = "\n".join([WITHOUT_ALL, *lines])
+def run_without_all(lines, *more):
+    """Run lines of Python as a browser could: with the standard library, PyYAML and what is named alone."""
+    allowed = ", ".join(repr(name) for name in ("yaml", "_yaml", *more))
+    code = "\n".join([WITHOUT_ALL.format(allowed=allowed), *lines])
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_the_torch_free_part_imports_with_the_standard_library_and_pyyaml_alone():
+def free_modules(components):
     there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    free = sorted(WITHOUT_TORCH & there)
-    assert {"costs", "config", "hardware", "presets", "schedules", "units", "errors"} <= set(free)
-    modules = [module_name(path).removesuffix(".__init__") for name in free for path in files_of(name)]
+    return [
+        module_name(path).removesuffix(".__init__") for name in sorted(components & there) for path in files_of(name)
+    ]
+
+
+def test_what_counts_and_schedules_imports_with_the_standard_library_and_pyyaml_alone():
+    modules = free_modules(WITHOUT_NUMPY)
+    assert {"course_lib.costs", "course_lib.schedules", "course_lib.units"} <= set(modules)
     run = run_without_all(f"import {name}" for name in modules)
     assert run.returncode == 0, run.stderr
     assert "numpy is blocked" in run_without_all(["import numpy"]).stderr
+
+
+def test_the_torch_free_part_imports_with_numpy_beside_them():
+    modules = free_modules(WITHOUT_TORCH - WITHOUT_NUMPY)
+    assert "course_lib.sim.step" in modules
+    run = run_without_all([f"import {name}" for name in modules], "numpy")
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_browser_s_python_counts_a_model_and_times_a_schedule():

@@ -1,0 +1,88 @@
+"""What of a cluster and of the software on it the rates depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.errors import four_parts
+from course_lib.hardware import ClusterSpec
+from course_lib.sim.policies import Value
+from course_lib.units import GB
+
+_KINDS = ("eager", "compiled", "megatron", "legacy")  # legacy: Megatron-LM before flash attention
+_KERNELS = ("flash1", "flash2", "cudnn", "scores")  # scores: attention that writes its scores to memory
+_GENERATIONS = {
+    "V100": "V100",
+    "A100": "A100",
+    "A800": "A100",
+    "H100": "H100",
+    "H200": "H100",
+    "H800": "H100",
+    "B200": "Blackwell",
+}
+_ALPHA_S = 3.4e-6  # NCCL 2.30, src/graph/tuning.cc, hwLatencies (NVLink, ring, Simple)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A cluster in numbers: data sheet values, one each or one for each policy. Units: FLOP/s, bytes/s, seconds."""
+
+    generation: str
+    bf16_flops_per_s: Value
+    fp8_flops_per_s: Value  # of bf16 where the device has no FP8
+    memory_bytes: Value
+    memory_bytes_per_s: Value
+    inside_bytes_per_s: Value  # of one GPU on NVLink, one way
+    between_bytes_per_s: Value  # of one GPU's share of the node's network, one way
+    node_size: Value  # GPUs that NVLink joins
+    inside_alpha_s: Value = _ALPHA_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """The stack that runs the step. `stack` names one that constants were fitted for; None: an unknown one."""
+
+    kind: str = "megatron"
+    kernel: str = "cudnn"
+    fp8: bool = False
+    gradient_bytes: int = 2  # of one number in a reduction over dp
+    stack: str | None = None
+
+    def __post_init__(self) -> None:
+        for field, value, choices in (("kind", self.kind, _KINDS), ("kernel", self.kernel, _KERNELS)):
+            if value not in choices:
+                way_out = f"choose one of {', '.join(choices)}"
+                raise ValueError(four_parts("Software", f"{field}={value!r}", "not a known kind", way_out))
+
+
+def machine_of(cluster: ClusterSpec) -> Machine:
+    """The numbers of a cluster.
+
+    Raises: ValueError for a device without a bf16 or fp16 peak, or of an unknown generation.
+    """
+    device = cluster.device
+    peaks = device.dense_flops_per_s
+    half = peaks["bf16"] if "bf16" in peaks else device.peak_flops_per_s("fp16")
+    return Machine(
+        generation=generation_of(device.name),
+        bf16_flops_per_s=half,
+        fp8_flops_per_s=peaks.get("fp8", half),
+        memory_bytes=float(device.memory_gb * GB),
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        inside_bytes_per_s=cluster.inside.bandwidth_bytes_per_s,
+        between_bytes_per_s=cluster.between.bandwidth_bytes_per_s,
+        node_size=cluster.gpus_per_node,
+        inside_alpha_s=cluster.inside.alpha_s,
+    )
+
+
+def generation_of(device: str) -> str:
+    """The generation of a GPU by its name: its constants are those of its generation.
+
+    Raises: ValueError for a name without a known generation.
+    """
+    found = [generation for name, generation in _GENERATIONS.items() if name in device]
+    if not found:
+        rule, known = "its generation has no constants", ", ".join(_GENERATIONS)
+        raise ValueError(four_parts("sim", f"device {device!r}", rule, f"take one of {known}"))
+    return found[0]

@@ -1,0 +1,84 @@
+"""The few numbers of a model that its step time depends on, from its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.config import ModelConfig
+from course_lib.costs.model.parameters import Weight, layer_weights
+from course_lib.sim.policies import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A model as the closed form sees it: widths of its mean layer; one number each, or one for each policy.
+
+    Of models whose first layers are dense, the mean layer has a part of each kind.
+    """
+
+    hidden: Value
+    layers: Value
+    dense_width: Value  # columns of all matrices that tp shares, each with H rows; experts apart
+    heads: Value
+    head_size: Value
+    query: Value  # width of all queries, and of what attention gives back
+    kv: Value  # width of all keys
+    pointwise_ffn: Value  # inner widths that activation functions pass, experts apart
+    expert_width: Value  # columns of the matrices of one expert
+    expert_inner: Value  # inner widths that activation functions pass, of one expert
+    experts: Value  # in a layer that has some
+    active: Value  # experts that a token passes
+    sparse: Value  # share of the layers that have experts; 0 without
+    vocab: Value
+    window: Value  # share of the scores that windows leave, 1 without
+
+
+def shape_of(model: ModelConfig, sequence: int | None = None) -> Shape:
+    """The shape of a model; windows are counted at `sequence`, or left out."""
+    dense, expert = _columns(model)
+    sparse = (model.n_layers - model.dense_layers) / model.n_layers if model.n_experts > 1 else 0.0
+    inner = 4 if model.gated_ffn else 2
+    fixed = model.shared_ffn_size * sparse + (model.dense_ffn_size or 0) * (1 - sparse)
+    return Shape(
+        hidden=float(model.hidden_size),
+        layers=float(model.n_layers),
+        dense_width=dense,
+        heads=float(model.n_heads),
+        head_size=float(model.head_size),
+        query=(model.query_size + model.mixed_size) / 2,
+        kv=float(model.query_size if model.latent is not None else model.kv_size),
+        pointwise_ffn=float(inner * (fixed if sparse else model.ffn_size)),
+        expert_width=expert,
+        expert_inner=float(inner * model.ffn_size if sparse else 0),
+        experts=float(model.n_experts),
+        active=float(model.experts_per_token),
+        sparse=sparse,
+        vocab=float(model.vocab_size),
+        window=_window_share(model, sequence),
+    )
+
+
+def _columns(model: ModelConfig) -> tuple[float, float]:
+    """Columns of H rows: of the mean layer's shared matrices, and of one expert's."""
+    H, dense, expert = model.hidden_size, 0.0, 0.0
+    for count, kind in model.layer_kinds:
+        share = count / model.n_layers
+        for weight in layer_weights(kind):
+            if len(weight.shape) < 2 or weight.name == "router":
+                continue
+            if _is_expert(weight, kind):
+                expert += weight.parameters / kind.n_experts / H
+            else:
+                dense += share * weight.parameters / H
+    return dense, expert
+
+
+def _is_expert(weight: Weight, model: ModelConfig) -> bool:
+    return model.n_experts > 1 and weight.name.startswith("ffn.")
+
+
+def _window_share(model: ModelConfig, sequence: int | None) -> float:
+    if model.window is None or sequence is None or model.window >= sequence:
+        return 1.0
+    seen = model.window / sequence * (2 - model.window / sequence)  # of the causal half
+    return 1 - model.windowed_layers / model.n_layers * (1 - seen)

@@ -1,0 +1,159 @@
+"""The step time of policies by closed form, split into its causes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from course_lib.sim import axes
+from course_lib.sim.layer import BACKWARD_ATTENTION, BACKWARD_POINTWISE, Forward, forward
+from course_lib.sim.policies import SCHEDULES, Policies, Value
+from course_lib.sim.rates import Rates
+from course_lib.sim.shape import Shape
+
+# What of a layer's forward is computed again, in RECOMPUTE's order: matmul, attention, pointwise, the tp exchanges.
+_AGAIN = np.array([(0, 0, 0, 0), (0, 1, 0, 0), (0.5, 0, 1, 0), (0.5, 0.5, 0.5, 0.5), (1, 1, 1, 1)], dtype=float)
+_ADAM_BYTES = 30  # read and written for each number: gradient, fp32 weight, two moments, bf16 weight
+_HOST_BYTES = 6  # to the host and back for each number whose states lie there
+_ZB, _INTERLEAVED = SCHEDULES.index("zb-h1"), SCHEDULES.index("interleaved")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of a step by cause, each of shape (n,); they add up to `total`."""
+
+    matmul: Value
+    attention: Value
+    pointwise: Value
+    recompute: Value
+    tp: Value
+    cp: Value
+    ep: Value
+    bubble: Value  # idle time of the pipeline, and stages that are not alike
+    transfer: Value  # between pipeline stages
+    dp: Value  # what nothing hides
+    optimizer: Value
+    offload: Value
+    fixed: Value  # data, host, stragglers, and the stack's own factor
+
+    @property
+    def total(self) -> Value:
+        """The step."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+CAUSES = tuple(field.name for field in fields(StepTime))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One micro-batch on the mean stage, and how much longer the fullest one takes."""
+
+    causes: dict[str, Value]
+    weights: Value  # seconds of the gradients of weights
+    forward: Value
+    most: Value
+
+    @property
+    def mean(self) -> Value:
+        return sum(self.causes.values())
+
+
+def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
+    """Seconds by cause, for policies in floats; any field of the three records may be an array.
+
+    m micro-batches of the fullest stage, the bubble of the mean stage, what of the messages over dp is not hidden,
+    the optimizer. All of it grows with the nodes and the stack's factor, which stand under `fixed`.
+    Cost: about 250 array operations.
+    """
+    p = policies
+    stage = _stage(shape, rates, p)
+    m = p.n_microbatches
+    mean, most = stage.mean, stage.most
+    transfer = axes.transfer_s(shape, rates, p)
+    parts = {
+        **{cause: m * seconds for cause, seconds in stage.causes.items()},
+        "bubble": m * (most - mean) + _bubble(stage, p, mean),
+        "transfer": transfer * (p.pp - 1 + rates.pp_exposed * m * p.stages_per_rank),
+        "dp": axes.data_s(shape, rates, p, mean),
+        **_optimizer(shape, rates, p),
+    }
+    fixed = rates.step_s + m * rates.microbatch_s
+    nodes = np.maximum(1.0, p.dp * p.tp * p.pp * p.cp / rates.node_size)
+    factor = rates.stack * (1 + rates.node_slowdown * np.log2(nodes))
+    whole = sum(parts.values()) + fixed
+    return StepTime(**parts, fixed=fixed + whole * (factor - 1))
+
+
+def _stage(shape: Shape, rates: Rates, p: Policies) -> _Stage:
+    """Of the mean stage: its share of the layers and of the head."""
+    ahead = forward(shape, rates, p)
+    again = _AGAIN[np.asarray(p.recompute, dtype=int)].T
+    layers = shape.layers / p.pp
+    attention = ahead.attention * (1 + BACKWARD_ATTENTION) + ahead.scores * (1 + BACKWARD_POINTWISE)
+    one = {  # a layer
+        "matmul": 3 * ahead.matmul,
+        "attention": attention,
+        "pointwise": (1 + BACKWARD_POINTWISE) * ahead.pointwise,
+        "recompute": _recompute(ahead, again),
+        "tp": axes.tensor_s(shape, rates, p, again[3]),
+        "cp": axes.context_s(shape, rates, p, attention),
+        "ep": axes.expert_s(shape, rates, p, again[3]),
+    }
+    head = 3 * ahead.head, (1 + BACKWARD_POINTWISE) * ahead.head_pointwise
+    causes = {cause: layers * seconds for cause, seconds in one.items()}
+    causes["matmul"] = causes["matmul"] + head[0] / p.pp
+    causes["pointwise"] = causes["pointwise"] + head[1] / p.pp
+    return _Stage(
+        causes=causes,
+        weights=layers * ahead.matmul + ahead.head / p.pp,
+        forward=layers * (ahead.matmul + ahead.attention + ahead.scores + ahead.pointwise),
+        most=_fullest(shape.layers, p, sum(one.values()), head[0] + head[1]),
+    )
+
+
+def _recompute(ahead: Forward, again: Value) -> Value:
+    matmul, attention, pointwise, _ = again  # type: ignore[misc]
+    return matmul * ahead.matmul + attention * (ahead.attention + ahead.scores) + pointwise * ahead.pointwise
+
+
+def _fullest(layers: Value, p: Policies, layer: Value, head: Value) -> Value:
+    """The longest stage: the last one has the head, and fewer layers if they do not divide.
+
+    Where L does not divide but L + 2 does, embedding and head count as layers.
+    """
+    even = np.ceil(layers / p.pp)
+    divides = even * p.pp == layers
+    both = np.floor((layers + 2) / p.pp)
+    as_layers = ~divides & (both * p.pp == layers + 2)
+    most = np.where(as_layers, both, even)
+    last = np.where(divides, even, np.where(as_layers, both - 1, layers - even * (p.pp - 1)))
+    return np.maximum(np.where(np.asarray(p.pp) > 1, most, 0) * layer, np.maximum(last, 0) * layer + head)
+
+
+def _bubble(stage: _Stage, p: Policies, mean: Value) -> Value:
+    """(p - 1) micro-batches of the mean stage, over v if interleaved; ZB-H1 fills a part with gradients of weights.
+
+    Source: Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 2.
+    """
+    interleaved = np.where(np.asarray(p.schedule) == _INTERLEAVED, p.stages_per_rank, 1.0)
+    plain = (p.pp - 1) / interleaved * mean
+    if not np.any(np.asarray(p.schedule) == _ZB):
+        return plain
+    filled = (np.minimum(p.n_microbatches, p.pp) - 1) * np.minimum(stage.weights, stage.forward)
+    return np.where(np.asarray(p.schedule) == _ZB, (p.pp - 1) * (mean - stage.weights) - filled, plain)
+
+
+def _optimizer(shape: Shape, rates: Rates, p: Policies) -> dict[str, Value]:
+    """Adam moves its states through memory: the GPU's, or with offload over the host's link and through the host's."""
+    numbers = axes.held(shape, p)
+    group = np.maximum(1.0, p.shards * p.tp / (p.ep * p.etp))
+    cut = np.asarray(p.zero_stage) >= 1
+    own = numbers.shared / np.where(cut, p.shards, 1.0) + numbers.experts / np.where(cut, group, 1.0)
+    away = np.asarray(p.offload, dtype=bool)
+    there = own * (_HOST_BYTES + _ADAM_BYTES) / rates.host_bytes_per_s
+    return {
+        "optimizer": np.where(away, 0.0, own * _ADAM_BYTES / rates.optimizer_bytes_per_s),
+        "offload": np.where(away, there, 0.0),
+    }
