@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import ast
 import math
-import os
 import re
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forked_torchrun import started
 
+from course_lib.ranks import server
 from course_lib.training.step import loss_of
 from tools.paths import ROOT
 
+server.preload("torch.distributed.pipelining", "transformers.models.llama.modeling_llama")
 SCRIPTS = sorted((ROOT / "notebooks/scripts").glob("*.py"))
 FINE_TUNING = ROOT / "notebooks/scripts/07_fsdp_tp.py"  # to be kept and changed; it reads and writes models
 DDP = ROOT / "notebooks/scripts/03_ddp.py"
@@ -55,32 +57,12 @@ def test_each_block_has_one_comment_that_is_a_sentence(script):
     assert [line for line in comments if not (line[2].isupper() and line.endswith("."))] == []
 
 
-AT_THE_END = """
-import atexit, pathlib, sys
-def gloo_is_left():
-    left = sum("gloo_runloop" in name.read_text() for name in pathlib.Path("/proc/self/task").glob("*/comm"))
-    left and sys.stderr.write(f"{left} of gloo's threads are alive while Python ends; they may abort it")
-atexit.register(gloo_is_left)
-"""
-
-
-def torchrun(ranks, script, *args):
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*run, str(script), *map(str, args)]
-
-
-def quiet(folder):
-    """The environment in which a script says on stderr what is left of gloo, and torchrun nothing."""
-    (folder / "sitecustomize.py").write_text(AT_THE_END)
-    return {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
-
-
-def ran(ranks, script, *args, cwd):
+def ran(ranks, script, *args, cwd, **variables):
     """What it printed, and nothing on stderr."""
-    options = {"cwd": cwd, "env": quiet(cwd), "capture_output": True, "text": True, "timeout": 100, "check": False}
-    done = subprocess.run(torchrun(ranks, script, *args), **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    with started(ranks, script, *args, cwd=cwd, **variables) as process:
+        process.join(100)
+    assert (process.exitcode, (cwd / "err").read_text()) == (0, "")
+    return (cwd / "out").read_text()
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -89,15 +71,11 @@ def test_a_script_runs_under_torchrun_and_no_thread_can_abort_its_end(lesson, ra
     assert ran(ranks, lesson, cwd=tmp_path).startswith(f"{ranks} ranks agree")
 
 
-def test_data_parallel_training_goes_on_where_it_stopped_and_gives_the_same_on_any_number_of_ranks(
-    tmp_path, monkeypatch
-):
+def test_data_parallel_training_goes_on_where_it_stopped_and_gives_the_same_on_any_number_of_ranks(tmp_path):
     (alone, in_two) = (tmp_path / name for name in ("alone", "in two"))
     alone.mkdir(), in_two.mkdir()
     losses = [re.search("a loss of (.+)", ran(1, DDP, cwd=alone))[1]]
-    monkeypatch.setenv("EPOCHS", "2")
-    losses.append(re.search("a loss of (.+)", ran(2, DDP, cwd=in_two))[1])
-    monkeypatch.delenv("EPOCHS")
+    losses.append(re.search("a loss of (.+)", ran(2, DDP, cwd=in_two, EPOCHS="2"))[1])
     losses.append(re.search("a loss of (.+)", ran(4, DDP, cwd=in_two))[1])
     assert losses[2] == losses[0] != losses[1]
 
@@ -134,18 +112,14 @@ def on_one_device(folder, text):
     return losses, model.state_dict()
 
 
-def killed(command, folder, after):
-    """The lines until that one, when all its processes were killed."""
-    with subprocess.Popen(
-        command, cwd=folder, env=quiet(folder), stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as run:
-        lines = []
-        for line in run.stdout:
-            lines.append(line.strip())
-            if line.startswith(after):
-                break
-        os.killpg(run.pid, signal.SIGKILL)
-    return lines
+def killed(ranks, script, *args, cwd, lines):
+    """So many lines that it printed; then all its processes are killed."""
+    with started(ranks, script, *args, cwd=cwd) as process:
+        while len(found := (cwd / "out").read_text().splitlines()) < lines:
+            assert process.is_alive(), (cwd / "err").read_text()
+            time.sleep(0.01)
+    assert process.exitcode == -signal.SIGKILL
+    return found[:lines]
 
 
 def test_fine_tuning_is_one_device_s_and_goes_on_bit_by_bit_where_it_was_killed(tmp_path):
@@ -157,10 +131,10 @@ def test_fine_tuning_is_one_device_s_and_goes_on_bit_by_bit_where_it_was_killed(
     losses, weights = on_one_device(tmp_path / "llama", text)
     for folder in (four, two):
         folder.mkdir()
-    first = killed(torchrun(4, FINE_TUNING, tmp_path / "llama", text), four, "step 5")
+    first = killed(4, FINE_TUNING, tmp_path / "llama", text, cwd=four, lines=5)
     shutil.rmtree(four / "checkpoints/6", ignore_errors=True)  # if they were fast
     second = ran(4, FINE_TUNING, tmp_path / "llama", text, cwd=four).splitlines()
-    assert len(first) == 5 and second[:2] == first[3:]
+    assert second[:2] == first[3:]
     for lines in (first[:3] + second, ran(2, FINE_TUNING, tmp_path / "llama", text, cwd=two).splitlines()):
         found = [float(re.match(r"step \d+: loss ([\d.]+), norm", line)[1]) for line in lines]
         assert found == pytest.approx(losses, rel=0.01)  # they compute in bfloat16
