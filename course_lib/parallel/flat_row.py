@@ -20,6 +20,8 @@ from course_lib import comm
 from course_lib.comm.call import device_of
 from course_lib.parallel.meta import without_numbers
 from course_lib.parallel.placement import Flat, Stretch
+from course_lib.parallel.quantised import dequantise_, empty_blocks, quantise_
+from course_lib.split import split_sizes
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,11 @@ class Sharing:
 
     A `resident` row stays whole from step to step, as in ZeRO-1 and ZeRO-2: the optimizer then has parameters of its
     own, and what it changed must be gathered. `dtype` is what is computed and gathered in, `reduce_dtype` what
-    gradients are added up in; without them, the parameters' own. With `offload` pieces lie in main memory, where the
-    optimizer then works, and a row is on the device only while it is whole. Of `secondary`, a run of neighbours, each
-    keeps a piece of the whole row from forward to backward, so that it is gathered again among them alone. What is
-    `uneven`, by name, was cut before, into parts of several sizes.
+    gradients are added up in; without them, the parameters' own. `quantised` rows are gathered in one-byte numbers:
+    all ranks compute with these, of their own pieces too. With `offload` pieces lie in main memory, where the optimizer
+    then works, and a row is on the device only while it is whole. Of `secondary`, a run of neighbours, each keeps a
+    piece of the whole row from forward to backward, so that it is gathered again among them alone. What is `uneven`, by
+    name, was cut before, into parts of several sizes.
     """
 
     shards: ProcessGroup
@@ -41,6 +44,7 @@ class Sharing:
     resident: bool = False
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
+    quantised: bool = False
     offload: bool = False
     secondary: ProcessGroup | None = None
     uneven: frozenset[str] = frozenset()
@@ -64,7 +68,7 @@ class FlatRow:
         self.views = [part.view(shape) for part, shape in zip(self.whole.split(self.sizes), self.shapes, strict=True)]
         chunk = self._of_this_rank(self.whole)
         home = torch.device("cpu") if sharing.offload else device
-        is_same = (self.whole.dtype, device) == (own, home)
+        is_same = (self.whole.dtype, device) == (own, home) and not sharing.quantised
         self.one_memory = is_same and (sharing.resident or sharing.shards.size() == 1)
         pinned = home != device  # else a copy to the device would wait for the processor
         shard = chunk if self.one_memory else torch.empty(len(chunk), dtype=own, device=home, pin_memory=pinned)
@@ -74,6 +78,7 @@ class FlatRow:
         self.pieces = dict(zip(self.names, self._make_pieces(), strict=True))
         self.is_whole = not sharing.resident
         self.kept: Tensor | None = None  # this rank's secondary piece, between forward and backward
+        self.blocks: Tensor | None = None  # of a quantised row, until they are there
         self._gathering: comm.Work | None = None
         self._reducing: tuple[Tensor, list[comm.Work]] | None = None
         self._put_aside: list[Tensor | None] = [None] * len(self.parameters)
@@ -134,9 +139,9 @@ class FlatRow:
         """The tensors that it keeps, by what they are; gradients of parameters apart."""
         return {
             "weights": [self.shard],
-            "gathered": ([] if self.one_memory else [self.whole]) + ([] if self.kept is None else [self.kept]),
+            "gathered": ([] if self.one_memory else [self.whole]) + _there(self.kept, self.blocks),
             "reducing": [] if self._reducing is None else [self._reducing[0]],
-            "gradient pieces": [gradient for gradient in self._put_aside if gradient is not None],
+            "gradient pieces": _there(*self._put_aside),
         }
 
     # --- the weights ---
@@ -144,24 +149,44 @@ class FlatRow:
     def gather(self, *, async_op: bool = False) -> None:
         """Begin to make the row whole. What autograd saved looks into the same memory, and finds it again.
 
-        Cost: an all-gather of N numbers in the dtype of computing.
+        Cost: an all-gather of N numbers in the dtype of computing, or quantised.
         """
-        if self._gathering is not None:
+        if self._gathering is not None or self.blocks is not None:
             return
-        sharing, group, mine = self.sharing, self.sharing.shards, self.shard
-        if sharing.secondary is not None and self.kept is not None:
-            group, mine, self.kept = sharing.secondary, self.kept, None
-        if not self.one_memory:
-            self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())
-            _piece(self.whole, group).copy_(mine)
+        sharing, group, mine, quantised = self.sharing, self.sharing.shards, self.shard, self.sharing.quantised
+        if sharing.secondary is not None and self.kept is not None:  # what was kept had been quantised already
+            group, mine, quantised, self.kept = sharing.secondary, self.kept, False, None
+        row = self._in_blocks() if quantised else self._placed(mine, group)
         if group.size() > 1:
-            self._gathering = comm.all_gather_(self.whole, algorithm=sharing.algorithm, group=group, async_op=async_op)
+            self._gathering = comm.all_gather_(row, algorithm=sharing.algorithm, group=group, async_op=async_op)
+
+    def _placed(self, piece: Tensor, group: ProcessGroup) -> Tensor:
+        """The row, with a piece in its place."""
+        if not self.one_memory:
+            _piece(self._with_memory(), group).copy_(piece)
+        return self.whole
+
+    def _in_blocks(self) -> Tensor:
+        """Blocks for the row, with those of the shard in their place."""
+        group, device = self.sharing.shards, self.whole.device
+        self.blocks = empty_blocks(split_sizes(len(self.whole), group.size()), device)
+        quantise_(_piece(self.blocks, group), self.shard.to(device))
+        return self.blocks
+
+    def _with_memory(self) -> Tensor:
+        self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())
+        return self.whole
 
     def wait(self) -> None:
         """Return when what `gather` began is there."""
         work, self._gathering = self._gathering, None
         if work is not None:
             work.wait()
+        blocks, self.blocks = self.blocks, None
+        if blocks is not None:
+            both = (x.tensor_split(self.sharing.shards.size()) for x in (self._with_memory(), blocks))
+            for piece, of_piece in zip(*both, strict=True):
+                dequantise_(piece, of_piece)
 
     def show_whole(self) -> None:
         """Let the model compute with the row; gradients of its pieces are put aside, for they have another shape."""
@@ -241,6 +266,7 @@ class FlatRow:
         reducing, self._reducing = self._reducing, None
         for work in ([gathering] if gathering else []) + (reducing[1] if reducing else []):
             work.give_up()
+        self.blocks = None
         for parameter in self.parameters:
             parameter.grad = None
         self.free()
@@ -248,6 +274,10 @@ class FlatRow:
 
 def _piece(row: Tensor, group: ProcessGroup) -> Tensor:
     return row.tensor_split(group.size())[group.rank()]
+
+
+def _there(*tensors: Tensor | None) -> list[Tensor]:
+    return [x for x in tensors if x is not None]
 
 
 def _all_reduce(x: Tensor, sharing: Sharing, async_op: bool) -> comm.Work | None:

@@ -60,6 +60,7 @@ def fully_shard(
     shards: int | None = None,
     secondary: int | None = None,
     param_dtype: torch.dtype | None = None,
+    gather_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     overlap: bool = True,
     algorithm: str = "ring",
@@ -70,27 +71,28 @@ def fully_shard(
     Strategies have PyTorch's names. FULL_SHARD frees a unit after its forward and gathers it again in backward;
     SHARD_GRAD_OP leaves it whole in between; NO_SHARD is data parallelism; with HYBRID_SHARD runs of `shards`
     neighbours share, and the runs are copies. With FULL_SHARD runs of `secondary` neighbours may keep pieces of a unit
-    from forward to backward, which then gathers inside a run. `param_dtype` is what is computed and gathered in,
-    `reduce_dtype` what gradients are added up in; pieces, which the optimizer changes, keep the model's own.
-    `offload_policy` says where pieces lie: `parallel.offload`.
+    from forward to backward, which then gathers inside a run. `param_dtype` is what is computed and gathered in, unless
+    `gather_dtype` is torch.int8 (`parallel.quantised`); `reduce_dtype` is what gradients are added up in; pieces, which
+    the optimizer changes, keep the model's own. `offload_policy` says where pieces lie: `parallel.offload`.
 
     Cost: per micro-batch two all-gathers of a unit (SHARD_GRAD_OP: one) and a reduce-scatter; HYBRID_SHARD also an
     all-reduce of the pieces over the runs.
-    Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4; Wang et al. 2023, ZeRO++, section 3.2.
-    Raises: ValueError for another strategy, and for `shards` or `secondary` that it does not take or that do not divide
-        the axis; OSError, the same on all ranks, if there is no room on the disk.
+    Source: Zhao et al. 2023, PyTorch FSDP, sections 3 and 4; Wang et al. 2023, ZeRO++, sections 3.1 and 3.2.
+    Raises: ValueError for another strategy, and for a `gather_dtype`, `shards` or `secondary` that it does not take or
+        that do not divide the axis; OSError, the same on all ranks, if there is no room on the disk.
     """
     check_strategy("fully_shard", strategy, shards, secondary)
 
     def apply(setup: Setup) -> None:
         options: dict[str, object] = {"strategy": strategy, "shards": shards, "secondary": secondary}
-        options |= {"dtypes": (param_dtype, reduce_dtype), "overlap": overlap, "algorithm": algorithm}
+        options |= {"dtypes": (param_dtype, gather_dtype, reduce_dtype), "overlap": overlap, "algorithm": algorithm}
         options |= {"offload_policy": type(offload_policy).__name__}
         group = begin(setup, "fully_shard", options)
+        quantised = _is_quantised(gather_dtype, strategy, setup)
         inside, copies = _who_shares(setup.local, parts_of(strategy, shards, group.size()))
         sharing = Sharing(inside, group, copies, dtype=param_dtype, reduce_dtype=reduce_dtype, algorithm=algorithm)
         neighbours = _who_shares(setup.local, secondary)[0] if secondary is not None else None
-        sharing = replace(sharing, offload=offload_policy is not None, secondary=neighbours)
+        sharing = replace(sharing, offload=offload_policy is not None, secondary=neighbours, quantised=quantised)
         _cut(setup, sharing, policy, reshard_after_forward=strategy in RESHARDED, overlap=overlap)
         if isinstance(offload_policy, DiskOffloadPolicy):
             setup.shared = partial(StatesOnDisk, folder=offload_policy.folder, group=group)
@@ -109,6 +111,25 @@ def check_strategy(operation: str, strategy: Strategy, shards: int | None, secon
     if secondary is not None and strategy != "FULL_SHARD":
         values, rule = f"strategy={strategy!r}, secondary={secondary}", "FULL_SHARD alone gathers again in a run"
         raise ValueError(four_parts(operation, values, rule, "leave secondary out, or choose FULL_SHARD"))
+
+
+def _is_quantised(gather_dtype: torch.dtype | None, strategy: Strategy, setup: Setup) -> bool:
+    """Whether units are gathered in one-byte numbers.
+
+    Raises: ValueError where they are not gathered, or where ranks along "tp" would round what they have alike apart.
+    """
+    values = f"gather_dtype={gather_dtype}"
+    if gather_dtype not in (None, torch.int8):
+        rule, way_out = "units are gathered in param_dtype, or in one-byte numbers", "give torch.int8, or leave it out"
+    elif gather_dtype is not None and strategy == "NO_SHARD":
+        values += ", strategy='NO_SHARD'"
+        rule, way_out = "weights that stay whole are not gathered", "leave gather_dtype out, or choose FULL_SHARD"
+    elif gather_dtype is not None and "tensor" in setup.applied:
+        values += " after tensor"
+        rule, way_out = "what ranks along tp have alike must be rounded alike", "leave one of them out"
+    else:
+        return gather_dtype is not None
+    raise ValueError(four_parts("fully_shard", values, rule, way_out))
 
 
 def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:

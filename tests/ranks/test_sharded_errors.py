@@ -116,6 +116,14 @@ REFUSED = [
         lambda: made(technique=fully_shard(strategy="SHARD_GRAD_OP", secondary=2)),
         r"fully_shard: strategy='SHARD_GRAD_OP', secondary=2; FULL_SHARD alone .*; leave secondary out, or ",
     ),
+    (
+        lambda: made(technique=fully_shard(gather_dtype=torch.bfloat16)),
+        r"fully_shard: gather_dtype=torch.bfloat16; units are .*, or in one-byte numbers; give torch.int8, or leave it",
+    ),
+    (
+        lambda: made(technique=fully_shard(strategy="NO_SHARD", gather_dtype=torch.int8)),
+        r"fully_shard: gather_dtype=torch.int8, strategy='NO_SHARD'; weights that stay .*; leave gather_dtype out, or ",
+    ),
     (lambda: made(technique=fully_shard(shards=2)), r"fully_shard: strategy='FULL_SHARD', shards=2; .*; give both, or"),
     (
         lambda: made(technique=fully_shard(strategy="HYBRID_SHARD", shards=3)),

@@ -16,6 +16,7 @@ from course_lib.costs.model.step_memory import NumberBytes, peak, step_memory, u
 from course_lib.costs.model.units import decoder_units
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.quantised import BLOCK
 from course_lib.parallel.wrapping import by_block_and_size, by_block_group
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batches
@@ -35,6 +36,7 @@ COUNTER = 4  # bytes: AdamW counts the steps of each tensor
 SMALL = 512  # rotary angles, numbers of targets, the loss
 TENSORS = 9 * EVEN.n_layers + 3
 BF16 = fully_shard(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+INT8 = fully_shard(gather_dtype=torch.int8)
 NO_RESHARD, NO_SHARD = fully_shard(strategy="SHARD_GRAD_OP"), fully_shard(strategy="NO_SHARD")
 HYBRID = fully_shard(by_block_group(3), strategy="HYBRID_SHARD", shards=2)
 
@@ -61,6 +63,7 @@ def tracked(technique, config, accumulation=1):
         ("FULL_SHARD", fully_shard(), 2, ("by_block",), {}),
         ("FULL_SHARD", fully_shard(overlap=False), 2, ("by_block",), {"overlap": False}),
         ("FULL_SHARD", BF16, 2, ("by_block",), {"numbers": NumberBytes(computing=2)}),
+        ("FULL_SHARD", INT8, 2, ("by_block",), {"numbers": NumberBytes(block=BLOCK)}),
         ("FULL_SHARD", fully_shard(by_block_and_size), 4, ("by_block_and_size",), {}),
         ("HYBRID_SHARD", HYBRID, 4, ("by_block_group", 3), {"shards": 2}),
     ],

@@ -56,6 +56,7 @@ GPT = replace(
 EVEN = replace(LLAMA, n_kv_heads=4, ffn_size=16, vocab_size=20)
 ADAMW = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=0.05)
 KEEP, REGATHER = tensor(sequence_parallel="keep"), tensor(sequence_parallel="regather")
+QUANTISED = fully_shard(gather_dtype=torch.int8)
 
 
 def frozen():
@@ -241,6 +242,7 @@ def test_what_does_not_go_together_is_refused_on_all_ranks():
     cases = [
         ((fully_shard(), tensor()), MODELS["llama"], {"dp": 2, "tp": 2}, order),
         ((fully_shard(), fully_shard()), MODELS["llama"], {"dp": 4}, order),
+        ((tensor(), QUANTISED), MODELS["llama"], {"dp": 2, "tp": 2}, "leave one of them out"),
     ]
     for apply, model, degrees, way_out in cases:
         found = run_ranks(refused, prod(degrees.values()), apply, model, degrees)

@@ -15,6 +15,7 @@ from course_lib.config import TrainConfig
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.sharding import sharding_rows, sharding_step
 from course_lib.costs.model.units import UnitShapes
+from course_lib.parallel.quantised import BLOCK
 from course_lib.parallel.units import label_of, weights_of_units
 from course_lib.parallel.wrapping import by_block, by_block_and_size, by_block_group, size_based
 from course_lib.ranks import ledger, run_ranks
@@ -92,6 +93,8 @@ CASES = [  # each strategy meets wrappings, models, ranks and numbers of micro-b
     ("FULL_SHARD", by_block, {"algorithm": "naive"}, "mlp", 4, 1),
     ("FULL_SHARD", by_block, {"secondary": 2}, "frozen", 4, 2),
     ("FULL_SHARD", by_block_group(2), MIXED | {"secondary": 3}, "tied", 6, 1),
+    ("FULL_SHARD", by_block, {"gather_dtype": torch.int8}, "frozen", 3, 2),
+    ("FULL_SHARD", by_block_group(2), MIXED | {"gather_dtype": torch.int8, "secondary": 2}, "tied", 4, 1),
     ("HYBRID_SHARD", by_block, MIXED | {"shards": 2}, "frozen", 4, 2),
     ("HYBRID_SHARD", by_block_and_size, {"shards": 2, "overlap": False}, "tied", 4, 1),
 ]
@@ -111,6 +114,7 @@ def test_bytes_and_messages_equal_the_formula(strategy, policy, options, model, 
         secondary=options.get("secondary"),
         itemsize=gathered.itemsize,
         reduce_itemsize=reduced.itemsize if reduced else None,
+        block=BLOCK if "gather_dtype" in options else None,
         microbatches=accumulation,
     )
     step = sharding_step(rows, algorithm=options.get("algorithm", "ring"))

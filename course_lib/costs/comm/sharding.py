@@ -12,6 +12,7 @@ copies of each other.
     FULL_SHARD      all_gather N forward and backward, reduce_scatter N
     HYBRID_SHARD    the same in each run, then all_reduce of a piece over the runs
     with secondary  FULL_SHARD, whose all_gather in backward is inside runs of `secondary` neighbours (ZeRO++)
+    with block      all_gather in blocks of a byte a number and a scale, but inside such a run (ZeRO++)
 
 The middle is sent in every micro-batch, so m times a step. The root's unit stays whole between forward and backward,
 so that it is gathered once. Frozen rows are gathered as others are, where weights are shared, and never reduced. The
@@ -21,7 +22,7 @@ gradient's norm and a trainer's own reports come on top.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Literal, NamedTuple
@@ -30,7 +31,7 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.tensor import When
 from course_lib.costs.comm.traffic import CommTime, Step
 from course_lib.costs.model.strategies import GATHERED, RESHARDED, DataParallel, shards_of
-from course_lib.costs.model.units import Padding, UnitShapes
+from course_lib.costs.model.units import SCALE_BYTES, Padding, UnitShapes, row_blocks
 from course_lib.split import split_sizes
 
 _Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
@@ -48,7 +49,7 @@ class ShardingRow:
     unit: str
     when: When
     operation: _Operation
-    numbers: int  # of the whole row
+    numbers: int  # of the whole row; where it is quantised, its blocks
     itemsize: int
     times: int
     among: Among
@@ -92,20 +93,22 @@ def sharding_rows(
     secondary: int | None = None,
     itemsize: int = 4,
     reduce_itemsize: int | None = None,
+    block: int | None = None,
     microbatches: int = 1,
     padding: Padding = "none",
 ) -> tuple[ShardingRow, ...]:
     """The whole table for one step; `units` end with the root's, as `decoder_units` gives them.
 
     A number takes `itemsize` bytes where it is gathered, and `reduce_itemsize` where gradients are added up, by
-    default as many: bf16 gathers and fp32 reduction are 2 + 2 + 4 = 8 bytes for each parameter under FULL_SHARD. DDP's
-    buckets are not units: `ddp_step` has its bytes to the last one.
+    default as many: bf16 gathers and fp32 reduction are 2 + 2 + 4 = 8 bytes for each parameter under FULL_SHARD. With
+    `block`, so many numbers of a piece are gathered in a byte each, behind them 4 bytes of their scale; a piece's last
+    block is as long. DDP's buckets are not units: `ddp_step` has its bytes to the last one.
     Source: Rajbhandari et al. 2020, ZeRO, section 7; Zhao et al. 2023, PyTorch FSDP, section 3.2.2; Wang et al. 2023,
-        ZeRO++, section 3.2.
+        ZeRO++, sections 3.1 and 3.2.
     Raises: ValueError as `shards_of`.
     """
     parts, reached = shards_of(strategy, world_size, shards), _reached(units)
-    return tuple(
+    plain = tuple(
         ShardingRow(
             unit=unit.label,
             when=call.when,
@@ -121,6 +124,15 @@ def sharding_rows(
         for call in _calls(unit, strategy, parts, world_size // parts, unit.label in reached)
         if (numbers := unit.numbers(trained=call.trained, shards=parts, padding=padding))
     )
+    return plain if block is None else tuple(_quantised(row, block, in_run=secondary is not None) for row in plain)
+
+
+def _quantised(row: ShardingRow, block: int, *, in_run: bool) -> ShardingRow:
+    """A gather in blocks, but for one that brings back what a run of neighbours kept; any other row as it is."""
+    if row.operation != "all_gather" or (in_run and row.when == "backward"):
+        return row
+    blocks = row_blocks(row.numbers, shards=row.shards, block=block)
+    return replace(row, numbers=blocks, itemsize=block + SCALE_BYTES)
 
 
 class SentNumbers(NamedTuple):

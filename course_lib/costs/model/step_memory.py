@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from course_lib.config import ModelConfig
 from course_lib.costs.model.activations import head_activations, layer_activations
 from course_lib.costs.model.strategies import GATHERED, RESHARDED, DataParallel, shards_of
-from course_lib.costs.model.units import UnitShapes
+from course_lib.costs.model.units import SCALE_BYTES, UnitShapes, row_blocks
 from course_lib.errors import four_parts
 from course_lib.split import split_sizes
 
@@ -62,6 +62,13 @@ class NumberBytes:
     computing: int = 4
     reducing: int = 4
     states: int = 8  # Adam's two moments
+    block: int | None = None  # numbers that are gathered in a byte each and a scale, and become what computes on use
+
+    def travelling(self, numbers: int, shards: int) -> int:
+        """Bytes of a row that is being gathered."""
+        if self.block is None:
+            return self.computing * numbers
+        return row_blocks(numbers, shards=shards, block=self.block) * (self.block + SCALE_BYTES)
 
 
 def peak(moments: Sequence[Moment]) -> Moment:
@@ -135,6 +142,7 @@ class _Step:
     overlap: bool
     accumulated: bool
     whole: set[str] = field(default_factory=set)
+    coming: set[str] = field(default_factory=set)  # being gathered, and not used yet
     averaged: set[str] = field(default_factory=set)
     gradients: dict[str, int] = field(default_factory=dict)  # numbers that are there, whole
     row: int = 0
@@ -143,7 +151,8 @@ class _Step:
     def __post_init__(self) -> None:
         *self.inner, self.root = self.units
         self.late = self.strategy in ("DDP", "ZeRO-1")
-        copied = self.parts > 1 or self.bytes_of.computing != self.bytes_of.lasting
+        sizes = self.bytes_of
+        copied = self.parts > 1 or sizes.computing != sizes.lasting or sizes.block is not None
         self.is_gathered = self.strategy in (*GATHERED, "NO_SHARD") and copied
         self.gradients = dict.fromkeys((unit.label for unit in self.units), 0)
         for unit in self.units if self.accumulated else ():
@@ -223,8 +232,9 @@ class _Step:
 
     def _gather(self, *numbers: int) -> None:
         """The unit that computes, and the one that is to follow."""
-        wanted = numbers if self.overlap else numbers[:1]
-        self.whole |= {self.inner[number].label for number in wanted if 0 <= number < len(self.inner)}
+        first, *rest = (self.inner[number].label for number in numbers if 0 <= number < len(self.inner))
+        self.whole.add(first)
+        self.coming = {*rest} - self.whole if self.overlap else set()
 
     def _come(self, unit: UnitShapes, numbers: int) -> None:
         if not (self.late and self.gradients[unit.label] == _numbers(unit)):  # else they are added up
@@ -242,13 +252,24 @@ class _Step:
         return Moment(
             name=name,
             weights=sizes.lasting * (sum(both.values()) if resident else sum(pieces.values()) + frozen),
-            gathered=0 if resident else sizes.computing * sum(both[label] for label in self.whole),
+            gathered=0 if resident else self._gathered(),
             gradients=sizes.computing * sum(self.gradients.values()),
             reducing=self.row,
             gradient_pieces=sizes.lasting * sum(pieces[label] for label in self.averaged),
             optimizer=sizes.states * sum(pieces.values()),
             activations=activations,
         )
+
+    def _gathered(self) -> int:
+        """Bytes of whole units, and of what is on its way."""
+        found = 0
+        for unit in self.units:
+            for numbers in (unit.numbers(trained=trained) for trained in (True, False)):
+                if unit.label in self.whole:
+                    found += self.bytes_of.computing * numbers
+                elif unit.label in self.coming:
+                    found += self.bytes_of.travelling(numbers, self.parts)
+        return found
 
 
 def _numbers(unit: UnitShapes) -> int:

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from course_lib.config import ModelConfig
 from course_lib.costs.model.parameters import Weight, layer_weights, outer_weights
 from course_lib.errors import four_parts
+from course_lib.split import split_sizes
 
 Wrapping = Literal["by_block", "by_block_and_size", "by_block_group", "size_based"]
 Padding = Literal["none", "row", "tensor"]
@@ -22,6 +23,7 @@ Shape = tuple[int, ...]
 ROOT = "root"
 _Group = tuple[str, ...]
 _OPENING: _Group = ("embedding", "positions")
+SCALE_BYTES = 4  # of a block that is gathered in one-byte numbers
 _TABLES = ("embedding", "head")
 
 
@@ -63,6 +65,15 @@ def row_numbers(shapes: Sequence[Shape], *, shards: int, padding: Padding = "non
         return sum(_up(shape[0] if shape else 1, shards) * prod(shape[1:]) for shape in shapes)
     numbers = sum(map(prod, shapes))
     return _up(numbers, shards) if padding == "row" else numbers
+
+
+def row_blocks(numbers: int, *, shards: int, block: int) -> int:
+    """Blocks of at most so many numbers in a row, of which each piece begins one of its own.
+
+    >>> row_blocks(1000, shards=3, block=256)
+    6
+    """
+    return sum(-(-piece // block) for piece in split_sizes(numbers, shards))
 
 
 def decoder_units(
