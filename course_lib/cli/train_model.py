@@ -1,6 +1,7 @@
 """The model of a training run: a preset's is the course's decoder, a folder's that of `transformers`.
 
-A folder's weights are loaded once the model is cut, each rank its own, and the trained ones go back into such a folder.
+It is built without its numbers, which come once it is cut, each rank its own: drawn one tensor after the other, or read
+from the folder, into which the trained ones go back. So no rank ever has the whole model.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 
 from course_lib.cli.train_config import TrainRun
-from course_lib.models.decoder import Decoder
+from course_lib.models.decoder import Decoder, init_weight
 from course_lib.training.checkpoint import on_first_rank
+from course_lib.training.initial import drawn
 from course_lib.training.pretrained import Pretrained
 from course_lib.training.safetensors_folder import load_safetensors, save_safetensors
 from course_lib.training.torch_recompute import torch_recompute_layers
@@ -24,36 +26,24 @@ from course_lib.verify.memory import recompute_layers
 EXPORT = "transformers"  # in the folder of a run
 
 
-def on_meta(run: TrainRun) -> nn.Module:
-    """Its names and shapes, in no memory.
+def on_meta(run: TrainRun, device: torch.device | None = None) -> nn.Module:
+    """Its names and shapes, in no memory; buffers that `transformers` computes lie on `device`, or the CPU.
 
     Raises: ValueError for a shape that our decoder cannot be.
     """
-    if run.folder is not None:
-        return Pretrained(run.folder).model(torch.float32, torch.device("cpu"), on_meta=True)
-    with torch.device("meta"):
-        return Decoder(run.model)
-
-
-def is_loaded(run: TrainRun) -> bool:
-    """Whether there are weights to go on from, so that nobody builds the whole model."""
-    return run.folder is not None and Pretrained(run.folder).has_weights
-
-
-def begun(run: TrainRun, device: torch.device) -> nn.Module:
-    """The model as it is before anything cuts it: on meta where its weights are loaded afterwards."""
     dtype = getattr(torch, run.dtype)
+    if run.folder is not None:
+        return Pretrained(run.folder).model(dtype, device or torch.device("cpu"))
+    with torch.device("meta"):
+        return Decoder(run.model).to(dtype)
+
+
+def init_of(run: TrainRun) -> Callable[[Trainer], object]:
+    """What fills it for the start of training."""
     if run.folder is None:
-        return Decoder(run.model).to(dtype=dtype, device=device)
-    return Pretrained(run.folder).model(dtype, device, on_meta=is_loaded(run))
-
-
-def init_of(run: TrainRun) -> Callable[[Trainer], object] | None:
-    """What fills a model that is on meta."""
-    if not is_loaded(run):
-        return None
-    assert run.folder is not None
-    return partial(load_safetensors, folder=run.folder)
+        return drawn(init_weight)
+    pretrained = Pretrained(run.folder)
+    return partial(load_safetensors, folder=run.folder) if pretrained.has_weights else drawn(pretrained.rule())
 
 
 def recompute(run: TrainRun, model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -108,20 +108,19 @@ def numbers_needed(run: TrainRun, ranks_here: int) -> int:
     """For each parameter, how many numbers this machine holds at once, at least.
 
     The ranks of a pipeline together keep the states of one model, and so do those that share its matrices, or weights,
-    gradients and states by ZeRO, but first each of them builds all of it, unless it loads its own part alone.
+    gradients and states by ZeRO.
     """
     kept = 1, 1, _STATES_KEPT[run.config.optimizer]
     shared = train_sharding.ranks_that_share(run.values)
     parts = run.parallel.pp * run.parallel.tp
-    built = 0 if train_model.is_loaded(run) else ranks_here
-    return max(built, sum(ranks_here * n // (parts * ranks) for n, ranks in zip(kept, shared, strict=True)))
+    return sum(ranks_here * n // (parts * ranks) for n, ranks in zip(kept, shared, strict=True))
 
 
-def make_trainer(run: TrainRun, model: nn.Module, device: torch.device) -> Trainer:
-    """The trainer that the run asks for: one technique for each degree above 1."""
+def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], object]) -> Trainer:
+    """The trainer that the run asks for: one technique for each degree above 1; `init` fills what a rank then has."""
+    model = train_model.on_meta(run, device)
     if run.recompute:
         train_model.recompute(run, model)
-    init = train_model.init_of(run)
     if run.ranks == 1:
         with device:  # where a model that is on meta gets its memory
             return Trainer(model, run.config, init=init)
@@ -147,9 +146,7 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
     first = not dist.is_initialized() or dist.get_rank() == 0
     torch.manual_seed(run.seed)
     with comm.settings(guard=False, ledger=False), _line_kept_open(first and live):
-        # No name for the model: what a pipeline's rank cuts off it would stay in memory.
-        trainer = make_trainer(run, train_model.begun(run, choice.device), choice.device)
-        steps = [Step(**step) for step in (run.out and series.resume(trainer, run.out)) or ()]
+        trainer, steps = begun(run, choice.device)
         longest_s = 0.0
         metrics = Metrics(run, choice)
         if first and run.out is not None:
@@ -170,6 +167,20 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
             train_model.export(run, trainer)
             trainer.save(run.out)
     return steps
+
+
+def begun(run: TrainRun, device: torch.device) -> tuple[Trainer, list[Step]]:
+    """The trainer as the run's last checkpoint has it, with the steps until then; at the beginning there are none."""
+    steps: list[Step] = []
+
+    def init(trainer: Trainer) -> None:
+        record = None if run.out is None else series.resume(trainer, run.out)
+        if record is None:
+            train_model.init_of(run)(trainer)
+        else:
+            steps.extend(Step(**step) for step in record)
+
+    return make_trainer(run, device, init), steps
 
 
 def is_shown(number: int, steps: int) -> bool:

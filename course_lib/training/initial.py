@@ -19,8 +19,8 @@ Rule = Callable[[str, Tensor], object]  # fills a whole tensor in place, by its 
 def drawn(rule: Rule) -> Callable[[Trainer], None]:
     """For `Trainer(init=…)`: a rule fills one tensor after the other, in the model's order whatever the layout.
 
-    The first rank's numbers are everybody's. Cost: a broadcast of each tensor. Memory: the parts and two copies of one
-    tensor.
+    The first rank's numbers are everybody's. They are drawn in float32 whatever the model's dtype, so that a seed gives
+    one model. Cost: a broadcast of each tensor. Memory: the parts and two copies of one tensor.
     """
     return lambda trainer: _draw(trainer, rule)
 
@@ -30,9 +30,11 @@ def _draw(trainer: Trainer, rule: Rule) -> None:
     local = trainer.local
     everyone, here = local.everyone, {**local.parameters, **local.buffers}
     for name in local.absent:
-        shape = local.layout.places[name].shape
-        numbers = without_numbers(torch.empty(shape, dtype=local.dtypes[name], device=local.device))
+        shape, dtype = local.layout.places[name].shape, local.dtypes[name]
+        begun_as = torch.float32 if dtype.is_floating_point else dtype
+        numbers = without_numbers(torch.empty(shape, dtype=begun_as, device=local.device))
         rule(name, numbers)
+        numbers = numbers.to(dtype)
         if everyone is not None:
             numbers = comm.broadcast(numbers, src=dist.get_process_group_ranks(everyone)[0], group=everyone)
         if name in here:

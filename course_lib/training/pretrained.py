@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
@@ -47,15 +48,35 @@ class Pretrained:
         """
         return config_of(self._theirs)
 
-    def model(self, dtype: torch.dtype, device: torch.device, *, on_meta: bool) -> Logits:
-        """The model of `transformers`: its buffers on `device`, its parameters on meta, or begun there as theirs are.
+    def model(self, dtype: torch.dtype, device: torch.device) -> Logits:
+        """The model of `transformers`, its buffers on `device`, its parameters on meta.
 
-        Memory: on meta one parameter at a time, else the whole model.
+        Memory: one parameter at a time.
         """
         import transformers
 
-        with device, parameters_on_meta() if on_meta else nullcontext():
+        with device, parameters_on_meta():
             return Logits(transformers.AutoModelForCausalLM.from_config(self._theirs, dtype=dtype))
+
+    def rule(self) -> Callable[[str, Tensor], None]:
+        """Fills one of the model's weights as theirs begin, by its name: for `initial.drawn`.
+
+        In a model on meta the weight alone has memory when their own function goes through the modules around it, the
+        smallest first: a larger one may begin a weight anew, as GPT-2's blocks do.
+        """
+        model = self.model(torch.float32, torch.device("cpu"))
+        theirs: Any = model.model
+
+        def fill(name: str, weight: Tensor) -> None:
+            *path, kind = name.split(".")
+            owner = model.get_submodule(".".join(path))
+            on_meta = owner.get_parameter(kind)
+            owner.register_parameter(kind, nn.Parameter(weight, requires_grad=False))
+            for depth in range(len(path), 0, -1):
+                theirs._init_weights(model.get_submodule(".".join(path[:depth])))
+            owner.register_parameter(kind, on_meta)
+
+        return fill
 
     def tokens_of(self, text: str) -> NDArray[np.int64] | None:
         """The text in the folder's own tokens, with none that begins or ends it; None if it has no tokenizer.

@@ -177,7 +177,7 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
         prefix = _name(name, " ")[:-1]
         for long, x in stored.items():
             if long.startswith(prefix) and "." not in long.removeprefix(prefix):
-                like = parts[name][""] if x.size or not shapes[name] else torch.empty(())
+                like = parts[name][""] if x.size or not shapes[name] else torch.empty((), device="cpu")
                 parts[name][long.removeprefix(prefix)] = torch.empty_like(like, dtype=x.properties.dtype)
     return parts
 

@@ -60,6 +60,7 @@ def _replicate_parts(setup: Setup) -> None:
     broadcast.broadcast_state(setup.model, local.group("dp"), local.name_of(**{**local.at, "dp": 0}))
     assert local.mesh is not None  # `begin` has seen it
     fully_shard(setup.model, mesh=local.mesh["dp", "cp"])
+    meta.give_memory_to_dtensors(setup.model, local.device)
     local.renew(setup.model)
 
 
@@ -128,7 +129,8 @@ def _parallelize(setup: Setup, plan: Mapping[str, Any]) -> None:
     assert setup.local.mesh is not None  # `begin` has seen it
     # All ranks have the same numbers by now, so that each cuts its own.
     parallelize_module(setup.model, setup.local.mesh[AXIS], dict(plan), src_data_rank=None)
-    meta.give_memory_to_dtensors(setup.model, setup.local.device)
+    if setup.local.size("dp") == 1:  # else these ranks share what this rank has now, or copy it: they come first
+        meta.give_memory_to_dtensors(setup.model, setup.local.device)
     for name, first in setup.local.layout.first_name.items():
         owner, _, kind = name.rpartition(".")
         if name != first:

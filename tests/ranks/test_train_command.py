@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -18,13 +17,10 @@ import torch.distributed as dist
 
 from course_lib.cli import train_run
 from course_lib.cli.main import main
-from course_lib.cli.train_config import read_train
 from course_lib.config import parse_model
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh
-from course_lib.parallel.stages import layer_parameters
 from course_lib.presets import read
-from course_lib.ranks import devices, run_ranks, shutdown
 from course_lib.training.batches import Batches
 from course_lib.training.checkpoint import FILE
 from course_lib.training.text import load_text
@@ -165,33 +161,6 @@ def test_every_pipeline_gives_the_losses_and_the_weights_of_one_device(four_sequ
     assert found.keys() == reference.keys()
     for parameter, weights in found.items():
         torch.testing.assert_close(weights, reference[parameter], rtol=1e-9, atol=1e-9)
-
-
-class Watched(Batches):
-    """Notes how many weights are in memory when a step asks for its batch."""
-
-    def batch(self, step):
-        gc.collect()
-        parameters = [x for x in gc.get_objects() if type(x) is torch.nn.Parameter and not x.is_meta]
-        WEIGHTS.append(sum(parameter.numel() for parameter in parameters))
-        return super().batch(step)
-
-
-WEIGHTS = []
-
-
-def weights_of_a_step():
-    asked = read_train(["pp=2", "batch=2", "sequence=16", "steps=1", "optimizer=sgd"])
-    batches = Watched(text=bytes(range(32, 127)) * 20, batch_size=2, sequence=16)
-    WEIGHTS.clear()
-    train_run.work(asked, batches, devices.choose(dist.get_rank(), 2), live=True)
-    return WEIGHTS
-
-
-def test_while_it_trains_a_rank_keeps_no_weights_but_its_own():
-    parts = layer_parameters(Decoder(parse_model(read("tiny", "tiny_llama")).config))
-    shutdown()  # what earlier tests left on the ranks
-    assert run_ranks(weights_of_a_step, 2) == [[sum(parts[:2])], [sum(parts[2:])]]
 
 
 def on_one_device(config):

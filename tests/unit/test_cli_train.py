@@ -20,12 +20,13 @@ from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import MODELS, OPTIONS, check_started, read_train
 from course_lib.config import ParallelConfig, TrainConfig, load_model, model_names, parse_model
-from course_lib.models.decoder import Decoder
+from course_lib.models.decoder import Decoder, init_weight
 from course_lib.presets import names, read
 from course_lib.ranks import devices
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
 from course_lib.training.checkpoint import FILE
+from course_lib.training.initial import drawn
 from course_lib.training.loop import tokens_of, train
 from course_lib.training.trainer import Trainer
 
@@ -55,8 +56,9 @@ def losses(folder):
 def test_it_is_the_trainer_of_the_notebooks(tmp_path, capsys):
     assert run(*SMALL, f"out={tmp_path}/run") == 0
     torch.manual_seed(0)
-    config = parse_model(read("tiny", "tiny_llama")).config
-    trainer = Trainer(Decoder(config).double(), TrainConfig(optimizer="sgd", learning_rate=0.1))
+    with torch.device("meta"):
+        model = Decoder(parse_model(read("tiny", "tiny_llama")).config).double()
+    trainer = Trainer(model, TrainConfig(optimizer="sgd", learning_rate=0.1), init=drawn(init_weight))
     expected = [step.loss for step in train(trainer, Batches(text=TEXT, batch_size=4, sequence=16), 3)]
     assert losses(tmp_path / "run") == pytest.approx(expected, rel=1e-12)
     assert expected[-1] < expected[0]
@@ -248,15 +250,14 @@ def test_a_pipeline_has_defaults_that_the_results_name():
     ("overrides", "numbers"),
     [
         (["dp=8"], 8 * 4),
-        (["pp=8"], 8),  # each rank builds the whole model
-        (["pp=2"], 4),  # together they keep one model's states
+        (["pp=8"], 4),  # together they keep one model's states
         (["pp=2", "dp=3", "batch=18"], 3 * 4),
         (["pp=2", "optimizer=sgd"], 2),
         (["tp=2"], 4),
-        (["dp=2", "pp=2", "tp=2", "optimizer=sgd"], 8),
+        (["dp=2", "pp=2", "tp=2", "optimizer=sgd"], 4),
     ],
 )
-def test_a_pipeline_needs_one_model_s_states_or_each_rank_s_model(overrides, numbers):
+def test_the_ranks_of_a_pipeline_need_one_model_s_states(overrides, numbers):
     run = read_train(overrides)
     assert train_run.numbers_needed(run, run.ranks) == numbers
 

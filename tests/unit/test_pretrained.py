@@ -16,6 +16,7 @@ from course_lib.cli import train_model, train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.cli.train_run import make_batches
+from course_lib.models.logits import Logits
 from course_lib.parallel.local import Local
 from course_lib.training.checkpoint import FILE
 from course_lib.training.pretrained import Pretrained
@@ -51,14 +52,41 @@ def add_tokenizer(folder, words):
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
-def test_a_shape_without_weights_begins_as_theirs_does(folder, capsys):
+def begun(folder):
+    """A model of theirs, with weights that were drawn one after the other."""
+    model = Logits(transformers.AutoModelForCausalLM.from_config(Pretrained(folder)._theirs))
+    rule = Pretrained(folder).rule()
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        rule(name, weight.detach().fill_(torch.nan))
+    return model
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.LlamaConfig(**SIZES | {"hidden_size": 64}, initializer_range=0.3, attention_bias=True),
+        transformers.GPT2Config(n_embd=64, n_layer=2, n_head=2, n_positions=64, vocab_size=256),
+    ],
+)
+def test_weights_that_are_drawn_one_by_one_are_spread_as_theirs(tmp_path, config):
+    config.save_pretrained(tmp_path)
+    theirs = Logits(transformers.AutoModelForCausalLM.from_config(config))
+    for (name, ours), weight in zip(begun(tmp_path).named_parameters(), theirs.parameters(), strict=True):
+        if weight.std():
+            assert ours.std().item() == pytest.approx(weight.std().item(), rel=0.15), name
+            assert not torch.equal(ours, weight)
+        else:
+            assert torch.equal(ours, weight), name
+
+
+def test_a_shape_without_weights_begins_with_these(folder, capsys):
     assert train(folder, "dtype=float64", f"out={folder.parent}/run", "recompute=true") == 0
     assert capsys.readouterr().out.startswith("llama, 4.66 k parameters in float64; engine=own, one device, recompute")
-    torch.manual_seed(0)
-    theirs = transformers.AutoModelForCausalLM.from_config(Pretrained(folder)._theirs, dtype=torch.float64)
+    model = begun(folder).double()
     batches = make_batches(read_train([f"model={folder}", f"text={folder.parent}/text.txt", *SMALL]))
     inputs, targets = batches.batch(0)
-    loss = torch.nn.functional.cross_entropy(theirs(inputs).logits.flatten(0, 1), targets.flatten())
+    loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
     first = json.loads((folder.parent / "run" / "metrics.jsonl").read_text().splitlines()[0])["loss"]
     assert first == pytest.approx(loss.item(), rel=1e-6)
     again = Pretrained(folder.parent / "run" / "transformers")
@@ -107,8 +135,9 @@ def test_one_gpu_gets_the_weights_that_are_loaded(folder, monkeypatch):
     """Without a group nothing says which device it is, but what is current when the trainer gives memory."""
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
     monkeypatch.setattr(train_run, "Trainer", lambda model, config, init: Local(model, None).device)
-    run, gpu = read_train([f"model={folder}"]), torch.device("cuda:0")
-    assert train_run.make_trainer(run, train_model.on_meta(run), gpu) == gpu
+    made, run, gpu = train_model.on_meta, read_train([f"model={folder}"]), torch.device("cuda:0")
+    monkeypatch.setattr(train_model, "on_meta", lambda run, device: made(run))
+    assert train_run.make_trainer(run, gpu, init=None) == gpu
 
 
 def unknown(folder):
