@@ -1,4 +1,4 @@
-"""Published models, tiny ones to train, devices, clusters, jobs, traces: a YAML file each, a folder for each kind."""
+"""Published models, tiny ones, devices, clusters, jobs, traces, measurements: a YAML file each, a folder a kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 from course_lib.errors import four_parts
 
-Kind = Literal["model", "tiny", "device", "cluster", "job", "trace"]
+Kind = Literal["model", "tiny", "device", "cluster", "job", "trace", "gpu"]
 _HERE = Path(__file__).parent
 
 

@@ -9,34 +9,29 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from course_lib import presets
-from course_lib.config import ModelConfig, ParallelConfig, load_model
-from course_lib.models.decoder import Decoder
-from course_lib.parallel.tensor_plan import plan_for
-from course_lib.parallel.tensor_styles import styles_of
-from course_lib.training.step import loss_of
-from course_lib.training.torch_plan import parallel_plan
+from course_lib.config import load_model
+from course_lib.verify.fsdp_step import Case, Instant, Step, distribute
 
 if TYPE_CHECKING:
     from torch.distributed._tools.mem_tracker import MemTracker
 
-Instant = Literal["start", "loss", "gradients", "peak"]
 _OPERATIONS = {
     "_allgather_base_": "all_gather",
     "all_gather_into_tensor": "all_gather",
@@ -45,24 +40,6 @@ _OPERATIONS = {
     "allreduce_": "all_reduce",
     "all_reduce": "all_reduce",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A step of one sequence on each of dp ranks; tp neighbours share each sequence and every matrix."""
-
-    config: ModelConfig
-    dp: int
-    tp: int = 1
-    sequence: int = 4096
-    checkpointing: bool = False  # each layer keeps its input and computes once more in backward
-    sequence_parallel: bool = True  # the tp ranks share what lies between the blocks
-    loss_parallel: bool = True  # and the logits
-    computing: Literal["bf16", "fp32"] = "bf16"  # what weights are gathered as
-
-    def __post_init__(self) -> None:
-        parallel = ParallelConfig(dp=self.dp, tp=self.tp, sequence_parallel=self.sequence_parallel and self.tp > 1)
-        parallel.check(self.config, sequence=self.sequence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +122,11 @@ def _trace(case: Case) -> Trace:
 
     warnings.simplefilter("ignore")  # PyTorch's, of hooks on a model whose inputs need no gradient
     with _fake_ranks(case) as mesh:
-        model = _distribute(case, mesh)  # outside the mode, in which meshes are not taken apart (torch 2.13)
+        model = distribute(case, mesh)  # outside the mode, in which meshes are not taken apart (torch 2.13)
         with FakeTensorMode(allow_non_fake_inputs=True):
             model.to_empty(device="cpu")
-            step = _Step(case, model)
-            step.run()  # Adam's moments come, and what PyTorch works out but once
+            step = Step(case, model)
+            step.run(lambda: None)  # Adam's moments come, and what PyTorch works out but once
             tracker, counter = MemTracker(), _Counter(mesh)
             tracker._update_peak_stats = partial(_keep_peak, tracker)  # type: ignore[method-assign]
             tracker.track_external(model, step.optimizer, step.tokens)
@@ -186,66 +163,6 @@ def _fake_ranks(case: Case) -> Iterator[DeviceMesh]:
         yield init_device_mesh("cpu", (case.dp, case.tp), mesh_dim_names=("dp", "tp"))
     finally:
         torch.distributed.destroy_process_group()
-
-
-def _distribute(case: Case, mesh: DeviceMesh) -> nn.Module:
-    """Tensor parallelism inside, then checkpointing, then FSDP2 by blocks; not a byte is allocated."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    from torch.distributed.tensor.parallel import parallelize_module
-    from torch.utils.checkpoint import checkpoint
-
-    with torch.device("meta"):
-        model = Decoder(case.config)
-    if case.tp > 1:
-        plan = parallel_plan(model, styles_of(model, plan_for(model)), sequence_parallel=case.sequence_parallel)
-        parallelize_module(model, mesh["tp"], plan, src_data_rank=None)
-    dtype = torch.bfloat16 if case.computing == "bf16" else torch.float32
-    policy = partial(MixedPrecisionPolicy, param_dtype=dtype, reduce_dtype=torch.float32)
-    inner = policy(cast_forward_inputs=False)  # angles of later positions need more digits than bf16 has
-    for layer in model.layers:
-        if case.checkpointing:
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-        fully_shard(layer, mesh=mesh["dp"], mp_policy=inner)
-    outer = policy(output_dtype=torch.float32)
-    fully_shard(model, mesh=mesh["dp"], mp_policy=outer, reshard_after_forward=False)
-    return model
-
-
-class _Step:
-    """A batch of one sequence, and what trains on it."""
-
-    def __init__(self, case: Case, model: nn.Module) -> None:
-        from torch.distributed.tensor.parallel import loss_parallel
-
-        self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters())
-        self.tokens = torch.zeros(1, case.sequence, dtype=torch.int64)
-        self.in_parts = case.tp > 1 and case.loss_parallel
-        self.around = loss_parallel if self.in_parts else nullcontext
-
-    def run(self, look: Callable[[], Held] | None = None) -> dict[Instant, Held]:
-        """One step; `look` is asked for what there is, when something lasting has come or gone."""
-        found: dict[Instant, Held] = {}
-
-        def note(name: Instant) -> None:
-            if look is not None:
-                found[name] = look()
-
-        note("start")
-        with self.around():
-            loss = loss_of(self._logits(), self.tokens) / self.tokens.numel()
-            note("loss")
-            loss.backward()
-        del loss
-        note("gradients")
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return found
-
-    def _logits(self) -> Tensor:
-        """A DTensor with tp > 1: this rank's part of them, or all."""
-        found: Any = self.model(self.tokens)
-        return found.full_tensor() if isinstance(found, DTensor) and not self.in_parts else found
 
 
 def _held(tracker: MemTracker, when: str) -> Held:

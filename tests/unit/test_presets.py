@@ -27,7 +27,16 @@ LLAMA = {
 def test_every_published_model_is_there():
     gpt = {f"gpt3_{size}" for size in ("small", "medium", "large", "xl", "2_7b", "6_7b", "13b", "175b")}
     sizes = ["1_7b", "3_6b", "7_5b", "18_4b", "39_1b", "76_1b", "145_6b", "310_1b", "529_6b", "1008b"]
-    others = ["llama3_1_8b", "llama3_1_70b", "llama3_1_405b", "llama_7b", "llama_13b", "llama_33b", "llama_65b"]
+    others = [
+        "llama3_2_1b",
+        "llama3_1_8b",
+        "llama3_1_70b",
+        "llama3_1_405b",
+        "llama_7b",
+        "llama_13b",
+        "llama_33b",
+        "llama_65b",
+    ]
     others += ["olmo_1b", "olmo_7b", "olmo_1b_workshop", "olmo_7b_workshop", "olmo_70b_workshop"]
     others += ["grok_1", "grok_1_explorer", "mixtral_8x7b", "deepseek_v2", "gemma2_9b", "olmo2_7b", "qwen3_8b"]
     assert set(model_names()) == gpt | {f"megatron_{size}" for size in sizes} | set(others)

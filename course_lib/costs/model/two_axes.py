@@ -13,7 +13,11 @@ share what is left of every unit, a block or the root, as FSDP2 does. T = B S ar
     second block the same, where two layers are left
     embedding    root, and its gradient, with tp > 1 of the whole vocabulary; the first block's row; pieces
     root         the root's gradient, and its row; pieces
+    averaged     the root's row, and the piece of it that comes back; pieces
     gradients    pieces of all gradients
+
+What embedding and head share has two gradients: the head's waits for the embedding's, and then both and their sum are
+there. With dp > 1 PyTorch's loop over the gradients of a unit holds on to the last one while its row is averaged.
 
 With offload what lasts, and the pieces of gradients, are in the host's memory. Kernels' own memory, the allocator's
 gaps and NCCL's rooms are in none of it.
@@ -93,6 +97,7 @@ class _Step:
         """In the order of a step."""
         run, blocks, root = self.run, self.blocks, self.run.computing * self._row(self.root)
         opening, rest = self._gradients_of_root()
+        both = opening if self.config.tied else 0  # and their sum
         at_loss, row = self._kept(self.config.n_layers) + self._kept_by_head(), run.reducing * self._row(blocks[0])
         yield self._moment("start")
         yield self._moment("loss", gathered=root, activations=at_loss)
@@ -100,13 +105,16 @@ class _Step:
         yield self._at_block("last block", len(blocks) - 1, root)
         yield self._at_block("last but one", max(0, len(blocks) - 2), root)
         yield self._at_block("second block", min(1, len(blocks) - 1), root)
-        yield self._moment("embedding", blocks, gathered=root, gradients=opening + rest, reducing=row)
+        yield self._moment("embedding", blocks, gathered=root, gradients=opening + rest + both, reducing=row)
         yield self._moment(
             "root",
             blocks,
             gradients=self.run.computing * self.root.numbers(trained=True),
             reducing=run.reducing * self._row(self.root),
         )
+        last = self.run.computing * prod(self.root.trained[-1]) if run.dp > 1 else 0
+        averaged = run.reducing * (self._row(self.root) + self._piece(self.root))
+        yield self._moment("averaged", blocks, gradients=last, reducing=averaged)
         yield self._moment("gradients", [*blocks, self.root])
 
     def _of_logits(self) -> int:
@@ -159,7 +167,7 @@ class _Step:
     def _gradients_of_root(self) -> tuple[int, int]:
         """The embedding's and the others'. With tp > 1 PyTorch gives a rank all of an embedding's, then its part."""
         opening = sum(map(prod, self.root.opening))
-        rest = self.root.numbers(trained=True) - opening
+        rest = self.root.numbers(trained=True) - (0 if self.config.tied else opening)
         whole = self.config.vocab_size * self.config.hidden_size if self.run.tp > 1 else 0
         return self.run.computing * (opening + whole), self.run.computing * rest
 

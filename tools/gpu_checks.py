@@ -1,0 +1,167 @@
+"""`make gpu`: what one GPU can show of the course's claims, written down with its day for the lesson.
+
+The ladder climbs in float64 over NCCL with one rank, gradients in bf16 are held against float64's, and steps of Llama
+1B and 8B are measured: bytes at each instant, and seconds. What does not fit into this GPU is written down as such.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib import presets
+from course_lib.config import TrainConfig, load_model, parse_model
+from course_lib.costs.model.longest_sequence import Room, longest_sequence
+from course_lib.costs.model.two_axes import TwoAxes
+from course_lib.errors import four_parts
+from course_lib.models.decoder import Decoder
+from course_lib.parallel.mesh import make_mesh
+from course_lib.schedules import make_schedule
+from course_lib.training.setup import Technique
+from course_lib.training.sharding import fully_shard, zero
+from course_lib.training.techniques import replicate, stages
+from course_lib.training.tensor_technique import tensor
+from course_lib.training.torch_sharding import torch_fully_shard, torch_zero
+from course_lib.training.torch_techniques import torch_replicate, torch_tensor
+from course_lib.training.trainer import Trainer
+from course_lib.units import GiB
+from course_lib.verify import assert_parallel_equals
+from course_lib.verify.fsdp_step import Case
+from course_lib.verify.on_gpu import batch_on_gpu, measure, room, rounding
+from tools.paths import ROOT
+
+FOLDER = ROOT / "course_lib/presets/gpu"
+SMALL = parse_model(presets.read("tiny", "tiny_llama")).config
+TECHNIQUES: dict[str, tuple[Technique, ...]] = {
+    "replicate": (replicate(),),
+    "zero 1": (zero(1),),
+    "zero 2": (zero(2),),
+    "fully_shard": (fully_shard(),),
+    "tensor": (tensor(),),
+    "tensor and fully_shard": (tensor(), fully_shard()),
+    "stages": (stages(make_schedule("1f1b", 1, 2)),),
+    "torch_replicate": (torch_replicate(),),
+    "torch_zero": (torch_zero(),),
+    "torch_fully_shard": (torch_fully_shard(),),
+    "torch_tensor and torch_fully_shard": (torch_tensor(), torch_fully_shard()),
+}
+STEPS = [  # model, sequence, checkpointing, offload
+    ("llama3_2_1b", 1024, False, False),
+    ("llama3_2_1b", 4096, False, False),
+    ("llama3_2_1b", 4096, True, False),
+    ("llama3_2_1b", 16384, True, False),
+    ("llama3_2_1b", 4096, True, True),
+    ("llama3_1_8b", 1024, False, False),
+    ("llama3_1_8b", 1024, True, False),
+    ("llama3_1_8b", 4096, True, False),
+    ("llama3_1_8b", 8192, True, False),
+]
+
+
+def alone(config: TrainConfig) -> Trainer:
+    """One device."""
+    return Trainer(Decoder(SMALL).cuda(), config)
+
+
+def on_rank(apply: tuple[Technique, ...], config: TrainConfig) -> Trainer:
+    """The only rank of a mesh, over NCCL."""
+    assert dist.get_backend() == "nccl"
+    return Trainer(Decoder(SMALL).cuda(), config, mesh=make_mesh(dp=1), apply=apply)
+
+
+def ladder() -> Iterator[dict[str, Any]]:
+    """The whole ladder for each technique, with one rank."""
+    batches = partial(batch_on_gpu, vocab_size=SMALL.vocab_size, sequence=8, sequences=4)
+    for name, apply in TECHNIQUES.items():
+        report = assert_parallel_equals(alone, partial(on_rank, apply), batches, world_size=1)
+        yield {"technique": name, "deviation": report.max_deviation}
+
+
+def rounded() -> Iterator[dict[str, Any]]:
+    """Two layers of Llama 8B in bf16 against float64: one device, and FSDP of both kinds."""
+    config = replace(load_model("llama3_1_8b"), n_layers=2)
+    for name, found in rounding(config).items():
+        yield {
+            "technique": name,
+            "tensors": len(found),
+            "sound": sum(one.is_sound for one in found),
+            "alone": max(one.alone for one in found),
+            "ranks": max(one.ranks for one in found),
+        }
+
+
+def steps() -> Iterator[dict[str, Any]]:
+    """Each case in a process of its own."""
+    for model, sequence, checkpointing, offload in STEPS:
+        given: dict[str, Any] = {"sequence": sequence, "checkpointing": checkpointing, "offload": offload}
+        found = measure(Case(config=load_model(model), dp=1, **given))
+        print(model, given, "does not fit" if found is None else f"peak {found.held['peak'] / GiB:.2f} GiB", flush=True)
+        yield {"model": model, **given, **({"held": None, "step_s": None} if found is None else asdict(found))}
+
+
+def limits() -> Iterator[dict[str, Any]]:
+    """The longest text that fits by the formula, and whether one a little shorter does, and one a little longer."""
+    free = room()
+    for model, checkpointing in (("llama3_1_8b", False), ("llama3_1_8b", True)):
+        config = load_model(model)
+        run = TwoAxes(dp=1, checkpointing=checkpointing, fused_norms=True)
+        longest = longest_sequence(config, run, Room(device=free)).sequence
+        row: dict[str, Any] = {"model": model, "checkpointing": checkpointing, "room": free, "longest": longest}
+        for share in (98, 102):
+            sequence = longest * share // 100
+            fits = measure(Case(config=config, dp=1, sequence=sequence, checkpointing=checkpointing)) is not None
+            row[f"fits {share} %"] = fits
+        yield row
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on."""
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "device": torch.cuda.get_device_name(0),
+        "memory": torch.cuda.get_device_properties(0).total_memory,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "command": "python -m tools.gpu_checks",
+    }
+
+
+def text(facts: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> str:
+    """The file: a line for each row, so that a diff can be read."""
+    lines = ["# Written by `make gpu`; bytes of tensors, and the median of a few steps.", *_values(facts)]
+    for name, rows in tables.items():
+        lines += [f"{name}:", *(f"- {json.dumps(row)}" for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _values(facts: dict[str, Any]) -> list[str]:
+    return [f"{name}: {json.dumps(value)}" for name, value in facts.items()]
+
+
+def main() -> None:
+    """Write the file anew after each row."""
+    if not torch.cuda.is_available():
+        way_out = "start it where `nvidia-smi` shows one, with a PyTorch that was built for CUDA"
+        raise SystemExit(four_parts("make gpu", "PyTorch sees no GPU", "what is measured here is one", way_out))
+    facts = machine()
+    file = FOLDER / f"{facts['date']}-{facts['device'].lower().replace(' ', '-')}.yaml"
+    FOLDER.mkdir(exist_ok=True)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for name, rows in {"ladder": ladder, "rounding": rounded, "steps": steps, "limits": limits}.items():
+        tables[name] = []
+        for row in rows():
+            tables[name].append(row)
+            file.write_text(text(facts, tables))
+    print(file.read_text())
+
+
+if __name__ == "__main__":
+    main()
