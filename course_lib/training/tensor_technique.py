@@ -12,6 +12,7 @@ from course_lib.parallel import replicate as broadcast
 from course_lib.parallel.conjugate import Operators
 from course_lib.parallel.dropout import spread_dropout
 from course_lib.parallel.layout import Layout
+from course_lib.parallel.partitioned import partition_inputs
 from course_lib.parallel.region import SEQUENCE, Region, SequenceParallel
 from course_lib.parallel.tensor import AXIS, TensorParallel
 from course_lib.parallel.tensor_plan import plan_for
@@ -23,16 +24,22 @@ from course_lib.training.setup import Setup, Technique
 
 
 def tensor(
-    plan: Plan | None = None, *, sequence_parallel: SequenceParallel | None = None, algorithm: str = "ring"
+    plan: Plan | None = None,
+    *,
+    sequence_parallel: SequenceParallel | None = None,
+    partition_activations: bool = False,
+    algorithm: str = "ring",
 ) -> Technique:
     """The ranks along "tp" share the modules that `plan` names, by default that of `plan_for`.
 
     With `sequence_parallel` they also share what lies between the blocks, each with some positions of the sequence;
-    "keep" keeps a block's gathered input for backward, "regather" gathers it again there.
+    "keep" keeps a block's gathered input for backward, "regather" gathers it again there. With `partition_activations`
+    each rank keeps a piece of what all have, a layer's input (`parallel.partitioned`): for layers that are recomputed.
 
     Cost: `course_lib.costs.comm.tensor`.
     Raises: ValueError for another form of sequence parallelism, and, the same on all ranks, for a plan that does not
-        fit the model, and for sequence parallelism of another model than a decoder whose vocabulary is cut.
+        fit the model, for sequence parallelism of another model than a decoder whose vocabulary is cut, and for
+        partitioned activations with sequence parallelism or of another model.
     """
     if sequence_parallel not in (None, *get_args(SequenceParallel)):
         rule = "a block's gathered input is kept until backward, or gathered again there"
@@ -53,6 +60,8 @@ def tensor(
             _cut_logits(setup.engine.ends, operators, cutting.words, cutting.vocab_size)
         if sequence_parallel:
             _spread(model, local.layout, region, setup.engine.ends, cutting.words)
+        if partition_activations:
+            _partition(model, region)
 
     return apply
 
@@ -68,6 +77,15 @@ def _cut_logits(ends: Ends, operators: Operators, words: range, vocab_size: int)
         return operators.gathered(logits, -1, vocab_size)
 
     ends.loss, ends.whole = loss, whole
+
+
+def _partition(model: nn.Module, region: Region) -> None:
+    """Let each rank keep a piece of every layer's input."""
+    if region.sequence_parallel or not isinstance(model, Decoder):
+        values = f"partition_activations of a {type(model).__name__}, sequence_parallel={region.sequence_parallel!r}"
+        rule = "pieces are cut from a decoder layer's input where all ranks have it whole"
+        raise ValueError(four_parts("tensor", values, rule, "leave it out: under sequence parallelism it is a piece"))
+    partition_inputs(model.layers, region.operators)
 
 
 def _spread(model: nn.Module, layout: Layout, region: Region, ends: Ends, words: range | None) -> None:

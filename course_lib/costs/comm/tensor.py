@@ -8,13 +8,16 @@ parallelism keeps a piece of the sequence between the blocks, and sends an all-r
     place   without                  sequence parallelism
     enter   backward all_reduce      forward all_gather, backward reduce_scatter ("regather": one more all_gather)
     leave   forward all_reduce       forward reduce_scatter, backward all_gather
+
+Layers that are recomputed send once more in backward what they sent in forward; if each rank keeps a piece of their
+input (ZeRO-R), that is gathered before.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -29,6 +32,7 @@ from course_lib.split import split_sizes
 
 When = Literal["forward", "backward", "step"]  # with every micro-batch, or once a step
 SequenceParallel = Literal["keep", "regather"]  # what a block keeps of its input: all that was gathered, or its piece
+Recompute = Literal["none", "full", "partitioned"]  # layers keep everything, their input, or each rank a piece of that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +101,7 @@ def tensor_step(
     sequence: int,
     itemsize: int = 4,
     sequence_parallel: SequenceParallel | None = None,
+    recompute: Recompute = "none",
     algorithm: str = "ring",
     microbatches: int = 1,
 ) -> CommTime:
@@ -110,7 +115,14 @@ def tensor_step(
         raise ValueError(four_parts("tensor_step", values, rule, f"choose microbatches in 1..{batch}"))
 
     def traffic(size: int, *, once: bool) -> CommTime:
-        rows = tensor_rows(config, tp=tp, batch=size, sequence=sequence, sequence_parallel=sequence_parallel)
+        rows = tensor_rows(
+            config,
+            tp=tp,
+            batch=size,
+            sequence=sequence,
+            sequence_parallel=sequence_parallel,
+            recompute=recompute,
+        )
         wanted = (row for row in rows if (row.when == "step") == once)
         return rows_traffic(wanted, tp=tp, itemsize=itemsize, algorithm=algorithm)
 
@@ -127,25 +139,31 @@ def tensor_rows(
     batch: int,
     sequence: int,
     sequence_parallel: SequenceParallel | None = None,
+    recompute: Recompute = "none",
 ) -> tuple[TensorRow, ...]:
     """The whole table for one micro-batch of `batch` sequences: forward, then backward from the loss to the embedding,
     then what is done once a step.
 
     Source: Shoeybi et al. 2019, section 3 (blocks, embedding, loss); Korthikanti et al. 2022, section 4.2.2 (sequence
-    parallelism, whose second gather is "regather").
-    Raises: ValueError for a size below 1, heads that tp cannot share, experts or latent attention.
+    parallelism, whose second gather is "regather"); Rajbhandari et al. 2020, ZeRO, section 6.1 (partitioned).
+    Raises: ValueError for a size below 1, heads that tp cannot share, experts or latent attention, and for partitioned
+        inputs with sequence parallelism, under which they are pieces.
     """
     _check(config, batch=batch, sequence=sequence)
     copies = tp * kv_heads_on_rank(config, tp) // config.n_kv_heads
     hidden, layers = (batch, sequence, config.hidden_size), config.n_layers
-    passes = (
-        *_leave("embedding", hidden, 1, sequence_parallel),
-        *_positions(config, sequence, sequence_parallel),
+    of_layers = (
         *_enter("attention", hidden, layers, sequence_parallel),
         *_norms_of_heads(config, hidden[:2]),
         *_leave("attention", hidden, layers, sequence_parallel),
         *_enter("feed-forward", hidden, layers, sequence_parallel),
         *_leave("feed-forward", hidden, layers, sequence_parallel),
+    )
+    passes = (
+        *_leave("embedding", hidden, 1, sequence_parallel),
+        *_positions(config, sequence, sequence_parallel),
+        *of_layers,
+        *_again(of_layers, recompute, prod(hidden), layers, sequence_parallel),
         *_enter("head", hidden, 1, sequence_parallel),
         TensorRow(where="loss", when="forward", operation="all_reduce", shape=hidden[:2], times=3),
     )
@@ -198,6 +216,22 @@ def _leave(where: str, shape: Shape, times: int, kept: SequenceParallel | None) 
         return
     yield TensorRow(where=where, when="forward", operation="reduce_scatter", shape=shape, times=times, cut=1)
     yield TensorRow(where=where, when="backward", operation="all_gather", shape=shape, times=times, cut=1)
+
+
+def _again(
+    of_layers: Iterable[TensorRow], recompute: Recompute, numbers: int, layers: int, kept: SequenceParallel | None
+) -> Iterator[TensorRow]:
+    """What layers send that are recomputed, before they go backward; the last comes first."""
+    if recompute == "none":
+        return
+    yield from reversed([replace(row, when="backward") for row in of_layers if row.when == "forward"])
+    if recompute == "partitioned":
+        if kept is not None:
+            values, rule = f"recompute={recompute!r}, sequence_parallel={kept!r}", "a layer's input is a piece already"
+            raise ValueError(four_parts("tensor_rows", values, rule, "choose recompute='full'"))
+        yield TensorRow(
+            where="layer input", when="backward", operation="all_gather", shape=(numbers,), times=layers, cut=0
+        )
 
 
 def _positions(config: ModelConfig, sequence: int, kept: SequenceParallel | None) -> Iterator[TensorRow]:

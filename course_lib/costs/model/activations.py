@@ -163,14 +163,18 @@ def head_activations(
     )
 
 
-def checkpointed_activations(config: ModelConfig, *, batch: int, sequence: int, itemsize: int) -> tuple[Saved, ...]:
-    """What a layer keeps that is recomputed in backward: its input alone.
+def checkpointed_activations(
+    config: ModelConfig, *, batch: int, sequence: int, itemsize: int, partitioned: bool = False
+) -> tuple[Saved, ...]:
+    """What a layer keeps that is recomputed in backward: its input alone, of which tp ranks may keep a piece each.
 
+    Source: Rajbhandari et al. 2020, ZeRO, section 6.1 (partitioned).
     Raises: ValueError for a size below 1.
     """
     _check_sizes(batch=batch, sequence=sequence, itemsize=itemsize)
-    tokens = batch * sequence
-    return (Saved(name="layer input", elements=tokens * config.hidden_size, itemsize=itemsize, shared_by="sequence"),)
+    numbers = batch * sequence * config.hidden_size
+    shared: Sharing = "tp" if partitioned else "sequence"
+    return (Saved(name="layer input", elements=numbers, itemsize=itemsize, shared_by=shared),)
 
 
 def activation_bytes(

@@ -141,9 +141,9 @@ class _Step:
         run, config = self.run, self.config
         if not run.checkpointing:
             return layers * self._layer()
-        sizes = {"batch": run.batch, "sequence": self.sequence, "itemsize": run.computing}
+        kept = checkpointed_activations(config, batch=run.batch, sequence=self.sequence, itemsize=run.computing)
         angles = _FP32 * self.sequence * config.head_size // 2  # which all layers share
-        return layers * bytes_on_rank(checkpointed_activations(config, **sizes), run.parallel) + angles
+        return layers * bytes_on_rank(kept, run.parallel) + angles
 
     def _layer(self) -> int:
         """What one layer keeps, or with checkpointing that in which backward is."""
