@@ -18,7 +18,7 @@ from types import FrameType
 import torch.distributed as dist
 
 from course_lib.ranks import groups
-from course_lib.ranks.stacks import Frame, Members, Thread, Whereabouts, is_own_file
+from course_lib.ranks.stacks import Frame, Members, Thread, Whereabouts, is_own_file, of_rank
 
 _TOLD = ("call", "src", "dst")
 
@@ -71,7 +71,7 @@ def _stack(frame: FrameType | None) -> list[Frame]:
     while frame is not None:
         frames.append(from_frame(frame))
         frame = frame.f_back
-    return frames[::-1]
+    return of_rank(frames[::-1])
 
 
 def dump_on_signal(path: str) -> None:

@@ -100,8 +100,10 @@ def _waiting_place(found: Whereabouts, groups_differ: bool = False) -> str:
     if found.standstill:
         return found.standstill
     own, calls = _last_own(found.frames), _calls(found.frames)
+    if own is None and not calls:
+        return f"outside the learner's code{', packing what came out' * any(map(_packs, found.frames))}"
     if own is None:
-        return f"in {_call_text(calls)}" if calls else "outside the learner's code"
+        return f"in {_call_text(calls)}"
     if not calls:
         return f"at {own.place}{_quoted(own.source)}"
     return f"in {_call_text(calls)}{_group_text(_group(calls), groups_differ)}, {own.place}"
@@ -206,6 +208,10 @@ def _communicates(frame: Frame) -> bool:
     path = frame.file.replace("\\", "/")
     inside = "torch/distributed/" in path or "course_lib/comm/" in path
     return inside and frame.name != "wrapper" and not frame.name.startswith(("_", "<"))
+
+
+def _packs(frame: Frame) -> bool:
+    return frame.name in ("pickled", "_packed") and frame.file.endswith(("ranks/plain.py", "ranks/worker.py"))
 
 
 def _call_text(calls: list[Frame]) -> str:

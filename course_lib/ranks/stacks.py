@@ -12,6 +12,7 @@ from functools import cache
 import course_lib
 
 _LIBRARIES = tuple(os.path.realpath(path) + os.sep for path in (*course_lib.__path__, sysconfig.get_path("stdlib")))
+_START = os.path.join(os.path.dirname(__file__), "entry.py")
 _DUMP_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
 
@@ -88,4 +89,10 @@ def parse_dump(path: str) -> list[Frame]:
     """Read the last stack that `faulthandler` wrote into a file, outermost first; empty if it wrote none."""
     with open(path) as file:
         found = [_DUMP_LINE.match(line.rstrip("\n")) for line in file]
-    return [Frame(file=m["file"], line=int(m["line"]), name=m["name"]) for m in found if m][::-1]
+    return of_rank([Frame(file=m["file"], line=int(m["line"]), name=m["name"]) for m in found if m][::-1])
+
+
+def of_rank(frames: list[Frame]) -> list[Frame]:
+    """From the rank's own start on: the fork server below it has a line that is in no file, as a cell's are."""
+    starts = (number for number, frame in enumerate(frames) if frame.file == _START)
+    return frames[next(starts, 0) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -48,6 +49,20 @@ def test_a_rank_that_stops_in_the_middle_of_a_long_print():
 def test_a_result_that_takes_longer_than_the_limit():
     message = timed_out(0.1, lambda: bytes(300 * MEGABYTE if dist.get_rank() == 1 else 1))
     assert "rank 1 " in message and "rank 0" not in message
+
+
+def test_a_result_that_takes_long_to_pack_is_no_line_of_the_learner_s():
+    def endless():
+        class Endless:
+            def __reduce__(self):
+                return list, (), None, itertools.repeat(0)
+
+        return Endless()
+
+    message = timed_out(0.5, endless)
+    assert message.startswith(
+        "not finished after 0.5 s: ranks 0, 1 still run outside the learner's code, packing what came out; all "
+    )
 
 
 def test_a_long_result_and_a_long_argument_arrive_whole():
