@@ -31,6 +31,16 @@ def no_clamp(trainer: Trainer) -> None:
     trainer.clip = clip  # type: ignore[method-assign]
 
 
+def scaled_limit(factor: float) -> Change:
+    """Gradients may be so many times as long."""
+
+    def change(trainer: Trainer) -> None:
+        most = trainer.config.max_norm
+        trainer.config = replace(trainer.config, max_norm=None if most is None else most * factor)
+
+    return change
+
+
 def clip_each(trainer: Trainer) -> None:
     """Each parameter's gradient by its own norm."""
 
@@ -111,6 +121,17 @@ def decay_of_matrices(trainer: Trainer) -> None:
 def new_optimizer(trainer: Trainer) -> None:
     """All states are lost."""
     trainer.optimizer = make_optimizer([trainer.local.parameters[name] for name in trainer.trained], trainer.config)
+
+
+def new_optimizer_each_step(trainer: Trainer) -> None:
+    """States never last."""
+    update = trainer.update
+
+    def updated() -> None:
+        new_optimizer(trainer)
+        update()
+
+    trainer.update = updated  # type: ignore[method-assign]
 
 
 def lost_of(names: frozenset[str]) -> Change:

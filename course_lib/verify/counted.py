@@ -68,6 +68,11 @@ def only(count: Tensor, rows: Sequence[int]) -> bool:
     return bool(there) and there == set(rows)
 
 
+def some(count: Tensor, rows: Sequence[int]) -> bool:
+    """Whether one of these rows counts."""
+    return any(abs(count[row].item()) > _NEAR for row in rows)
+
+
 def level(count: Tensor, rows: Sequence[int]) -> float | None:
     """What all of these rows count; None if they do not count alike, or there is none."""
     values = [count[row].item() for row in rows]
@@ -76,14 +81,18 @@ def level(count: Tensor, rows: Sequence[int]) -> float | None:
     return sum(values) / len(values)
 
 
-def by_targets(count: Tensor, groups: Sequence[Sequence[int]], cut: Cut) -> bool:
-    """Whether each group weighs the same in all, however many targets it has: a mean of the groups' means."""
-    filled = [rows for rows in groups if rows]
-    levels = [level(count, rows) for rows in filled]
-    sizes = {cut.of(rows) for rows in filled}
-    if len(filled) < 2 or len(sizes) < 2 or any(one is None or one < _NEAR for one in levels):
+def by_targets(count: Tensor, groups: Sequence[Sequence[int]], cut: Cut, sizes: Sequence[int] = ()) -> bool:
+    """Whether each group weighs the same in all, however many targets it has: a mean of the groups' means.
+
+    With `sizes` a group weighs as much as its own.
+    """
+    filled = [(rows, size) for rows, size in zip(groups, sizes or [1] * len(groups), strict=True) if rows]
+    levels = [level(count, rows) for rows, _ in filled]
+    apart = {cut.of(rows) / size for rows, size in filled}
+    if len(filled) < 2 or len(apart) < 2 or any(one is None or one < _NEAR for one in levels):
         return False
-    weights = torch.tensor([(one or 0.0) * cut.of(rows) for one, rows in zip(levels, filled, strict=True)])
+    of = [(one or 0.0) * cut.of(rows) / size for one, (rows, size) in zip(levels, filled, strict=True)]
+    weights = torch.tensor(of)
     return bool((weights - weights[0]).abs().max() < _NEAR * weights[0].abs())
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from course_lib.parallel.agreement import listing
-from course_lib.verify import counted
 from course_lib.verify.equality import deviation, name_of, ratio_of, same
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.pairs import trainable
@@ -18,7 +16,7 @@ from course_lib.verify.ratios import agrees, exactly
 
 Seen = Callable[[Evidence], str | None]
 _LEAST_LOSS_SCALE = 128
-_OFTEN = 1.5  # times as often as the others
+_PART = 0.25  # of the numbers are right where no more than a few chunks are wrong
 _ROUNDINGS = 4  # as many may add up in the worst number
 
 
@@ -141,12 +139,18 @@ def any_ratio(e: Evidence) -> str | None:
 
 
 def stale(e: Evidence) -> str | None:
-    """The second step's gradients hold the first's as well."""
+    """The second step's gradients hold the first's as well, of some ranks at least."""
     if e.step == 0:
         return None
-    before = e.alone.gradients
-    fits = (p.got is not None and p.want is not None and same(p.got, p.want + before[p.name]) for p in e.wrong)
-    return "" if all(fits) else None
+    pairs = [(p.got, p.want, e.alone.gradients[p.name]) for p in e.wrong]
+    found = [None if got is None or want is None else ratio_of(got - want, before) for got, want, before in pairs]
+    of = [k for k in range(1, e.n_ranks + 1) if all(one is not None and agrees(one, k / e.n_ranks) for one in found)]
+    return _on_some(of[0], e.n_ranks) if of else None
+
+
+def _on_some(k: int, p: int) -> str:
+    """So many ranks, as a clause; nothing if it is all of them."""
+    return f" on {k} of {p} ranks" if k < p else ""
 
 
 def largest_of_ranks(e: Evidence) -> str | None:
@@ -162,138 +166,24 @@ def largest_of_ranks(e: Evidence) -> str | None:
     return None
 
 
-# --- how often each row counts ---
-
-
-def own_share(e: Evidence) -> str | None:
-    """On every rank its own share counts, and no other."""
-    shares = e.cut.rows()
-    if e.counted is None or e.n_shares < 2 or len(e.counted) != len(shares):
-        return None
-    return "" if all(counted.only(c, rows) for c, rows in zip(e.counted, shares, strict=True)) else None
-
-
-def own_group(e: Evidence) -> str | None:
-    """On every rank the shares of some ranks count, its own among them."""
-    shares, p = e.cut.rows(), e.n_shares
-    if e.counted is None or len(e.counted) != p:
-        return None
-    for n in (n for n in range(2, p) if p % n == 0):
-        for groups in ([range(k, k + n) for k in range(0, p, n)], [range(k, p, p // n) for k in range(p // n)]):
-            of = {rank: group for group in groups for rank in group}
-            if all(counted.only(c, [row for g in of[rank] for row in shares[g]]) for rank, c in enumerate(e.counted)):
-                return str(n)
-    return None
-
-
-def _together(e: Evidence) -> Tensor | None:
-    """How often rows count, where all ranks have the same gradient."""
-    if not e.counted or any(not torch.allclose(c, e.counted[0], atol=1e-3, equal_nan=True) for c in e.counted):
-        return None
-    return e.counted[0]
-
-
-def one_share(e: Evidence) -> str | None:
-    """One share counts on all ranks."""
-    count = _together(e)
-    found = [k for k, rows in enumerate(e.cut.rows()) if count is not None and counted.only(count, rows)]
-    return str(found[0]) if found and e.n_shares > 1 else None
-
-
-def means_of_shares(e: Evidence) -> str | None:
-    """Each share weighs the same, however many targets it has."""
-    count = _together(e)
-    return "" if count is not None and counted.by_targets(count, e.cut.rows(), e.cut) else None
-
-
-def means_of_micro_batches(e: Evidence) -> str | None:
-    """Each micro-batch weighs the same within its share, or within the batch."""
-    count = _together(e)
-    if count is None or e.n_microbatches == 1:
-        return None
-    parts = e.cut.micro_batches()
-    whole = counted.by_targets(count, [rows for share in parts for rows in share], e.cut)
-    each = all(counted.by_targets(count, share, e.cut) for share in parts)
-    return "" if whole or each else None
-
-
-def shares_missing(e: Evidence) -> str | None:
-    """The rows of some shares do not count."""
-    return _odd(e, [(ranks_of([k]), rows) for k, rows in enumerate(e.cut.rows())], missing=True)
-
-
-def micro_batches_missing(e: Evidence) -> str | None:
-    """Of each share the same micro-batch does not count, or no other does."""
-    parts, m = e.cut.micro_batches(), e.n_microbatches
-    if m == 1 or e.counted is None:
-        return None
-    for chosen in (one for n in range(1, m) for one in combinations(range(m), n)):
-        rows = [row for share in parts for k in chosen for row in share[k]]
-        if all(counted.only(count, rows) for count in e.counted):
-            return f"only micro-batch {', '.join(map(str, chosen))} of {m} counts"
-    return None
-
-
-def shares_repeated(e: Evidence) -> str | None:
-    """The rows of some shares count more than once."""
-    return _odd(e, [(ranks_of([k]), rows) for k, rows in enumerate(e.cut.rows())], missing=False)
-
-
-def micro_batches_repeated(e: Evidence) -> str | None:
-    """The same micro-batches of each share count more often than the others."""
-    count, parts, m = _together(e), e.cut.micro_batches(), e.n_microbatches
-    if count is None or m == 1:
-        return None
-    levels = [counted.level(count, [row for share in parts for row in share[k]]) for k in range(m)]
-    known = [level for level in levels if level is not None and level > 0]
-    if len(known) < m:
-        return None
-    chosen = [str(k) for k, level in enumerate(known) if level > _OFTEN * min(known)]
-    return f"{', '.join(chosen)} of {m}" if chosen else None
-
-
-def averaged_early(e: Evidence) -> str | None:
-    """On each rank a micro-batch of all shares counts, and of the others its own share's alone."""
-    parts, m = e.cut.micro_batches(), e.n_microbatches
-    if m == 1 or e.counted is None or len(e.counted) != len(parts):
-        return None
-    for k in range(m):
-        early = [row for share in parts for row in share[k]]
-        own = [[row for part in share for row in part] for share in parts]
-        if all(counted.only(c, [*early, *rows]) for c, rows in zip(e.counted, own, strict=True)):
-            return f"{k} of {m}"
-    return None
-
-
-def rows_missing(e: Evidence) -> str | None:
-    """A few rows do not count."""
-    return _odd(e, [(f"row {row}", [row]) for row in range(len(e.cut.targets))], missing=True)
-
-
-def rows_repeated(e: Evidence) -> str | None:
-    """A few rows count more than once."""
-    return _odd(e, [(f"row {row}", [row]) for row in range(len(e.cut.targets))], missing=False)
-
-
-def _odd(e: Evidence, groups: Sequence[tuple[str, Sequence[int]]], *, missing: bool) -> str | None:
-    count = _together(e)
-    if count is None:
-        return None
-    odd = counted.odd_rows(count)[0 if missing else 1]
-    found = [(name, rows) for name, rows in groups if rows and set(rows) <= set(odd)]
-    return listing([name for name, _ in found]) if odd and sum(len(rows) for _, rows in found) == len(odd) else None
-
-
-def means_of_rows(e: Evidence) -> str | None:
-    """Each row weighs the same."""
-    count = _together(e)
-    rows = [[row] for row, targets in enumerate(e.cut.targets.tolist()) if targets]
-    return "" if count is not None and counted.by_targets(count, rows, e.cut) else None
-
-
 def other_rows(e: Evidence) -> str | None:
     """No weighing of the rows gives what the ranks hold."""
     return "" if e.is_no_sum_of_rows and not e.right else None
+
+
+def in_part(e: Evidence) -> str | None:
+    """On each rank all wrong numbers lie in one piece of the row that the gradients make, in either order."""
+    want = e.alone.second_gradients if e.step else e.alone.gradients
+    least, n_all = math.inf, 0
+    for trace in e.ranks:
+        held = trace.second_gradients if e.step else trace.gradients
+        if any(name not in held or held[name].shape != x.shape for name, x in want.items()):
+            return None
+        off = [((held[name] - x).abs() > e.tolerance * x.abs().max())[x != 0] for name, x in want.items()]
+        rows = [torch.cat(order).nonzero().flatten() for order in (off, off[::-1])]
+        n_all = sum(map(len, off))
+        least = min(least, n_all - min(int(row[-1] - row[0]) + 1 if len(row) else 0 for row in rows))
+    return f"{least:,} of {n_all:,}" if least >= _PART * n_all else None
 
 
 def are_alike(e: Evidence) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -208,6 +208,25 @@ def one_step_late(e: Evidence) -> str | None:
     late = [(trace.losses[1:], e.alone.losses[:-1]) for trace in e.ranks]
     fits = all(agrees(got, want) for mine, other in late for got, want in zip(mine, other, strict=True))
     return "" if fits and len(e.alone.losses) > 1 else None
+
+
+def loss_of_a_micro_batch(e: Evidence) -> str | None:
+    """The same micro-batch of every share, or of each rank's own, gives the loss that is reported."""
+    each, parts = e.replay.losses(len(e.cut.targets)), e.cut.micro_batches()
+
+    def mean(rows: list[int]) -> float:
+        return sum(each[row] * int(e.cut.targets[row]) for row in rows) / (e.cut.of(rows) or 1)
+
+    for k in range(e.n_microbatches) if e.n_microbatches > 1 else ():
+        together = mean([row for share in parts for row in share[k]])
+        if any(_reported(e, losses) for losses in ([together], [mean(share[k]) for share in parts])):
+            return str(k)
+    return None
+
+
+def _reported(e: Evidence, losses: Sequence[float]) -> bool:
+    """Whether each rank's first loss is its one of these, or the only one."""
+    return all(agrees(trace.losses[0] / (losses[rank % len(losses)] or 1.0), 1.0) for rank, trace in enumerate(e.ranks))
 
 
 def times_loss(of: Callable[[Evidence], float]) -> Seen:

@@ -15,6 +15,7 @@ import torch
 from course_lib.parallel.agreement import listing
 from course_lib.verify import changes as c
 from course_lib.verify import gradient_facts as g
+from course_lib.verify import row_facts as r
 from course_lib.verify import step_facts as s
 from course_lib.verify.causes import OF_GRADIENTS, Cause
 from course_lib.verify.evidence import Evidence
@@ -89,7 +90,7 @@ _OF_OUTPUT = (
 )
 _OF_GRADIENTS_OF_RANKS = (
     *_ANYWHERE,
-    Suspect("not cleared", g.stale, "they hold the first step's as well: call zero_grad() after each update"),
+    Suspect("not cleared", g.stale, "they hold the first step's{} as well: call zero_grad() after each update"),
     *_REARRANGED,
     *_ROUNDED[:1],
     Suspect("terms", g.in_terms,
@@ -120,30 +121,34 @@ _OF_GRADIENTS_OF_RANKS = (
     Suspect("some scaled", g.some_scaled,
             "wrong is only {}: its gradient is scaled or summed differently from all others"),
     Suspect("one factor", g.any_ratio, "all by one factor, {}: look where the loss or the gradient is multiplied"),
-    Suspect("not averaged", g.own_share,
+    Suspect("not averaged", r.own_share,
             "on each rank its own share counts and no other: average over the ranks between backward and the "
             "optimizer's step"),
-    Suspect("within groups", g.own_group,
-            "on each rank the shares of {} ranks count: average over all ranks, not over a node's"),
-    Suspect("one share", g.one_share,
+    Suspect("within groups", r.own_group,
+            "on each rank the shares of {} ranks count: average over all ranks, not over a group's"),
+    Suspect("own repeated", r.own_repeated,
+            "on each rank its own share counts {} what each other does: the sum over the ranks holds it already"),
+    Suspect("one share", r.one_share,
             "rank {}'s share alone counts, on all ranks: give each rank its own share of the batch"),
-    Suspect("averaged early", g.averaged_early,
+    Suspect("averaged early", r.averaged_early,
             "micro-batch {} was averaged over the ranks, the others were not: average after the last one"),
-    Suspect("micro-batches missing", g.micro_batches_missing,
+    Suspect("micro-batches missing", r.micro_batches_missing,
             "{}: add the gradients of all up before averaging, and clear them only after the update"),
-    Suspect("shares missing", g.shares_missing,
+    Suspect("shares missing", r.shares_missing,
             "the share of {} does not count: does that rank take part in averaging with its own gradient?"),
-    Suspect("shares repeated", g.shares_repeated, "the share of {} counts more than once: give each rank its own"),
-    Suspect("rows missing", g.rows_missing, "{} of the batch does not count: was the batch cut to equal shares?"),
-    Suspect("micro-batches repeated", g.micro_batches_repeated,
+    Suspect("shares repeated", r.shares_repeated, "the share of {} counts more than once: give each rank its own"),
+    Suspect("rows missing", r.rows_missing, "{} of the batch does not count: was the batch cut to equal shares?"),
+    Suspect("micro-batches repeated", r.micro_batches_repeated,
             "micro-batch {} counts more than once: reduce what all of them added up to, once, after the last one"),
-    Suspect("rows repeated", g.rows_repeated,
+    Suspect("rows repeated", r.rows_repeated,
             "{} of the batch counts more than once: was the batch filled up to equal shares?"),
-    Suspect("mean of means", g.means_of_shares,
+    Suspect("mean of means", r.means_of_shares,
             "each share counts the same, however many targets it has: weigh it by its number of targets"),
-    Suspect("mean of micro-batch means", g.means_of_micro_batches,
+    Suspect("mean by rows", r.means_by_rows,
+            "each share counts by its number of rows: weigh it by its number of targets"),
+    Suspect("mean of micro-batch means", r.means_of_micro_batches,
             "each micro-batch counts the same, however many targets it has: weigh it by its number of targets"),
-    Suspect("mean of row means", g.means_of_rows,
+    Suspect("mean of row means", r.means_of_rows,
             "each row counts the same, however many targets it has: weigh it by its number of targets"),
     Suspect("maximum", g.largest_of_ranks, "each number is the {} of the ranks' own: reduce with AVG"),
     *_ROUNDED[1:],
@@ -151,6 +156,9 @@ _OF_GRADIENTS_OF_RANKS = (
     Suspect("born zero", g.born_zero,
             "the first step does not show how the ranks use what began as 0 ({}): does each count once, as a bias that "
             "is added to the sum?"),
+    Suspect("in part", g.in_part,
+            "{} numbers are right, and the wrong ones lie together: does a chunk or a shard lack a rank's part, or was "
+            "it taken before its sum was complete?"),
     Suspect("other rows", g.other_rows,
             "it is no sum of the rows' gradients, however often each counts: do the ranks see the same inputs and "
             "targets, and does their model compute the same in training?"),
@@ -229,6 +237,8 @@ _OF_LOSS = (
             "it is m times too large: divide the sum over micro-batches by their number"),
     Suspect("loss of one micro-batch", s.times_loss(lambda e: 1 / e.n_microbatches),
             "it was divided by the number of micro-batches once more"),
+    Suspect("loss of some micro-batches", s.loss_of_a_micro_batch,
+            "it is that of micro-batch {} alone: add the losses of all up"),
     Suspect("late loss", s.one_step_late, "it is that of the step before: report a step's own"),
     Suspect("loss", g.always, "the weights are right: report the mean over the targets of all ranks, not of one"),
 )
@@ -246,6 +256,9 @@ _OF_ADAMW = (
             "one device that makes short gradients longer ends up there too: never scale by more than 1"),
     Suspect("clipped before averaging", lambda e: s.replays(c.clip_shares(e.n_shares))(e),
             "one device that clips each share ends up there too: clip once, after averaging"),
+    Suspect("limit over ranks", lambda e: s.replays(c.scaled_limit(1 / e.n_shares))(e),
+            "one device that clips at a p-th of the limit ends up there too: the limit is for the norm of averaged "
+            "gradients, and is not divided"),
     Suspect("clipped each", s.replays(c.clip_each),
             "one device that clips each parameter by its own norm ends up there too: clip by one norm of all"),
     Suspect("clipped by value", s.replays(c.clip_value),
@@ -263,6 +276,8 @@ _OF_ADAMW = (
             "one device with √p times the learning rate ends up there too: compare the learning rates"),
     Suspect("eps", s.replays(c.option(eps=1e-08)),
             "one device with Adam's default eps ends up there too: give the optimizer adam_eps"),
+    Suspect("made anew", s.replays(c.new_optimizer_each_step),
+            "one device that begins each step with a new optimizer ends up there too: make it once, before the first"),
     Suspect("betas", s.replays(c.option(betas=(0.9, 0.95))),
             "one device with betas (0.9, 0.95) ends up there too: compare the betas"),
     *_ROUNDED[1:],
