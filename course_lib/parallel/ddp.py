@@ -29,8 +29,8 @@ class DistributedDataParallel(nn.Module):
     evaluate on one rank alone, call `.module`. With `find_unused_parameters` a rank may have no gradient of some
     parameters, which counts as zero. `static_graph` says that each backward is like the first one, whose order of
     gradients the buckets then follow. A bucket is closed at `bucket_cap_mb` MiB: 0 gives each gradient its own,
-    `math.inf` all of them one. `device_ids` is ignored: model and inputs are where they are. Our own are `algorithm`,
-    and `overlap`, which reduces buckets while backward goes on.
+    `math.inf` all of them one. `device_ids` and `output_device` are ignored: model and inputs are where they are. Our
+    own are `algorithm`, and `overlap`, which reduces buckets while backward goes on.
 
     As in PyTorch, a gradient taken by `torch.autograd.grad` is not averaged and nobody waits for it. Complex
     parameters are welcome, sparse gradients refused.
@@ -46,6 +46,7 @@ class DistributedDataParallel(nn.Module):
         module: nn.Module,
         *,
         device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
         process_group: ProcessGroup | None = None,
         algorithm: str = "ring",
         bucket_cap_mb: float = BUCKET_CAP_MB,

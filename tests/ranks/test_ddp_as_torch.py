@@ -177,7 +177,12 @@ def test_torch_s_own_words():
     def wrapped():
         group = dist.new_group()
         model = DistributedDataParallel(
-            Perceptron(), process_group=group, device_ids=[0], bucket_cap_mb=math.inf, init_sync=True
+            Perceptron(),
+            process_group=group,
+            device_ids=[0],
+            output_device=0,
+            bucket_cap_mb=math.inf,
+            init_sync=True,
         )
         each = DistributedDataParallel(Perceptron(), bucket_cap_mb=0)
         for one in (model, each):
