@@ -1,6 +1,6 @@
 """Random mistakes in the library, one at a time, in a copy of the tree: which of them does no test see?
 
-For each mistake the tests that reach its file run, those with the shortest way of imports first, until one fails.
+For each mistake the tests that reach its file run, the nearest first, until one fails.
 What survives is printed; a person judges whether it can be seen at all: `nice python -m tools.mutate --seed 1`.
 """
 
@@ -189,11 +189,19 @@ def verdict_of(copy: Path, words: list[str], limit_s: float) -> str:
 
 
 def ordered(copy: Path, file: str) -> tuple[list[str], list[str]]:
-    """What pytest is told about a file, and the tests that reach it: the nearest first, then those without ranks."""
+    """What pytest is told about a file, and the tests that reach it: the nearest first."""
     tests = [test for test in affected_tests([file], copy) if test.startswith(TESTS)]
     module = re.search(r"checks/module_(\d\d)/", file)  # the exercises of one module are judged by their own tests
     words = [f"--module={module[1]},shared"] if module else []
-    return words, sorted(tests, key=lambda test: (distance(copy, test, file), TESTS.index(test.rpartition("/")[0])))
+    return words, sorted(tests, key=lambda test: nearness(copy, test, file))
+
+
+def nearness(copy: Path, test: str, file: str) -> tuple[int, int, int]:
+    """Whoever is named as the file, or as its package, comes first, then who imports it, then tests without ranks."""
+    package, name = Path(file).parts[1], Path(file).stem
+    about = "exercises" if package == "checks" else package
+    named = 0 if name in test else 1 if about in test.rpartition("/")[2] else 2
+    return named, distance(copy, test, file), TESTS.index(test.rpartition("/")[0])
 
 
 def distance(copy: Path, test: str, file: str) -> int:
