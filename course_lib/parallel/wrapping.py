@@ -2,8 +2,10 @@
 
 A policy gives groups of module names in the order of the model; what they leave is one more unit, the root's, whole
 from the beginning of forward to the end of backward. Large units send few long messages and need much memory while
-they are whole; small ones the other way round.
-Source: Groeneveld et al. 2024, OLMo (by_block and its relatives); Zhao et al. 2023, PyTorch FSDP, section 4.2.
+they are whole; small ones the other way round. So a unit is also what ZeRO-R calls a buffer of constant size: no row
+grows with the number of layers.
+Source: Groeneveld et al. 2024, OLMo (by_block and its relatives); Zhao et al. 2023, PyTorch FSDP, section 4.2;
+    Rajbhandari et al. 2020, ZeRO, section 6.2 (C_B).
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """AdamW with ZeRO's stages in their plainest form: what lasts on a rank can be counted on real tensors.
 
+Not the ZeRO to train with, which is `training.sharding`, with units and hooks and PyTorch's optimizers. This one keeps
+only what the table of memory counts (`costs.model.states`), in all of its formats, such as bf16 weights with a copy in
+fp32. It stands behind the proof table's rows of memory: a second ZeRO, made without the first.
 All weights are one flat tensor, cut as `torch.tensor_split` does: no shard needs padding.
 """
 

@@ -1,4 +1,4 @@
-"""The same training with AdamW on ranks, under a stage of ZeRO, and on one device that takes the shards in turn."""
+"""The same training by `plain_zero` on ranks, at a stage of ZeRO, and on one device that takes the shards in turn."""
 
 from __future__ import annotations
 

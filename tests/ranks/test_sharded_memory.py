@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributed import get_world_size
 
+from course_lib import comm
 from course_lib.config import ModelConfig, TrainConfig
 from course_lib.costs.model.conventions import CONVENTIONS
 from course_lib.costs.model.parameters import model_parameters
@@ -18,7 +19,7 @@ from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh
 from course_lib.parallel.quantised import BLOCK
 from course_lib.parallel.wrapping import by_block_and_size, by_block_group
-from course_lib.ranks import run_ranks
+from course_lib.ranks import ledger, run_ranks
 from course_lib.training.batches import Batches
 from course_lib.training.sharding import fully_shard, zero
 from course_lib.training.techniques import replicate
@@ -49,6 +50,7 @@ def tracked(technique, config, accumulation=1):
     trainer = Trainer(Decoder(config), train, mesh=make_mesh(dp=ranks), apply=(technique,))
     batches = Batches(text=TEXT, batch_size=ROWS * ranks * accumulation, sequence=SEQUENCE)
     trainer.step(batches.batch(0))
+    comm.ledger.clear()
     return track_step(trainer, batches.batch(1))
 
 
@@ -113,3 +115,25 @@ def test_the_table_of_zero_is_measured():
             assert (root_is_whole > 0) == (stage == 3) and found.reducing == 0
         totals.append(want.total)
     assert totals == sorted(totals, reverse=True) and totals[0] == 16 * parameters == ranks * totals[3]
+
+
+def for_a_while(technique, layers):
+    """The most bytes of whole units, and of a row under way, at any instant."""
+    instants = tracked(technique, replace(EVEN, n_layers=layers))
+    return max(instant.gathered for instant in instants), max(instant.reducing for instant in instants)
+
+
+@pytest.mark.parametrize("technique", [zero(1), zero(2), fully_shard(), INT8])
+def test_buffers_do_not_grow_with_the_number_of_layers(technique):
+    """ZeRO-R asks for buffers of constant size: here a unit is what is fused, and the policy says how large it is."""
+    found = []
+    for layers in (3, 6):
+        most = run_ranks(for_a_while, 2, technique, layers)
+        found.append((most, max(event.nbytes for event in ledger().events)))
+    (shallow, longest), (deep, as_long) = found
+    assert shallow == deep and longest == as_long > 0
+
+
+def test_units_that_stay_whole_do():
+    shallow, deep = (run_ranks(for_a_while, 2, NO_RESHARD, layers) for layers in (3, 6))
+    assert all(more > less and row == as_large > 0 for (less, row), (more, as_large) in zip(shallow, deep, strict=True))
