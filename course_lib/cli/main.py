@@ -40,6 +40,14 @@ def _parser() -> argparse.ArgumentParser:
         "and what is combined: gpus, tp, pp, ep, cp, zero_stages, microbatches, as in tp=[1,2]",
     )
     add(
+        "plan",
+        "search the best way to train a model on a cluster, and say why",
+        "model=NAME or a folder of Hugging Face (needed), cluster=NAME (needed; cluster.n_nodes=2048), batch "
+        "(sequences of a step), sequence, out=FILE.json, train=FOLDER to train the winner's small likeness here, a "
+        "field of the model or cluster, and what is combined: tp, pp, cp, ep, zero_stage, micro_batch, recompute, "
+        "schedule, stages_per_rank, as in tp=[1,2]",
+    )
+    add(
         "train",
         "train a small decoder, or your own, on one device or on ranks",
         "model=NAME or a folder of Hugging Face, text=FILE, "
@@ -72,6 +80,10 @@ def run(chosen: argparse.Namespace) -> int:
         from course_lib.cli.sweep import sweep
 
         return sweep(chosen.overrides)
+    if chosen.command == "plan":
+        from course_lib.cli.plan import plan_command
+
+        return plan_command(chosen.overrides)
     if chosen.command == "train":
         from course_lib.cli.train import train_command
 

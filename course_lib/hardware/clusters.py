@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 from course_lib import presets
 from course_lib.errors import four_parts
@@ -55,8 +57,36 @@ def load_cluster(name: str) -> ClusterSpec:
 
     Raises: ValueError for a name that no preset has.
     """
-    values = presets.read("cluster", name)
-    values["device"] = load_device(values["device"])
+    return parse_cluster(presets.read("cluster", name))
+
+
+def parse_cluster(values: Mapping[str, Any]) -> ClusterSpec:
+    """A cluster from the keys of a preset file, its device by name.
+
+    Raises: ValueError for a key that is unknown, or a number that is none.
+    """
+    found = dict(values)
+    _check_keys(found, ClusterSpec)
+    for field in ("n_nodes", "gpus_per_node"):
+        if type(found[field]) is not int:
+            _refuse(f"{field}={found[field]!r}", f"{field} is of whole numbers", "write it without quotes and units")
+    found["device"] = load_device(found["device"])
     for place in ("inside", "between"):
-        values[place] = Link(**values[place])
-    return ClusterSpec(**values)
+        _check_keys(found[place], Link)
+        for field in ("alpha_s", "bandwidth_bytes_per_s"):
+            if type(found[place][field]) not in (int, float):
+                given = f"{place}.{field}={found[place][field]!r}"
+                _refuse(given, f"{field} is a number", "write it without quotes and units, as 50.0e+9")
+        found[place] = Link(**found[place])
+    return ClusterSpec(**found)
+
+
+def _check_keys(values: Mapping[str, Any], kind: type[ClusterSpec] | type[Link]) -> None:
+    names = [field.name for field in fields(kind)]
+    for name in values:
+        if name not in names:
+            _refuse(f"key {name!r}", f"not a field of {kind.__name__}", f"choose from {', '.join(names)}")
+
+
+def _refuse(values: str, rule: str, way_out: str) -> None:
+    raise ValueError(four_parts("cluster", values, rule, way_out))

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import combinations, pairwise
 from math import comb, factorial, inf, prod
+from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from course_lib.errors import four_parts
 from course_lib.planner.stage_problem import Assignment, StageProblem
@@ -88,6 +87,8 @@ def integer(problem: StageProblem) -> Assignment | None:
 
     The time t of the slowest stage is least; a row holds only for the GPU that a stage has ("big M").
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # here alone: a browser's Python has no HiGHS
+
     program = _Program(problem)
     rows, low, high = program.constraints()
     solved = milp(
@@ -111,20 +112,26 @@ class _Program:
         self.n_variables = self.time + 1
         self.rows: list[tuple[_Terms, float, float]] = []
 
-    def constraints(self) -> tuple[coo_array, list[float], list[float]]:
-        """All rows, with the least and the most that each may be."""
+    def constraints(self) -> tuple[Any, list[float], list[float]]:
+        """All rows as a sparse matrix, with the least and the most that each may be."""
+        from scipy.sparse import coo_array
+
         self._in_order()
         self._one_gpu_each()
         for stage in range(self.p):
             self._time_and_room(stage)
-        entries = [(row, column, factor) for row, (terms, *_) in enumerate(self.rows) for column, factor in terms.items()]
+        entries = [
+            (row, column, factor) for row, (terms, *_) in enumerate(self.rows) for column, factor in terms.items()
+        ]
         at, columns, factors = zip(*entries, strict=True)
         matrix = coo_array((factors, (at, columns)), shape=(len(self.rows), self.n_variables))
         return matrix, [low for _, low, _ in self.rows], [high for *_, high in self.rows]
 
     def answer(self, x: np.ndarray) -> Assignment:
         """The assignment that yes and no stand for."""
-        ends = [int(x[[self._place(layer, stage) for layer in range(self.n_layers)]].sum()) for stage in range(self.p - 1)]
+        ends = [
+            int(x[[self._place(layer, stage) for layer in range(self.n_layers)]].sum()) for stage in range(self.p - 1)
+        ]
         gpus = x[self.n_places : self.time].reshape(self.p, -1).argmax(axis=1)
         return Assignment(
             sizes=tuple(end - first for first, end in pairwise((0, *ends, self.n_layers))), gpus=tuple(map(int, gpus))

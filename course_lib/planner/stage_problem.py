@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import NoReturn
 
 from course_lib.errors import four_parts
 
@@ -127,12 +128,12 @@ def fitting(problem: StageProblem, answer: Assignment | None, method: str) -> As
 
     Raises: ValueError if there is no such answer.
     """
-    if answer is None or problem.value(answer)[0] > 0:
-        rooms = ", ".join(f"{gpu.n_stages} x {gpu.room_bytes:.3g} on {gpu.name}" for gpu in problem.gpus)
-        values = f"{len(problem.layers)} layers on {problem.n_stages} stages, bytes: {rooms}"
-        rule = f"{method} found no assignment in which each stage has room for its layers"
-        _refuse(values, rule, "give more stages, more room, or fewer micro-batches")
-    return answer
+    if answer is not None and not problem.value(answer)[0]:
+        return answer
+    rooms = ", ".join(f"{gpu.n_stages} x {gpu.room_bytes:.3g} on {gpu.name}" for gpu in problem.gpus)
+    values = f"{len(problem.layers)} layers on {problem.n_stages} stages, bytes: {rooms}"
+    rule = f"{method} found no assignment in which each stage has room for its layers"
+    _refuse(values, rule, "give more stages, more room, or fewer micro-batches")
 
 
 def even_sizes(n_layers: int, n_stages: int) -> Sequence[int]:
@@ -140,5 +141,5 @@ def even_sizes(n_layers: int, n_stages: int) -> Sequence[int]:
     return [(stage + 1) * n_layers // n_stages - stage * n_layers // n_stages for stage in range(n_stages)]
 
 
-def _refuse(values: str, rule: str, way_out: str) -> None:
+def _refuse(values: str, rule: str, way_out: str) -> NoReturn:
     raise ValueError(four_parts("assign_stages", values, rule, way_out))

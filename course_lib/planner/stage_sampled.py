@@ -10,11 +10,11 @@ import numpy as np
 
 from course_lib.planner.stage_problem import Assignment, StageProblem, even_sizes
 
-_LACKING = 10.0  # what lacking all the room there is weighs, in slowest stages of a perfect division
-_STARTS, _MOVES = 4, 4000  # of annealing
+_LACKING = 3.0  # what lacking room costs, and a stage's whole room once more, in stages of a perfect division
+_STARTS, _MOVES = 8, 2000  # of annealing
 _HOT, _COLD = 0.5, 1e-3
-_LIVES, _BATCH, _ROUNDS, _RATE = 3, 96, 80, 0.3  # of the policy gradient
-_FREE = 0.1
+_LIVES, _BATCH, _ROUNDS, _RATE = 4, 96, 80, 1.0  # of the policy gradient
+_FREE = 0.2  # of the choices are drawn without regard to the chances
 _Array = np.ndarray
 
 
@@ -55,14 +55,15 @@ def _neighbour(answer: Assignment, random: Random) -> Assignment:
     if p == 1:
         return answer
     if len(set(answer.gpus)) > 1 and random.random() < 0.3:
-        gpus = list(answer.gpus)
+        sizes, gpus = list(answer.sizes), list(answer.gpus)
         one, other = random.sample(range(p), 2)
-        gpus[one], gpus[other] = gpus[other], gpus[one]
-        return Assignment(sizes=answer.sizes, gpus=tuple(gpus))
+        for row in (gpus, sizes) if random.random() < 0.5 else (gpus,):  # with its many layers, or without
+            row[one], row[other] = row[other], row[one]
+        return Assignment(sizes=tuple(sizes), gpus=tuple(gpus))
     sizes, border = list(answer.sizes), random.randrange(p - 1)
     giver, taker = (border, border + 1) if random.random() < 0.5 else (border + 1, border)
     most = sizes[giver] - 1
-    moved = min(most, 1 + (random.random() < 0.2) * random.randrange(max(1, most)))
+    moved = min(most, 1 if random.random() < 0.8 else 1 + random.randrange(most + 1))
     sizes[giver] -= moved
     sizes[taker] += moved
     return Assignment(sizes=tuple(sizes), gpus=answer.gpus)
@@ -89,32 +90,34 @@ def policy_gradient(problem: StageProblem, seed: int = 0) -> Assignment:
 
 
 class _Policy:
-    """Chances of each choice on each stage, as logits; a fresh one prefers an even division a little."""
+    """Chances of each choice on each stage, as logits; a fresh one prefers sizes by the GPUs' speeds a little."""
 
     def __init__(self, problem: StageProblem, random: np.random.Generator) -> None:
         self.problem, self.random = problem, random
         self.p, self.n_layers = problem.n_stages, len(problem.layers)
-        even = self.n_layers * (np.arange(self.p) + 1) / self.p
-        width = max(1.0, self.n_layers / self.p)
-        self.ends = -(((np.arange(self.n_layers + 1) - even[:, None]) / width) ** 2)  # (p, L + 1)
         self.gpus = np.zeros((self.p, len(problem.gpus)))
+        speeds = np.array([gpu.flops_per_s for gpu in problem.gpus])
+        fair = self.n_layers * speeds / sum(gpu.flops_per_s * gpu.n_stages for gpu in problem.gpus)
+        far = (np.arange(self.n_layers + 1) - fair[:, None]) / np.maximum(1.0, fair[:, None])
+        self.sizes = np.tile(-(far**2), (self.p, 1, 1))  # (p, kinds, L + 1)
 
     def draw(self) -> list[Assignment]:
         """A batch of answers; how to make each of their choices likelier is kept for `learn`."""
-        first = np.zeros(_BATCH, dtype=int)
+        rows, possible = np.arange(_BATCH), np.arange(self.n_layers + 1)
+        layers = np.full(_BATCH, self.n_layers)  # that are left
         left = np.tile([gpu.n_stages for gpu in self.problem.gpus], (_BATCH, 1))
         sizes, gpus = np.zeros((2, _BATCH, self.p), dtype=int)
-        self.slopes: list[tuple[_Array, _Array]] = []
-        places = np.arange(self.n_layers + 1)
+        self.slopes: list[tuple[_Array, _Array, _Array]] = []
         for stage in range(self.p):
-            gpus[:, stage], gpu_slope = self._choose(self.gpus[stage], left > 0)
-            left[np.arange(_BATCH), gpus[:, stage]] -= 1
+            gpu, gpu_slope = self._choose(self.gpus[stage], left > 0)
             after = self.p - stage - 1
-            legal = (places > first[:, None]) & (places <= self.n_layers - after)
-            legal &= (places == self.n_layers) if not after else True
-            end, end_slope = self._choose(self.ends[stage], legal)
-            sizes[:, stage], first = end - first, end
-            self.slopes.append((gpu_slope, end_slope))
+            legal = (possible > 0) & (possible <= layers[:, None] - after)
+            legal &= (possible == layers[:, None]) | (after > 0)
+            size, size_slope = self._choose(self.sizes[stage][gpu], legal)
+            left[rows, gpu] -= 1
+            layers -= size
+            sizes[:, stage], gpus[:, stage] = size, gpu
+            self.slopes.append((gpu, gpu_slope, size_slope))
         return [
             Assignment(sizes=tuple(map(int, size)), gpus=tuple(map(int, gpu)))
             for size, gpu in zip(sizes, gpus, strict=True)
@@ -122,18 +125,18 @@ class _Policy:
 
     def learn(self, prices: _Array) -> None:
         """One step up the expected reward, estimated from the batch."""
-        advantage = (prices.mean() - prices) / (prices.std() + 1e-9)
-        for stage, (gpu_slope, end_slope) in enumerate(self.slopes):
-            self.gpus[stage] += _RATE * (advantage @ gpu_slope) / _BATCH
-            self.ends[stage] += _RATE * (advantage @ end_slope) / _BATCH
+        advantage = _RATE * (prices.mean() - prices) / (prices.std() + 1e-9) / _BATCH
+        for stage, (gpu, gpu_slope, size_slope) in enumerate(self.slopes):
+            self.gpus[stage] += advantage @ gpu_slope
+            np.add.at(self.sizes[stage], gpu, advantage[:, None] * size_slope)
 
     def _choose(self, logits: _Array, legal: _Array) -> tuple[_Array, _Array]:
         """A legal choice for each row, and the slope of its log-probability along the logits."""
-        weights = np.where(legal, np.exp(logits - logits.max()), 0.0) + legal * 1e-12
+        weights = np.where(legal, np.exp(logits - logits.max()), 0.0) + legal * 1e-12  # none is impossible
         chances = weights / weights.sum(axis=1, keepdims=True)
         freely = _FREE * legal / legal.sum(axis=1, keepdims=True) + (1 - _FREE) * chances
-        drawn = (freely.cumsum(axis=1) < self.random.random((len(legal), 1))).sum(axis=1)
-        chosen = np.minimum(drawn, legal.shape[1] - 1)
+        upto = freely.cumsum(axis=1)
+        chosen = (upto <= self.random.random((len(legal), 1)) * upto[:, -1:]).sum(axis=1)
         slope = -chances
         slope[np.arange(len(legal)), chosen] += 1
         return chosen, slope
@@ -143,4 +146,4 @@ def _price(problem: StageProblem, answer: Assignment) -> float:
     """What is to be small: the slowest stage in times of a perfect division, and the room that is lacking."""
     lacking, slowest = problem.value(answer)
     room = sum(gpu.room_bytes * gpu.n_stages for gpu in problem.gpus)
-    return slowest / problem.bound_s + _LACKING * lacking / room
+    return slowest / problem.bound_s + (_LACKING * (1 + problem.n_stages * lacking / room) if lacking else 0.0)

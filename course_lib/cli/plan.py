@@ -1,0 +1,148 @@
+"""`python -m course_lib plan`: the best policies for a model on a cluster, why they are, and why the others are not."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from course_lib.cli.compose import refuse
+from course_lib.cli.plan_config import COMMAND, PlanConfig, as_values, read_plan
+from course_lib.planner.policy_search import Found, search
+from course_lib.planner.reasons import Ranked, described, ranked, why_slower
+from course_lib.planner.space import RULES
+from course_lib.planner.toy import Toy, toy_of
+from course_lib.units import format_bytes, format_seconds
+
+_SHOWN = 5
+_MORE_TIME = (0.05, 0.25, 1.0)  # shares of the fastest step
+_SHARE = 0.01  # of a step: a cause that is worth a word
+
+
+def plan_command(overrides: Sequence[str]) -> int:
+    """Search as the overrides say, print what was found, write it, train its likeness; 1 if nothing is possible.
+
+    Raises: ValueError for an illegal value, or if the file cannot be written.
+    """
+    config = read_plan(overrides)
+    found = search(config.job, config.space)
+    print("\n".join([_heading(found), *_rejections(found)]))
+    if found.nearest:
+        print("\n".join(_nearest(found)))
+        _write(config, found, [], None)
+        return 1
+    best = ranked(found, _SHOWN)
+    toy = toy_of(best[0].policy)
+    print("\n".join([*_best(best), *_memory(best[0], found), *_likeness(toy)]))
+    _write(config, found, best, toy)
+    if config.train is None:
+        return 0
+    from course_lib.cli.train import train_command  # which loads torch
+
+    return train_command([*toy.overrides, f"out={config.train}"])
+
+
+def _heading(found: Found) -> str:
+    job = found.job
+    return (
+        f"{job.model.name} on {job.cluster.n_gpus:,} x {job.cluster.device.name} ({job.cluster.name}); "
+        f"{job.batch:,} sequences of {job.sequence:,} tokens in a step"
+    )
+
+
+def _rejections(found: Found) -> list[str]:
+    """How many ways there are, and which rule took how many away."""
+    lines = [f"{found.n_tried:,} ways looked at in {format_seconds(found.search_s)}; {len(found):,} are possible"]
+    counts = sorted(found.rejected.items(), key=lambda item: -item[1])
+    return [*lines, *(f"  {count:>12,} break: {RULES[rule]}" for rule, count in counts if count)]
+
+
+def _nearest(found: Found) -> list[str]:
+    """Of no policy, the one that comes closest."""
+    assert found.nearest is not None
+    rules = "; ".join(RULES[rule] for rule in found.nearest.broken)
+    lacking = found.nearest.lacking_bytes
+    room = f"; it lacks {format_bytes(lacking)} of {format_bytes(found.job.room_bytes)} on its fullest GPU"
+    return [
+        "nothing is possible; what comes nearest:",
+        f"  {found.nearest.in_words}",
+        f"  breaks: {rules}{room * (lacking > 0)}",
+    ]
+
+
+def _best(best: Sequence[Ranked]) -> list[str]:
+    """The winners, and why each next one loses to the first."""
+    lines = []
+    for place, one in enumerate(best, start=1):
+        interval = f"{format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
+        speed = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s on each GPU, MFU {one.mfu:.1%}"
+        lines.append(f"{place}. {one.name}")
+        lines.append(f"   {format_seconds(one.step_s)} a step ({interval}), {speed}, {format_bytes(one.memory_bytes)}")
+        lines.append(f"   {_causes(one)}" if place == 1 else f"   {why_slower(one, best[0])}")
+    return lines
+
+
+def _causes(one: Ranked) -> str:
+    """What a step's time goes into, largest first."""
+    order = sorted(one.causes_s.items(), key=lambda item: -item[1])
+    shares = [f"{cause} {seconds / one.step_s:.0%}" for cause, seconds in order if seconds > _SHARE * one.step_s]
+    return f"{', '.join(shares)}; bound by {one.bottleneck}"
+
+
+def _memory(first: Ranked, found: Found) -> list[str]:
+    """The winner's memory, and how much less there is for more time."""
+    parts = [f"{name} {format_bytes(size)}" for name, size in first.memory.items() if size > 0]
+    lines = [f"memory of the first, on its fullest GPU: {', '.join(parts)}"]
+    for more in _MORE_TIME:
+        one = described(found, [found.front(1 + more)[0]])[0]
+        lines.append(f"  for {more:.0%} more time at most: {format_bytes(one.memory_bytes)} with {one.name}")
+    return lines
+
+
+def _likeness(toy: Toy) -> list[str]:
+    """How to try the shape of the first here."""
+    command = shlex.join(["python", "-m", "course_lib", "train", *toy.overrides])
+    return [f"the first, small enough for this machine: {command}", *(f"  left out: {words}" for words in toy.left_out)]
+
+
+def _write(config: PlanConfig, found: Found, best: Sequence[Ranked], toy: Toy | None) -> None:
+    """Everything as JSON, if a file is asked for.
+
+    Raises: ValueError if the system refuses.
+    """
+    if config.out is None:
+        return
+    values = {
+        "job": as_values(found.job),
+        "tried": found.n_tried,
+        "possible": len(found),
+        "search_s": found.search_s,
+        "rejected": {rule: {"rule": RULES[rule], "count": count} for rule, count in found.rejected.items()},
+        "best": [_row(one, best[0]) for one in best],
+        "front": [] if found.nearest else [_row(one, best[0]) for one in described(found, found.front())],
+        "nearest": _nearest_values(found),
+        "train": list(toy.overrides) if toy else None,
+    }
+    try:
+        config.out.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        refuse(COMMAND, f"out={str(config.out)!r}", f"cannot be written: {error.strerror}", "name another file")
+    print(f"written: {config.out}")
+
+
+def _row(one: Ranked, first: Ranked) -> Mapping[str, Any]:
+    why = None if one == first else why_slower(one, first)
+    return {**asdict(one), "memory_bytes": one.memory_bytes, "why_slower": why}
+
+
+def _nearest_values(found: Found) -> Mapping[str, Any] | None:
+    if found.nearest is None:
+        return None
+    return {
+        "name": found.nearest.in_words,
+        "policy": found.nearest.policies.one(0),
+        "broken": [RULES[rule] for rule in found.nearest.broken],
+        "lacking_bytes": found.nearest.lacking_bytes,
+    }

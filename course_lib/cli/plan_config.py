@@ -1,0 +1,150 @@
+"""What a plan is asked for: name=value overrides, composed by Hydra with the presets, then checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
+
+from course_lib import presets
+from course_lib.cli.compose import compose_values, parse_overrides, refuse, require_whole
+from course_lib.config import ModelConfig, parse_model
+from course_lib.hardware import parse_cluster
+from course_lib.planner.space import Job, Space
+
+COMMAND = "plan"
+_GROUPS: tuple[presets.Kind, ...] = ("model", "cluster")
+_AXES = tuple(field.name for field in fields(Space))
+_WORDS = ("recompute", "schedule")  # axes of names
+_OPTIONS: dict[str, Any] = {
+    "batch": None,  # sequences; None: as many as have TOKENS
+    "sequence": None,  # tokens; None: SEQUENCE, or what the model was made for
+    **{axis: getattr(Space, axis) and list(getattr(Space, axis)) for axis in _AXES},
+    "out": None,  # a JSON file
+    "train": None,  # a folder: the best policy's small likeness is trained, and leaves its results there
+}
+_TOKENS, _SEQUENCE = 2**22, 8192
+_KEYS = (*_GROUPS, *_OPTIONS)
+_FOLDER = "folder_of_ones_own"
+ConfigStore.instance().store(
+    name=COMMAND, node={"defaults": ["_self_", {"model": "???"}, {"cluster": "???"}], **_OPTIONS}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """One plan, checked."""
+
+    job: Job
+    space: Space
+    out: Path | None
+    train: Path | None
+
+
+def read_plan(overrides: Sequence[str]) -> PlanConfig:
+    """The plan that name=value overrides ask for.
+
+    Raises: ValueError for what Hydra cannot compose, an unknown name, or an illegal value.
+    """
+    parsed = parse_overrides(COMMAND, "a plan", overrides, keys=_KEYS, groups=_GROUPS)
+    chosen = {override.key_or_group: str(override.value()) for override in parsed}
+    for key in _GROUPS:
+        if key not in chosen:
+            way_out = f"give {key}=NAME, one of {', '.join(presets.names(key))}"
+            refuse(COMMAND, f"no {key}", f"a plan is for one {key}", way_out)
+    presets.read("cluster", chosen["cluster"])
+    folder = _folder(chosen["model"], parsed)
+    lines = [str(one.input_line) for one in parsed if folder is None or not one.key_or_group.startswith("model")]
+    if folder is not None:  # whose shape takes the place of a preset's
+        lines.append(f"model={presets.names('model')[0]}")
+    values = compose_values(COMMAND, lines, typed=overrides)
+    model = parse_model(values["model"]).config if folder is None else _shape(folder)
+    return _checked(values, model)
+
+
+def _folder(name: str, parsed: Sequence[Override]) -> Path | None:
+    """The folder of Hugging Face that takes the place of a preset, if it is one.
+
+    Raises: ValueError for a name that is neither, or a field of a folder's model.
+    """
+    if name in presets.names("model"):
+        return None
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        rule, way_out = (
+            "neither a preset nor a folder",
+            f"choose one of {', '.join(presets.names('model'))}, or a folder",
+        )
+        refuse(COMMAND, f"model={name!r}", rule, way_out)
+    for override in parsed:
+        if override.key_or_group.startswith("model."):
+            rule = "the folder says its model's shape"
+            refuse(COMMAND, str(override.input_line), rule, "leave it out, or change config.json")
+    return folder
+
+
+def _shape(folder: Path) -> ModelConfig:
+    """The model of a folder of Hugging Face; torch is loaded for it alone."""
+    from course_lib.training.pretrained import Pretrained
+
+    return Pretrained(folder).shape()
+
+
+def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
+    """Each value of the right kind, then in its place."""
+    if values["sequence"] is None:
+        values["sequence"] = min(_SEQUENCE, model.max_sequence or _SEQUENCE)
+    require_whole(COMMAND, "sequence", values["sequence"])
+    if values["batch"] is None:
+        values["batch"] = max(1, _TOKENS // max(1, values["sequence"]))
+    require_whole(COMMAND, "batch", values["batch"])
+    cluster = parse_cluster(values["cluster"])
+    axes: dict[str, Any] = {axis: _axis(axis, values[axis]) for axis in _AXES}
+    job = Job(model=model, cluster=cluster, batch=values["batch"], sequence=values["sequence"])
+    return PlanConfig(
+        job=job,
+        space=Space(**axes),
+        out=_path(values["out"], ".json"),
+        train=_path(values["train"], None),
+    )
+
+
+def _axis(axis: str, value: Any) -> tuple[Any, ...] | None:
+    """One or several values of an axis."""
+    if value is None:
+        return None
+    each = tuple(value) if isinstance(value, list) else (value,)
+    if axis not in _WORDS:
+        for one in each:
+            require_whole(COMMAND, axis, one)
+    return each
+
+
+def _path(given: Any, suffix: str | None) -> Path | None:
+    """Where results go."""
+    if given is None:
+        return None
+    path = Path(str(given)).expanduser()
+    name = "out" if suffix else "train"
+    if suffix and path.suffix != suffix:
+        refuse(COMMAND, f"{name}={given!r}", "the plan is JSON", f"give {name}=NAME{suffix}")
+    if not path.parent.is_dir():
+        refuse(COMMAND, f"{name}={given!r}", f"there is no folder {str(path.parent)!r}", "make it, or name another")
+    return path
+
+
+def as_values(job: Job) -> Mapping[str, Any]:
+    """The job as it is written down."""
+    return {
+        "model": job.model.name,
+        "cluster": job.cluster.name,
+        "gpus": job.cluster.n_gpus,
+        "device": job.cluster.device.name,
+        "batch": job.batch,
+        "sequence": job.sequence,
+        "convention": job.convention,
+    }

@@ -1,0 +1,216 @@
+"""The search for policies: against one policy after the other, its rules, its reasons, and what it says of nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from course_lib.config import LLAMA_3_1_8B, load_model
+from course_lib.hardware import load_cluster
+from course_lib.planner import (
+    RULES,
+    Combinations,
+    Job,
+    Space,
+    broken_rules,
+    policy_name,
+    ranked,
+    search,
+    toy_of,
+    why_slower,
+)
+from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.sim.simulate import simulate
+
+NODE = load_cluster("dgx_h100")
+SMALL = Job(model=LLAMA_3_1_8B, cluster=NODE, batch=16, sequence=8192)
+LLAMA = Job(model=load_model("llama3_1_405b"), cluster=replace(NODE, n_nodes=2048), batch=2048, sequence=8192)
+NARROW = Space(micro_batch=(1, 2), recompute=("none", "full"), schedule=("1f1b", "interleaved"), stages_per_rank=(2,))
+
+
+@pytest.fixture(scope="module")
+def small():
+    return search(SMALL, NARROW)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return search(LLAMA)
+
+
+def plain(job):
+    """Every legal policy that fits, found with plain loops and priced one at a time."""
+    model, n, found = job.model, job.cluster.n_gpus, []
+    turns = [("1f1b", 1), ("interleaved", 2)]
+    powers = [2**k for k in range(n.bit_length())]
+    for tp, pp, cp in product(powers, powers, powers):
+        if n % (tp * pp * cp) or tp > 8 or model.n_layers % pp or job.sequence % (cp * tp):
+            continue
+        dp = n // (tp * pp * cp)
+        for zero, micro, recompute, (schedule, v) in product(range(4), (1, 2), ("none", "full"), turns):
+            m = job.batch // (dp * micro)
+            pipeline = pp > 1 and model.n_layers % (pp * v) == 0 and m % pp == 0 if v > 1 else True
+            shares = (zero == 0 or dp * cp > 1) and (zero != 2 or m == 1)
+            if m and job.batch % (dp * micro) == 0 and pipeline and shares:
+                one = Policies(
+                    dp=np.array([dp]),
+                    tp=tp,
+                    pp=pp,
+                    cp=cp,
+                    zero_stage=zero,
+                    shards=dp * cp,
+                    sequence_parallel=tp > 1,
+                    micro_batch=micro,
+                    n_microbatches=m,
+                    sequence=job.sequence,
+                    recompute=RECOMPUTE.index(recompute),
+                    schedule=SCHEDULES.index(schedule),
+                    stages_per_rank=v,
+                )
+                said = simulate(model, job.cluster, one)
+                if said.fits[0]:
+                    found.append((float(said.step_s[0]), policy_name(one, 0)))
+    return sorted(found)
+
+
+def test_the_search_finds_what_plain_loops_find(small):
+    expected = plain(SMALL)
+    assert len(small) == len(expected) > 40
+    assert small.step_s == pytest.approx([step_s for step_s, _ in expected], rel=1e-9)
+    names = {policy_name(small.policies, index) for index in range(len(small))}
+    assert names == {name for _, name in expected}
+
+
+def test_what_is_rejected_and_what_is_possible_are_all_that_was_tried(small, llama):
+    for found in (small, llama):
+        assert found.n_tried == sum(found.rejected.values()) + len(found)
+        assert {*found.rejected} == {*RULES}
+        assert (np.diff(found.step_s) >= 0).all() and (found.memory_bytes <= found.job.room_bytes).all()
+    assert llama.n_tried > 900_000 and llama.rejected["layers"] > 0 and llama.rejected["memory"] > 0
+
+
+def test_a_million_ways_take_a_second_of_the_processor_s_time():
+    search(SMALL, NARROW)  # modules and constants are loaded
+    started = time.process_time()
+    found = search(LLAMA)
+    assert found.n_tried / (time.process_time() - started) > 1e6
+
+
+def test_llama_3_s_own_degrees_are_among_the_first_without_a_cut_of_the_sequence():
+    """Grattafiori et al. 2024, Table 4: tp=8, cp=1, pp=16, dp=128 on 16,384 GPUs with 8,192 tokens."""
+    found = search(LLAMA, Space(cp=(1,)))
+    assert found.place_of(tp=8, pp=16, dp=128) in range(5)
+    assert found.place_of(tp=16) is None
+
+
+def test_the_front_is_what_nothing_beats(small):
+    front = small.front(most=1e9)
+    memory, step_s = small.memory_bytes, small.step_s
+    assert (np.diff(memory[front]) > 0).all() and (np.diff(step_s[front]) < 0).all()
+    for index in range(len(small)):
+        beaten = any(memory[k] <= memory[index] and step_s[k] <= step_s[index] for k in front)
+        assert beaten, index
+    assert {*small.front(most=1.5)} == {index for index in front if step_s[index] <= 1.5 * step_s[0]}
+
+
+def test_a_policy_is_described_and_its_causes_are_its_time(small):
+    first, second = ranked(small, 2)
+    assert first.step_s == small.step_s[0] and first.memory_bytes == pytest.approx(small.memory_bytes[0])
+    assert sum(first.causes_s.values()) == pytest.approx(first.step_s)
+    assert first.low_s < first.step_s < first.high_s and 0 < first.mfu < 1
+    assert [first.policy[name] for name in ("tp", "pp", "cp")] != [second.policy[name] for name in ("tp", "pp", "cp")]
+
+
+def test_why_the_next_one_loses_is_said_by_cause(small):
+    first, *_ = ranked(small, 1)
+    causes = {**first.causes_s, "tp": first.causes_s["tp"] + 0.5 * first.step_s, "bubble": 0.0}
+    loser = replace(first, step_s=sum(causes.values()), causes_s=causes)
+    assert why_slower(loser, first).startswith(f"{loser.step_s / first.step_s - 1:.1%} slower: ")
+    assert "more for messages along tp" in why_slower(loser, first)
+    assert "0.0% slower: no cause by more than 2% of a step; most for " in why_slower(first, first)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "rules"),
+    [
+        ({"tp": 8, "pp": 16}, []),
+        ({"tp": 3}, ["ranks", "heads", "kv heads", "widths", "sequence"]),
+        ({"tp": 16}, ["bandwidth"]),
+        ({"pp": 128}, ["layers"]),
+        ({"pp": 64}, []),
+        ({"cp": 16384}, ["sequence"]),
+        ({"micro_batch": 8}, ["batch"]),
+        ({"zero_stage": 2, "pp": 16}, ["zero"]),
+        ({"ep": 2}, ["experts"]),
+    ],
+)
+def test_each_rule_is_broken_by_what_breaks_it(degrees, rules):
+    job = replace(LLAMA, batch=16384)
+    assert broken_rules(job, **degrees) == [RULES[rule] for rule in rules]
+
+
+def test_a_model_with_experts_is_spread_over_them():
+    job = Job(model=load_model("mixtral_8x7b"), cluster=replace(NODE, n_nodes=4), batch=256, sequence=4096)
+    found = search(job, Space(cp=(1,), zero_stage=(1,), schedule=("1f1b",), recompute=("none",)))
+    assert max(one.policy["ep"] for one in ranked(found, 3)) > 1
+    assert {one.policy["ep"] for one in ranked(found, len(found))} <= {1, 2, 4, 8}
+
+
+def test_where_nothing_fits_the_nearest_says_what_it_lacks():
+    found = search(replace(LLAMA, cluster=NODE, batch=8))
+    assert len(found) == 0 and found.nearest.broken == ("memory",) and found.nearest.lacking_bytes > 5e11
+    with pytest.raises(
+        ValueError, match=r"^plan: Llama 3.1 405B on 8 GPUs: none of .* has room; nearest: tp=8, .* GiB$"
+    ):
+        ranked(found)
+
+
+def test_where_nothing_is_legal_the_nearest_breaks_the_fewest_rules():
+    job = Job(model=LLAMA_3_1_8B, cluster=replace(NODE, n_nodes=3), batch=7, sequence=8192)
+    found = search(job, Space(pp=(5,)))
+    assert found.nearest.broken and found.rejected["ranks"] == found.n_tried
+    found = search(replace(job, cluster=replace(NODE, n_nodes=16)), Space(pp=(1,), cp=(1,)))
+    assert found.nearest.broken == ("batch",) and found.nearest.policies.one(0)["dp"] > 7
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: replace(SMALL, batch=0),
+            "plan: batch=0; a step has sequences, and a sequence tokens; give batch >= 1",
+        ),
+        (lambda: replace(SMALL, model=load_model("gpt3_175b")), "ModelConfig 'GPT-3 175B': sequence=8192; "),
+        (
+            lambda: Space(tp=()),
+            "plan: tp=(); tp takes one or several whole numbers from 1; choose whole numbers from 1",
+        ),
+        (lambda: Space(pp=(0,)), "plan: pp=(0,); pp takes one or several whole numbers from 1; choose whole numbers "),
+        (lambda: Space(zero_stage=(4,)), "plan: zero_stage=(4,); zero_stage takes one or several from 0, 1, 2, 3; "),
+        (lambda: Space(recompute=("some",)), "plan: recompute=('some',); recompute takes one or several from none, "),
+        (lambda: Space(schedule=("interleaved",), stages_per_rank=(1,)), "plan: schedule=('interleaved',) with "),
+    ],
+)
+def test_what_nobody_can_plan_is_refused(make, message):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value).startswith(message)
+
+
+def test_every_degree_above_1_stays_above_1_in_the_likeness():
+    one = Combinations(LLAMA, Space(tp=(8,), pp=(16,), cp=(2,))).policies(np.array([0]), np.array([0])).one(0)
+    one |= {"schedule": SCHEDULES.index("interleaved"), "stages_per_rank": 4, "zero_stage": 1, "recompute": 3}
+    toy = toy_of(one)
+    assert toy.overrides == (
+        *("pp=2", "dp=2", "tp=2", "sequence_parallel=regather", "schedule=interleaved", "microbatches=4"),
+        *("stages_per_rank=2", "model.n_layers=4", "recompute=true", "batch=8"),
+    )
+    assert [words.partition(":")[0] for words in toy.left_out] == ["cp=2", "zero_stage=1", "recompute=half"]
+    alone = toy_of({**one, "pp": 1, "tp": 1, "cp": 1, "zero_stage": 3, "recompute": 4})
+    assert alone == (("dp=8", "zero_stage=3", "accumulation=2", "recompute=true", "batch=16"), ())
+    with pytest.raises(ValueError, match=r"^toy_of: 8 ranks needed, 4 given; "):
+        toy_of(one, ranks=4)
