@@ -8,6 +8,43 @@ from collections.abc import Sequence
 
 from course_lib import presets
 
+_COMMANDS = {  # name -> what it is for, what it is told; all of it is name=value
+    "sweep": (
+        "compute the memory of every legal way to spread a model over GPUs",
+        "model=NAME (needed), device=NAME, convention=NAME, out=FILE.csv, sequence, global_batch, "
+        "token_imbalance, a field of the model or device as in model.n_layers=8, "
+        "and what is combined: gpus, tp, pp, ep, cp, zero_stages, microbatches, as in tp=[1,2]",
+    ),
+    "plan": (
+        "search the best way to train a model on a cluster, and say why",
+        "model=NAME or a folder of Hugging Face (needed), cluster=NAME (needed; cluster.n_nodes=2048), batch "
+        "(sequences of a step), sequence, out=FILE.json, train=FOLDER to train the winner's small likeness here, a "
+        "field of the model or cluster, and what is combined: tp, pp, cp, ep, zero_stage, micro_batch, recompute, "
+        "schedule, stages_per_rank, as in tp=[1,2]",
+    ),
+    "train": (
+        "train a small decoder, or your own, on one device or on ranks",
+        "model=NAME or a folder of Hugging Face, text=FILE, "
+        "dp, pp and tp (their product is the number of ranks, its own or torchrun's), engine=own or "
+        "torch, for dp that shares zero_stage=1, 2 or 3, policy=by_block, by_block_and_size, by_block_group or "
+        "size_based, policy_size, strategy=FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD and its shards, "
+        "param_dtype=bfloat16, offload=cpu, for a pipeline schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches "
+        "and stages_per_rank, steps, batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, "
+        "lr_schedule=constant or cosine, warmup_steps, recompute=true, weight_decay, max_norm, accumulation, "
+        "dtype=float32 or float64, seed, out=FOLDER, checkpoint_every=100 (steps) or 10min, a field of the model as "
+        "in model.n_layers=8",
+    ),
+    "doctor": (
+        "say before training what would go wrong, and which flags help",
+        f"device, one of {', '.join(presets.names('device'))}; and what train takes",
+    ),
+    "slurm": (
+        "print an sbatch file that trains on a cluster",
+        f"job=NAME, one of {', '.join(presets.names('job'))}; nodes, gpus_per_node, cpus_per_task, mem, time and "
+        "partition as sbatch takes them; and what train takes",
+    ),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status: 0 good, 1 a proof failed or a run would, 2 not possible as asked."""
@@ -25,52 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     """The commands, with what each is told."""
     parser = argparse.ArgumentParser(prog="python -m course_lib", description="the course without its notebooks")
     commands = parser.add_subparsers(required=True, metavar="command", dest="command")
-
-    def add(name: str, about: str, overrides: str) -> None:
-        one = commands.add_parser(name, help=about)
-        one.add_argument("overrides", nargs="*", metavar="name=value", help=overrides)
-
     command = commands.add_parser("tour", help="run every technique on real ranks and print one proof table")
     command.add_argument("--ranks", type=int, default=4, help="number of processes (default 4)")
-    add(
-        "sweep",
-        "compute the memory of every legal way to spread a model over GPUs",
-        "model=NAME (needed), device=NAME, convention=NAME, out=FILE.csv, sequence, global_batch, "
-        "token_imbalance, a field of the model or device as in model.n_layers=8, "
-        "and what is combined: gpus, tp, pp, ep, cp, zero_stages, microbatches, as in tp=[1,2]",
-    )
-    add(
-        "plan",
-        "search the best way to train a model on a cluster, and say why",
-        "model=NAME or a folder of Hugging Face (needed), cluster=NAME (needed; cluster.n_nodes=2048), batch "
-        "(sequences of a step), sequence, out=FILE.json, train=FOLDER to train the winner's small likeness here, a "
-        "field of the model or cluster, and what is combined: tp, pp, cp, ep, zero_stage, micro_batch, recompute, "
-        "schedule, stages_per_rank, as in tp=[1,2]",
-    )
-    add(
-        "train",
-        "train a small decoder, or your own, on one device or on ranks",
-        "model=NAME or a folder of Hugging Face, text=FILE, "
-        "dp, pp and tp (their product is the number of ranks, its own or torchrun's), engine=own or "
-        "torch, for dp that shares zero_stage=1, 2 or 3, policy=by_block, by_block_and_size, by_block_group or "
-        "size_based, policy_size, strategy=FULL_SHARD, SHARD_GRAD_OP, NO_SHARD or HYBRID_SHARD and its shards, "
-        "param_dtype=bfloat16, offload=cpu, for a pipeline schedule=gpipe, 1f1b, interleaved or zb-h1, microbatches "
-        "and stages_per_rank, steps, batch (sequences of all ranks together), sequence, optimizer=sgd or adamw, lr, "
-        "lr_schedule=constant or cosine, warmup_steps, recompute=true, weight_decay, max_norm, accumulation, "
-        "dtype=float32 or float64, seed, out=FOLDER, checkpoint_every=100 (steps) or 10min, a field of the model as "
-        "in model.n_layers=8",
-    )
-    add(
-        "doctor",
-        "say before training what would go wrong, and which flags help",
-        f"device, one of {', '.join(presets.names('device'))}; and what train takes",
-    )
-    add(
-        "slurm",
-        "print an sbatch file that trains on a cluster",
-        f"job=NAME, one of {', '.join(presets.names('job'))}; nodes, gpus_per_node, cpus_per_task, mem, time and "
-        "partition as sbatch takes them; and what train takes",
-    )
+    for name, (about, overrides) in _COMMANDS.items():
+        one = commands.add_parser(name, help=about)
+        one.add_argument("overrides", nargs="*", metavar="name=value", help=overrides)
     return parser
 
 

@@ -18,7 +18,7 @@ METHODS: dict[str, Callable[[StageProblem], Assignment | None]] = {
     "annealing": annealing,
     "policy_gradient": policy_gradient,
 }
-PROVEN = ("exhaustive", "dynamic", "integer")  # whose answer is the best there is
+_PROVEN = ("exhaustive", "dynamic", "integer")  # whose answer is the best there is
 
 
 def assign_stages(problem: StageProblem, method: str = "dynamic") -> Assignment:
@@ -45,7 +45,7 @@ class MethodRun:
     @property
     def is_proven(self) -> bool:
         """Whether nothing is better; else nothing better was found."""
-        return self.method in PROVEN
+        return self.method in _PROVEN
 
 
 def compare_methods(problem: StageProblem, methods: Sequence[str] = tuple(METHODS)) -> list[MethodRun]:

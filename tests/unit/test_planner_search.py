@@ -163,9 +163,7 @@ def test_a_model_with_experts_is_spread_over_them():
 def test_where_nothing_fits_the_nearest_says_what_it_lacks():
     found = search(replace(LLAMA, cluster=NODE, batch=8))
     assert len(found) == 0 and found.nearest.broken == ("memory",) and found.nearest.lacking_bytes > 5e11
-    with pytest.raises(
-        ValueError, match=r"^plan: Llama 3.1 405B on 8 GPUs: none of .* has room; nearest: tp=8, .* GiB$"
-    ):
+    with pytest.raises(ValueError, match=r"^plan: Llama 3.1 405B on 8 GPUs: none of .* room; nearest: tp=8, .* GiB$"):
         ranked(found)
 
 
@@ -182,12 +180,12 @@ def test_where_nothing_is_legal_the_nearest_breaks_the_fewest_rules():
     [
         (
             lambda: replace(SMALL, batch=0),
-            "plan: batch=0; a step has sequences, and a sequence tokens; give batch >= 1",
+            "plan: batch=0; a step has sequences, and a sequence tokens; give batch ",
         ),
         (lambda: replace(SMALL, model=load_model("gpt3_175b")), "ModelConfig 'GPT-3 175B': sequence=8192; "),
         (
             lambda: Space(tp=()),
-            "plan: tp=(); tp takes one or several whole numbers from 1; choose whole numbers from 1",
+            "plan: tp=(); tp takes one or several whole numbers from 1; choose whole number",
         ),
         (lambda: Space(pp=(0,)), "plan: pp=(0,); pp takes one or several whole numbers from 1; choose whole numbers "),
         (lambda: Space(zero_stage=(4,)), "plan: zero_stage=(4,); zero_stage takes one or several from 0, 1, 2, 3; "),
