@@ -77,10 +77,13 @@ _CLAIMS = NumberExercise(
         ), "right. 75 GB/s is half of what a pair has, and 900 GB/s belongs to one GPU: the node has twice that"),
     },
     hints=(
-        "All-gather: before, a rank holds its own part of M bytes; after, it holds p parts. "
-        "What must come in through its port?",
-        "The slide's bound M/B is true if M is the *whole* tensor. If M is each rank's part, the whole is p times M.",
-        "NVLink: an H100 has 18 links of 25 GB/s one way. In a node of 4 GPUs it shares them among 3 others.",
-        "There are 6 pairs in a node of 4. Compare 6 pairs, both ways, with the 900 GB/s of the data sheet.",
+        "Claim A: before the all-gather a rank holds its own part, and afterwards it holds the parts of all n "
+        "ranks. How many bytes have to come in through its port?",
+        "The slide's M/B is true if M is the *whole* tensor. Here each rank brings a part of its own, so n - 1 "
+        "parts come in, one after the other, at B bytes a second. On 2n ranks it is 2n - 1 parts.",
+        "Claim B: an H100 has 18 links of 25 GB/s in each direction. In a node of four GPUs it shares them among "
+        "the three others, so how many links has a pair?",
+        "One GPU uses all of its 18 links, and each of them in both directions. The node has 6 pairs, and each pair "
+        "carries pair_one_way in both directions. Which of the two is the 900 GB/s of the data sheet?",
     ),
 )  # fmt: skip

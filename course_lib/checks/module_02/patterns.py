@@ -64,12 +64,16 @@ _TREE_BROADCAST = write_exercise(
         ),
     },
     hints=(
-        "Let everybody who has the tensor pass it on: after one step 2 ranks have it, then 4, then 8. "
-        "Draw it for 4 ranks with src = 0.",
-        "Number the ranks from the source: me = (rank - src) % world_size. The source is 0, whoever it is. "
-        "At distance 1, 2, 4, ... each me < distance sends to me + distance, if there is such a rank.",
-        "Who has me with distance <= me < 2 * distance receives in that step, from me - distance, "
-        "and is a sender in all later steps. Turn me back into a rank: (me + src) % world_size.",
+        "Let everybody who has the tensor pass it on. Draw it for src = 0: after one step two ranks have the "
+        "tensor, then four, then eight.",
+        "Number the ranks from the source: me = (rank - src) % world_size. Then the source is number 0, whichever "
+        "rank it is, and those who have the tensor are numbers 0, 1, 2, ... without a gap.",
+        "Let distance be 1, 2, 4, ... as long as it is less than world_size. Everybody with me < distance sends to "
+        "number me + distance, if there is one. Everybody with distance <= me < 2 * distance receives from number "
+        "me - distance.",
+        "comm.send wants a rank, so turn the number back into one: comm.send(x, (me + distance + src) % "
+        "world_size), and on the other side comm.recv(x, (me - distance + src) % world_size). Begin with x = "
+        "x.clone(), because the input must not change.",
     ),
 )
 
@@ -130,10 +134,14 @@ _HIERARCHICAL = write_exercise(
         ),
     },
     hints=(
-        "Three calls: reduce-scatter inside the node, all-reduce between the nodes, all-gather inside the node.",
-        "After the first call each rank holds one chunk of its *node's* sum. "
-        "The ranks with the same place in other nodes hold the same chunk of theirs: those are your `between` group.",
-        "all_gather cannot know how long the whole was if the chunks differ in size: pass length=x.numel().",
+        "It takes three calls. The first and the last of them stay inside the node, so only the second one crosses. "
+        "What is the least that each rank can bring to it?",
+        "comm.reduce_scatter(x, group=inside) leaves each rank one chunk of its *node's* sum. The ranks with the "
+        "same place in the other nodes have the same chunk of theirs, and they are your `between` group. So add up "
+        "that one chunk among them.",
+        "Now every rank has one chunk of the whole sum, and its node has all of them. comm.all_gather(chunk, "
+        "length=len(x), group=inside) puts them together. It has to be told the length, because chunks may differ "
+        "by one row.",
     ),
     allowed=frozenset({"reduce_scatter", "all_reduce", "all_gather"}),
     forbidden_algorithm="hierarchical",
@@ -156,11 +164,13 @@ _ALL_TO_ALL = write_exercise(
     cost=lambda case: inputs.cost(case, "all_to_all", "pairwise"),
     levels=ring_levels("each rank sends (p-1)/p of its tensor in p-1 steps, as the formula says"),
     hints=(
-        "In step s every rank r sends to r + s and receives from r - s (mod p): everybody has one partner to send to "
-        "and one to receive from, and nobody is asked twice.",
-        "You send chunks[target]. What rank `source` sends you is *its* chunk number `rank`: "
-        "as long as your own chunk number `rank`, since all tensors have the same length.",
-        "Keep a list of p places, put your own chunk at place rank and what came from source at place source, "
-        "and torch.cat it at the end.",
+        "In step s every rank r sends to r + s and receives from r - s, both modulo p. So everybody has one partner "
+        "each way, and nobody is asked by two at once.",
+        "You send chunks[target]. What comes from `source` is *its* chunk number `rank`. All tensors are equally "
+        "long, so that one is as long as your own chunk number `rank`, and torch.empty_like(chunks[rank]) has room "
+        "for it.",
+        "Keep a list `result` of p places, with your own chunk at place rank and such an empty tensor at all "
+        "others. In each step start comm.irecv(result[source], source) and comm.isend(chunks[target], target), and "
+        "wait for both. At the end return torch.cat(result).",
     ),
 )

@@ -86,10 +86,15 @@ _TRAFFIC = NumberExercise(
         )),
     },
     hints=(
-        "Draw p = 4 first. Cut the tensor into 4 chunks and write down who sends what in each step.",
-        "Naive: p-1 tensors come in to the root, one after the other, and p-1 sums go out.",
-        "Ring: p-1 steps of reduce-scatter and p-1 of all-gather, and each sends one chunk of M/p bytes.",
-        "Tree: the number of ranks that have the tensor doubles in each step, so log2(p) steps; the root sends in all.",
-        "A step costs alpha + bytes/bandwidth: NVLINK.time_s(nbytes). A tensor of 4 bytes still takes every step.",
+        "Draw four ranks first. Cut the tensor into four chunks, and write beside each step who sends what to whom. "
+        "Then put p in place of 4.",
+        "In the naive way p - 1 tensors come in to the root, one after the other, and then the sum goes out to p - "
+        "1 ranks, one after the other again. How many steps are that?",
+        "The ring goes round twice, p - 1 steps to sum and p - 1 steps to hand out. In each of them every rank "
+        "sends one chunk, and a chunk has M / p bytes.",
+        "In the tree the number of ranks that have the tensor doubles in each step, so it takes log2(p) steps. The "
+        "root has the tensor from the beginning, so it sends in every one of them.",
+        "A step takes NVLINK.time_s(nbytes), which is alpha and then the bytes over the bandwidth. So ring_time is "
+        "ring_steps * NVLINK.time_s(M / p). A single number cannot be cut any further, and still takes every step.",
     ),
 )  # fmt: skip

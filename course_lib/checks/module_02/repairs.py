@@ -45,11 +45,14 @@ _RING_MAX = write_exercise(
         "bytes": Level(points=3, cases=COUNTED, praise="each rank sends 2(p-1)/p of the tensor: the bug is gone"),
     },
     hints=(
-        "Values tell you nothing here: measure. How many bytes does each rank send on 2, on 3, on 4 ranks, "
-        "and how many should it send?",
-        "Divide one by the other: 2, 3, 4 times too many. Which line sends something p times too long?",
-        "Look at what is sent and at what is used of it on the other side.",
-        "Send chunks[sent], receive into a buffer like chunks[received].",
+        "Values tell you nothing here, so measure. How many bytes does each rank send on 2, on 3 and on 4 ranks, "
+        "and how many should it send? Divide one by the other.",
+        "It is 2, 3 and 4 times too many, so it is p times. Which line sends a whole tensor, where a chunk would do?",
+        "Look at one step from the receiver's side. The left neighbour's whole tensor comes into the inbox, but "
+        "theirs[i] is all that is ever read of it. So the neighbour has to send only that chunk. Which number has "
+        "it, counted from the *sender's* rank?",
+        "In the first loop send mine[(rank - step - 1) % world_size] and receive into theirs[i]. In the second loop "
+        "send mine[(rank - step) % world_size] and receive into mine[i].",
     ),
 )
 
@@ -71,10 +74,13 @@ _RING_AVERAGE = write_exercise(
         "bytes": Level(points=1, cases=COUNTED, praise="and no byte more than the ring needs"),
     },
     hints=(
-        "Run it on 3 ranks with inputs that you can add in your head: rank 0 has 1s, rank 1 has 10s, rank 2 has 100s. "
-        "Which contributions are in which chunk?",
-        "In every step, what the left neighbour sends must be what you think you receive. Write both chunk numbers "
-        "down for p = 3, ranks 0 and 1, steps 0 and 1.",
-        "mod 2, plus one and minus one are the same. Which index runs the wrong way round?",
+        "Run it on 3 ranks with numbers that you can tell apart afterwards: let rank 0 have 3s, rank 1 have 30s and "
+        "rank 2 have 300s. Divided by 3 they are the digits of the result, so you see whose part each chunk holds, "
+        "and how often.",
+        "In every step, what the left neighbour sends must be the chunk that you think you receive. Write both "
+        "numbers down for p = 3, for ranks 0 and 1 and for steps 0 and 1, in both loops. Where do they differ?",
+        "Modulo 2, plus one and minus one are the same, so two ranks never notice an index that runs the wrong way. "
+        "After the first loop rank r has the sum of chunk r. So in the second one it sends chunk (rank - step) % "
+        "world_size, and receives chunk (rank - step - 1) % world_size.",
     ),
 )

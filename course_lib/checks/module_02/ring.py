@@ -74,14 +74,15 @@ _REDUCE_SCATTER = write_exercise(
     extra=one_circle,
     levels=ring_levels("each rank sends (p-1)/p of the tensor in p-1 messages, as the formula says"),
     hints=(
-        "Follow one chunk. Chunk 0 must end on rank 0, so it starts on rank 1 and travels 1, 2, 3, 0. "
-        "Each rank on its way adds its own chunk 0.",
-        "In step s (s = 1, 2, ..., p - 1) rank r sends chunk (r - s) mod p to the right. "
-        "Which chunk comes in from the left? The same formula with r - 1.",
-        "Post the receive before you wait: incoming = comm.irecv(like, left); outgoing = comm.isend(chunk, right); "
-        "then wait for both. If all ranks call comm.send first, nobody receives.",
-        "The buffer for the chunk that comes in has the size of *that* chunk: torch.empty_like(chunks[index]). "
-        "Then chunks[index] += received.",
+        "Follow a single chunk. On four ranks chunk 0 has to end on rank 0, so it starts on rank 1 and travels on "
+        "to 2, 3 and 0. Every rank on its way adds its own chunk 0.",
+        "Now sit down at one rank. In step s, which counts 1, 2, ..., p - 1, rank r sends chunk (r - s) % p to the "
+        "right. From the left comes what rank r - 1 sends, so put r - 1 in place of r: it is chunk (r - s - 1) % p.",
+        "Make an inbox as long as the chunk that comes in, which may have one row more or less than the one that "
+        "you send: inbox = torch.empty_like(chunks[(rank - step - 1) % world_size]).",
+        "A step is incoming = comm.irecv(inbox, left), then outgoing = comm.isend(chunks[(rank - step) % "
+        "world_size], right), and then a wait() for each. After that add the inbox to your own chunk of that "
+        "number. When all steps are done, return chunks[rank].",
     ),
 )
 
@@ -95,11 +96,13 @@ _ALL_GATHER = write_exercise(
     extra=one_circle,
     levels=ring_levels("each rank sends (p-1)/p of the whole in p-1 messages, as the formula says"),
     hints=(
-        "Nothing is added here: in each step you pass on what you received in the step before. "
-        "In step 1 that is your own shard.",
-        "In step s = 1, 2, ... rank r sends chunk (r - s + 1) mod p and receives chunk (r - s) mod p.",
-        "Make room first: whole = torch.empty((length, *shard.shape[1:]), dtype=shard.dtype), "
-        "chunks = whole.tensor_split(world_size), and chunks[rank].copy_(shard). Chunks are views, so whole fills up.",
+        "Nothing is added here. In the first step each rank sends its own shard to the right, and in every later "
+        "one it passes on what has just come in.",
+        "Make room for everything first: whole = torch.empty((length, *shard.shape[1:]), dtype=shard.dtype). The "
+        "chunks = whole.tensor_split(world_size) are views, so what you receive into a chunk is in its place at "
+        "once. Your own goes there by chunks[rank].copy_(shard).",
+        "In step s = 1, 2, ..., p - 1 rank r sends chunks[(r - s + 1) % p] to the right, and receives into "
+        "chunks[(r - s) % p] from the left. Start both, wait for both, and at the end return whole.",
     ),
 )
 
@@ -133,9 +136,12 @@ _ALL_REDUCE = write_exercise(
         ),
     },
     hints=(
-        "Reduce-scatter leaves each rank one chunk of the sum; all-gather gives every rank all the chunks. Two calls.",
-        "A tensor of shape (2, 16) has only two rows for four ranks. Flatten first: x.reshape(-1).",
-        "The number of elements is x.numel(); at the end give the result the shape of x: .reshape(x.shape).",
+        "Reduce-scatter leaves each rank one chunk of the sum, and all-gather gives every rank all the chunks. So "
+        "this is two calls, one after the other.",
+        "There may be fewer rows than ranks, but there are enough numbers. So flatten before you cut: x.reshape(-1) "
+        "has x.numel() of them, and that is the length which all-gather asks for.",
+        "shard = ring_reduce_scatter(x.reshape(-1)) is the first half and ring_all_gather(shard, x.numel()) the "
+        "second. At the end .reshape(x.shape) gives the result the shape that came in.",
     ),
     allowed=frozenset({"reduce_scatter", "all_gather"}),
     extra=_rows_were_cut,

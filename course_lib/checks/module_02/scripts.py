@@ -66,12 +66,13 @@ _SCRIPT = ScriptExercise(
         "half": Level(points=2, cases=(Start(3, True),), praise="and that of its own half, in a group of its own"),
     },
     hints=(
-        'Begin with dist.init_process_group("gloo"): it reads from the environment who this process is. '
-        "Then dist.get_rank() and dist.get_world_size() know it, too.",
-        "An all-reduce writes over its tensor, and you still need your own number: give it a new tensor.",
-        "Make both groups on every rank, in the same order: "
-        "halves = [dist.new_group(ranks) for ranks in (first, second)]. Then use the one in which you are.",
-        "The all-reduce takes the group by name: dist.all_reduce(x, group=...). "
-        "At the end come dist.barrier() and dist.destroy_process_group().",
+        'Begin with dist.init_process_group("gloo"). It reads from the environment who this process is, and from '
+        "then on dist.get_rank() and dist.get_world_size() know it, too.",
+        "An all-reduce writes the sum over its tensor, and you still need your own number for the line. So give it "
+        "a new tensor: total = torch.tensor([os.getpid()]), and then dist.all_reduce(total).",
+        "Every rank has to make both groups, in the same order, also the one to which it does not belong: halves = "
+        "[dist.new_group(ranks) for ranks in (first, second)]. Then it uses its own.",
+        "The second all-reduce is told the group: dist.all_reduce(half, group=halves[int(rank >= world_size // "
+        "2)]). Print the line, and end with dist.barrier() and dist.destroy_process_group().",
     ),
 )

@@ -170,10 +170,11 @@ _ACCUMULATE = step_exercise(
         ),
     },
     hints=(
-        "backward() *adds* to .grad. Let the micro-batches add up, and do not set the gradients to zero in between.",
-        "Each row must count as 1 / (all rows of this rank): weigh a micro-batch's mean loss by its rows over all "
-        "rows. Equal micro-batches: divide by their number.",
-        "All but the last go under `with model.no_sync():`, forward *and* backward. "
-        "The last one's backward averages everything that has been added up.",
+        "backward() *adds* to .grad. So let the gradients of the micro-batches add up, and do not set them to zero "
+        "in between.",
+        "Each row must count as one over all rows of this rank. F.cross_entropy gives the mean over a micro-batch, "
+        "so multiply it by len(targets) / rows, where `rows` are those of all micro-batches together.",
+        "Go through parts[:-1] under `with model.no_sync():`, with the forward *and* the backward in it. Then do "
+        "the same with parts[-1] outside of it. Its backward averages everything that has been added up.",
     ),
 )

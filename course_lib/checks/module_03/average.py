@@ -154,11 +154,14 @@ _BY_HAND = step_exercise(
         ),
     },
     hints=(
-        "for p in model.parameters() gives each parameter once, tied ones too. A frozen one has requires_grad False.",
-        "comm.all_reduce(p.grad) returns the *sum* over the ranks, and leaves p.grad as it was. "
-        "What makes a sum an average?",
-        "All ranks must make the same calls in the same order. Where p.grad is None and p is trained, this rank takes "
-        "part with torch.zeros_like(p): zero is what its share adds.",
+        "`for p in model.parameters()` gives you each parameter once, a tied one too. A frozen one has "
+        "requires_grad False. Nobody trains it, so leave it out.",
+        "comm.all_reduce(p.grad) returns the *sum* over the ranks, and leaves p.grad as it was. What makes a sum an "
+        "average, and where do you put it?",
+        "All ranks must make the same calls in the same order. So where p is trained but p.grad is None, this rank "
+        "takes part with torch.zeros_like(p), because zero is what its share adds.",
+        "Let `mine` be p.grad, or those zeros if there is none. Then p.grad = comm.all_reduce(mine) / "
+        "dist.get_world_size().",
     ),
 )
 
@@ -216,10 +219,12 @@ _IN_BUCKETS = step_exercise(
         ),
     },
     hints=(
-        "Two loops. The first deals the trained parameters out, from the last to the first: put one into the open "
-        "bucket, add its p.nbytes, and once bucket_bytes or more are in, open a new one. Forget no half-full bucket.",
-        "The second goes over the buckets: torch.cat of the flattened gradients makes one long tensor, and "
+        "There are two loops. The first one deals the trained parameters out, from the last to the first: put one "
+        "into the open bucket and add its p.nbytes. Once the bucket holds bucket_bytes or more, open a new one. The "
+        "last bucket may stay half full, and it is sent too.",
+        "The second loop goes over the buckets. torch.cat of the flattened gradients makes one long tensor, and "
         "comm.all_reduce_(flat, op=dist.ReduceOp.AVG) averages it in place.",
-        "flat.split([p.numel() for p in bucket]) cuts it again; view_as(p) gives a piece its shape.",
+        "flat.split([p.numel() for p in bucket]) cuts it again, in the order in which you have put it together. "
+        "Each piece gets its own shape back by p.grad = part.view_as(p).",
     ),
 )

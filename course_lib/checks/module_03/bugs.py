@@ -45,12 +45,14 @@ _LOOKS_RIGHT = hunt(
         ),
     },
     hints=(
-        "climb(Suspect) stops at the first rung that fails, and its error names rung, ratio and likely cause.",
-        "comm.all_reduce_(x) is a sum unless you say op=dist.ReduceOp.AVG.",
-        "climb(Repaired) may pass now. Then climb(Repaired, rows=7): 2, 2, 2 and 1 rows on 4 ranks. "
-        "You have solved that in 03.3.",
-        "The trainer gets the whole batch on every rank: count_targets(batch) is the number of all targets, "
-        "summed_loss(model, part) the sum over a part.",
+        "climb(Suspect) stops at the first rung that fails. Its error names the rung, the ratio and a likely cause.",
+        "comm.all_reduce_(x) is a sum, unless you say op=dist.ReduceOp.AVG. So what does Suspect make of the four "
+        "ranks' means?",
+        "climb(Repaired) may reach the top now. Then try climb(Repaired, rows=7), where the 4 ranks have 2, 2, 2 "
+        "and 1 rows. The last row counts too much, and you know from 03.3 why.",
+        "The trainer gets the whole batch on every rank, so count_targets(batch) is the number of all targets, and "
+        "nothing has to travel for it. Divide summed_loss(self.model, part) by it and go backward. Then the "
+        "gradients of the ranks only have to be added up, and the losses too.",
     ),
 )
 
@@ -98,11 +100,13 @@ _FIRST_STEP = hunt(
         ),
     },
     hints=(
-        "climb(Counting, world_size=2, batches=short_second, accumulation=3) names the rung. With rungs=RUNGS[:4], "
-        "steps=1 it passes: so the first step is right.",
-        "The second batch is short: 4 rows on 2 ranks are 2 each, which make 2 micro-batches, not 3. "
-        "What does self.seen count, and when is it a multiple of 3 again?",
-        "A step averages in *its* last micro-batch. Nothing that is counted from step to step should decide that: "
-        "compare a micro-batch's number with len(parts).",
+        "climb(Counting, world_size=2, batches=short_second, accumulation=3) names the rung. With rungs=RUNGS[:4] "
+        "and steps=1 it passes, so the first step is right. What does it say with steps=2?",
+        "The second batch is short: 4 rows on 2 ranks are 2 rows each, and those make 2 micro-batches, not 3. Write "
+        "down what self.seen is in every micro-batch of the first three steps. In which of them is it a multiple of "
+        "3?",
+        "A step has to average in *its own* last micro-batch, so nothing that is counted from step to step may "
+        "decide that. Count within the step: for number, part in enumerate(parts, start=1), and average where "
+        "number == len(parts).",
     ),
 )

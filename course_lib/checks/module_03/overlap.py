@@ -204,10 +204,13 @@ _OVERLAP = step_exercise(
         ),
     },
     hints=(
-        "Inside the hook: take the parameter off what its bucket still waits for. Is nothing missing any more? Then "
-        "torch.cat the bucket's gradients and launch.",
-        "Keep (bucket, flat tensor, handle) in a list. Do not wait in the hook: backward stands still meanwhile.",
-        "After loss.backward(): for each entry handle.wait(), then cut the flat tensor as in 03.6 and put the parts "
-        "into p.grad. Last, .remove() every hook.",
+        "A hook is called with its parameter as soon as that one's gradient is complete. So keep for each bucket "
+        "which parameters are still missing, for example missing = [set(bucket) for bucket in buckets], and let the "
+        "hook take its own off.",
+        "Is nothing missing in the bucket any more? Then torch.cat its flattened gradients, and launch "
+        "comm.all_reduce_(flat, op=dist.ReduceOp.AVG, async_op=True). Do not wait in the hook, because backward "
+        "would stand still. Keep (bucket, flat, handle) in a list.",
+        "After loss.backward() go through that list. For each entry call handle.wait(), then cut the flat tensor as "
+        "in 03.6 and put the parts into p.grad. Last, call .remove() on every hook.",
     ),
 )

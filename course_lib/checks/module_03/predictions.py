@@ -115,11 +115,16 @@ _STEP = NumberExercise(
         ), "right: a third of the latency is saved; most of the time is bandwidth, and overlap alone hides that"),
     },
     hints=(
-        "Count the tensors of a layer in the table, and do not forget the three outside of the layers.",
-        "A ring all-reduce sends 2(p-1)/p of its tensor, whatever that is: the sum over all tensors does not "
-        "depend on how they are packed.",
-        "Buckets: go down the table with a pencil. A tensor of 25 MiB or more fills the bucket that it joins. "
-        "The norm after `q` joins the next layer's `down`. How many buckets are full at the end of each layer?",
-        "An all-reduce by ring has 2(p-1) steps, and each pays INFINIBAND.alpha_s once.",
+        "Count the tensors of one layer in the table. Then do not forget the three that are outside of the layers.",
+        "A ring all-reduce sends 2(p-1)/p of its tensor, however long that is. So all of them together send "
+        "2(p-1)/p of all 4 * P bytes, and it does not matter how they are packed.",
+        "For the buckets go down the table with a pencil. A tensor of 25 MiB or more fills the bucket that it "
+        "joins, also if a norm is in it already. Only v and k are smaller, and together they have 32 MiB. How many "
+        "buckets does one layer fill?",
+        "The norm at the end of a layer fills nothing. It waits for what comes next, which is the next layer's "
+        "`down`, or in the end the embedding. So there is a bucket for the head, there are those of the layers, and "
+        "there is one for that last norm with the embedding.",
+        "A ring all-reduce has 2(p-1) steps, and each of them pays INFINIBAND.alpha_s once. So the latency is the "
+        "number of calls times 2 * (p - 1) * INFINIBAND.alpha_s.",
     ),
 )  # fmt: skip

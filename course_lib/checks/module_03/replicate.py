@@ -186,9 +186,12 @@ _SAME_START = ProbeExercise(
         ),
     },
     hints=(
-        "comm.broadcast(x, src=0) returns a new tensor with rank 0's numbers, and leaves x as it was. "
-        "How do they get into the tensor that the model has?",
-        "copy_ writes in place. PyTorch refuses that on a weight that it tracks: do it under torch.no_grad().",
-        "model.parameters() holds frozen weights too, tied ones once, but no buffers: those are in model.buffers().",
+        "comm.broadcast(x, src=0) returns a new tensor with rank 0's numbers, and leaves x as it was. How do the "
+        "numbers get into the tensor that the model has?",
+        "tensor.copy_(other) writes in place. PyTorch refuses that on a weight whose gradient it tracks, so do it "
+        "under `with torch.no_grad():`.",
+        "model.parameters() holds frozen weights too, and tied ones once, but no buffers. So go through "
+        "[*model.parameters(), *model.buffers()], and for each of them call tensor.copy_(comm.broadcast(tensor, "
+        "src=0)).",
     ),
 )

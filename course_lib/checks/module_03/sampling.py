@@ -178,10 +178,12 @@ _SAMPLES = ProbeExercise(
         ),
     },
     hints=(
-        "All ranks must shuffle in the same way, so nothing in the shuffling may depend on the rank: "
-        "torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).",
-        "Each rank gets -(-n // world_size) samples, n / world_size rounded up. "
-        "Lengthen the order by its own first entries until it divides; for few samples more than once round.",
-        "order[rank::world_size] deals out like cards.",
+        "All ranks must shuffle in the same way, so nothing in the shuffling may depend on the rank: order = "
+        "torch.randperm(n_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist().",
+        "Each rank gets -(-n_samples // world_size) samples, which is n_samples / world_size rounded up. Lengthen "
+        "the order by its own first entries until there are enough for all ranks. If samples are few, you go round "
+        "more than once.",
+        "With `each` samples for a rank, (order * world_size)[: each * world_size] is long enough in any case. A "
+        "slice [rank::world_size] of that deals it out like cards.",
     ),
 )

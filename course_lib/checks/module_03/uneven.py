@@ -137,11 +137,15 @@ _UNEVEN = step_exercise(
         ),
     },
     hints=(
-        "The whole batch's loss is (sum of all ranks' losses) / (number of all ranks' targets). "
-        "Only the sum and the number travel; the division comes after.",
-        'F.cross_entropy(..., ignore_index=-100, reduction="sum") is this rank\'s sum, and 0 where no target counts. '
-        "The number of all targets: comm.all_reduce(torch.tensor([float(mine)])).",
-        "average_gradients divides by world_size. What must each rank's loss be multiplied by, so that "
-        "the average is the sum over ranks / all targets?",
+        "The whole batch's loss is the sum of all ranks' losses over the number of all ranks' targets. So only a "
+        "sum and a number have to travel, and the division comes after.",
+        'F.cross_entropy(..., ignore_index=-100, reduction="sum") is this rank\'s sum, and it is 0 where no target '
+        "counts. (targets != -100).sum() is its number. comm.all_reduce adds up each of them over the ranks. Give "
+        "it summed.detach(), because numbers travel and their history does not.",
+        "Let each rank divide its sum by the number of *all* targets. Then the ranks' gradients only have to be "
+        "added up, but average_gradients also divides by world_size. By what do you multiply the loss so that this "
+        "cancels?",
+        "(summed * dist.get_world_size() / all_counted).backward() comes first, then average_gradients(model), and "
+        "what you return is all_summed / all_counted.",
     ),
 )

@@ -101,8 +101,10 @@ _CLAIMS = NumberExercise(
         ), "right. With one micro-batch the slide's fraction would be more than everything"),
     },
     hints=(
-        "A line that agrees with the timed schedule is true. Compare lines 3 and 4 with what that cell prints.",
-        "A fraction of the time is a part over the whole. The whole is computing *and* waiting.",
-        "Idle (N-1)(F+B), in all (m+N-1)(F+B). For `enough`, solve (N-1) / (m+N-1) = 0.1 for m.",
+        "A line that agrees with the timed schedule is true. Compare lines 3 and 4 with what the cell below them "
+        "prints.",
+        "A share is a part over a whole. Which whole does line 5 take, and how long does the whole step last?",
+        "A GPU waits for (N-1)(F+B) seconds of a step that lasts (m+N-1)(F+B) seconds. So the share is (N-1) / "
+        "(m+N-1). Put in m = 1 for `fraction_of_one`. For `enough` set the share to 0.1, and solve for m.",
     ),
 )  # fmt: skip

@@ -199,12 +199,15 @@ CUT = ProbeExercise(
         ),
     },
     hints=(
-        "Begin with the step of a given cut. Let `timed` show you a few: make one stage slower, then add a "
-        "micro-batch. By how much does the step grow with each?",
-        "The first micro-batch passes every stage once. Each further one comes out of the slowest stage one such "
-        "stage later. So the step is the sum of the stages, and m - 1 times the slowest.",
-        "The sum is the same for every cut. So look for the cut whose slowest stage is fastest. These models are small "
-        "enough to try all: itertools.combinations(range(1, len(costs)), p - 1) gives every way to place p - 1 cuts.",
-        "itertools.pairwise([0, *cuts, len(costs)]) gives where each stage begins and ends.",
+        "Begin with the step of a given cut, and let `timed` show you a few. Make one stage slower, then add a "
+        "micro-batch. By how much does the step grow each time?",
+        "The first micro-batch passes every stage once. Each further one leaves the slowest stage as much later as "
+        "that stage takes. So the step is the sum of all stages, and m - 1 times the slowest.",
+        "The sum is the same for every cut, so look for the cut whose slowest stage is fastest. These models are "
+        "small enough to try all of them: itertools.combinations(range(1, len(costs)), p - 1) gives every way to "
+        "place p - 1 cuts.",
+        "itertools.pairwise([0, *cuts, len(costs)]) gives where each stage starts and ends. So "
+        "sum(costs[start:end]) is its time, end - start its number of layers, and the best cut is the min(..., "
+        "key=...) by its step.",
     ),
 )

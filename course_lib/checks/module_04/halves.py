@@ -132,10 +132,11 @@ HALVES = step_exercise(
         ),
     },
     hints=(
-        "Autograd ends where a rank ends. So the two ranks do its work at the cut: the activation travels forward, "
-        "the gradient of the loss with respect to it travels back.",
-        "Rank 0: y = half(inputs), send y.detach(), receive a tensor like y, and y.backward(that tensor).",
-        "Rank 1: x = comm.recv(torch.empty(shape), 0), then x.requires_grad_() *before* half(x): "
-        "only then does loss.backward() leave x.grad, which goes back to rank 0.",
+        "Autograd ends where a rank ends. So at the cut the two ranks do its work: the activation travels forward, "
+        "and the gradient of the loss with respect to it travels back.",
+        "Rank 0 computes y = half(inputs) and sends y.detach(). Then it receives a tensor of y's shape, and gives "
+        "it to y.backward(...).",
+        "Rank 1 receives x = comm.recv(torch.empty(shape), 0), and calls x.requires_grad_() *before* half(x). Only "
+        "then does loss.backward() leave x.grad, which goes back to rank 0 by comm.send(x.grad, 0).",
     ),
 )

@@ -161,10 +161,12 @@ _NOT_DIVIDED = step_exercise(
         ),
     },
     hints=(
-        "What is returned is right. So look at what is *differentiated*: run both on one batch with SGD in place of "
-        "AdamW, or print the ratio of a gradient to one device's.",
-        "backward() adds to .grad. The gradients of four means were added up; what is the gradient of one mean of all?",
-        "Weigh each micro-batch's mean by its rows over all rows: (y * len(x) / total).backward(). "
-        "Rank 0 gets the weight with the gradient that comes back.",
+        'The loss that is returned is right. So look at what is *differentiated*: let compare(pipeline_step, "SGD") '
+        "train without AdamW, or print the ratio of a gradient to one device's.",
+        "backward() adds to .grad, so here the gradients of four means are added up. How much should each "
+        "micro-batch's mean count, so that together they are the mean over all rows?",
+        "Multiply each micro-batch's mean by its rows over all rows: y = F.cross_entropy(half(x), targets) * "
+        "len(targets) / total. Rank 0 gets that factor with the gradient that comes back. And the loss is now just "
+        "the sum of the y's.",
     ),
 )

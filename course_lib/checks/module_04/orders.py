@@ -142,10 +142,11 @@ _GPIPE = ProbeExercise(
         ),
     },
     hints=(
-        "Each rank has one stage, and its number is the rank. It computes m forwards and m backwards.",
-        "All forwards first: Forward(rank, 0), Forward(rank, 1), ... Then the backwards. "
-        "plot_schedule of course_lib.viz draws a schedule, for instance make_schedule('gpipe', 4, 8).",
-        "[Forward(rank, k) for k in range(m)] is one half of it.",
+        "Each rank has one stage, and the stage's number is the rank's. It computes m forwards and m backwards "
+        "there, so its list has 2m entries.",
+        "All forwards come first, Forward(rank, 0), Forward(rank, 1) and so on, and then the backwards. To see a "
+        "schedule as a picture, give make_schedule('gpipe', 4, 8) to plot_schedule, which is in course_lib.viz.",
+        "[Forward(rank, k) for k in range(m)] is one half of the list. The other half looks just like it.",
     ),
 )
 
@@ -175,10 +176,11 @@ _ONE_F_ONE_B = ProbeExercise(
         ),
     },
     hints=(
-        "Think of the last rank: as soon as it has Forward(p-1, 0), it can do Backward(p-1, 0). So F, B, F, B, ...",
-        "The rank before it does one forward more before its first backward, since a gradient is on its way "
-        "for one stage longer. And so on: rank is how far from the end?",
-        "ahead = min(p - rank - 1, m) forwards first. Then for each k: Forward(rank, k + ahead), if there is such a "
-        "micro-batch, and Backward(rank, k).",
+        "Think of the last rank. As soon as it has done Forward(p-1, 0) it can do Backward(p-1, 0). So it takes "
+        "turns from the start: F, B, F, B, ...",
+        "Now think of the rank before it. Its first gradient comes one stage later, so it does one forward more "
+        "before its first backward. How many more does a rank do that is p - rank - 1 stages away from the end?",
+        "Begin with ahead = min(p - rank - 1, m) forwards. Then go through k = 0, 1, ..., m - 1: first "
+        "Forward(rank, k + ahead), if there is such a micro-batch, and then Backward(rank, k).",
     ),
 )

@@ -266,15 +266,18 @@ PREDICT = formula_exercise(
         ),
     },
     hints=(
-        "Draw GPipe for p = 2 and m = 2, a box for each F, B and W. How long does each rank wait in all? Then add a "
-        "rank, and then a micro-batch.",
-        "F + B + W are one micro-batch on one rank. GPipe and 1F1B: before a rank's first forward and after its last "
-        "backward, p - 1 others are waited for. Interleaved, each of these waits is one *stage* long, 1/v of a rank.",
-        "In ZB-H1 nobody waits for a W any more, and each wait that is left is filled by a W for W seconds. The share "
-        "is a part of the whole step: computing, m (F + B + W), and waiting.",
-        "In flight: m; min(p - rank, m) for 1F1B and ZB-H1. Interleaved: let held(...).in_flight "
-        "tell you a few, and see what one rank further, or one stage more on each rank, changes.",
-        "Interleaved, before its first backward a rank does (v - 1)p forwards of its earlier stages, two for each rank "
-        "after it, and one more. There are v m in all.",
+        "Draw GPipe for p = 2 and m = 2, with a box for each F, B and W. How long does each rank wait in all? Then "
+        "add a rank, and then a micro-batch. Which of the two makes it wait longer?",
+        "F + B + W is one micro-batch on one rank. In GPipe and 1F1B a rank waits as long as p - 1 others take for "
+        "that, partly before its first forward and partly after its last backward. Interleaved, each of these waits "
+        "is only one *stage* long, which is 1/v of a rank.",
+        "In ZB-H1 nobody waits for a W any more. Each of the p - 1 waits that are left is F + B long, and a W goes "
+        "into it, which fills W seconds. For every schedule the share is the waiting over the whole step, which is "
+        "computing, m (F + B + W), and waiting.",
+        "GPipe holds m activations, and 1F1B and ZB-H1 hold min(p - rank, m). For the interleaved one let "
+        "held(...).in_flight tell you a few. See what changes from one rank to the next, and with one stage more on "
+        "each rank.",
+        "Interleaved, a rank does (v - 1) p forwards of its earlier stages before its first backward, two for each "
+        "rank after it, and one more. But it never holds more than v m, because there are no more.",
     ),
 )

@@ -191,12 +191,13 @@ _TIED = step_exercise(
         ),
     },
     hints=(
-        "On one device the weight is used twice, and autograd adds the gradients of both uses. "
-        "Who adds them when each use is on another rank?",
-        "After backward: the first rank needs the last one's tied.grad, and the other way round. "
-        "`tied is None` on the ranks between, and on one rank there is nothing to do.",
-        "Both must receive and send: start comm.irecv(theirs, other), then comm.isend(tied.grad, other), "
-        "then wait for both. Two ranks that both begin with comm.send wait for each other forever.",
-        "other = last - rank. Add only after both waits: tied.grad += theirs.",
+        "On one device the weight is used twice, and autograd adds up the gradients of both uses. Who adds them up "
+        "here, where each use is on a rank of its own?",
+        "After backward the first rank needs the last one's tied.grad, and the last one needs the first one's. On "
+        "the ranks between `tied` is None, and on a single rank nothing has to be done.",
+        "Both ranks have to send and to receive. If both began with comm.send, they would wait for each other "
+        "forever. So start comm.irecv(theirs, other) and comm.isend(tied.grad, other), where other = last - rank, "
+        "and then wait for both.",
+        "Add only after both waits, because until then your own gradient is still on its way out: tied.grad += theirs.",
     ),
 )

@@ -122,11 +122,15 @@ CUTS = NumberExercise(
            "grow with the batch, and data parallelism's do not"),
     },
     hints=(
-        "A cut lies between two layers. What passes it has the shape (sequences, tokens, width), in bf16.",
-        "Each micro-batch passes every cut twice: forward as an activation, backward as a gradient of the same shape.",
-        "A rank in the middle sends forward *and* backward. The first one has nobody to send a gradient to.",
-        "Interleaved, the p ranks have 2p stages and 2p - 1 cuts, and neighbouring stages lie on neighbouring ranks.",
-        "Data parallelism averages by a ring (module 02): each rank sends p - 1 chunks in reduce-scatter and p - 1 in "
-        "all-gather. A chunk is one p-th of all gradients, in fp32.",
+        "A cut lies between two layers. What passes it has the shape (sequences, tokens, width). For one "
+        "micro-batch these are S times H numbers, in bf16.",
+        "Each micro-batch passes every cut twice: forward as an activation, and backward as a gradient of the same "
+        "shape.",
+        "A rank in the middle sends activations to the next rank *and* gradients to the one before. The first rank "
+        "has nobody to send a gradient to. An order changes when something is sent, not what.",
+        "Interleaved, the p ranks have 2p stages, and neighbouring stages lie on neighbouring ranks. So a rank in "
+        "the middle hands on from two stages, in both directions.",
+        "Data parallelism averages by a ring, as in module 02. Each rank sends p - 1 chunks in reduce-scatter and p "
+        "- 1 in all-gather, and a chunk is one p-th of all P gradients, in fp32.",
     ),
 )  # fmt: skip

@@ -279,11 +279,13 @@ TWO_PARTS = ProbeExercise(
         ),
     },
     hints=(
-        "y = x weight^T + bias. With g the gradient of y: that of x is g weight, that of weight is g^T x, that of bias "
-        "the sum of g over all rows. Which of them does the stage before wait for?",
-        "Keep x and weight in forward, and gradient in backward_input: in self, since each micro-batch has its object. "
-        "A weight is there anyway and does not count.",
-        "gradient.flatten(0, -2) makes rows of (B, S, out); the same for x.",
-        "At the end of backward_weight: self.x = self.gradient = None.",
+        "y = x weight^T + bias. Call the gradient of y g. Then that of x is g weight, that of weight is g^T x, and "
+        "that of bias is the sum of g over all rows. Which of the three does the stage before wait for?",
+        "Keep x and weight in forward and gradient in backward_input, all in self, because each micro-batch has an "
+        "object of its own. The weight is there anyway and does not count.",
+        "x may have more than two dims. gradient.flatten(0, -2) makes rows of (B, S, out), and x.flatten(0, -2) "
+        "does it for x. Of these rows gradient.T @ x is the weight's gradient, and gradient.sum(0) the bias's.",
+        "After the second part nobody needs the two tensors any more. So let go of them before you return: self.x = "
+        "self.gradient = None.",
     ),
 )
