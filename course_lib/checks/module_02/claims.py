@@ -51,8 +51,10 @@ _CLAIMS = NumberExercise(
                 "a rank has its own part already": lambda g: g.p * g.one_s,
             }),
             seconds("time_on_2n_ranks", answer=lambda g: (2 * g.p - 1) * g.one_s, slips={
-                "as on p ranks? Each new rank brings M bytes that all must receive": lambda g: (g.p - 1) * g.one_s,
-                "not quite twice: p ranks receive p-1 parts, 2p ranks 2p-1": lambda g: 2 * (g.p - 1) * g.one_s,
+                "that is the time on n ranks; each new rank brings a part more, which everybody has to receive":
+                    lambda g: (g.p - 1) * g.one_s,
+                "it is not quite twice as long: on n ranks n-1 parts come in, on 2n ranks 2n-1":
+                    lambda g: 2 * (g.p - 1) * g.one_s,
                 "each rank has its own part already": lambda g: 2 * g.p * g.one_s,
                 BOUND: lambda g: g.one_s,
             }),

@@ -49,15 +49,15 @@ _TRAFFIC = NumberExercise(
                 "that counts both directions; only what the root receives is asked": lambda g: 2 * (g.p - 1) * g.M,
             }),
             Ask("naive_steps", "steps", lambda g: g.cost("all_reduce", "naive").steps, {
-                "one port per rank: the root takes the others one after the other": (2, 1),
+                "a rank has one port, so the root takes the others one after the other": (2, 1),
                 "that is the way in; the sums must go out again": lambda g: g.p - 1,
             }),
         )),
         "ring": Group(2, (
             Ask("ring_rank_sends", "bytes", lambda g: g.cost("all_reduce", "ring").sent_bytes[0], {
                 "that is one half: reduce-scatter; the all-gather sends as much again": lambda g: g.ring_bytes / 2,
-                "the bound for very many ranks; p ranks send 2(p-1)/p of M": lambda g: 2 * g.M,
-                "a whole tensor in each step; a ring sends one chunk, M/p": lambda g: 2 * (g.p - 1) * g.M,
+                "that is the limit for very many ranks; p ranks send 2(p-1)/p of M each": lambda g: 2 * g.M,
+                "that is a whole tensor in each step, and a ring sends one chunk, M/p": lambda g: 2 * (g.p - 1) * g.M,
                 "that is one chunk, one step; how many steps are there?": lambda g: g.M / g.p,
             }),
             Ask("ring_steps", "steps", lambda g: g.cost("all_reduce", "ring").steps, {
@@ -67,7 +67,8 @@ _TRAFFIC = NumberExercise(
         )),
         "tree": Group(2, (
             Ask("tree_steps", "steps", lambda g: g.cost("broadcast", "tree").steps, {
-                "that is the star: the root alone sends. In a tree receivers help": lambda g: g.p - 1,
+                "that is the star, in which the root alone sends; in a tree those who have received help":
+                    lambda g: g.p - 1,
             }),
             Ask("tree_root_sends", "bytes", lambda g: g.cost("broadcast", "tree").sent_bytes[0], {
                 "that is one step; the root sends to another rank in every step": lambda g: g.M,

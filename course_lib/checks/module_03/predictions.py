@@ -60,7 +60,7 @@ def given(seed: int) -> Given:
     return Given(p, layers, model_parameters(replace(LLAMA, n_layers=layers)))
 
 
-ONCE = "the gradients once: a ring sends 2(p-1)/p of them"
+ONCE = "that is all gradients once; a ring sends 2(p-1)/p of them"
 _fixed = partial(Ask, collective=False)
 
 _STEP = NumberExercise(
@@ -71,23 +71,26 @@ _STEP = NumberExercise(
     levels={
         "naive": Group(2, (
             _fixed("naive_calls", "calls", lambda g: g.calls, {
-                "the layers alone; embedding, last norm and head have gradients too": lambda g: 9 * g.L,
+                "those are the layers alone; the embedding, the last norm and the head have gradients too":
+                    lambda g: 9 * g.L,
                 "a norm has a weight too": lambda g: 7 * g.L + 2,
                 "one for each number? One call averages a whole tensor": lambda g: g.P,
-                "one for each layer; a layer has 9 tensors": lambda g: g.L,
+                "that is one for each layer, and a layer has 9 tensors": lambda g: g.L,
             }),
             Ask("naive_rank_sends", "bytes", lambda g: g.sent, {
                 ONCE: lambda g: FP32 * g.P,
                 "that counts numbers; one of fp32 has 4 bytes": lambda g: g.sent / FP32,
-                "two phases: reduce-scatter, then all-gather": lambda g: g.sent / 2,
+                "that is one phase of two; after the reduce-scatter an all-gather sends as much again":
+                    lambda g: g.sent / 2,
             }),
         ), "right. An all-reduce for each tensor, and 2(p-1)/p of 4 bytes for each parameter"),
         "buckets": Group(2, (
             _fixed("bucket_calls", "calls", lambda g: g.buckets, {
-                "all bytes / 25 MiB: but a tensor is never cut, however large it is":
+                "those are all bytes over 25 MiB; but a tensor is never cut, however large it is":
                     lambda g: -(-FP32 * g.P // BUCKET),
-                "one for each tensor; k and v share a bucket, a norm joins its neighbour": lambda g: g.calls,
-                "the layers alone; the head and the embedding fill buckets too": lambda g: 6 * g.L,
+                "that is one for each tensor; but k and v share a bucket, and a norm joins its neighbour":
+                    lambda g: g.calls,
+                "those are the layers alone; the head and the embedding fill buckets too": lambda g: 6 * g.L,
                 "one too many: the norm of the first layer comes last, and does not stay alone; the embedding joins it":
                     lambda g: 6 * g.L + 3,
                 "one too few: the head fills a bucket, and so does the embedding, with a norm before it":
@@ -104,7 +107,7 @@ _STEP = NumberExercise(
         "time": Group(2, (
             Ask("naive_latency", "s", lambda g: g.latency(g.calls), {
                 "alpha is paid in each of a ring's 2(p-1) steps": lambda g: g.calls * INFINIBAND.alpha_s,
-                "two phases of p-1 steps each": lambda g: g.latency(g.calls) / 2,
+                "a ring has two phases of p-1 steps each": lambda g: g.latency(g.calls) / 2,
             }),
             Ask("bucket_latency", "s", lambda g: g.latency(g.buckets), {
                 "alpha is paid in each of 2(p-1) steps": lambda g: g.buckets * INFINIBAND.alpha_s,

@@ -68,7 +68,7 @@ _CLAIMS = NumberExercise(
             Ask("step_time", "s", lambda g: g.step, {
                 "that is the computing alone": lambda g: g.busy,
                 "that is the waiting alone": lambda g: g.idle,
-                "one GPU after the other, without any overlap": lambda g: g.N * g.busy,
+                "that is one GPU after the other, without any overlap": lambda g: g.N * g.busy,
                 "the last GPU starts after N - 1 forwards, not N": lambda g: (g.m + g.N) * (g.F + g.B),
                 "in milliseconds? Seconds are asked": lambda g: 1000 * g.step,
             }),
@@ -93,7 +93,8 @@ _CLAIMS = NumberExercise(
             }, tolerance=1e-3),
             Ask("enough", "micro-batches", lambda g: (g.N - 1) * (1 - SMALL) / SMALL, {
                 "that follows from the slide's formula; use the right one": lambda g: (g.N - 1) / SMALL,
-                "N - 1 and not N, and of the whole time, not of the computing time": lambda g: g.N / SMALL,
+                "N - 1 GPUs are waited for, and the tenth is one of the whole step, not of the computing":
+                    lambda g: g.N / SMALL,
                 "N - 1 GPUs are waited for, not N": lambda g: 9 * g.N,
                 "with so many the share is still a little above one tenth": lambda g: 9 * (g.N - 1) - 1,
                 "enough, but not the smallest number that is": lambda g: 9 * (g.N - 1) + 1,

@@ -101,7 +101,7 @@ def _wrong_step(step: float | None, stages: Sequence[int], m: int) -> str | None
     if isclose(step, right, rel_tol=1e-6):
         return None
     likely = {
-        "the slowest stage's work alone; the first micro-batch also passes the others": m * slowest,
+        "that is the slowest stage's work alone; the first micro-batch also passes the others": m * slowest,
         "that is one micro-batch alone": sum(stages),
         "that is one device, where nobody works at the same time": m * sum(stages),
         "the first micro-batch's time in the slowest stage counts twice": sum(stages) + m * slowest,

@@ -115,7 +115,7 @@ BUBBLE = Formula(
             _zb_h1(lambda g: (g.p - 1) * (g.F + g.B)),
         "a whole backward is B + W": _not_zb(lambda g: (g.p - 1) * (g.F + g.B)),
         "a whole backward is B + W, not 2 B": _not_zb(lambda g: (g.p - 1) * (g.F + 2 * g.B)),
-        "backwards are waited for too": _not_zb(lambda g: (g.p - 1) * g.F),
+        "that is the forwards' part; backwards are waited for too": _not_zb(lambda g: (g.p - 1) * g.F),
         "each rank waits equally long: what it waits less before its first forward, it waits after its last backward":
             _not_zb(lambda g: g.i * g.one),
         DIFFER: (
@@ -126,9 +126,9 @@ BUBBLE = Formula(
         "the bubble is the same for every m": lambda g: g.gpipe / g.m,
         "that is a ratio; seconds are asked": lambda g: (g.p - 1) / g.m,
         "a third less than GPipe's? 1F1B's order saves memory, not time": of("1f1b", lambda g: g.gpipe * 2 / 3),
-        "v stages on a rank: each of its waits is 1/v as long": interleaved(lambda g: g.gpipe),
-        "times v? A stage is smaller, a wait shorter": interleaved(lambda g: g.gpipe * g.v),
-        "rounded down to whole seconds: / and not //": (
+        "that is GPipe's; with v stages on a rank each of its waits is 1/v as long": interleaved(lambda g: g.gpipe),
+        "times v? A stage is smaller, so a wait gets shorter": interleaved(lambda g: g.gpipe * g.v),
+        "that is rounded down to whole seconds: divide by / and not by //": (
             interleaved(lambda g: g.gpipe // g.v), interleaved(lambda g: (g.p - 1) * (g.one // g.v)),
         ),
         "in ZB-H1 a rank computes weights' gradients while it waits": _zb_h1(lambda g: g.gpipe),
@@ -148,7 +148,7 @@ SHARE = Formula(
         "in percent? The share itself is asked, between 0 and 1": lambda g: 100 * g.share(),
         "that is the share in which it computes": lambda g: 1 - g.share(),
         "those are the seconds, not a share of the step": lambda g: g.bubble,
-        "a rank computes W too": lambda g: g.share(g.m * (g.F + g.B)),
+        "a rank computes W too, in every micro-batch": lambda g: g.share(g.m * (g.F + g.B)),
         DIFFER: tuple(lambda g, k=k: g.share(g.m * 3 * g[k]) for k in (5, 6, 7)),
         "rounded too far: give four decimals": (lambda g: round(g.share(), 2), lambda g: round(g.share(), 3)),
         "F, B and W are a whole rank's, of all its v stages: it computes for m (F + B + W)":
@@ -178,18 +178,18 @@ HELD = Formula(
             interleaved(lambda g: min(g.v * g.m, g.p * g.v - g.i)),
             interleaved(lambda g: min(g.v * g.m, g.p * g.v + g.p - 1 - g.i)),
         ),
-        "there are only v m in all": interleaved(lambda g: g.first(g.i)),
+        "there are only v m activations in all, and those are fewer": interleaved(lambda g: g.first(g.i)),
         FIRST: (interleaved(lambda g: min(g.first(0), g.v * g.m)), of("1f1b", lambda g: min(g.p, g.m))),
         "in whole ranks? Count activations of one *stage*": interleaved(lambda g: g.held / g.v),
         f"{FIRST} (and what is stashed for W does not count)": _zb_h1(lambda g: g.p),
-        "with what is stashed for W? That does not count": _zb_h1(lambda g: g.p + 1),
+        "is that with what is stashed for W? It does not count here": _zb_h1(lambda g: g.p + 1),
         "there are only m micro-batches, fewer than that": (
             lambda g: g.p if g.p > g.m else nan, lambda g: g.p - g.i if g.p - g.i > g.m else nan,
         ),
         "the other way round: the *first* rank waits longest for a gradient":
             of("1f1b zb-h1", lambda g: min(g.i + 1, g.m)),
         "one too few: a forward comes before the first backward": of("1f1b zb-h1", lambda g: g.held - 1),
-        "one too few": of("gpipe", lambda g: g.held - 1),
+        "one too few: all m forwards come before the first backward": of("gpipe", lambda g: g.held - 1),
         "one too many": lambda g: g.held + 1,
     },
 )  # fmt: skip

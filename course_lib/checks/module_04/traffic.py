@@ -53,7 +53,7 @@ def _numbers(name: str, p: int, m: int, tokens: int) -> Given:
     return Given(p, m, tokens, model.hidden_size, model_parameters(model))
 
 
-BOTH_ENDS = "that counts what it receives too, or sends in fp32"
+BOTH_ENDS = "does that count what it receives too, or 4 bytes a number?"
 ONE = "that is one micro-batch; m of them pass in a step"
 MIDDLE = {
     "that is one way: activations go to the next rank, gradients to the one before": lambda g: g.m * g.message,
@@ -105,17 +105,18 @@ CUTS = NumberExercise(
         ), "right. An order changes no byte; more cuts do: v stages on each rank, v times the messages"),
         "ddp": Group(2, (
             Ask("ddp_rank_sends", "bytes", lambda g: g.ddp, {
-                "the gradients once: a ring sends 2(p-1)/p of them": lambda g: FP32 * g.P,
+                "that is all gradients once; a ring sends 2(p-1)/p of them": lambda g: FP32 * g.P,
                 "nearly: a ring sends 2(p-1)/p of them, which is not quite twice": lambda g: 2 * FP32 * g.P,
                 "that counts numbers; one of fp32 has 4 bytes": lambda g: g.ddp / FP32,
                 "half of it: 2 bytes a number, where fp32 has 4? Or one phase, where a ring has reduce-scatter and "
                 "all-gather?": lambda g: g.ddp / 2,
                 "that is what all ranks send; what one sends is asked": lambda g: g.p * g.ddp,
-                "that is one p-th: every rank has all P gradients": lambda g: g.ddp / g.p,
-                "micro-batches are added up first: one average a step": lambda g: g.m * g.ddp,
+                "that is one p-th of it; every rank has all P gradients": lambda g: g.ddp / g.p,
+                "the micro-batches' gradients are added up first, so a step has one average": lambda g: g.m * g.ddp,
             }),
             Ask("times_less", "", lambda g: g.ddp / g.sent(1), {
-                "the other way round": lambda g: g.sent(1) / g.ddp,
+                "that is the other way round; how many of the pipeline's bytes fit into data parallelism's?":
+                    lambda g: g.sent(1) / g.ddp,
                 "compare with a rank in the middle, which sends in both directions": lambda g: g.ddp / g.sent(0),
             }, follows=lambda own, g: own["ddp_rank_sends"] / own["middle_rank_sends"], tolerance=5e-3),
         ), "right: a model's gradients are much more than what passes between its layers. But the pipeline's bytes "
