@@ -31,6 +31,10 @@ class Forwards:
                 self.held = max(self.held, self.waiting)
                 output.register_hook(self.end)
 
+    def __deepcopy__(self, memo: object) -> Forwards:
+        """A copy of the model has copies of its hooks, and what these see counts as well."""
+        return self
+
     def end(self, gradient: Tensor) -> None:
         """When its backward begins."""
         self.waiting -= 1
@@ -38,7 +42,7 @@ class Forwards:
 
 @contextmanager
 def forwards_of(module: nn.Module) -> Iterator[Forwards]:
-    """Watch a module's forwards."""
+    """Watch a module's forwards, and those of its copies."""
     seen = Forwards()
     hook = module.register_forward_hook(seen.begin, with_kwargs=True)
     try:

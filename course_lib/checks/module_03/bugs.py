@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_03.hunts import Hunt, MeanOfMeans, hunt
+from course_lib.checks.module_03.hunts import Hunt, MeanOfMeans, hunt, not_ones_own
 
 _LOOKS_RIGHT = hunt(
     key="03.8",
@@ -65,6 +65,7 @@ _FIRST_STEP = hunt(
         name="the step",
         way_out="climb with rungs=RUNGS[:4], steps=1, then steps=2, and so on; the first step is number 1",
     ),
+    wrong=not_ones_own,
     levels={
         "diagnosis": Level(
             points=1,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from course_lib.checks.kit.gradients import agree, gradients_on
 from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
 from course_lib.checks.kit.models import Kind
 from course_lib.checks.kit.runner import Trial
-from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.said import by_the_library, import_optimizers, plural
 from course_lib.checks.kit.scene import Report, Scene, number_or_type, together
 from course_lib.checks.kit.spec import FP64, Level
 from course_lib.checks.kit.step import Words, causes_of_averages, possible, wrong_values
@@ -57,10 +58,11 @@ class Hunt:
 
 
 class _Trained(NamedTuple):
-    """One rank: the diagnosis, or what each step left."""
+    """One rank: the diagnosis, or what each step left, and whether the course's own engine computed it."""
 
     diagnosis: Any
     steps: list[Report]
+    by_engine: bool = False
 
 
 def _batches(case: Hunt, generator: torch.Generator) -> list[Batch]:
@@ -80,16 +82,17 @@ def _attempt(answer: Callable[..., Any], given: Given) -> _Trained:
     trainer = answer(model, TrainConfig(learning_rate=RATE, accumulation=case.accumulation))
     if case.diagnosis:
         return _Trained(trainer.diagnosis(), [])
-    module, found = getattr(trainer.model, "module", trainer.model), []
+    module, found, by_engine = getattr(trainer.model, "module", trainer.model), [], False
     for batch in given.batches:
         ledger.clear()
-        with forwards_of(module) as forwards:
+        with forwards_of(module) as forwards, patch.object(trainer.engine, "run", wraps=trainer.engine.run) as run:
             loss = number_or_type(trainer.compute_gradients(batch), tensors=True)
+        by_engine |= run.called
         long = [e for e in ledger.current() if e.operation == "all_reduce" and e.kind == "send" and e.nbytes > FP64]
         more = {"calls": len({event.call for event in long})}
         found.append(Report(gradients_on(rank, module), loss, False, False, forwards, more))
         trainer.update()
-    return _Trained(None, found)
+    return _Trained(None, found, by_engine)
 
 
 def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
@@ -111,6 +114,13 @@ def _scene(case: Hunt, model: nn.Module, batch: Batch) -> Scene:
 
 def _wrong(given: Given, reports: Sequence[_Trained], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     return _first_wrong(given, reports, levels) or _wrong_calls(given.case, reports[0].steps)
+
+
+def not_ones_own(given: Given, reports: Sequence[_Trained], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+    """Where the micro-batches are what is to be written: also whether the course's engine went through them."""
+    by_engine = any(report.by_engine for report in reports)
+    reason = _wrong(given, reports, book, levels)
+    return reason or by_the_library("the engine of Trainer.compute_gradients" if by_engine else "")
 
 
 def _first_wrong(given: Given, reports: Sequence[_Trained], levels: Mapping[str, Level]) -> str | None:
