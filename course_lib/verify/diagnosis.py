@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
-from course_lib.verify.equality import deviation
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.pairs import Pair, gradient_pairs, names_right, wrong_after_first
 from course_lib.verify.ratios import in_words
@@ -19,8 +18,9 @@ BYTES = "bytes"
 class NotEqual(AssertionError):
     """The ranks did not compute what one device computes; says on which rung first, where, and by which ratio.
 
-    `causes` are the names of what is said to have caused it, in the table of suspects. `deviation` is the largest
-    on that rung; None where no tensors were compared.
+    `causes` are the names of what is said to have caused it, in the table of suspects. `deviation` is
+    that of the tensor which is named, as the message says it; infinite if one side has none, or another shape. None
+    where no tensors were compared.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ def explain(evidence: Evidence) -> NotEqual:
         ratio=found.ratio,
         kind=found.kind,
         causes=[name for name, _ in causes],
-        deviation=max(one.distance() for one in evidence.wrong),
+        deviation=pair.distance(),
     )
 
 
@@ -74,7 +74,7 @@ def _by_how_much(pair: Pair) -> str:
     """The deviation, where there is one."""
     if pair.got is None or pair.want is None or pair.got.shape != pair.want.shape:
         return ""
-    return f", deviation {deviation(pair.got, pair.want, pair.scale):.2g}"
+    return f", deviation {pair.distance():.2g}"
 
 
 def _second_step(evidence: Evidence) -> Evidence | None:

@@ -93,6 +93,9 @@ def test_it_is_caught(name):
     assert (error.rung, error.kind, error.causes[0]) == (bug.first_rung, kind, cause)
     if ratio is not None:
         assert error.ratio == pytest.approx(ratio, abs=1e-3)
+    if said := re.search(r"(\S+) on rank \d+: .*, deviation ([^ ;]+);", str(error)):  # one tensor, and its own number
+        assert said[1] in (error.name, error.rung.split()[-1])
+        assert float(said[2]) == pytest.approx(error.deviation, rel=0.05)
 
 
 def test_a_fall_brings_the_rung_its_deviation_and_both_curves():

@@ -20,7 +20,7 @@ class Fall:
     """The first rung on which ranks were not one device, and the loss curves of both."""
 
     rung: str | None  # None: all rungs were passed
-    deviation: float | None  # the largest on that rung
+    deviation: float | None  # of the first tensor that is wrong on that rung
     losses: tuple[float, ...]  # of the ranks
     reference: tuple[float, ...]  # of one device
     rungs: tuple[str, ...] = RUNGS  # from the foot up
