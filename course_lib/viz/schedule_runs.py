@@ -75,6 +75,10 @@ class Run(NamedTuple):
             found += [Gap(rank, before[1], after[0]) for before, after in pairwise(edges)]
         return [gap for gap in found if round(gap.end_s - gap.start_s, _DIGITS) > 0]
 
+    def upto(self, seconds: float) -> Run:
+        """What has ended by then."""
+        return self._replace(slots=[slot for slot in self.slots if round(slot.end_s - seconds, _DIGITS) <= 0])
+
     def what(self, slot: Slot) -> str:
         """What a ledger calls a computation, and figures too."""
         assert isinstance(slot.instruction, Compute)
@@ -146,9 +150,9 @@ def rank_words(run: Run, clock: Clock, columns: Mapping[str, Sequence[str]]) -> 
     lines = [f"each computation with its micro-batch: {letters}"]
     for rank in range(run.schedule.n_ranks):
         mine = [slot for slot in run.computed if slot.rank == rank]
-        said = ", ".join(f"{name} {cells[rank]}" for name, cells in columns.items())
+        said = "; ".join([", ".join(f"{name} {cells[rank]}" for name, cells in columns.items())] * bool(columns) + [""])
         busy = clock.says(sum(slot.end_s - slot.start_s for slot in mine))
-        lines.append(f"  rank {rank}: {said}; computes {busy} from {clock.says(mine[0].start_s)}: {_order(run, mine)}")
+        lines.append(f"  rank {rank}: {said}computes {busy} from {clock.says(mine[0].start_s)}: {_order(run, mine)}")
     return lines
 
 

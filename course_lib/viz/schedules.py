@@ -26,23 +26,38 @@ def plot_schedule(
     durations: Durations | Sequence[Durations] = _ONES,
     *,
     message_s: float = 0.0,
+    upto_s: float = 0.0,
     title: str = "",
     subtitle: str = "",
 ) -> Picture:
     """A lane for each rank, a box for each computation with its micro-batch's number, and the idle part of the step.
 
-    `durations` hold for all ranks, or are one for each.
+    `durations` hold for all ranks, or are one for each. With `upto_s` the picture has all its room, but only what has
+    ended by then, and says nothing of how the step ends: so it can be built up.
     Units: seconds; or forward passes, where some rank's forward takes exactly 1.
-    Raises: ValueError for more than 8 ranks, another number of durations than ranks, or lists that cannot run.
+    Raises: ValueError for more than 8 ranks, another number of durations than ranks, lists that cannot run, or if
+        nothing has ended by `upto_s`.
     """
-    run = simulate("plot_schedule", schedule, durations, message_s)
-    columns = {"idle": [f"{share:.0%}" for share in run.idle_shares]}
-    clock = clock_of(durations, run.end_s)
-    title, subtitle = title or title_of(schedule), subtitle or bubble_words(run, clock)
-    figure = draw_schedule(run, clock, columns, title, subtitle)
+    whole = simulate("plot_schedule", schedule, durations, message_s)
+    run = _begun(whole, upto_s) if upto_s else whole
+    columns = {"idle": [f"{share:.0%}" for share in whole.idle_shares]}
+    clock = clock_of(durations, whole.end_s)
+    words = f"the first {clock.says(run.end_s)}" if upto_s else bubble_words(run, clock)
+    title, subtitle = title or title_of(schedule), subtitle or words
+    figure = draw_schedule(run, clock, columns, title, subtitle, of=whole)
+    said = {} if upto_s else columns
     return Picture(
-        figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, columns)]), kinds=["formula"]
+        figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, said)]), kinds=["formula"]
     )
+
+
+def _begun(run: Run, upto_s: float) -> Run:
+    begun = run.upto(upto_s)
+    ranks = {slot.rank for slot in begun.computed}
+    if len(ranks) < run.schedule.n_ranks:
+        rule = "each rank has done something by then"
+        raise ValueError(four_parts("plot_schedule", f"upto_s={upto_s:g}", rule, "choose a later time"))
+    return begun
 
 
 def draw_schedule(
@@ -54,25 +69,28 @@ def draw_schedule(
     *,
     reach_s: float = 0.0,
     before_s: float = 0.0,
+    of: Run | None = None,
 ) -> Figure:
     """The lanes of one run, and right of them in columns what there is to say of each rank.
 
-    The axis ends with the step, or at `reach_s`; a line at `before_s` says when another step ended.
+    The axis ends with the step, or at `reach_s`; a line at `before_s` says when another step ended. If it is the
+    beginning `of` another run, it has that one's axis, legend and room for the columns, and they are still empty.
     """
-    key, tall = key_of([run]), _LANE * run.schedule.n_ranks
+    of = of or run
+    key, tall = key_of([of]), _LANE * run.schedule.n_ranks
     top = style.HEADER + 0.36 + LINE * len(lines_of(key, LEFT))
     figure, page = style.new_page(top + tall + 0.86, title, subtitle)
     draw_key(page, key, LEFT)
     wide = {name: max(style.text_width(text) for text in (name, *cells)) + 0.26 for name, cells in columns.items()}
     width = style.PAGE_WIDTH - style.MARGIN - LEFT - sum(wide.values())
     axes = style.chart_axes(figure, LEFT, top, width, tall)
-    lane_axes(axes, run.schedule.n_ranks, clock, reach_s or run.end_s, size=style.BASE_SIZE)
+    lane_axes(axes, run.schedule.n_ranks, clock, reach_s or of.end_s, size=style.BASE_SIZE)
     draw_lanes(axes, run, clock, width)
     mark_end(axes, clock, run.end_s, width)
     if before_s:
         mark_before(axes, clock, before_s)
     right = LEFT + width
-    for name, cells in columns.items():
+    for name, cells in columns.items() if of is run else ():
         right += wide[name]
         marks.label(page, right, top - 0.18, name, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
         for rank, cell in enumerate(cells):

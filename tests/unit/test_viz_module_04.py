@@ -157,6 +157,18 @@ def test_the_axis_says_when_the_step_ends_in_place_of_the_times_without_room_bes
     assert list(axes.get_xticks()) == pytest.approx([float(label) for label in labels])
 
 
+def test_a_schedule_is_built_up_in_the_room_of_the_whole():
+    whole, begun = viz.plot_schedule(ALL["1F1B"], IN_MS), viz.plot_schedule(ALL["1F1B"], IN_MS, upto_s=8.4e-3)
+    axes, later = begun.figure.axes[1], whole.figure.axes[1]
+    assert axes.get_xlim() == later.get_xlim() and axes.get_position().bounds == later.get_position().bounds
+    for hue in (style.COMPUTE["forward"], style.COMPUTE["backward"]):
+        drawn_so_far = [box for box in boxes(later, hue) if box[1] <= 8.4 + 1e-9]
+        assert sorted(boxes(axes, hue)) == [pytest.approx(box) for box in sorted(drawn_so_far)]
+    words = [text for text, *_ in drawn_texts(begun.figure)]
+    assert "idle" in words and not any("%" in word for word in words)  # in the legend, and no share before its time
+    assert begun.description.startswith("the first 8 ms") and "rank 3: computes 4 ms from 3 ms: F0 BW0 F1" in begun.description
+
+
 def test_each_wait_says_how_long_it_is_where_there_is_room():
     """Those of 1 and 2 are too narrow here, and a bare number would be taken for a micro-batch."""
     ones = Durations(forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
@@ -296,6 +308,10 @@ def test_idle_draws_lines_and_marks_of_one_hue_where_the_numbers_are():
         (
             lambda: viz.plot_schedule(schedule("interleaved", 2, 2), [IN_MS] * 4),
             r"^plot_schedule: 4 durations, 2 ranks; each rank has its own; give one for each rank, or one for all",
+        ),
+        (
+            lambda: viz.plot_schedule(schedule("gpipe", 4, 8), IN_MS, upto_s=3.5e-3),
+            r"^plot_schedule: upto_s=0.0035; each rank has done something by then; choose a later time",
         ),
         (
             lambda: viz.plot_schedule(replace(schedule("gpipe", 2, 2), lists=(schedule("gpipe", 2, 2).lists[0], ()))),
