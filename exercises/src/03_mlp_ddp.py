@@ -1,17 +1,21 @@
 # %% [markdown]
 # # Exercises 03: data parallelism on an MLP
 #
-# Do notebook `03_mlp_ddp` first.
+# [Lesson 03](../../notebooks/03_mlp_ddp.ipynb) proved that four ranks can train like one. Here you write what it takes, from one average to
+# gradients that travel while others are still being computed, and you hunt two bugs that no loss curve shows. The ten exercises take about
+# three hours. If you have one, do 03.1, 03.3, 03.7 and 03.8.
 
 # %% [markdown]
 # ## How to work
 #
-# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("03.1", ...)`, runs your function on
-# **real processes**, on 1 to 4 ranks, and compares every gradient with that of one device. It tells you what it sees, and a
-# hang, a crash or an endless loop costs nothing but that check.
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("03.1", ...)`, runs your function on
+# **real processes**, on 1 to 4 ranks, and compares every gradient with that of one device. Then it tells you what it has seen. A hang, a
+# crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? `hint("03.1")` gives a small hint, and the next one when you run it again; a cell below has the line, behind a `#`. The
-# folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+# Are you stuck? `hint("03.1")` gives a small hint, and a further one each time you run it. A cell below has that line, behind a `#`.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import torch

@@ -1,18 +1,21 @@
 # %% [markdown]
 # # Exercises 04: model and pipeline parallelism
 #
-# Do notebook `04_model_and_pipeline_parallelism` first. The ten exercises take three and a half hours. If you have one, do 04.1, 04.4,
-# 04.5 and 04.9: a cut, two schedules, and a bug.
+# [Lesson 04](../../notebooks/04_model_and_pipeline_parallelism.ipynb) cut a model between its layers, and then kept its ranks busy. Here you
+# make the cut and write the lists yourself. The ten exercises take about three and a half hours. If you have one, do 04.1, 04.4, 04.5 and
+# 04.9: a cut, two schedules, and a bug.
 
 # %% [markdown]
 # ## How to work
 #
-# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("04.1", ...)`, runs your function on
-# **real processes** where ranks matter, and compares every gradient with that of one device. It tells you what it sees, and a
-# hang, a crash or an endless loop costs nothing but that check.
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("04.1", ...)`, runs your function on
+# **real processes** where ranks matter, and compares every gradient with that of one device. Then it tells you what it has seen. A hang, a
+# crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? `hint("04.1")` gives a small hint, and the next one when you run it again; a cell below has the line, behind a `#`. The
-# folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+# Are you stuck? `hint("04.1")` gives a small hint, and a further one each time you run it. A cell below has that line, behind a `#`.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import torch
@@ -615,4 +618,4 @@ check("04.10", repaired_tied_step)
 # ## Where this leads
 #
 # You have written all that a pipeline is: a cut, a list for each rank, two messages at each cut, and care for what two ranks share.
-# Module 05 cuts inside a layer. Module 08 puts the cuts together.
+# But a pipeline cuts between layers and never inside one. [Lesson 05](../../notebooks/05_tensor_parallelism.ipynb) does that.
