@@ -166,7 +166,8 @@ def test_a_schedule_is_built_up_in_the_room_of_the_whole():
         assert sorted(boxes(axes, hue)) == [pytest.approx(box) for box in sorted(drawn_so_far)]
     words = [text for text, *_ in drawn_texts(begun.figure)]
     assert "idle" in words and not any("%" in word for word in words)  # in the legend, and no share before its time
-    assert begun.description.startswith("the first 8 ms") and "rank 3: computes 4 ms from 3 ms: F0 BW0 F1" in begun.description
+    assert begun.description.startswith("the first 8 ms")
+    assert begun.description.endswith("rank 3: computes 4 ms from 3 ms: F0 BW0 F1")
 
 
 def test_each_wait_says_how_long_it_is_where_there_is_room():
