@@ -602,6 +602,7 @@ mixed = fully_shard(by_block, param_dtype=torch.bfloat16, reduce_dtype=torch.flo
 for name, technique, sizes in (
     ("all in float32", fully_shard(by_block), {"itemsize": 4}),
     ("gathered in bfloat16", mixed, {"itemsize": 2, "reduce_itemsize": 4}),
+    ("gathered in int8", fully_shard(by_block, gather_dtype=torch.int8), {"itemsize": 4, "block": 256}),
 ):
     rows = sharding_rows(decoder_units(SMALL), strategy="FULL_SHARD", world_size=4, **sizes)
     print(f"{name:21} {sent_by(technique):9,} bytes, by the formula {sharding_step(rows).sent_bytes[0]:9,}")
@@ -613,7 +614,7 @@ for dtype in (torch.float32, torch.bfloat16):
     print(f"summed up in {str(dtype):14} {1e3 * (gather_s + reduce_s):.1f} ms")
 
 # %% [markdown]
-# Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter.
+# Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter, and with int8 about half.
 #
 # Backward's 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
 #
@@ -639,7 +640,7 @@ for name, policy in {"none": None, "CPU": CPUOffloadPolicy(), "disk": DiskOffloa
 #
 # ## Further savings
 #
-# - **ZeRO-R** attacks what is left: for example, activations that several ranks keep twice.
-# - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node for backward. Run B forgot to renew that one.
+# - **ZeRO-R** cuts what tensor-parallel ranks all keep: inputs of recomputed layers, with `tensor(partition_activations=True)`.
+# - **ZeRO++** gathers 8-bit weights, of which 256 share a scale, and keeps a second copy inside each node for backward. Run B forgot to renew that one.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.
