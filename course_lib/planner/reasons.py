@@ -16,7 +16,7 @@ from course_lib.sim.step import CAUSES
 from course_lib.units import format_bytes, format_seconds
 
 _SAID = 0.02  # of the step: a difference that is worth a word
-_NAMES = {
+CAUSE_NAMES = {
     "matmul": "matrix products",
     "attention": "attention",
     "pointwise": "norms and activation functions",
@@ -97,12 +97,12 @@ def why_slower(loser: Ranked, winner: Ranked) -> str:
     more = {cause: loser.causes_s[cause] - winner.causes_s[cause] for cause in CAUSES}
     worth = _SAID * winner.step_s
     order = sorted(more, key=lambda cause: -abs(more[cause]))
-    lost = [f"{format_seconds(more[c])} more for {_NAMES[c]}" for c in order if more[c] > worth]
-    won = [f"{format_seconds(-more[c])} less for {_NAMES[c]}" for c in order if -more[c] > worth]
+    lost = [f"{format_seconds(more[c])} more for {CAUSE_NAMES[c]}" for c in order if more[c] > worth]
+    won = [f"{format_seconds(-more[c])} less for {CAUSE_NAMES[c]}" for c in order if -more[c] > worth]
     behind = f"{loser.step_s / winner.step_s - 1:.1%} slower"
     if not lost:
         largest = max(more, key=lambda cause: more[cause])
-        lost = [f"no cause by more than {_SAID:.0%} of a step; most for {_NAMES[largest]}"]
+        lost = [f"no cause by more than {_SAID:.0%} of a step; most for {CAUSE_NAMES[largest]}"]
     return f"{behind}: {', '.join(lost)}" + (f"; but {', '.join(won)}" if won else "")
 
 

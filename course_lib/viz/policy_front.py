@@ -1,0 +1,79 @@
+"""Memory against time: every policy that is possible, and those that nothing beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from course_lib.errors import four_parts
+from course_lib.planner.policy_search import Found, policy_name
+from course_lib.units import GiB, format_bytes
+from course_lib.viz import charts, style
+from course_lib.viz.picture import Picture
+
+_LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.75, 0.6, 5.9
+_MOST = 3000  # marks: more hide each other, and make the file large
+_LINE = style.RUN_HUES[1]
+
+
+@style.course_style()
+def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str, int] | None = None) -> Picture:
+    """A mark for each policy whose step takes at most `slowest` times the fastest's; the Pareto front as a line.
+
+    `named` says which policies have their names at their marks, by index; else the fastest one and the front's other
+    end. Of very many policies as many as a page can hold are drawn, evenly over their order. Units: GiB, seconds.
+    Raises: ValueError for a search that found nothing.
+    """
+    if found.nearest:
+        rule = "a front is of policies that are possible"
+        raise ValueError(four_parts("plot_policy_front", "no policy", rule, "look at found.nearest"))
+    front = found.front(slowest)
+    shown = np.flatnonzero(found.step_s <= slowest * found.step_s[0])
+    drawn = shown[:: -(-len(shown) // _MOST)]
+    title = f"{found.job.model.name} on {found.job.cluster.n_gpus:,} GPUs: memory against time"
+    subtitle = (
+        f"{len(shown):,} policies at most {slowest:g} times as slow as the fastest; line: nothing beats these in both"
+    )
+    figure, _ = style.new_page(_HEIGHT, title, subtitle)
+    width = style.PAGE_WIDTH - _LEFT - _RIGHT
+    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)
+    _prepare(chart, found, slowest)
+    memory, step_s = found.memory_bytes / GiB, found.step_s
+    chart.plot(memory[drawn], step_s[drawn], "o", markersize=3.2, color=style.IDLE, markeredgewidth=0, zorder=2)
+    chart.step(memory[front], step_s[front], where="post", color=_LINE, linewidth=2.2, zorder=3)
+    chart.plot(memory[front], step_s[front], "o", markersize=6, color=_LINE, zorder=4)
+    for name, index in (named or {"fastest": front[-1], "least memory here": front[0]}).items():
+        _name(chart, found, name, index)
+    return Picture(figure, title=title, description=_in_words(found, front), kinds=["formula"])
+
+
+def _prepare(chart: Axes, found: Found, slowest: float) -> None:
+    room, fastest = found.job.room_bytes / GiB, float(found.step_s[0])
+    chart.set_xlim(0, 1.06 * room)
+    chart.set_ylim(fastest * (1 - 0.09 * slowest), fastest * slowest * 1.02)
+    chart.axvline(room, color=style.SOFT, linewidth=1.5, linestyle=(0, (4, 3)), zorder=1)
+    chart.tick_params(length=0, pad=6)
+    chart.set_xlabel(f"GiB on the fullest GPU; dashed: {found.job.cluster.device.name} has {room:.1f}", labelpad=8)
+    charts.write(chart, 0, 1.06, "seconds of a step", color=style.SOFT)
+    charts.centre_on_ticks(chart)
+
+
+def _name(chart: Axes, found: Found, name: str, index: int) -> None:
+    """Beside a mark, on the side on which there is room."""
+    x, y = found.memory_bytes[index] / GiB, float(found.step_s[index])
+    left = x > chart.get_xlim()[1] / 2
+    side: dict[str, Any] = {"ha": "right", "right": -10} if left else {"ha": "left", "right": 10}
+    ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
+    down = 14 if left else -8
+    charts.write(chart, x, y, name, within="data", down=down, color=_LINE, weight=600, bbox=ground, **side)
+
+
+def _in_words(found: Found, front: list[int]) -> str:
+    lines = ["what nothing beats in both, from the least memory on"]
+    for index in front:
+        memory, step_s = format_bytes(found.memory_bytes[index]), style.seconds(float(found.step_s[index]))
+        lines.append(f"  {memory}, {step_s}: {policy_name(found.policies, index)}")
+    return "\n".join(lines)
