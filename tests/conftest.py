@@ -13,6 +13,8 @@ from tools.modules import module_of
 
 # pytest's own filter does not reach the ranks: the fork server and all processes after it inherit this instead.
 os.environ["PYTHONWARNINGS"] = "error"
+# Tests share the cores: a thread of PyTorch that waits for one which another process interrupts computes meanwhile.
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("COURSE_LIB_PUBLISHED", None)  # set while notebooks are built and compared; tests are learners
 
 

@@ -157,9 +157,10 @@ def broken(root: Path = ROOT) -> list[str]:
     used, words = uses(found, root), named_elsewhere(root) | BY_NAME
     lines = []
     for file in found.files.values():
+        told = words | shown(file.tree)
         for name in sorted(file.defined):
             shared = (file.module, name) in used
-            promised = shared or name in words or name in shown(file.tree)
+            promised = shared or name in told
             if name.startswith("_") and shared:
                 lines.append(f"{file.module}.{name} is private and used outside its file")
             elif not name.startswith("_") and not promised:

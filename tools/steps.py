@@ -12,6 +12,7 @@ from tools.paths import DEVELOPER, ROOT, python_of
 
 PYTHON = str(python_of(DEVELOPER))
 PYTEST = (PYTHON, "-m", "pytest", "-q")
+PLAIN = (*PYTEST, "-p", "no:nbval")  # which every process would take a second and a half to import
 NBVAL = (
     *PYTEST,
     "--nbval",
@@ -52,20 +53,20 @@ MASTERS = Step(
     name="exercises follow their masters", command=(PYTHON, "tools/build_exercises.py", "--check"), beside=True
 )
 SLIDES = Step(name="slides", command=(PYTHON, "slides/build.py", "--check"), beside=True, outside=True)
-SLIDE_TESTS = Step(name="slide check's own tests", command=PYTEST, on=("tests/slides",), beside=True, outside=True)
-UNIT = Step(name="unit tests", command=(*PYTEST, "-n2", "--dist=worksteal"), on=("tests/unit", "tests/notebooks"))
+SLIDE_TESTS = Step(name="slide check's own tests", command=PLAIN, on=("tests/slides",), beside=True, outside=True)
+UNIT = Step(name="unit tests", command=(*PLAIN, "-n2", "--dist=worksteal"), on=("tests/unit", "tests/notebooks"))
 # Ranks wait for each other much of the time, so two files of them share the cores.
-RANKS = Step(name="rank tests", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
+RANKS = Step(name="rank tests", command=(*PLAIN, "-n2", "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
 STRICT = Step(name="notebooks and solutions, strict", command=NBVAL, on=("notebooks", "exercises/solutions"))
-GRADING = Step(name="stubs, mutants, grading", command=(*PYTEST, "-n2", "--dist=loadfile"), on=("tests/grading",))
-BROWSER = Step(name="browser", command=PYTEST, on=("tests/browser",), beside=True, outside=True)
+GRADING = Step(name="stubs, mutants, grading", command=(*PLAIN, "-n2", "--dist=loadfile"), on=("tests/grading",))
+BROWSER = Step(name="browser", command=PLAIN, on=("tests/browser",), beside=True, outside=True)
 
 ALWAYS = (LINT, FORMAT, TYPES, SOURCES, MASTERS)
 TESTS = (SLIDE_TESTS, UNIT, RANKS, GRADING, BROWSER)
 EVERYTHING = (*ALWAYS, SLIDES, SLIDE_TESTS, UNIT, RANKS, STRICT, GRADING, BROWSER)
 RULES = Step(  # tests that read the whole repository, so that no import leads to them
     name="rules of the house",
-    command=PYTEST,
+    command=PLAIN,
     on=tuple(f"tests/unit/test_{name}.py" for name in ("layering", "project_files", "readme", "style")),
 )
 

@@ -12,9 +12,9 @@ import signal
 import sys
 import traceback
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-import torch
 from torch.distributed import run
 from torch.distributed.launcher.api import elastic_launch
 
@@ -26,10 +26,13 @@ server.preload(__name__)
 
 
 @contextmanager
-def started(ranks, script, *args, cwd, **variables):
-    """Its process, which writes to the files `out` and `err` in `cwd`; what still runs at the end is killed."""
+def started(ranks, *script, cwd, **variables):
+    """The process of `torchrun script …` or `torchrun -m module …`, killed at the end if it still runs.
+
+    It writes to the files `out` and `err` in `cwd`.
+    """
     server.start_fork_server()
-    options = [*STANDALONE, "--start-method=fork", f"--nproc-per-node={ranks}", str(script), *map(str, args)]
+    options = [*STANDALONE, "--start-method=fork", f"--nproc-per-node={ranks}", *map(str, script)]
     for name in ("out", "err"):
         (cwd / name).write_text("")
     process = multiprocessing.get_context("forkserver").Process(target=_torchrun, args=(options, cwd, variables))
@@ -47,23 +50,25 @@ def _torchrun(options, cwd, variables):
     server.forget_fork_server()
     os.setpgid(0, 0)
     os.chdir(cwd)
-    os.environ.update(variables, OMP_NUM_THREADS="1")
+    os.environ.update(variables)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(name, os.O_WRONLY), number)
     args = run.parse_args(options)
     config, *_ = run.config_from_args(args)
-    elastic_launch(config, _rank)([args.training_script, *args.training_script_args])
+    run_it = partial(runpy.run_module, alter_sys=True) if args.module else runpy.run_path
+    elastic_launch(config, _rank)(run_it, [args.training_script, *args.training_script_args])
 
 
-def _rank(words):
+def _rank(run_it, words):
     """The script runs in a process of its own, for it may end that at once."""
     if child := os.fork():
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     status, sys.argv = 1, words
-    torch.set_num_threads(1)
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        run_it(words[0], run_name="__main__")
         status = _gloo_is_left()
+    except SystemExit as end:
+        status = end.code or 0
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()

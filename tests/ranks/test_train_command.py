@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_torchrun
 import pytest
 import torch
 import torch.distributed as dist
@@ -52,11 +53,20 @@ def losses(folder):
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("alone") / "run"
+    return losses_alone(tmp_path_factory.mktemp("alone"), lambda: bytes(range(32, 127)) * 20)
+
+
+@pytest.fixture(scope="module")
+def one_device_that_reads(tmp_path_factory):
+    """The same on the whole text, which is what ranks read that torchrun has started."""
+    return losses_alone(tmp_path_factory.mktemp("alone"), load_text)
+
+
+def losses_alone(folder, text):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_run, "load_text", lambda: bytes(range(32, 127)) * 20)
-        assert run(*SMALL, f"out={folder}") == 0
-    return losses(folder)
+        patch.setattr(train_run, "load_text", text)
+        assert run(*SMALL, f"out={folder}/run") == 0
+    return losses(folder / "run")
 
 
 @pytest.mark.parametrize(("engine", "ranks"), [("own", 2), ("own", 4), ("torch", 2), ("torch", 4)])
@@ -282,14 +292,18 @@ def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_pa
     assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
+def under_torchrun(*overrides, cwd):
+    """A run of two ranks that is over: its process, and what it wrote."""
+    with forked_torchrun.started(2, "-m", "course_lib", "train", *SMALL, *overrides, "out=run", cwd=cwd) as process:
+        process.join(ENDS_S)
+    return process, *((cwd / name).read_text() for name in ("out", "err"))
+
+
 @pytest.mark.parametrize("parallel", [["dp=2", "engine=torch"], ["pp=2", "microbatches=5"]])
-def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch, capsys, parallel):
-    process = started(*TORCHRUN, "train", *SMALL, *parallel, "out=run", cwd=tmp_path)
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    monkeypatch.setattr(train_run, "load_text", load_text)
-    assert run(*SMALL, f"out={tmp_path}/alone") == 0
-    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=1e-9)
+def test_under_torchrun_the_losses_are_those_of_one_device(one_device_that_reads, tmp_path, parallel):
+    process, out, err = under_torchrun(*parallel, cwd=tmp_path)
+    assert process.exitcode == 0, err
+    assert losses(tmp_path / "run") == pytest.approx(one_device_that_reads, rel=1e-9)
     assert len([line for line in out.splitlines() if line.startswith("step ")]) == 3  # the first rank alone speaks
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
     assert f"\n{parallel[0].replace('=', ': ')}\n" in (tmp_path / "run" / "config.yaml").read_text()
@@ -303,9 +317,9 @@ def test_under_torchrun_the_losses_are_those_of_one_device(tmp_path, monkeypatch
     ],
 )
 def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line, status):
-    process = started(*TORCHRUN, "train", *SMALL, *overrides, "out=run", cwd=tmp_path)
-    _, err = process.communicate()
+    process, _, err = under_torchrun(*overrides, cwd=tmp_path)
     assert len([found for found in err.splitlines() if found.startswith(line)]) == 1
     # What follows is torchrun's report on its own behalf: one traceback of its own process, none of ours.
-    assert f"(exitcode: {status})" in err and err.count("Traceback") == 1
-    assert process.returncode != 0 and list(tmp_path.iterdir()) == [] and left_of(tmp_path) == []
+    assert f"(exitcode: {status})" in err and len(re.findall("^Traceback", err, re.MULTILINE)) == 1
+    (tmp_path / "out").unlink(), (tmp_path / "err").unlink()
+    assert process.exitcode == 1 and list(tmp_path.iterdir()) == [] and left_of(tmp_path) == []
