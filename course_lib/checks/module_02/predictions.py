@@ -89,8 +89,8 @@ _TRAFFIC = NumberExercise(
     hints=(
         "Draw four ranks first. Cut the tensor into four chunks, and write beside each step who sends what to whom. "
         "Then put p in place of 4.",
-        "In the naive way p - 1 tensors come in to the root, one after the other, and then the sum goes out to p - "
-        "1 ranks, one after the other again. How many steps are that?",
+        "In the naive way p - 1 tensors come in to the root, one after the other. Then the sum goes out to p - 1 "
+        "ranks in the same way. How many steps is that?",
         "The ring goes round twice, p - 1 steps to sum and p - 1 steps to hand out. In each of them every rank "
         "sends one chunk, and a chunk has M / p bytes.",
         "In the tree the number of ranks that have the tensor doubles in each step, so it takes log2(p) steps. The "
