@@ -61,8 +61,8 @@ def names() -> tuple[str, ...]:
 
 
 def recorded(name: str | None = None) -> tuple[Recorded, ...]:
-    """The steps of a result file, by default the newest's; `presets.read("gpu", name)` has the rest of it."""
-    return tuple(_recorded(**row) for row in presets.read("gpu", name or names()[-1])["steps"])
+    """The steps of a result file that fitted, by default the newest's; `presets.read("gpu", name)` has the rest."""
+    return tuple(_recorded(**row) for row in presets.read("gpu", name or names()[-1])["steps"] if row["held"])
 
 
 def _recorded(

@@ -71,7 +71,7 @@ viz.plot_gpu_memory(
 #
 # *One hour; the exercises come on top.*
 #
-# <details><summary>Before you start</summary>You need tensor parallelism from lesson 05 and FSDP from lesson 06, and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+# <details><summary>Before you start</summary>You need tensor parallelism from lesson 05 and FSDP from lesson 06, and the ladder from lesson 03. All of it ran on CPUs over gloo, but for one table at the end: one GPU over NCCL.</details>
 
 # %% [markdown]
 # ## Two cuts
@@ -157,13 +157,12 @@ print(f"GPU-milliseconds for each layer: a second forward {1e3 * again_s:.0f},",
 print(f"tp 4 inside a node {4e3 * by_tp / fast:.0f}, tp 8 over the slow wire {8e3 * tp_8 / slow:.0f}")
 
 # %% [markdown]
-# For this text `tp` sends three times as much, so it gets the fast wire. But activations grow with the text and weights do not: for short texts FSDP sends more.
+# For this text `tp` sends three times as much, so it gets the fast wire. Activations grow with the text and weights do not, so for short texts FSDP sends more.
 #
-# Even then `tp` should have the fast wire. FSDP can gather the next layer's weights while this one computes. What `tp` sends is needed at once, because the next matrix reads these sums. So our mesh is `("dp", "tp")`, with `tp` last and never wider than a node.
+# Even then `tp` should have the fast wire: FSDP can gather the next layer's weights while this one computes, but what `tp` sends is needed at once. So our mesh is `("dp", "tp")`, with `tp` never wider than a node.
 #
-# And recomputing? A second forward keeps one GPU busy, but messages keep all of `tp` waiting, so the last line multiplies by the GPUs. Inside a node the messages cost a fifth of that forward, across two nodes more.
-
-# %% [markdown]
+# And recomputing? Messages keep all of `tp` waiting, so the last line multiplies by all. Inside a node they cost a fifth of a second forward, across nodes more.
+#
 # ## Run it
 #
 # For our trainer two techniques are two entries of a list, in the order of the cuts.
@@ -264,11 +263,8 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 def gradients_in(dtype, tp, *bugs):
     torch.manual_seed(0)
     mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
-    apply = (
-        tensor(sequence_parallel="regather"),
-        fully_shard(by_block, param_dtype=dtype, reduce_dtype=torch.float32),
-        *bugs,
-    )
+    shard = fully_shard(by_block, param_dtype=dtype, reduce_dtype=torch.float32)
+    apply = tensor(sequence_parallel="regather"), shard, *bugs
     trainer = Trainer(Decoder(SMALL), TrainConfig(), mesh=mesh, apply=apply)
     trainer.compute_gradients(text.batch(0))
     return trainer.gradients()
@@ -319,14 +315,11 @@ said = {
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look for the other line of bfloat16, which is one device alone. It lies under theirs nearly everywhere, so one device loses as many! So it was the precision, and not the parallelism.
+# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16, which is one device alone. It lies under theirs nearly everywhere: the precision lost them, and not the parallelism. The thesis has no such line, so it cannot say which of the two lost its words.
 #
-# The thesis compares its ranks with one device in full precision, and accepts what they lose. Did the ranks lose it, or the precision? Only a line of one device in bfloat16 can say.
-
-# %% [markdown]
 # ### And the losses of all of them
 #
-# Now we may look at losses. Here are the techniques of all lessons so far on the same Shakespeare, in float32. The lower picture has one more curve, without any parallelism: one device adds its gradients up in two micro-batches, so that it rounds at other places.
+# Now we may look at losses: all techniques so far, on the same Shakespeare, in float32. The lower picture has one more curve: one device which adds its gradients up in two micro-batches, so it rounds at other places.
 
 # %% varies="forty steps of rounding differ between processors"
 layouts = {
@@ -628,6 +621,33 @@ for one in recorded():
         print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f} GiB")
 
 # %% [markdown]
-# To two digits the pieces are the formula's. Norms, which all ranks along `tp` have, add less than that. One text of 4096 tokens is read at a time.
+# To two digits the pieces are the formula's. Norms, which all ranks along `tp` have, add less than that.
+#
+# ## The same code on one GPU that exists
+#
+# A trace runs no kernel, so it has no seconds, and somebody might keep bytes that it does not see. One GPU can settle that, if 8B fits: weights, gradients and Adam alone take 119.7 GiB<!-- =16 * 8030261248 / GiB -->. `make gpu` ran the step on an NVIDIA H200, as the only rank over NCCL. For each run you see our formula's peak, and how much more PyTorch had really allocated. How many GiB would you expect?
+
+# %%
+from course_lib import presets
+from course_lib.verify import on_gpu
+
+for one in on_gpu.recorded():
+    case, found = one.case, one.found
+    run = costs.TwoAxes(dp=1, checkpointing=case.checkpointing, offload=case.offload, fused_norms=True)
+    peak = costs.peak([*costs.two_axes_moments(case.config, run, sequence=case.sequence).values()]).total
+    more, tokens_per_s = found.held["peak"] - peak, case.sequence / found.step_s
+    flops_per_s = costs.training_flops(case.config, sequence=case.sequence) * tokens_per_s
+    mfu = flops_per_s / load_device("h200_sxm_141").dense_flops_per_s["bf16"]
+    how = "offloaded" if case.offload else "recomputed" if case.checkpointing else "kept"
+    print(f"{case.config.name} reads {case.sequence:6,}, {how:10}: formula {peak / 2**30:6.2f} GiB", end=", ")
+    print(f"really {more / 2**20:.1f} MiB more; {tokens_per_s:6,.0f} tokens/s, MFU {mfu:3.0%}")
+
+for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:
+    kept = "recomputed" if row["checkpointing"] else "kept"
+    print(f"8B, {kept:10}: the longest text by the formula {row['longest']:6,}", end=", ")
+    print(f"2 % less ran: {row['fits 98 %']}, 2 % more ran: {row['fits 102 %']}")
+
+# %% [markdown]
+# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. That is room in which cuBLAS multiplies matrices. So the formula also knows the longest text. The speeds say something, too: one short text leaves the GPU half asleep, because each step moves all of Adam's numbers, however few tokens there were.
 #
 # References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*.
