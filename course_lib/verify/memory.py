@@ -68,22 +68,29 @@ class _Recomputed(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, run: Callable[[Tensor, Tensor], Tensor], x: Tensor, angles: Tensor) -> Tensor:
+    def forward(ctx: Any, run: Callable[[Tensor, Tensor], Tensor], _: Tensor, x: Tensor, angles: Tensor) -> Tensor:
         ctx.run = run
         ctx.save_for_backward(x, angles)
         return run(x, angles)  # autograd records nothing in here
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor | None, None]:
         x, angles = ctx.saved_tensors
-        x = x.detach().requires_grad_()
+        x = x.detach().requires_grad_(ctx.needs_input_grad[2])
         with torch.enable_grad():
             y = ctx.run(x, angles)
         torch.autograd.backward(y, gradient)  # adds to the gradients of the layer's weights
-        return None, x.grad, None
+        return None, None, x.grad, None
 
 
 def recompute_layers(model: Decoder) -> None:
     """Let every layer keep its input alone."""
     for layer in model.layers:
-        layer.forward = partial(_Recomputed.apply, layer.forward)
+        layer.forward = partial(_recomputed, layer, layer.forward)
+
+
+def _recomputed(layer: nn.Module, run: Callable[[Tensor, Tensor], Tensor], x: Tensor, angles: Tensor) -> Tensor:
+    """Autograd asks a function's inputs whether backward has to come; weights are none, so one more speaks for them."""
+    trained = torch.empty(0, requires_grad=any(p.requires_grad for p in layer.parameters()))
+    result: Tensor = _Recomputed.apply(run, trained, x, angles)
+    return result

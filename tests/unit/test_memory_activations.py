@@ -98,6 +98,20 @@ def test_recompute_gives_the_same_gradients(shape, way):
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "none"])
+def test_recompute_trains_what_stands_behind_frozen_weights(way):
+    """The first layer's input needs no gradient, and the weights of a layer are no input of it."""
+    gradients = []
+    for how in ("none", way):
+        model = prepared(GQA, how, torch.float32)
+        for part in (model.embedding, model.layers[0]):
+            part.requires_grad_(False)
+        forward_of(model, GQA, 2, 33)[0]().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) == 20
+    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
+
+
 def test_the_gauges_see_what_they_should():
     weight = torch.nn.Linear(64, 64, bias=False)
     x = torch.randn(8, 64)
