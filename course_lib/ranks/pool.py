@@ -205,6 +205,7 @@ class RankPool:
 
     def end_processes(self) -> None:
         """Kill every rank, so that a call which another thread is waiting for ends too."""
+        server.wake_fork_server()  # it tells that a process has ended
         for member in [member for member in self._members if member.kill()]:
             member.join()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from typing import Any
 
@@ -51,6 +52,15 @@ def start_fork_server() -> None:
         wanted = {**_QUIET, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled"}  # an optimizer's import makes it
         with _environment({name: os.environ.get(name, value) for name, value in wanted.items()} | {FOLDER: folder}):
             forkserver.ensure_running()
+    wake_fork_server()
+
+
+def wake_fork_server() -> None:
+    """Let the server go on if a signal has stopped it: whoever asks it for a process then waits for ever."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGCONT)
 
 
 def new_folder() -> str:

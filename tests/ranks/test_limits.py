@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,12 @@ def test_a_result_that_takes_long_to_pack_is_no_line_of_the_learner_s():
     assert message.startswith(
         "not finished after 0.5 s: ranks 0, 1 still run outside the learner's code, packing what came out; all "
     )
+
+
+def test_a_fork_server_that_was_stopped_starts_ranks_again():
+    run_ranks(int, 1)
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
+    assert run_ranks(int, 2) == [0, 0]
 
 
 def test_a_long_result_and_a_long_argument_arrive_whole():
