@@ -93,6 +93,10 @@ WRONG["06.2", "calls"] = {
     },
 }  # fmt: skip
 
+WRONG["06.2", "edges"] = {
+    "1 rank, tensors of ": {".view(dist.get_world_size(), -1)": ".view(dist.get_world_size(), -1).squeeze()"},
+}
+
 # 06.3 ------------------------------------------------------------------------------------------------------------
 
 REDUCED, SQUARES = "comm.reduce_scatter(gradient) / p", "piece.grad.square().sum().reshape(1)"
