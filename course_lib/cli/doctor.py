@@ -40,7 +40,7 @@ def doctor_command(overrides: Sequence[str]) -> int:
 
 def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     """The lines, and whether the run would run on such devices."""
-    asked = _asked(run)
+    asked = asked_of(run)
     lines = [_heading(run)]
     if problems := [f"does not divide: {problem}" for problem in indivisible(asked)] or list(_refused(run)):
         return [*lines, *problems, "it would not run, whatever the memory"], False
@@ -55,8 +55,8 @@ def _examine(run: TrainRun, device: Device) -> tuple[list[str], bool]:
     return [*lines, f"it would not run on {device.name}{'' if ways else ', whatever the flags'}"], False
 
 
-def _asked(run: TrainRun) -> Asked:
-    """The run in numbers."""
+def asked_of(run: TrainRun) -> Asked:
+    """The run in numbers, as the formulas take it."""
     itemsize = getattr(torch, run.dtype).itemsize
     moments = _MOMENTS[run.config.optimizer]
     states = Convention(

@@ -1,4 +1,4 @@
-"""The folder of a run: taken for it alone, with its configuration, its metrics, its last checkpoint, then its model.
+"""The folder of a run: taken for it alone, with its configuration, its metrics and its last checkpoint.
 
 What is whole has its own name and what is not has another, so a run that is killed at any moment leaves a folder that
 the same command goes on from.
@@ -21,7 +21,7 @@ from course_lib.cli.compose import refuse
 from course_lib.cli.train_config import COMMAND, TrainRun
 from course_lib.cli.train_model import EXPORT
 from course_lib.training import series
-from course_lib.training.checkpoint import FILE, replaced
+from course_lib.training.checkpoint import replaced
 from course_lib.training.loop import Step
 
 _CONFIG = "config.yaml"
@@ -64,7 +64,7 @@ def taken(run: TrainRun) -> Iterator[None]:
             _write(run.out / _CONFIG, run.as_yaml())
             yield
         finally:
-            if not (run.out / FILE).exists() and not _last_step(run.out):
+            if not _last_step(run.out):
                 _clear(run.out)
     finally:
         os.close(descriptor)  # and with it the lock
@@ -92,11 +92,9 @@ def _lock(descriptor: int, folder: Path) -> None:
 def _check(run: TrainRun, folder: Path) -> None:
     """Refuse a folder of something else."""
     done = _last_step(folder)
-    if (folder / FILE).exists() and not done:
-        _refuse(folder, "it holds a finished run, and each run has its own")
-    if done > run.steps:
+    if done >= run.steps:
         rule = f"the run in {str(folder)!r} has {done} already"
-        refuse(COMMAND, f"steps={run.steps}", rule, f"give steps >= {done}, or another folder as out=")
+        refuse(COMMAND, f"steps={run.steps}", rule, f"give steps > {done}, or another folder as out=")
     if (folder / _CONFIG).exists():
         _check_values(run, (folder / _CONFIG).read_text(encoding="utf-8"))
     elif any(path.suffix != ".unfinished" for path in folder.iterdir()):
@@ -149,13 +147,14 @@ def kept(run: TrainRun) -> str:
 
 
 def finish(run: TrainRun, steps: Sequence[Step]) -> str:
-    """Drop the checkpoints of a run that has its model; return the last words."""
+    """The last words."""
     words = f"loss {steps[0].loss:.6f} -> {steps[-1].loss:.6f} nats per token in {len(steps)} steps"
     if run.out is None:
         return words
-    series.drop(run.out)
+    last = series.latest(run.out)
+    assert last is not None  # `work` has written it
     export = "" if run.folder is None else f", {EXPORT}/"
-    return f"{words}\nwritten: {_CONFIG}, {train_metrics.FILE}, {FILE}{export} in {run.out}"
+    return f"{words}\nwritten: {_CONFIG}, {train_metrics.FILE}, {last.name}/{export} in {run.out}"
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 
 import torch
@@ -140,8 +140,9 @@ def make_trainer(run: TrainRun, device: torch.device, init: Callable[[Trainer], 
 def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[Step]:
     """Train on this rank, from the last checkpoint in `run.out` if there is one, and return all the run's steps.
 
-    The first rank shows them, and writes their metrics, checkpoints and the trained model.
-    Raises: ValueError, on all ranks, for a loss that is not finite or a checkpoint that cannot be read.
+    The first rank shows them and writes their metrics; all write checkpoints, the last of which has the trained model.
+    Raises: ValueError, on all ranks, for a loss that is not finite or a checkpoint that cannot be read; OSError, on all
+    ranks, for one that cannot be written.
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
     torch.manual_seed(run.seed)
@@ -152,21 +153,27 @@ def work(run: TrainRun, batches: Batches, choice: Choice, live: bool) -> list[St
         if first and run.out is not None:
             metrics.begin(run.out, steps)
         cadence = Cadence(run.every, trainer.local.everyone, len(steps))
-        for step in train(trainer, batches, run.steps, done=len(steps), rate=run.rate):
-            steps.append(step)
-            longest_s = max(longest_s, step.seconds)
-            more_time(max(STEP_S, _LONGEST_STEPS * longest_s))
-            if first and run.out is not None:
-                metrics.append(run.out, step)
-            if first and (live or is_shown(step.number, run.steps)):
-                start, end = ("\r\x1b[K", "") if live else ("", "\n")
-                print(f"{start}{metrics.progress(step)}", end=end, flush=True)
-            if run.out is not None and step.number < run.steps and cadence.is_due(step.number):
-                series.save_step(trainer, run.out, step.number, [asdict(step) for step in steps])
-        if run.out is not None:
-            train_model.export(run, trainer)
-            trainer.save(run.out)
+        with _writer(run, trainer) as writer:
+            for step in train(trainer, batches, run.steps, done=len(steps), rate=run.rate):
+                steps.append(step)
+                longest_s = max(longest_s, step.seconds)
+                more_time(max(STEP_S, _LONGEST_STEPS * longest_s))
+                if first and run.out is not None:
+                    metrics.append(run.out, step)
+                if first and (live or is_shown(step.number, run.steps)):
+                    start, end = ("\r\x1b[K", "") if live else ("", "\n")
+                    print(f"{start}{metrics.progress(step)}", end=end, flush=True)
+                if writer is not None and step.number < run.steps and cadence.is_due(step.number):
+                    writer.save_step(step.number, [asdict(step) for step in steps])
+            if writer is not None:
+                train_model.export(run, trainer)  # first: with its last checkpoint a run is over
+                writer.save_step(run.steps, [asdict(step) for step in steps])
     return steps
+
+
+def _writer(run: TrainRun, trainer: Trainer) -> AbstractContextManager[series.Background | None]:
+    """What writes the run's checkpoints, if it has a folder for them."""
+    return nullcontext() if run.out is None else series.Background(trainer, run.out)
 
 
 def begun(run: TrainRun, device: torch.device) -> tuple[Trainer, list[Step]]:

@@ -25,24 +25,17 @@ from course_lib.training.trainer import Trainer
 _POINTER = "LATEST"
 
 
-def save_step(trainer: Trainer, folder: Path, step: int, record: Any, *, keep: int = 1) -> None:
-    """Write everything that the run needs to go on after `step`: the trainer's state, random states and a record.
-
-    All ranks call it. Where the layout cuts something, each writes its pieces into `step-N`, and no rank has the whole;
-    else the first one writes `step-N/trainer.pt`. Then the first one writes the pointer, and removes all but the last
-    `keep` checkpoints. Killed at any moment, it leaves a pointer to a whole checkpoint, or none.
-    Raises: OSError, on all ranks, if the system refuses; the last checkpoint is still there.
-    """
-    _prepared(trainer, folder, step, record, keep, trainer.local.everyone, copy=False)()
-
-
 class Background:
     """Writes a run's checkpoints on a thread of its own, while training goes on.
 
-    `save_step` returns when the state is copied; before that it waits for the checkpoint before, if that is not
-    written yet. The thread's ranks talk on a group of their own. All ranks call each method.
+    Where the layout cuts something, each rank writes its pieces into `step-N`, and no rank has the whole; else the
+    first one writes `step-N/trainer.pt`. Then the first one writes the pointer, and removes all but the last `keep`
+    checkpoints. Killed at any moment, it leaves a pointer to a whole checkpoint, or none.
+
+    All ranks call each method; the thread's ranks talk on a group of their own. At the end of a `with` block all is
+    written; if that ends by an error, what was under way is, as far as it could be.
     Memory: a copy of this rank's part of the state.
-    Raises: OSError as `save_step`, by whichever method waits.
+    Raises: OSError, on all ranks, if the system refuses, by whichever method waits; the last checkpoint is still there.
     """
 
     def __init__(self, trainer: Trainer, folder: Path, *, keep: int = 1) -> None:
@@ -52,10 +45,22 @@ class Background:
         if local.everyone is not None:
             self._group = dist.new_group(local.members, backend="gloo", use_local_synchronization=True)
 
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.finish()
+        elif self._writing is not None:
+            self._writing.wait_silently()
+
     def save_step(self, step: int, record: Any) -> None:
-        """Begin to write what the function of this name writes."""
+        """Begin to write what the run needs to go on after `step`: the trainer's state, random states and a record.
+
+        It returns when the state is copied; before, it waits for the checkpoint before, if that is not written yet.
+        """
         self.finish()
-        self._writing = Call(_prepared(self.trainer, self.folder, step, record, self.keep, self._group, copy=True))
+        self._writing = Call(_prepared(self.trainer, self.folder, step, record, self.keep, self._group))
         threading.Thread(target=self._writing.run, name="checkpoint", daemon=True).start()
 
     def finish(self) -> None:
@@ -66,19 +71,18 @@ class Background:
 
 
 def _prepared(
-    trainer: Trainer, folder: Path, step: int, record: Any, keep: int, group: ProcessGroup | None, *, copy: bool
+    trainer: Trainer, folder: Path, step: int, record: Any, keep: int, group: ProcessGroup | None
 ) -> Callable[[], None]:
-    """What is left to do once the state is at hand, on the ranks of a group."""
+    """What is left to do once the state is copied, on the ranks of a group."""
     path = folder / f"step-{step}"
     run = {"step": step, "random": _random_states(trainer.local.everyone), "record": record}
     if trainer.local.layout.cutting_axes:
         from course_lib.training import sharded_checkpoint as sharded  # its import takes a second
 
-        pieces = sharded.pieces_of(trainer, run, copy=copy)
+        pieces = sharded.pieces_of(trainer, run, copy=True)
         write: Callable[[], None] = partial(sharded.write_pieces, pieces, path, group)
     else:
-        content = {**trainer.state(), "run": run}
-        content = tree_map(_copied, content) if copy else content
+        content = tree_map(_copied, {**trainer.state(), "run": run})
         write = partial(on_first_rank, partial(_write, content, path), group)
 
     def work() -> None:
@@ -166,7 +170,7 @@ def resume(trainer: Trainer, folder: Path) -> Any:
 
 
 def drop(folder: Path) -> None:
-    """Remove all checkpoints of a run that has its results: the pointer first."""
+    """Remove all checkpoints of a run: the pointer first."""
     (folder / _POINTER).unlink(missing_ok=True)
     for one in folder.glob("step-*"):
         shutil.rmtree(one)

@@ -2,7 +2,8 @@
 
 The files are those of PyTorch's distributed checkpoint (DCP), which knows boxes of a tensor: where each begins, and its
 size. The table says which boxes a rank's part is, also where that is a stretch of a flat row. So pieces of any layout
-are read at any other one, and by every program that reads such checkpoints.
+are read at any other one, and by every program that reads such checkpoints. Their names are those of PyTorch's
+`get_state_dict`, under "model" and "optimizer".
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from course_lib.training.checkpoint import check_names, on_first_rank
 from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer
 
-_OPTIONS, _RECORD = "optimizer.options", "record"
+_STATES, _GROUPS, _GROUP, _RECORD = "optimizer.state.", "optimizer.param_groups.", "optimizer.param_groups.0.", "record"
+_TABLE = ".metadata"
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,17 @@ def pieces_of(trainer: Trainer, record: Any = None, *, copy: bool = False) -> Pi
     parts: Mapping[str, Mapping[str, Tensor]] = trainer.parts()
     if copy:
         parts = {name: {kind: x.to("cpu", copy=True) for kind, x in kinds.items()} for name, kinds in parts.items()}
-    return Pieces(_pieces(trainer, parts), {_OPTIONS: trainer.options, _RECORD: record})
+    options = {**trainer.options, "params": trainer.local.layout.trained}
+    shared = {f"{_GROUP}{name}": value for name, value in options.items()}
+    mine, first_name = _pieces(trainer, parts), trainer.local.layout.first_name
+    second = {_name(name, ""): mine[_name(first, "")] for name, first in first_name.items() if _name(first, "") in mine}
+    return Pieces(mine | second, {**shared, _RECORD: record})
 
 
 def save_pieces(trainer: Trainer, folder: str | Path) -> None:
     """Write weights, buffers and the optimizer's states, every number once, into a folder of their own.
+
+    What is tied is written under each of its names, as PyTorch does, which reads it so.
 
     Cost: a file for each rank, one with the table, and one with the checksums; then the folder gets its name.
     Raises: ValueError for a folder that is there: what would be left of two checkpoints fits together nowhere.
@@ -107,26 +115,43 @@ def write_pieces(pieces: Pieces, folder: Path, group: ProcessGroup | None) -> No
 
 
 def load_pieces(trainer: Trainer, folder: str | Path) -> Any:
-    """Go on from what `save_pieces` wrote, at this or any other layout; return the record.
+    """Go on from what `save_pieces` wrote, or PyTorch itself, at this or any other layout; return the record, if any.
 
+    PyTorch writes no checksums, so that a warning says that nothing proves its files whole. What the optimizer is told
+    and the file does not say stays as it is.
     Raises: ValueError, on all ranks, if there is nothing, another model's, or a file that is truncated or altered.
     """
     folder, everyone = Path(folder), trainer.local.everyone
-    if not (folder / SUMS).is_file():
-        rule, way_out = f"a checkpoint in pieces has a file {SUMS}", "give the folder that was given to save_pieces"
-        raise ValueError(four_parts("load_pieces", f"no {folder / SUMS}", rule, way_out))
-    check_sums("load_pieces", folder, everyone)
-    reader = FileSystemReader(folder)
-    parts = _room_for(trainer, reader.read_metadata())
-    shared: dict[str, Any] = {_OPTIONS: trainer.options, _RECORD: None}
+    reader, table = FileSystemReader(folder), _checked_table(folder, everyone)
+    parts = _room_for(trainer, table)
+    asked = {f"{_GROUP}{name}": value for name, value in trainer.options.items()} | {_RECORD: None}
+    shared: dict[str, Any] = {name: value for name, value in asked.items() if name in table.state_dict_metadata}
     planner = _Loader(_pieces(trainer, parts))
     with _in_one_line(everyone) as problems:
         load(shared, storage_reader=reader, planner=planner, process_group=everyone, no_dist=everyone is None)
     if problems:
         rule, way_out = "a piece cannot be read", "take another checkpoint, or train anew"
         raise ValueError(four_parts("load_pieces", f"{folder}: {problems[0]}", rule, way_out))
-    trainer.take(parts, shared[_OPTIONS])
-    return shared[_RECORD]
+    found = {name.removeprefix(_GROUP): value for name, value in shared.items() if name != _RECORD}
+    trainer.take(parts, trainer.options | found)
+    return shared.get(_RECORD)
+
+
+def _checked_table(folder: Path, group: ProcessGroup | None) -> Metadata:
+    """What is in a folder, once its files are found as they were written, as far as anything says how that was."""
+    if not (folder / _TABLE).is_file():
+        rule, way_out = f"a checkpoint in pieces has a file {_TABLE}", "give the folder that was given to save_pieces"
+        raise ValueError(four_parts("load_pieces", f"no {folder / _TABLE}", rule, way_out))
+    if (folder / SUMS).is_file():
+        check_sums("load_pieces", folder, group)
+    elif group is None or group.rank() == 0:
+        warnings.warn(f"load_pieces: {folder} has no {SUMS}: nothing proves its files whole", stacklevel=3)
+    try:
+        return FileSystemReader(folder).read_metadata()
+    except Exception as error:  # what is no pickle fails in as many ways as there are bytes
+        values, rule = f"{folder / _TABLE}", f"it cannot be read ({type(error).__name__})"
+        way_out = "take another checkpoint, or train anew"
+        raise ValueError(four_parts("load_pieces", values, rule, way_out)) from None
 
 
 @contextmanager
@@ -159,19 +184,20 @@ def _pieces(trainer: Trainer, parts: Mapping[str, Mapping[str, Tensor]]) -> dict
 
 
 def _name(name: str, kind: str) -> str:
-    return f"optimizer.state.{name}.{kind}" if kind else f"model.{name}"
+    return f"{_STATES}{name}.{kind}" if kind else f"model.{name}"
 
 
 def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]:
-    """Empty tensors like `trainer.parts()` on this rank, for what the file has."""
+    """Empty tensors like `trainer.parts()` on this rank, for what the file has; PyTorch names what is tied twice."""
     stored = {name: x for name, x in table.state_dict_metadata.items() if isinstance(x, TensorStorageMetadata)}
     weights = {name.removeprefix("model."): x for name, x in stored.items() if name.startswith("model.")}
     layout, shapes = trainer.local.layout, trainer.shapes()
     names = [name for name in layout.places if name in trainer.persistent]
     check_names(
-        {name: torch.empty(x.size, device="meta") for name, x in weights.items()},
+        {n: torch.empty(x.size, device="meta") for n, x in weights.items() if layout.first_name.get(n, n) == n},
         {name: shapes[name] for name in names},
     )
+    _check_optimizer(table, layout.trained)
     parts = {name: {"": torch.empty_like(kinds[""])} for name, kinds in trainer.parts().items()}
     for name in trainer.trained:
         prefix = _name(name, " ")[:-1]
@@ -180,6 +206,18 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
                 like = parts[name][""] if x.size or not shapes[name] else torch.empty((), device="cpu")
                 parts[name][long.removeprefix(prefix)] = torch.empty_like(like, dtype=x.properties.dtype)
     return parts
+
+
+def _check_optimizer(table: Metadata, trained: Sequence[str]) -> None:
+    """Refuse an optimizer's states by other names than the parameters', and several groups of parameters."""
+    theirs = {name.rpartition(".")[0].removeprefix(_STATES) for name in table.state_dict_metadata if _STATES in name}
+    if unknown := sorted(theirs - {*trained}):
+        values, rule = f"{_STATES}{unknown[0]}", "an optimizer's states are named after the trained parameters"
+        raise ValueError(four_parts("load_pieces", values, rule, "save what PyTorch's get_state_dict gives"))
+    groups = {name.removeprefix(_GROUPS).split(".")[0] for name in table.state_dict_metadata if _GROUPS in name}
+    if len(groups) > 1:
+        values, rule = f"{len(groups)} groups of parameters", "here all have one learning rate and one weight decay"
+        raise ValueError(four_parts("load_pieces", values, rule, "save one group, or the model alone"))
 
 
 class _Saver(DefaultSavePlanner):

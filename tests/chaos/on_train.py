@@ -78,12 +78,12 @@ def _losses(scene: Scene) -> list[float]:
 
 
 def _started(scene: Scene) -> tuple[subprocess.Popen[str], int]:
-    """A run that has shown a step after its first checkpoint, and that step."""
+    """A run that has shown a step after its first checkpoint, which is written meanwhile, and that step."""
     run = scene.start(*IMPATIENT)
     assert run.stdout is not None
     for line in run.stdout:
         found = re.match(r"step +(\d+)/", line)
-        if found and int(found[1]) > EVERY:
+        if found and int(found[1]) > EVERY and (scene.folder / "run/LATEST").exists():
             return run, int(found[1])
     raise AssertionError(f"the run ended by itself: {run.communicate()[1]}")
 

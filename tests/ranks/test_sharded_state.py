@@ -152,7 +152,7 @@ def test_a_file_that_one_rank_cannot_write_is_one_line_of_all_and_a_damaged_one_
 
 def test_what_is_not_there_or_another_model_s_is_refused(tmp_path):
     trainer = Trainer(MLP(), ADAMW)
-    with pytest.raises(ValueError, match=r"^load_pieces: no .*checksums.json; a checkpoint in pieces has a file"):
+    with pytest.raises(ValueError, match=r"^load_pieces: no .*\.metadata; a checkpoint in pieces has a file"):
         load_pieces(trainer, tmp_path / "none")
     save_pieces(trainer, tmp_path / "one")
     with pytest.raises(

@@ -15,6 +15,7 @@ import forked_torchrun
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from course_lib.cli import train_run
 from course_lib.cli.main import main
@@ -23,7 +24,6 @@ from course_lib.models.decoder import Decoder
 from course_lib.parallel.mesh import make_mesh
 from course_lib.presets import read
 from course_lib.training.batches import Batches
-from course_lib.training.checkpoint import FILE
 from course_lib.training.text import load_text
 from course_lib.training.torch_techniques import torch_replicate
 from course_lib.training.trainer import Trainer
@@ -31,7 +31,7 @@ from course_lib.verify import assert_parallel_equals
 from tools.paths import ROOT
 
 SMALL = ["steps=3", "batch=5", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
-FILES = ["config.yaml", "metrics.jsonl", FILE]
+FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-3"]
 BAD_LOSS = "; one such loss would spoil the weights of all ranks; look at that rank's batch, or lower the learning rate"
 ENDS_S = 60.0  # an interrupted run is over within a second on an idle machine
 
@@ -49,6 +49,15 @@ def run(*overrides):
 
 def losses(folder):
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(checkpoint):
+    """Of a checkpoint at any layout, in one file or in pieces, as PyTorch itself reads them."""
+    if not (checkpoint / ".metadata").exists():
+        return torch.load(checkpoint / "trainer.pt")["model"]
+    dcp_to_torch_save(checkpoint, checkpoint.parent / "whole.pt")
+    saved = torch.load(checkpoint.parent / "whole.pt", weights_only=False)
+    return {name.removeprefix("model."): x for name, x in saved.items() if name.startswith("model.")}
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +176,10 @@ def test_every_pipeline_gives_the_losses_and_the_weights_of_one_device(four_sequ
     assert err == "" and [line.split("  ")[1] for line in lines] == [f"loss {loss:.6f}" for loss in want]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
     assert f"\nschedule: {name}\n" in (tmp_path / "run" / "config.yaml").read_text()
-    found, reference = (torch.load(folder / FILE)["model"] for folder in (tmp_path / "run", four_sequences))
+    found, reference = (weights(folder / "step-3") for folder in (tmp_path / "run", four_sequences))
     assert found.keys() == reference.keys()
-    for parameter, weights in found.items():
-        torch.testing.assert_close(weights, reference[parameter], rtol=1e-9, atol=1e-9)
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, reference[name], rtol=1e-9, atol=1e-9)
 
 
 def on_one_device(config):

@@ -102,7 +102,7 @@ def test_ranks_give_the_losses_and_the_logits_of_one_device(brought):
 
 def test_what_is_given_back_is_what_was_trained(brought):
     """Bit for bit: the checkpoint beside it has the weights that transformers loads."""
-    saved = torch.load(brought / "alone" / FILE, weights_only=True)["model"]
+    saved = torch.load(brought / "alone" / "step-2" / FILE, weights_only=True)["model"]
     model = transformers.AutoModelForCausalLM.from_pretrained(brought / "alone" / "transformers", dtype=torch.float64)
     weights = {f"model.{name}": x for name, x in model.state_dict().items()}
     assert weights.keys() == saved.keys() and all(torch.equal(weights[name], x) for name, x in saved.items())

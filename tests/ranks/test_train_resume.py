@@ -14,6 +14,7 @@ import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
+from test_train_command import weights
 
 from course_lib import comm
 from course_lib.cli import train_model, train_run
@@ -26,7 +27,7 @@ from course_lib.training.checkpoint import FILE
 
 SMALL = ["steps=5", "batch=4", "sequence=16", "dtype=float32", "model=tiny_gpt"]
 TEXT = bytes(range(32, 127)) * 20
-FILES = ["config.yaml", "metrics.jsonl", FILE]
+FILES = ["LATEST", "config.yaml", "metrics.jsonl", "step-5"]
 
 
 class Stopping(Batches):
@@ -64,10 +65,6 @@ def losses(folder):
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def weights(folder):
-    return torch.load(folder / FILE)["model"]
-
-
 LAYOUTS = {  # AdamW, which has more to keep, wherever a run is cut in another way
     "one device": ["optimizer=sgd"],
     "accumulation": ["accumulation=2", "optimizer=adamw", "lr_schedule=cosine", "warmup_steps=3"],
@@ -88,9 +85,9 @@ def test_the_same_command_goes_on_bit_by_bit(tmp_path, monkeypatch, capsys, layo
     assert run(*asked, f"out={parts}") == 0
     assert f"\ngoes on after step 2 of 5, from {parts}\n" in capsys.readouterr().out
     assert losses(parts) == losses(whole) and len(losses(parts)) == 5
-    for name, x in weights(whole).items():
-        assert torch.equal(weights(parts)[name], x), name
     assert sorted(path.name for path in parts.iterdir()) == sorted(path.name for path in whole.iterdir()) == FILES
+    found, wanted = weights(parts / "step-5"), weights(whole / "step-5")
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], x) for name, x in wanted.items())
 
 
 def test_at_another_layout_it_goes_on_within_rounding(tmp_path, monkeypatch, capsys):
@@ -256,7 +253,7 @@ def test_a_folder_is_one_run_s(tmp_path, monkeypatch, capsys):
     for other, line in (
         ("lr=0.5", f"train: lr=0.5; {rule} began with lr=0.003; give lr=0.003, or another folder as out=\n"),
         ("model.n_layers=1", f"train: model.n_layers=1; {rule} began with model.n_layers=2; give model.n_"),
-        ("steps=1", f"train: steps=1; the run in '{tmp_path}/run' has 2 already; give steps >= 2, or another"),
+        ("steps=1", f"train: steps=1; the run in '{tmp_path}/run' has 2 already; give steps > 2, or another"),
     ):
         assert run("checkpoint_every=2", out, other) == 2
         assert capsys.readouterr().err.startswith(line)
@@ -267,8 +264,9 @@ def test_a_folder_is_one_run_s(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith(f"train: steps=6; the unfinished run in '{tmp_path}/cosine' began with ")
     assert run(out) == 0
     assert run(out) == 2
-    rule = "it holds a finished run, and each run has its own; name another folder"
-    assert capsys.readouterr().err == f"train: out='{tmp_path}/run'; {rule}\n"
+    rule = f"the run in '{tmp_path}/run' has 5 already; give steps > 5, or another folder as out="
+    assert capsys.readouterr().err == f"train: steps=5; {rule}\n"
+    assert run(out, "steps=6") == 0 and len(losses(tmp_path / "run")) == 6
 
 
 def test_two_runs_cannot_have_the_same_folder_at_once(tmp_path, monkeypatch, capsys):
@@ -300,8 +298,12 @@ def test_ranks_agree_on_minutes(tmp_path, monkeypatch, capsys):
 class StoppingRank(Stopping):
     """Batches that stop the last rank, as a debugger or the system may."""
 
+    folder = None
+
     def batch(self, step):
         train_run.STEP_S = 1.5  # on the ranks, where nobody wants to wait ten minutes
+        while step == self.stop_at and series.latest(self.folder) is None:  # which a thread writes meanwhile
+            time.sleep(0.01)
         if step == self.stop_at and dist.get_rank() == dist.get_world_size() - 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         return Batches.batch(self, step)
@@ -309,9 +311,12 @@ class StoppingRank(Stopping):
 
 @pytest.mark.parametrize("parallel", ["dp=2", "pp=2"])
 def test_a_rank_that_stops_is_named_and_the_others_say_where_they_wait(tmp_path, monkeypatch, capsys, parallel):
-    monkeypatch.setattr(
-        train_run, "make_batches", lambda run: StoppingRank(text=TEXT, batch_size=run.batch, sequence=run.sequence)
-    )
+    def batches(run):
+        made = StoppingRank(text=TEXT, batch_size=run.batch, sequence=run.sequence)
+        made.__dict__.update(folder=run.out)
+        return made
+
+    monkeypatch.setattr(train_run, "make_batches", batches)
     assert run(parallel, "checkpoint_every=2", f"out={tmp_path}/run") == 1
     err = capsys.readouterr().err
     assert re.match(r"train: RankTimeout: no progress for [\d.]+ s: rank 0 waits in \w+.*; rank 1 ", err)

@@ -25,7 +25,6 @@ from course_lib.presets import names, read
 from course_lib.ranks import devices
 from course_lib.schedules import make_schedule
 from course_lib.training.batches import Batches
-from course_lib.training.checkpoint import FILE
 from course_lib.training.initial import drawn
 from course_lib.training.loop import tokens_of, train
 from course_lib.training.trainer import Trainer
@@ -70,14 +69,15 @@ def test_it_is_the_trainer_of_the_notebooks(tmp_path, capsys):
         (str(number), f"{loss:.6f}") for number, loss in enumerate(expected, start=1)
     ]
     assert last == f"loss {expected[0]:.6f} -> {expected[-1]:.6f} nats per token in 3 steps"
-    assert (written, err) == (f"written: config.yaml, metrics.jsonl, {FILE} in {tmp_path}/run", "")
+    assert (written, err) == (f"written: config.yaml, metrics.jsonl, step-3/ in {tmp_path}/run", "")
 
 
 def test_the_results_hold_the_exact_configuration_and_nothing_else_stays(tmp_path, capsys):
     overrides = [*SMALL, "model=tiny_gpt", "model.n_layers=1", "seed=7", f"out={tmp_path}/run"]
     assert run(*overrides) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "metrics.jsonl", FILE]
+    files = ["LATEST", "config.yaml", "metrics.jsonl", "step-3"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == files
     text = (tmp_path / "run" / "config.yaml").read_text()
     assert text.splitlines()[0] == f"# python -m course_lib train {shlex.join(overrides)}"
     values = yaml.safe_load(text)
@@ -94,7 +94,7 @@ def test_its_checkpoint_is_the_trainer_s(tmp_path, capsys):
     assert run(*SMALL, f"out={tmp_path}/run") == 0
     config = parse_model(read("tiny", "tiny_llama")).config
     fresh = Trainer(Decoder(config).double(), TrainConfig(optimizer="sgd", learning_rate=0.1))
-    fresh.load(tmp_path / "run")
+    fresh.load(tmp_path / "run" / "step-3")
     loss = fresh.step(Batches(text=TEXT, batch_size=4, sequence=16).batch(3))
     assert run(*SMALL, "steps=4", f"out={tmp_path}/longer") == 0
     assert losses(tmp_path / "longer")[3] == pytest.approx(loss, rel=1e-12)
@@ -292,10 +292,10 @@ def test_a_loss_that_is_not_finite_fails_the_run_and_leaves_nothing(tmp_path, ca
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("out of\nmemory")])
 def test_a_run_that_breaks_off_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, error):
-    def broken(self, folder):
+    def broken(*_):
         raise error
 
-    monkeypatch.setattr(Trainer, "save", broken)
+    monkeypatch.setattr("course_lib.training.checkpoint.write", broken)
     assert run(*SMALL, f"out={tmp_path}/run") == 1
     text = " ".join(str(error).split())
     assert capsys.readouterr().err == f"train: {type(error).__name__}: {text}\n"

@@ -18,9 +18,8 @@ from course_lib.cli.train_config import read_train
 from course_lib.cli.train_run import make_batches
 from course_lib.models.logits import Logits
 from course_lib.parallel.local import Local
-from course_lib.training.checkpoint import FILE
+from course_lib.training import checkpoint
 from course_lib.training.pretrained import Pretrained
-from course_lib.training.trainer import Trainer
 
 TEXT = "one two three two one " * 40
 SMALL = ["steps=2", "batch=2", "sequence=8", "lr=0.1"]
@@ -104,11 +103,15 @@ def test_the_folders_own_tokenizer_makes_the_tokens_and_goes_with_the_trained_mo
 def test_a_run_that_broke_off_after_its_export_writes_it_anew(folder, capsys, monkeypatch):
     asked = ["checkpoint_every=1", f"out={folder.parent}/run"]
 
-    def full(self, folder):
-        raise OSError("No space left on device")
+    write = checkpoint.write
+
+    def full(content, folder):
+        if folder.name == "step-2":
+            raise OSError("No space left on device")
+        write(content, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save", full)
+        patch.setattr(checkpoint, "write", full)
         assert train(folder, *asked) == 1
     assert "keeps step 1: the same command goes on from there" in capsys.readouterr().err
     half = folder.parent / "run" / "transformers" / "model.safetensors"
@@ -117,15 +120,16 @@ def test_a_run_that_broke_off_after_its_export_writes_it_anew(folder, capsys, mo
     assert train(folder, *asked) == 0
     assert half.read_bytes() == expected
     assert sorted(path.name for path in (folder.parent / "run").iterdir()) == [
+        "LATEST",
         "config.yaml",
         "metrics.jsonl",
-        FILE,
+        "step-2",
         "transformers",
     ]
 
 
 def test_a_run_that_could_not_be_kept_leaves_no_export(folder, capsys, monkeypatch):
-    monkeypatch.setattr(Trainer, "save", lambda self, folder: 1 / 0)
+    monkeypatch.setattr(checkpoint, "write", lambda content, folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(folder, f"out={folder.parent}/run")
     assert not (folder.parent / "run").exists()
