@@ -18,6 +18,7 @@ from ddp import DdpCell
 from measure import Comparison, Verdict, mean_ratio
 from memory import Agreement
 from pipeline import PEERS, PipelineCell
+from plan_search import SearchRun
 from report import Results, discover, markdown, write
 from sharded_tensor import ShardedTensorCell
 from two_axes import TwoAxesCell
@@ -52,6 +53,7 @@ def results():
                 ShardedTensorCell(sequence=32, algorithm=one, calls=(56, 64), comparison=TWICE)
                 for one in ("native", "ring")
             ],
+            "plan_search": [SearchRun(comparison=TWICE, policies=212, large_tried=10**6, large_s=(0.5, 2.0))],
             "memory": [
                 Agreement(kind="states", name="some states", formula=1000, measured=1000),
                 Agreement(kind="activations", name="some activations", formula=980, measured=1000),
@@ -62,6 +64,7 @@ def results():
 
 def test_every_file_with_a_benchmark_is_found_in_the_order_of_lessons():
     lessons = ["runner", "memory", "all_reduce", "ddp", "pipeline", "two_axes", "tensor", "sharding", "sharded_tensor"]
+    lessons += ["plan_search"]
     assert list(discover()) == lessons
 
 
@@ -93,6 +96,8 @@ def test_the_page_says_what_was_missed_and_how_busy_the_machine_was():
     assert row in page and "zb-h1 and ScheduleInterleavedZeroBubble are not the same schedule" in page
     assert "| 32 | ring | 56 | 64 | 1 s | 2 s | 2.00 | 0.20 to 2.00 | 3 | 256 | 128 |" in page
     assert "| FSDP x TP, ring, against FSDP2 x DTensor, tokens/s | 2.00 | 1.05 | 1.25 | goal met |" in page
+    assert "| search for policies against one after the other | 2.00 | 10 | 100 | NOT MET |" in page
+    assert "16,384 GPUs | 2,000,000 a second | 1,000,000 | 10,000,000 | gate met |" in page
     assert "0.25 before, 1.00 after" in page
     assert "| memory formulas, states | 0.000% off | 0.5% | on a GPU: not run | gate met |" in page
     assert "| memory formulas, activations | 2.000% off | 1.0% | on a GPU: not run | NOT MET |" in page

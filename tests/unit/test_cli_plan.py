@@ -12,10 +12,12 @@ import pytest
 
 from course_lib.cli.main import main
 from course_lib.cli.plan_config import read_plan
+from course_lib.cli.train_config import read_train
+from course_lib.cli.train_run import check_shape
 from course_lib.config import LLAMA_3_1_8B, load_model
 from course_lib.hardware import load_cluster
 from course_lib.models.bridge_config import transformers_config
-from course_lib.planner import RULES, Space
+from course_lib.planner import RULES, Space, ranked, search, toy_of
 from tools.paths import ROOT
 
 LLAMA = ["model=llama3_1_8b", "cluster=dgx_h100"]
@@ -119,6 +121,35 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path, capsys):
         capsys.readouterr().err
         == f"plan: out='{tmp_path}/a.json'; cannot be written: Is a directory; name another file\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "narrowed"),
+    [
+        ("llama3_1_405b", ["cluster.n_nodes=2048"], []),
+        ("llama3_1_8b", [], ["pp=1", "tp=1", "cp=1", "zero_stage=3", "recompute=full"]),
+        ("llama3_1_8b", [], ["tp=8"]),
+        ("llama3_1_8b", [], ["pp=4", "schedule=zb-h1"]),
+        ("mixtral_8x7b", ["cluster.n_nodes=4"], ["schedule=gpipe"]),
+    ],
+)
+def test_the_likeness_of_every_shape_is_a_run_that_train_takes(model, cluster, narrowed):
+    config = read_plan([f"model={model}", "cluster=dgx_h100", *cluster, *narrowed])
+    for one in ranked(search(config.job, config.space), 12):
+        run = read_train(toy_of(one.policy).overrides)
+        check_shape(run)
+        for axis in ("pp", "dp", "tp"):
+            assert (getattr(run.parallel, axis) > 1) == (one.policy[axis] > 1)
+        assert run.ranks <= 8
+
+
+def test_the_winner_s_likeness_is_trained_on_ranks(tmp_path, capsys):
+    small = ["model=olmo_1b", "cluster=dgx_h100", "cluster.gpus_per_node=2", "batch=8", "tp=2", "cp=1"]
+    assert main(["plan", *small, f"train={tmp_path / 'toy'}"]) == 0
+    said = capsys.readouterr().out
+    assert "tp=2 on 2 ranks" in said and "tp=2" in said.partition("small enough for this machine: ")[2].split("\n")[0]
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "toy" / "metrics.jsonl").read_text().splitlines()]
+    assert losses[-1] < losses[0]
 
 
 def test_a_plan_does_not_wait_for_torch():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 
+from tools.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+
+from plan_search import LARGE as LLAMA
+from plan_search import NARROW, NODE, SMALL, plain
+
 from course_lib.config import LLAMA_3_1_8B, load_model
-from course_lib.hardware import load_cluster
 from course_lib.planner import (
     RULES,
     Combinations,
@@ -23,13 +29,7 @@ from course_lib.planner import (
     toy_of,
     why_slower,
 )
-from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
-from course_lib.sim.simulate import simulate
-
-NODE = load_cluster("dgx_h100")
-SMALL = Job(model=LLAMA_3_1_8B, cluster=NODE, batch=16, sequence=8192)
-LLAMA = Job(model=load_model("llama3_1_405b"), cluster=replace(NODE, n_nodes=2048), batch=2048, sequence=8192)
-NARROW = Space(micro_batch=(1, 2), recompute=("none", "full"), schedule=("1f1b", "interleaved"), stages_per_rank=(2,))
+from course_lib.sim.policies import SCHEDULES
 
 
 @pytest.fixture(scope="module")
@@ -40,41 +40,6 @@ def small():
 @pytest.fixture(scope="module")
 def llama():
     return search(LLAMA)
-
-
-def plain(job):
-    """Every legal policy that fits, found with plain loops and priced one at a time."""
-    model, n, found = job.model, job.cluster.n_gpus, []
-    turns = [("1f1b", 1), ("interleaved", 2)]
-    powers = [2**k for k in range(n.bit_length())]
-    for tp, pp, cp in product(powers, powers, powers):
-        if n % (tp * pp * cp) or tp > 8 or model.n_layers % pp or job.sequence % (cp * tp):
-            continue
-        dp = n // (tp * pp * cp)
-        for zero, micro, recompute, (schedule, v) in product(range(4), (1, 2), ("none", "full"), turns):
-            m = job.batch // (dp * micro)
-            pipeline = pp > 1 and model.n_layers % (pp * v) == 0 and m % pp == 0 if v > 1 else True
-            shares = (zero == 0 or dp * cp > 1) and (zero != 2 or m == 1)
-            if m and job.batch % (dp * micro) == 0 and pipeline and shares:
-                one = Policies(
-                    dp=np.array([dp]),
-                    tp=tp,
-                    pp=pp,
-                    cp=cp,
-                    zero_stage=zero,
-                    shards=dp * cp,
-                    sequence_parallel=tp > 1,
-                    micro_batch=micro,
-                    n_microbatches=m,
-                    sequence=job.sequence,
-                    recompute=RECOMPUTE.index(recompute),
-                    schedule=SCHEDULES.index(schedule),
-                    stages_per_rank=v,
-                )
-                said = simulate(model, job.cluster, one)
-                if said.fits[0]:
-                    found.append((float(said.step_s[0]), policy_name(one, 0)))
-    return sorted(found)
 
 
 def test_the_search_finds_what_plain_loops_find(small):
