@@ -14,13 +14,15 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
-from course_lib.ranks import server
+from course_lib.ranks import lifeline, server
 from course_lib.ranks.member import blank_main
+from course_lib.ranks.wire import RankEnd
 
 _AFTER_A_FAILURE_S = 1.0  # for the others to end as well; then they only wait for the one that failed
 
@@ -45,11 +47,12 @@ def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
     context = multiprocessing.get_context("forkserver")
+    wires = [socket.socketpair() for _ in range(world_size)]
     processes = [
         context.Process(
-            target=_take_part, args=(str(folder), rank, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)))
+            target=_take_part, args=(str(folder), rank, wire, shared | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)))
         )
-        for rank in range(world_size)
+        for rank, (_, wire) in enumerate(wires)
     ]
     try:
         with server.refusals_told(), blank_main():
@@ -60,16 +63,20 @@ def run_script(text: str, world_size: int, *, timeout: float) -> list[Ended]:
     finally:
         for process in processes:
             _end(process)
+        for end in chain(*wires):
+            end.close()
     return [
         Ended(process.pid or 0, status, *(_read(folder / f"{rank}.{name}") for name in ("out", "err")))
         for rank, (process, status) in enumerate(zip(processes, statuses, strict=True))
     ]
 
 
-def _take_part(folder: str, rank: int, environment: dict[str, str]) -> None:
-    """The process of one rank."""
+def _take_part(folder: str, rank: int, wire: socket.socket, environment: dict[str, str]) -> None:
+    """The process of one rank, which ends with the notebook as a rank of the pool does."""
     server.forget_fork_server()
     os.setpgid(0, 0)
+    lifeline.die_with_parent()
+    lifeline.watch(RankEnd(wire), bytes)
     os.environ.update(environment)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_CREAT | os.O_WRONLY, 0o600), number)

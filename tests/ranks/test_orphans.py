@@ -70,6 +70,22 @@ def test_nothing_outlives_a_killed_notebook(short_folder, then, first):
     assert_soon(lambda: not list(temporary.iterdir()), "files are left behind")
 
 
+BUSY_SCRIPT = """
+import sys
+from course_lib.ranks.script import run_script
+name = f"'{sys.argv[1]}/' + os.environ['RANK'] + f'-{{os.getpid()}}'"
+run_script(f"import os; open({name}, 'w').close(); sum(range(10**11))", 2, timeout=60)
+"""
+
+
+def test_no_process_of_a_script_outlives_a_killed_notebook(tmp_path):
+    notebook = subprocess.Popen([sys.executable, "-c", BUSY_SCRIPT, tmp_path], cwd=ROOT)
+    pids = wait_for_pids(tmp_path, 2).values()
+    notebook.kill()
+    notebook.wait()
+    assert_gone(pids)
+
+
 def test_what_a_rank_forked_ends_with_the_pool(tmp_path):
     def fork_and_wait(folder):
         if os.fork() == 0:
