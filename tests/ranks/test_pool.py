@@ -58,6 +58,11 @@ def test_a_profiler_on_the_ranks_prints_no_lines_of_its_own():
     assert run_ranks(lambda: os.environ["KINETO_LOG_LEVEL"], 1) == [os.environ.get("KINETO_LOG_LEVEL", "6")]
 
 
+def test_ranks_talk_within_this_machine():
+    """Neither a network nor a host name that resolves is needed."""
+    assert run_ranks(lambda: os.environ["GLOO_SOCKET_IFNAME"][:2], 1) == ["lo"]
+
+
 def test_output_is_one_block_in_rank_order(capsys):
     def speak():
         time.sleep(0.05 * (2 - dist.get_rank()))
