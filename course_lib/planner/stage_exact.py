@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.errors import four_parts
-from course_lib.planner.stage_problem import Assignment, StageProblem
+from course_lib.planner.assignment import Assignment, StageProblem
 
 _MOST_LOOKED_AT = 2_000_000
 _Terms = dict[int, float]  # of one row of constraints: variable -> factor

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from course_lib.planner.stage_problem import Assignment, StageProblem, even_sizes
+from course_lib.planner.assignment import Assignment, StageProblem, even_sizes
 
 _LACKING = 3.0  # what lacking room costs, and a stage's whole room once more, in stages of a perfect division
 _STARTS, _MOVES = 8, 2000  # of annealing

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from course_lib.errors import four_parts
+from course_lib.planner.assignment import Assignment, StageProblem, fitting
 from course_lib.planner.stage_exact import dynamic, exhaustive, integer
-from course_lib.planner.stage_problem import Assignment, StageProblem, fitting
 from course_lib.planner.stage_sampled import annealing, policy_gradient
 
 METHODS: dict[str, Callable[[StageProblem], Assignment | None]] = {

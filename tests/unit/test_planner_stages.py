@@ -8,7 +8,18 @@ from random import Random
 
 import pytest
 
-from course_lib.planner import METHODS, Assignment, Layer, StageGpu, StageProblem, assign_stages, compare_methods
+from course_lib.config import LLAMA_3_1_8B, load_model
+from course_lib.costs import find_convention, forward_flops, model_parameters, outer_weights
+from course_lib.planner import (
+    METHODS,
+    Assignment,
+    Layer,
+    StageGpu,
+    StageProblem,
+    assign_stages,
+    compare_methods,
+    stage_problem,
+)
 from course_lib.planner.stage_exact import n_assignments
 from course_lib.split import balanced_sizes
 
@@ -53,6 +64,32 @@ def test_every_method_finds_the_best_of_all_assignments(name):
         assert sorted(run.answer.gpus) == PROBLEMS[name].gpu_of_each_stage()
     assert [run.is_proven for run in runs.values()] == [True, True, True, False, False]
     assert runs["dynamic"].over_bound >= 1
+
+
+def test_a_model_on_two_kinds_of_gpu_gives_the_fast_ones_more_layers():
+    cut = stage_problem(LLAMA_3_1_8B, {"h100_sxm_80": 2, "a100_sxm_80": 2}, sequence=8192)
+    runs = compare_methods(cut)
+    assert [run.slowest_s for run in runs] == pytest.approx([runs[0].slowest_s] * len(runs))
+    layers = [0, 0]
+    for size, gpu_index in zip(runs[0].answer.sizes, runs[0].answer.gpus, strict=True):
+        layers[gpu_index] += size
+    assert layers[0] > 2 * layers[1] and sum(layers) == 34  # embedding and head among them
+
+
+def test_a_model_s_layers_are_all_its_parameters_and_operations():
+    for name in ("llama3_1_8b", "gpt3_medium", "deepseek_v2", "gemma2_9b"):
+        model = load_model(name)
+        cut = stage_problem(model, {"h100_sxm_80": 2}, sequence=1024)
+        forward = forward_flops(model, sequence=1024, causal=True)
+        assert sum(layer.flops for layer in cut.layers) == pytest.approx(3 * 1024 * forward.total)
+        beside = sum(
+            w.parameters for w in outer_weights(model) if w.name in ("last_norm", "last_norm.bias", "positions")
+        )
+        copies = next(w.parameters for w in outer_weights(model) if w.name == "embedding") if model.tied else 0
+        numbers = sum(layer.state_bytes for layer in cut.layers) / find_convention("megatron").bytes_per_parameter
+        assert numbers == pytest.approx(model_parameters(model) - beside + copies)
+    with pytest.raises(ValueError, match=r"^ParallelConfig: tp=3; tp divides n_heads=32; "):
+        stage_problem(LLAMA_3_1_8B, {"h100_sxm_80": 2}, sequence=1024, tp=3)
 
 
 def test_on_one_kind_of_gpu_with_room_it_is_the_balanced_cut():
