@@ -55,16 +55,15 @@ def stage_problem(
         state_bytes=state * tables.get("head", tables["embedding"]) / tp,  # a tied head is a copy on the last stage
         kept_bytes=bytes_on_rank(ends, parallel),
     )
-    kinds = [
-        StageGpu(
-            name=load_device(name).name,
-            flops_per_s=_REACHED * load_device(name).peak_flops_per_s("bf16"),
-            n_stages=count,
-            room_bytes=float(load_device(name).memory_bytes()),
-        )
-        for name, count in gpus.items()
-    ]
-    return StageProblem(layers=(embedding, *middle, head), gpus=tuple(kinds), n_microbatches=n_microbatches)
+    kinds = tuple(_gpu(*one) for one in gpus.items())
+    return StageProblem(layers=(embedding, *middle, head), gpus=kinds, n_microbatches=n_microbatches)
+
+
+def _gpu(name: str, n_stages: int) -> StageGpu:
+    """A device by its preset, at the share of its peak that it reaches."""
+    device = load_device(name)
+    reached = _REACHED * device.peak_flops_per_s("bf16")
+    return StageGpu(name=device.name, flops_per_s=reached, n_stages=n_stages, room_bytes=float(device.memory_bytes()))
 
 
 def _matrices(kind: ModelConfig, sequence: int) -> float:
