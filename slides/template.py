@@ -18,7 +18,8 @@ SETUP = re.compile(r"^```python setup\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 EXPRESSION = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 NOTE = re.compile(r"<!--(.*?)-->", re.DOTALL)
 MINUTES = re.compile(r"^Minutes: (\d+)\b.*$", re.MULTILINE)
-WINDOW = re.compile(r'width="[\d.]+pt" height="[\d.]+pt" viewBox="0 0 ([\d.]+) ([\d.]+)"')
+WINDOW = re.compile(r'(?:width="[\d.]+pt" height="[\d.]+pt" )?viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_PIXELS = 80  # of a drawing on a canvas, to an inch of a headline
 HEADLINE_IN, EDGE_IN = 1.0, 0.1  # inches of a figure's headline and subtitle, and of its card's edge
 _UNITS = r"[KMGT]i?B|bytes?|[KMGT]?B/s|[KMGT]b/s|n?s|[mµu]s|seconds?|%|times|×"
 TYPED = re.compile(rf"(?<![\w$\\^_{{.])(?<!- )(?<!− )\d[\d.,]*\s*(?:{_UNITS})(?![\w])")
@@ -27,7 +28,8 @@ TYPED = re.compile(rf"(?<![\w$\\^_{{.])(?<!- )(?<!− )\d[\d.,]*\s*(?:{_UNITS})(
 class Picture(Protocol):
     """What `picture()` takes: course_lib.viz's figures."""
 
-    def save(self, path: Path) -> Any: ...
+    @property
+    def still(self) -> str: ...
 
     @property
     def text(self) -> str: ...
@@ -50,8 +52,7 @@ class Figures:
         self.count += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{self.count:02}.svg"
-        figure.save(path)
-        path.write_text(cropped(path.read_text(), top_in=EDGE_IN if headline else HEADLINE_IN))
+        path.write_text(cropped(figure.still, top_in=EDGE_IN if headline else HEADLINE_IN), encoding="utf-8")
         source = path.relative_to(self.relative_to).as_posix()
         kinds = () if headline else figure.kinds
         badges = "".join(f'<span class="kind {kind}">{kind}</span>' for kind in kinds)
@@ -60,11 +61,15 @@ class Figures:
 
 
 def cropped(svg: str, *, top_in: float) -> str:
-    """Narrow the window on the drawing: `top_in` inches off the top, and the card's edge off the other sides."""
+    """Narrow the window on the drawing: `top_in` inches off the top, and the card's edge off the other sides.
+
+    A page is 10 inches wide; a drawing of 640 or 840 pixels has its headline and its edge on as many of them.
+    """
 
     def window(match: re.Match[str]) -> str:
         width, height = float(match[1]), float(match[2])
-        edge, top = EDGE_IN * 72, top_in * 72
+        inch = 72 if "pt" in match[0] else _PIXELS
+        edge, top = EDGE_IN * inch, top_in * inch
         width, height = width - 2 * edge, height - top - edge
         return f'width="{width:g}pt" height="{height:g}pt" viewBox="{edge:g} {top:g} {width:g} {height:g}"'
 

@@ -17,7 +17,7 @@ from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
 from course_lib.verify.museum.data_parallel import BUGS
 from course_lib.verify.museum.falls import fall
-from course_lib.viz.moving import Moving
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.moving_ring import animate_ring
 from course_lib.viz.moving_schedules import animate_schedules
 from course_lib.viz.moving_zero import animate_zero_stages
@@ -42,24 +42,24 @@ _MODEL = ModelConfig(
 )
 
 
-def picture() -> Moving:
+def picture() -> Drawing:
     """Return what the README shows first: a ring all-reduce on four ranks."""
     return animate_ring(4)
 
 
-def memory() -> Moving:
+def memory() -> Drawing:
     """Return the stages of ZeRO on eight ranks, against one device's memory."""
     return animate_zero_stages(7.5, 8)
 
 
-def schedules() -> Moving:
+def schedules() -> Drawing:
     """Return four pipeline schedules on one axis."""
     names = {"GPipe": "gpipe", "1F1B": "1f1b", "ZB-H1": "zb-h1"}
     drawn = {name: make_schedule(kind, 4, 8) for name, kind in names.items()}
     return animate_schedules(drawn | {"Interleaved": make_schedule("interleaved", 4, 8, stages_per_rank=2)})
 
 
-def ladder() -> Moving:
+def ladder() -> Drawing:
     """Return where some bugs break the ladder: a small decoder that reads text on four ranks, as it trains here."""
     _, tokens = load_tokens(load_text(), _VOCABULARY)
     text = Batches(text=tokens, batch_size=16, sequence=32, ragged=True)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, style
+from course_lib.viz import charts, marks, sheet, style
 from course_lib.viz.lines import Line, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
@@ -27,7 +27,7 @@ class Agreement(Protocol):
     def errors(self) -> Mapping[int, float]: ...
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_agreement(runs: Mapping[str, Agreement], *, reference: str, title: str = "") -> Picture:
     """Above the share of the reference's k likeliest tokens that each run agrees on, below the error of their logits.
 
@@ -41,7 +41,7 @@ def plot_agreement(runs: Mapping[str, Agreement], *, reference: str, title: str 
     title = title or "The likeliest tokens, and their logits"
     subtitle = f"the k tokens that {reference} finds likeliest; averages over all positions"
     top, below = style.HEADER + 0.42, style.HEADER + 0.42 + _SHARE + 0.68
-    figure, page = style.new_page(below + _ERROR + 0.85, title, subtitle)
+    figure, page = sheet.new_page(below + _ERROR + 0.85, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "share of them that is among the run's own k", colour=style.SOFT, align="left")
     marks.label(
         page, _LEFT, below - 0.24, "how far off their logits are (mean absolute error)", colour=style.SOFT, align="left"
@@ -49,8 +49,8 @@ def plot_agreement(runs: Mapping[str, Agreement], *, reference: str, title: str 
     hues = dict(zip(runs, style.RUN_HUES[1:], strict=False))
     shares = [Line(name, hues[name], run.agreement) for name, run in runs.items()]
     errors = [Line(name, hues[name], run.errors) for name, run in runs.items()]
-    upper = style.chart_axes(figure, _LEFT, top, _WIDTH, _SHARE)
-    lower = style.chart_axes(figure, _LEFT, below, _WIDTH, _ERROR)
+    upper = sheet.chart_axes(figure, _LEFT, top, _WIDTH, _SHARE)
+    lower = sheet.chart_axes(figure, _LEFT, below, _WIDTH, _ERROR)
     least = min(value for line in shares for value in line.points.values())
     _draw(upper, shares, (least - 0.4 * (1.01 - least), 1.002))
     upper.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%" if value <= 1 else "")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from course_lib.config import ModelConfig
 from course_lib.costs.model.parameters import Part, model_parameters, parameters_by_part
 from course_lib.units import format_count
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.memory_parts import WEIGHTS
 from course_lib.viz.picture import Picture
 
@@ -39,7 +39,7 @@ class _Box:
     borrowed: bool = False  # its weights are counted elsewhere
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_anatomy(config: ModelConfig) -> Picture:
     """A decoder from tokens to logits, with the exact number of parameters of every part."""
     counts = parameters_by_part(config)
@@ -49,7 +49,7 @@ def plot_anatomy(config: ModelConfig) -> Picture:
     if "norm" in counts:
         inside[0][0] = replace(inside[0][0], detail=_norms_together(config))
     height = style.HEADER + 0.9 + _height(_before(config)) + _layer_height(inside) + _height(_after(config)) + 0.42
-    figure, page = style.new_page(height, title, _subtitle(config, total))
+    figure, page = sheet.new_page(height, title, _subtitle(config, total))
     top = style.HEADER + 0.14
     marks.label(page, _middle(), top, "tokens", colour=style.SOFT)
     marks.label(page, _COUNT, top, "parameters", colour=style.SOFT, align="right")

@@ -12,7 +12,7 @@ from course_lib.costs.model.activations import is_llama
 from course_lib.costs.model.parameters import Part, model_parameters, parameters_by_part
 from course_lib.errors import four_parts
 from course_lib.units import format_count
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.memory_parts import WEIGHTS
 from course_lib.viz.picture import Picture
 
@@ -40,7 +40,7 @@ _AFTER = (_Box(part="norm", x=7.78, width=_NORM), _Box(part="head", x=8.22, widt
 _PANEL = (2.76, 7.58)  # inches: the sides of what is repeated
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_anatomy_row(config: ModelConfig) -> Picture:
     """A Llama from tokens to logits in one row, each part above its share of the parameters.
 
@@ -51,7 +51,7 @@ def plot_anatomy_row(config: ModelConfig) -> Picture:
         raise ValueError(four_parts("plot_anatomy_row", config.name, rule, "draw it with plot_anatomy"))
     counts, total = parameters_by_part(config), model_parameters(config)
     title = f"{config.name}: {format_count(total)} parameters"
-    figure, page = style.new_page(_FLOOR + 0.6, title, f"together exactly {total:,}")
+    figure, page = sheet.new_page(_FLOOR + 0.6, title, f"together exactly {total:,}")
     _draw_stream(page)
     _draw_panel(page, config, counts["norm"])
     parts = [_EMBEDDING, *(box for block in _BLOCKS for box in block), *_AFTER]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Wedge
 
-from course_lib.viz import marks, style
-
-Kind = Literal["formula", "emulated", "measured"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+from course_lib.viz import marks, sheet, style
+from course_lib.viz.kinds import Kind
 
 _HIGH, _PAD, _DOT, _APART = 0.27, 0.13, 0.055, 0.1  # inches; of a dot its radius
 _BESIDE, _ABOVE = 0.5, 0.235  # inches from the page's top: on the title's line, or over it
@@ -25,14 +22,14 @@ def draw_badges(page: Axes, title: str, kinds: Sequence[Kind]) -> None:
     right = page.get_xlim()[1] - style.MARGIN
     widths = [_width(kind) for kind in kinds]
     left = right - sum(widths) - _APART * (len(kinds) - 1)
-    room = style.MARGIN + style.text_width(title, style.TITLE_SIZE, 600) + 2 * _APART < left
+    room = style.MARGIN + sheet.text_width(title, style.TITLE_SIZE, 600) + 2 * _APART < left
     for kind, width in zip(kinds, widths, strict=True):
         _draw_badge(page, left, _BESIDE if room else _ABOVE, width, kind)
         left += width + _APART
 
 
 def _width(kind: Kind) -> float:
-    return 2 * _PAD + 2 * _DOT + 0.07 + style.text_width(kind, style.SMALL_SIZE)
+    return 2 * _PAD + 2 * _DOT + 0.07 + sheet.text_width(kind, style.SMALL_SIZE)
 
 
 def _draw_badge(page: Axes, left: float, y: float, width: float, kind: Kind) -> None:

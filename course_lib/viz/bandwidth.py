@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from course_lib.costs.comm.fit import Fit, SweepPoint
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
-from course_lib.viz import charts, marks, style
+from course_lib.viz import charts, marks, sheet, style
 from course_lib.viz.lines import algorithm_line, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
@@ -22,7 +22,7 @@ _WIDTH = style.PAGE_WIDTH - _LEFT - _RIGHT
 _Lines = dict[str, list[SweepPoint]]
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_bandwidth(sweep: Sequence[SweepPoint], *, title: str = "All-reduce: how fast for which size?") -> Picture:
     """Bytes of the tensor over measured seconds: a line for each own algorithm, PyTorch's own as open points.
 
@@ -30,8 +30,8 @@ def plot_bandwidth(sweep: Sequence[SweepPoint], *, title: str = "All-reduce: how
     """
     lines = _by_algorithm("plot_bandwidth", sweep)
     subtitle = f"measured on {_ranks(sweep)} ranks; bytes of the tensor per second; higher is better"
-    figure, _ = style.new_page(_HEIGHT, title, subtitle)
-    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.1, _WIDTH, _HEIGHT - style.HEADER - 1.05)
+    figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
+    chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.1, _WIDTH, _HEIGHT - style.HEADER - 1.05)
     speeds = {name: [point.nbytes / point.seconds for point in points] for name, points in lines.items()}
     charts.value_axis(chart, [speed for row in speeds.values() for speed in row], "bytes/s")
     charts.size_axis(chart, [point.nbytes for point in sweep])
@@ -51,7 +51,7 @@ def plot_bandwidth(sweep: Sequence[SweepPoint], *, title: str = "All-reduce: how
     )
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_fit(
     sweep: Sequence[SweepPoint],
     fit: Fit,
@@ -70,10 +70,10 @@ def plot_fit(
         f"α = {style.seconds(fit.alpha_s)} per step,  β = {style.seconds(fit.beta_s_per_byte * 2**20)} per MiB"
         f" (1/β = {_rate(fit)});  fitted on {_ranks(sweep)} ranks"
     )
-    figure, page = style.new_page(height, title, constants)
+    figure, page = sheet.new_page(height, title, constants)
     top = style.HEADER + 0.42
     marks.label(page, _LEFT, top - 0.24, "time: points measured, curves predicted", colour=style.SOFT, align="left")
-    chart = style.chart_axes(figure, _LEFT, top, _WIDTH, tall)
+    chart = sheet.chart_axes(figure, _LEFT, top, _WIDTH, tall)
     own = {name: points for name, points in lines.items() if name != "native"}
     times = [point.seconds for point in sweep] + [_predicted(fit, p) for points in own.values() for p in points]
     charts.value_axis(chart, times, "seconds")
@@ -87,7 +87,7 @@ def plot_fit(
     ends = {name: _predicted(fit, points[-1]) if name in own else points[-1].seconds for name, points in lines.items()}
     name_ends(chart, [algorithm_line(name, {0: end}) for name, end in ends.items()], least=0.31 / tall)
     marks.label(page, _LEFT, top + tall + 0.35, "measured over predicted", colour=style.SOFT, align="left")
-    rest = style.chart_axes(figure, _LEFT, top + tall + 0.55, _WIDTH, 1.05)
+    rest = sheet.chart_axes(figure, _LEFT, top + tall + 0.55, _WIDTH, 1.05)
     _draw_residuals(rest, own, fit, [point.nbytes for point in sweep])
     return Picture(
         figure, title=title, description="\n".join([constants, *_fit_rows(lines, fit)]), kinds=["formula", "measured"]

@@ -12,7 +12,7 @@ from math import inf, isinf, isnan
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.viz import explorer, marks, style
+from course_lib.viz import explorer, marks, sheet, style
 from course_lib.viz.explorer import Explorer
 from course_lib.viz.picture import Picture
 
@@ -114,7 +114,7 @@ def as_formats(number: float) -> list[FloatBits]:
     return found
 
 
-@style.course_style()
+@sheet.course_style()
 def float_bits(value: float) -> Picture:
     """The bits of a number in fp32, bf16, fp16 and both fp8, the rounded number and its relative error.
 
@@ -124,7 +124,7 @@ def float_bits(value: float) -> Picture:
     title = f"{_short(value)} in five formats"
     subtitle = "rounded to fp32, and from there to the others, as PyTorch does"
     top = style.HEADER + 0.62
-    figure, page = style.new_page(top + _STEP * len(rows) + 0.1, title, subtitle)
+    figure, page = sheet.new_page(top + _STEP * len(rows) + 0.1, title, subtitle)
     _draw_legend(page, style.HEADER + 0.14)
     for number, row in enumerate(rows):
         _draw_row(page, top + number * _STEP, row)
@@ -136,7 +136,7 @@ def _draw_legend(page: Axes, y: float) -> None:
     for name, hue in _HUES.items():
         marks.box(page, x, y - 0.1, 0.2, 0.2, fill=hue, corner=0.03)
         marks.label(page, x + 0.28, y, name, align="left")
-        x += 0.28 + style.text_width(name) + 0.3
+        x += 0.28 + sheet.text_width(name) + 0.3
 
 
 def _draw_row(page: Axes, y: float, row: FloatBits) -> None:

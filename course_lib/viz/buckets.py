@@ -11,7 +11,7 @@ from matplotlib.path import Path
 
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.picture import Picture
 
 _MOST_PARAMETERS, _MOST_BUCKETS = 16, 6
@@ -30,7 +30,7 @@ class _Layout(NamedTuple):
     bucket_width: float
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_buckets(
     parameters: Sequence[tuple[str, int]],
     buckets: Sequence[Sequence[str]],
@@ -51,7 +51,7 @@ def plot_buckets(
     subtitle = (
         f"a bucket closes at {format_bytes(bucket_bytes)} or more (dashed); once it has all its gradients, it travels"
     )
-    figure, page = style.new_page(layout.top + tall + 0.3, title, subtitle)
+    figure, page = sheet.new_page(layout.top + tall + 0.3, title, subtitle)
     for x, words in ((_LIST, "model"), (layout.bucket_left, "buckets, in the order of their all-reduces")):
         marks.label(page, x, layout.top - 0.22, words, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
     _draw_backward(page, layout, len(parameters))
@@ -86,8 +86,8 @@ def _numbers(parameters: Sequence[tuple[str, int]], buckets: Sequence[Sequence[s
 
 
 def _lay_out(parameters: Sequence[tuple[str, int]], n_buckets: int) -> _Layout:
-    names = max(style.text_width(f"00  {name}", style.SMALL_SIZE) for name, _ in parameters)
-    sizes = max(style.text_width(format_bytes(nbytes), style.SMALL_SIZE) for _, nbytes in parameters)
+    names = max(sheet.text_width(f"00  {name}", style.SMALL_SIZE) for name, _ in parameters)
+    sizes = max(sheet.text_width(format_bytes(nbytes), style.SMALL_SIZE) for _, nbytes in parameters)
     width = names + sizes + 0.5
     left = _LIST + width + _LINKS
     if style.PAGE_WIDTH - style.MARGIN - left < 3.4:
@@ -159,7 +159,7 @@ def _draw_bucket(
             )
         )
         for text in (name, str(number + 1)):
-            if style.text_width(text, style.SMALL_SIZE) + 0.12 < width:
+            if sheet.text_width(text, style.SMALL_SIZE) + 0.12 < width:
                 marks.label(page, left + width / 2, bar + _BAR / 2, text, size=style.SMALL_SIZE)
                 break
         left += width
@@ -172,7 +172,7 @@ def _draw_bucket(
 def _draw_pips(page: Axes, layout: _Layout, y: float, ready: int, own: int, count: int) -> None:
     """A square for every gradient in backward's order: what this bucket waits for, and how far backward then is."""
     text, longest = (f"ready after gradient {number} of {count}" for number in (ready, count))
-    room = layout.bucket_width - style.text_width(longest, style.SMALL_SIZE) - 0.15
+    room = layout.bucket_width - sheet.text_width(longest, style.SMALL_SIZE) - 0.15
     pitch = min(0.2, room / count)
     for place in range(count):
         fill = style.FAINT if place >= ready else style.tint(_GRADIENT, 1.0 if place >= ready - own else 0.3)

@@ -1,7 +1,8 @@
 """A card to draw on whose text stays text and whose parts can move: SVG by drawsvg, moved by CSS, without a script.
 
 What is drawn is the last frame. Print, and everyone who asks for less motion, gets that alone; every movement ends in
-it, so that it can be read back from the file. Units: pixels of a card 640 wide, and seconds.
+it, so that it can be read back from the file. Units: seconds, and pixels of a card that is 640 wide, or 840 if it holds
+many small parts.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import drawsvg
 
 from course_lib.errors import four_parts
 from course_lib.viz import style
-from course_lib.viz.badges import Kind
 from course_lib.viz.embedded_font import FILES, font_face, width_in_ems
+from course_lib.viz.kinds import Kind
 
-WIDTH, EDGE = 640.0, 24.0
+WIDTH, WIDE, EDGE = 640.0, 840.0, 24.0
 _TITLE, TEXT, SMALL = 21.0, 16.0, 14.5
 DELAY = "--later"  # the CSS variable of a group whose parts all begin so much later
 _FADE_S = 0.25
@@ -41,21 +42,28 @@ class Canvas:
     """
 
     def __init__(
-        self, height: float, title: str, subtitle: str = "", *, kinds: Sequence[Kind] = (), lasts_s: float = 0.0
+        self,
+        height: float,
+        title: str,
+        subtitle: str = "",
+        *,
+        width: float = WIDTH,
+        kinds: Sequence[Kind] = (),
+        lasts_s: float = 0.0,
     ) -> None:
-        self.height, self.lasts_s = height, lasts_s
-        self.drawing = drawsvg.Drawing(_short(WIDTH), _short(height), id_prefix=_BEFORE)
+        self.height, self.width, self.lasts_s = height, width, lasts_s
+        self.drawing = drawsvg.Drawing(_short(width), _short(height), id_prefix=_BEFORE)
         self._motions: dict[str, str] = {}  # keyframes -> class
         self._symbols = 0
         self._letters: dict[int, set[str]] = {weight: set() for weight in FILES}
-        self.box(1, 1, WIDTH - 2, height - 2, fill=style.PAPER, stroke=style.FAINT, corner=12)
+        self.box(1, 1, width - 2, height - 2, fill=style.PAPER, fill_opacity=style.CARD, stroke=style.FAINT, corner=12)
         self.text(EDGE, 32, title, size=_TITLE, bold=True)
         self.text(EDGE, 58, subtitle, colour=style.SOFT)
-        right = WIDTH - EDGE
+        right = width - EDGE
         for kind in reversed(kinds):
             right -= self._badge(right, kind) + 8
         _check_fits("title", title, right - EDGE, size=_TITLE, bold=True)
-        _check_fits("subtitle", subtitle, WIDTH - 2 * EDGE)
+        _check_fits("subtitle", subtitle, width - 2 * EDGE)
 
     def group(self, motion: str = "", *, parent: _Parent | None = None, **look: Any) -> drawsvg.Group:
         """A group that moves as `motion` says."""
@@ -160,9 +168,9 @@ class Canvas:
         )
 
     def written(self, title: str, description: str, *, moves: bool = True) -> str:
-        """The whole as SVG, as wide as its place, with title and description: the same bytes for the same facts.
+        """The whole as SVG, as wide as its place, with title and description, if there are any.
 
-        Without `moves`, the last frame alone.
+        Without `moves`, the last frame alone. The same facts give the same bytes.
         """
         ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
         root = ElementTree.fromstring(self.drawing.as_svg(header=""))
@@ -174,7 +182,7 @@ class Canvas:
         if not moves:
             _stop(root)
         head = (("title", title), ("desc", description), ("style", self._css(moves)))
-        for number, (tag, words) in enumerate(head):
+        for number, (tag, words) in enumerate(one for one in head if one[1]):
             part = ElementTree.Element(tag)
             part.text = words
             root.insert(number, part)

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from course_lib.viz import style
 from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
-from course_lib.viz.keys import Entry, broken
+from course_lib.viz.entries import Entry, broken
 
 KEY_LINE = 22.0
 _SWATCH, _GAP, _SPACE = 13.0, 6.0, 18.0
 
 
-def key_lines(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """The entries in lines that fit on the card."""
-    return broken(entries, _width, WIDTH - 2 * EDGE + _SPACE)
+def key_lines(entries: Sequence[Entry], width: float = WIDTH) -> list[list[Entry]]:
+    """The entries in lines that fit on a card of this width."""
+    return broken(entries, _width, width - 2 * EDGE + _SPACE)
 
 
 def draw_key(canvas: Canvas, entries: Sequence[Entry], y: float) -> None:
     """The first line is centred on `y`. A striped entry is an outline."""
-    for number, line in enumerate(key_lines(entries)):
+    for number, line in enumerate(key_lines(entries, canvas.width)):
         x, middle = EDGE, y + number * KEY_LINE
         for entry in line:
             for place, hue in enumerate(entry.hues):

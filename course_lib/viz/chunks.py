@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.holdings import MEANINGS, OPERATIONS, Chunk, Holdings, check_picture_size, holdings
 from course_lib.viz.picture import Picture
 
 _KEY = "colour = the rank that a chunk came from"
 
 
-@style.course_style()
+@sheet.course_style()
 def who_holds_what(operation: str, world_size: int = 4) -> Picture:
     """The chunks on every rank before and after `operation`; one row is one rank, one hue its data.
 
@@ -25,7 +25,7 @@ def who_holds_what(operation: str, world_size: int = 4) -> Picture:
     top = style.HEADER + 0.42
     title = f"{operation}: {MEANINGS[operation]}"
     adds = world_size > 1 and any(len(chunk.sources) > 1 for held in after for chunk in held)
-    figure, page = style.new_page(
+    figure, page = sheet.new_page(
         top + world_size * row + 0.36, title, _KEY + ("; Σ = the sum over all ranks" if adds else "")
     )
     left = style.MARGIN + names
@@ -40,7 +40,7 @@ def who_holds_what(operation: str, world_size: int = 4) -> Picture:
     return Picture(figure, title=title, description=_in_words(before, after))
 
 
-@style.course_style()
+@sheet.course_style()
 def all_reduce_halves(world_size: int = 4) -> Picture:
     """An all-reduce in its two halves: before, when each rank owns one finished chunk, and when all have all.
 
@@ -53,7 +53,7 @@ def all_reduce_halves(world_size: int = 4) -> Picture:
     wide = (style.PAGE_WIDTH - 2 * style.MARGIN - names - 2 * between) / 3
     cell, top = (wide + gap) / world_size, style.HEADER + 0.42
     title = "All-reduce in two halves"
-    figure, page = style.new_page(top + world_size * row + 0.72, title, f"{_KEY}; Σ = the sum over all ranks")
+    figure, page = sheet.new_page(top + world_size * row + 0.72, title, f"{_KEY}; Σ = the sum over all ranks")
     for rank in range(world_size):
         marks.rank_badge(page, style.MARGIN + 0.37, top + (rank + 0.5) * row - gap / 2, rank)
     middle, below = top + (world_size * row - gap) / 2, top + world_size * row + 0.26
@@ -70,12 +70,12 @@ def all_reduce_halves(world_size: int = 4) -> Picture:
     return Picture(figure, title=title, description="\n".join(words))
 
 
-@style.course_style()
+@sheet.course_style()
 def primitives_overview() -> Picture:
     """The eight primitives on four ranks, in one slide: the upper row moves data, the lower row also adds."""
     ranks, cell, across = 4, 0.215, (style.PAGE_WIDTH - 2 * style.MARGIN + 0.3) / 4
     subtitle = "before → after;  row = rank;  number = chunk;  colour = whose it was;  all colours = a sum"
-    figure, page = style.new_page(5.625, "Eight ways to move a tensor between four ranks", subtitle)
+    figure, page = sheet.new_page(5.625, "Eight ways to move a tensor between four ranks", subtitle)
     words = []
     for number, operation in enumerate(OPERATIONS):
         down, right = divmod(number, 4)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from course_lib.costs.comm.collectives import ALGORITHMS, comm_time
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, style
+from course_lib.viz import charts, marks, sheet, style
 from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 
@@ -39,7 +39,7 @@ FORMULAS: dict[tuple[str, str], tuple[str, Callable[[int], float]]] = {
 _LEFT, _RIGHT, _BLOCK, _GAP = 2.5, 2.1, 0.62, 0.26
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_cost_bars(operation: str = "all_reduce", world_size: int = 4) -> Picture:
     """Bytes that every rank sends under each algorithm, by `costs.comm_time`; M is the whole tensor.
 
@@ -50,12 +50,12 @@ def plot_cost_bars(operation: str = "all_reduce", world_size: int = 4) -> Pictur
     sent = {name: _sent(operation, name, world_size) for name in algorithms}
     title = f"{operation} on {world_size} ranks: what each one sends"
     height = style.HEADER + 0.5 + len(sent) * (_BLOCK + _GAP) + 0.62
-    figure, page = style.new_page(height, title, "M = bytes of the whole tensor; beside the bars: the busiest rank")
+    figure, page = sheet.new_page(height, title, "M = bytes of the whole tensor; beside the bars: the busiest rank")
     marks.label(page, style.MARGIN, style.HEADER + 0.14, "sent by", colour=style.SOFT, align="left")
     for rank in range(world_size):
         marks.rank_badge(page, _LEFT + 0.37 + 0.84 * rank, style.HEADER + 0.14, rank)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
-    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.5, width, len(sent) * (_BLOCK + _GAP))
+    chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.5, width, len(sent) * (_BLOCK + _GAP))
     _draw_bars(chart, sent)
     for number, name in enumerate(sent):
         middle = style.HEADER + 0.5 + (number + 0.5) * (_BLOCK + _GAP)

@@ -12,7 +12,7 @@ from course_lib.costs.comm.collectives import comm_time
 from course_lib.costs.comm.crossing import crossing_bytes
 from course_lib.hardware import Link
 from course_lib.units import format_bytes
-from course_lib.viz import charts, style
+from course_lib.viz import charts, sheet, style
 from course_lib.viz.lines import algorithm_line, draw_dashed, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
@@ -22,7 +22,7 @@ _Run = tuple[str, float, float]  # the fastest algorithm, from which size to whi
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.85, 2.5, 5.625
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_cost_lines(algorithms: Sequence[str], *, world_size: int, link: Link) -> Picture:
     """Alpha-beta time of all-reduce algorithms against message size, the bounds, and the fastest at each size.
 
@@ -37,11 +37,11 @@ def plot_cost_lines(algorithms: Sequence[str], *, world_size: int, link: Link) -
     subtitle = (
         f"{link.name}: α = {style.seconds(link.alpha_s)} per step, 1/β = {rate}/s; dashed: no algorithm is faster"
     )
-    figure, _ = style.new_page(_HEIGHT, title, subtitle)
+    figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
-    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.08, width, _HEIGHT - style.HEADER - 1.58)
+    chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.08, width, _HEIGHT - style.HEADER - 1.58)
     _draw_lines(chart, times, bound)
-    strip = style.chart_axes(figure, _LEFT, _HEIGHT - 1.42, width, 0.36)
+    strip = sheet.chart_axes(figure, _LEFT, _HEIGHT - 1.42, width, 0.36)
     _draw_fastest(strip, fastest, width)
     charts.write(strip, 1.036, 0.5, "fastest", color=style.SOFT)
     return Picture(figure, title=title, description=_in_words(times, bound, fastest, subtitle), kinds=["formula"])
@@ -85,7 +85,7 @@ def _draw_fastest(strip: Axes, fastest: Sequence[_Run], width: float) -> None:
             strip.transAxes.inverted().transform(strip.transData.transform((x, 0)))[0] for x in (first, last)
         )
         text = charts.algorithm_name(name)
-        if style.text_width(text, style.SMALL_SIZE, 600) + 0.1 < (there - here) * width:
+        if sheet.text_width(text, style.SMALL_SIZE, 600) + 0.1 < (there - here) * width:
             look: dict[str, Any] = {"size": style.SMALL_SIZE, "weight": 600, "ha": "center"}
             charts.write(strip, (here + there) / 2, 0.5, text, color=style.text_on(hue), **look)
     strip.grid(False)

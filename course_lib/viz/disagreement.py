@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.picture import Picture
 
 Run = Sequence[Sequence[float]]  # by rank, the numbers that it holds
@@ -16,7 +16,7 @@ _MOST, _ACROSS = 4, 40  # ranks in a row of the picture, numbers in a line of a 
 _NAMES, _GAP, _BELOW = 1.3, 0.3, 0.62  # inches: names of the runs, between squares, what is said below each
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_disagreement(runs: Mapping[str, Run], *, title: str = "Numbers that are not rank 0's") -> Picture:
     """For each run and each rank but 0 a square of all its numbers, dark where one differs from rank 0's in any bit.
 
@@ -33,7 +33,7 @@ def plot_disagreement(runs: Mapping[str, Run], *, title: str = "Numbers that are
     tall = math.ceil(length / _ACROSS) * cell
     top = style.HEADER + 0.42
     subtitle = f"{length:,} numbers on each rank, row by row; dark: not bit for bit what rank 0 holds"
-    figure, page = style.new_page(top + len(runs) * (tall + _BELOW) + 0.1, title, subtitle)
+    figure, page = sheet.new_page(top + len(runs) * (tall + _BELOW) + 0.1, title, subtitle)
     lines = [subtitle]
     for row, (name, run) in enumerate(runs.items()):
         y = top + row * (tall + _BELOW)

@@ -9,13 +9,13 @@ from typing import Any
 
 import ipywidgets
 
-from course_lib.viz.image import as_image
-from course_lib.viz.picture import Picture
+from course_lib.viz.image import Shown
+from course_lib.viz.style import WRONG
 
 # With the margins of 2 pixels that widgets have, three controls are as wide as a picture below them.
 _CONTROL = {"layout": {"width": "276px", "margin": "2px"}, "style": {"description_width": "110px"}}
 _PRESET = {"layout": {"width": "auto"}}
-_REFUSAL = "max-width: 836px; box-sizing: border-box; margin: 8px 0; padding: 8px 14px; border-left: 4px solid #B84A5E"
+_REFUSAL = f"max-width: 836px; box-sizing: border-box; margin: 8px 0; padding: 8px 14px; border-left: 4px solid {WRONG}"
 
 Values = Mapping[str, Any]  # by the controls' names
 
@@ -30,7 +30,7 @@ class Explorer:
 
     def __init__(
         self,
-        draw: Callable[..., Picture],
+        draw: Callable[..., Shown],
         controls: Mapping[str, ipywidgets.Widget],
         *,
         presets: Mapping[str, Values] | None = None,
@@ -43,7 +43,7 @@ class Explorer:
         self._choosing = False
         self.first = self._picture()
         self.text = self.first.text
-        self._shown, self._refused = ipywidgets.HTML(as_image(self.first.svg, self.first.text)), ipywidgets.HTML()
+        self._shown, self._refused = ipywidgets.HTML(self.first.live), ipywidgets.HTML()
         rows = [list(self.presets.values()), list(self.controls.values())]
         boxes = [ipywidgets.Box(row, layout={"flex_flow": "row wrap"}) for row in rows if row]
         self._widget = ipywidgets.VBox([*boxes, self._shown, self._refused])
@@ -60,7 +60,7 @@ class Explorer:
     ) -> dict[str, Any]:
         return {**self._widget._repr_mimebundle_(), **self.first._repr_mimebundle_()}
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> Shown:
         """Of what the controls say now; it is what the next one is compared with."""
         values = {name: control.value for name, control in self.controls.items()}
         picture = self._draw(**values, **({"before": self._drawn} if self._compares else {}))
@@ -87,7 +87,7 @@ class Explorer:
             self._refused.value = f'<p role="alert" style="{_REFUSAL}"><b>{escape(self.text)}</b></p>'
         else:
             self.text, self._refused.value = picture.text, ""
-            self._shown.value = as_image(picture.svg, picture.text)
+            self._shown.value = picture.live
 
 
 def number(name: str, value: int) -> ipywidgets.IntText:

@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from course_lib.errors import four_parts
-from course_lib.viz import cells, marks, style
+from course_lib.viz import cells, marks, sheet, style
 from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
+from course_lib.viz.style import WRONG
 
 Gradients = Mapping[str, Tensor]
 _MOST_RANKS = 4
@@ -20,10 +21,9 @@ _NAMES, _BETWEEN, _GAP = 1.3, 0.22, 0.04  # inches: names of the rows, between m
 _CELL = (0.48, 0.31)
 _TOLERANCE = {torch.float64: 1e-11}  # of the largest number, as where the verification ladder compares
 _OTHER_TOLERANCE = 1e-5
-_WRONG = "#B84A5E"
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_gradients(per_rank: Sequence[Gradients], whole: Gradients, *, title: str = "") -> Picture:
     """A row of matrices for each rank, below them their average and `whole`, one device's gradient of the whole batch.
 
@@ -46,13 +46,13 @@ def plot_gradients(per_rank: Sequence[Gradients], whole: Gradients, *, title: st
     tops = [top + rank * (tall + 0.22) for rank in range(len(per_rank))]
     line = tops[-1] + tall + 0.17
     tops += [line + 0.17, line + 0.61 + tall]
-    figure, page = style.new_page(tops[-1] + tall + 0.4, title, f"{cells.KEY}   numbers in units of {unit:g}")
+    figure, page = sheet.new_page(tops[-1] + tall + 0.4, title, f"{cells.KEY}   numbers in units of {unit:g}")
     _name_columns(page, columns, whole, top)
     for (words, gradients), y in zip(blocks.items(), tops, strict=True):
         _name_row(page, y + tall / 2, words, len(per_rank))
         _draw_row(page, y, gradients, columns, largest=largest, framed=wrong if words == "average" else {})
     page.plot([style.MARGIN, style.PAGE_WIDTH - style.MARGIN], [line, line], color=style.INK, linewidth=1.2)
-    hue = _WRONG if _any(wrong) else style.INK
+    hue = WRONG if _any(wrong) else style.INK
     marks.label(page, style.MARGIN, tops[-1] - 0.22, _verdict(wrong), bold=True, align="left", colour=hue)
     return Picture(figure, title=title, description=_in_words(blocks, wrong, unit), kinds=["measured"])
 
@@ -74,7 +74,7 @@ def _columns(whole: Gradients) -> dict[str, tuple[float, float]]:
     columns, x = {}, style.MARGIN + _NAMES
     for name, tensor in whole.items():
         width = len(_table(tensor)[0]) * _CELL[0] - _GAP
-        width = max(width, style.text_width(name, style.SMALL_SIZE, 600), style.text_width(_sizes(tensor)))
+        width = max(width, sheet.text_width(name, style.SMALL_SIZE, 600), sheet.text_width(_sizes(tensor)))
         columns[name] = (x, width)
         x += width + _BETWEEN
     if x - _BETWEEN > style.PAGE_WIDTH - style.MARGIN + 0.01:
@@ -150,7 +150,7 @@ def _frame(page: Axes, left: float, top: float, wrong: list[list[float]]) -> Non
         for x, cell in enumerate(row):
             if cell:
                 place = (left + x * _CELL[0], top + y * _CELL[1])
-                marks.box(page, *place, _CELL[0] - _GAP, _CELL[1] - _GAP, fill="none", edge=_WRONG, line=2.2, zorder=4)
+                marks.box(page, *place, _CELL[0] - _GAP, _CELL[1] - _GAP, fill="none", edge=WRONG, line=2.2, zorder=4)
 
 
 def _any(wrong: Mapping[str, Tensor]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.viz import keys, marks, style
+from course_lib.viz import keys, marks, sheet, style
 from course_lib.viz.picture import Picture
 from course_lib.viz.shared_matrices import (
     CELL,
@@ -24,13 +24,13 @@ _X, _HEADS_LEFT, _O, _TERMS, _BAR, _END = 1.3, 6.64, 7.1, 8.2, 8.84, 9.25
 _SUBTITLE = "four heads, one number wide each: a row of q_proj makes the query of one head"
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_heads(*, title: str = "Attention: two heads on each rank") -> Picture:
     """Draw attention with four heads on two ranks: nothing is sent until the terms of its output are added up."""
     key = keys.lines_of(KEY_WITH_SUMS, style.MARGIN)
     first = style.HEADER + 0.68 + keys.LINE * (len(key) - 1) + _TALL / 2
     middles = [first + rank * _PITCH for rank in range(RANKS)]
-    figure, page = style.new_page(middles[-1] + _TALL / 2 + 0.56, title, _SUBTITLE)
+    figure, page = sheet.new_page(middles[-1] + _TALL / 2 + 0.56, title, _SUBTITLE)
     keys.draw_key(page, KEY_WITH_SUMS, style.MARGIN)
     every, square = range(_HEADS), (_HEADS, _HEADS)
     for rank, middle in enumerate(middles):

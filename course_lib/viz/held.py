@@ -7,32 +7,22 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.schedules import Schedule, held
-from course_lib.viz import marks, style
-from course_lib.viz.keys import Entry, draw_key
+from course_lib.schedules import Schedule
+from course_lib.viz import marks, sheet, style
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import draw_key
 from course_lib.viz.picture import Picture
-from course_lib.viz.schedule_lanes import LEFT
-from course_lib.viz.schedule_runs import check_ranks
+from course_lib.viz.schedule_runs import check_ranks, held_by_rank
 
 _HELD = {"in flight": style.COMPUTE["forward"], "stashed": style.COMPUTE["backward weight"]}
 _MEANING = {"in flight": "in flight, until backward", "stashed": "stashed for backward weight"}
 _LANE, _GAP, _ROOM = 0.46, 0.3, 0.42  # inches: one rank, between schedules, for the number beside a bar
+_LEFT = style.MARGIN + 0.8  # inches: rank names
 _MOST = 5
 _LINE = 0.26  # inches: of a schedule's name
 
 
-def held_by_rank(schedule: Schedule) -> dict[str, list[float]]:
-    """The peaks of each rank in activations of one micro-batch on one *rank*: one of v stages counts 1/v.
-
-    The two peaks come at different times, and what is stashed is a part of the activations and their gradients: they
-    are not to be added up.
-    """
-    peaks = [held(schedule, rank) for rank in range(schedule.n_ranks)]
-    v = schedule.stages_per_rank
-    return {"in flight": [peak.in_flight / v for peak in peaks], "stashed": [peak.stashed / v for peak in peaks]}
-
-
-@style.course_style()
+@sheet.course_style()
 def plot_held(
     schedules: Mapping[str, Schedule],
     *,
@@ -49,15 +39,15 @@ def plot_held(
     ranks, lines = max(one.n_ranks for one in schedules.values()), max(map(len, names.values()))
     head = style.HEADER + 0.42
     top = head + 0.1 + lines * _LINE
-    figure, page = style.new_page(top + ranks * _LANE + 0.4, title, subtitle)
+    figure, page = sheet.new_page(top + ranks * _LANE + 0.4, title, subtitle)
     found = [kind for kind in _HELD if any(any(hold[kind]) for hold in holds.values())]
-    draw_key(page, [Entry(_MEANING[kind], [_HELD[kind]]) for kind in found], LEFT)
+    draw_key(page, [Entry(_MEANING[kind], [_HELD[kind]]) for kind in found], _LEFT)
     for rank in range(ranks):
-        marks.label(page, LEFT - 0.14, top + (rank + 0.5) * _LANE, f"rank {rank}", align="right")
+        marks.label(page, _LEFT - 0.14, top + (rank + 0.5) * _LANE, f"rank {rank}", align="right")
     most = max(number for hold in holds.values() for row in hold.values() for number in row)
     wide = _column(len(schedules))
     for column, (name, hold) in enumerate(holds.items()):
-        left = LEFT + column * (wide + _GAP)
+        left = _LEFT + column * (wide + _GAP)
         for number, line in enumerate(names[name]):
             y = head + 0.13 + (lines - len(names[name]) + number) * _LINE
             marks.label(page, left, y, line, bold=True, align="left")
@@ -67,7 +57,7 @@ def plot_held(
 
 def _column(n_schedules: int) -> float:
     """Inches across of one schedule's bars and numbers."""
-    return (style.PAGE_WIDTH - style.MARGIN - LEFT - (n_schedules - 1) * _GAP) / n_schedules
+    return (style.PAGE_WIDTH - style.MARGIN - _LEFT - (n_schedules - 1) * _GAP) / n_schedules
 
 
 def _names(schedules: Mapping[str, Schedule]) -> dict[str, list[str]]:
@@ -80,10 +70,10 @@ def _names(schedules: Mapping[str, Schedule]) -> dict[str, list[str]]:
         check_ranks("plot_held", schedule)
         lines = [""]
         for word in name.split():
-            if lines[-1] and style.text_width(f"{lines[-1]} {word}", weight=600) > wide:
+            if lines[-1] and sheet.text_width(f"{lines[-1]} {word}", weight=600) > wide:
                 lines.append("")
             lines[-1] = f"{lines[-1]} {word}".strip()
-        if len(lines) > 2 or any(style.text_width(line, weight=600) > wide for line in lines):
+        if len(lines) > 2 or any(sheet.text_width(line, weight=600) > wide for line in lines):
             rule = "a name fits above its bars in two lines"
             raise ValueError(four_parts("plot_held", f"schedule {name!r}", rule, "shorten it"))
         names[name] = lines

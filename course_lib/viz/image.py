@@ -1,6 +1,8 @@
-"""A figure as an image element: its words reach a screen reader, and it is as narrow as its page.
+"""A figure as an image element, as narrow as its page, above its words, which unfold, are found and can be copied.
 
-Names inside one SVG do not meet those of its neighbours, and a notebook that nobody has signed shows it, too.
+Inside an image no text can be selected, whatever its letters are made of. Inline SVG could be, but a notebook that
+nobody has signed does not show it, and neither does GitHub; names inside one would meet those of its neighbours, too.
+So the image says what it is, and all that is drawn in it stands below, folded, as text.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from base64 import b64encode
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
-from course_lib.viz.badges import Kind
+from course_lib.viz.kinds import Kind
 
 _NATURAL = "max-width: 100%"  # at its own size, where there is room
+_WRAPPED = "white-space: pre-wrap"
 
 
 class Shown:
@@ -34,9 +37,19 @@ class Shown:
         return self._written()
 
     @property
+    def still(self) -> str:
+        """The figure without any motion, as SVG."""
+        return self.svg
+
+    @property
     def text(self) -> str:
         """The figure in words."""
         return f"{self.title}\n{self.description}"
+
+    @property
+    def live(self) -> str:
+        """As a widget shows it."""
+        return as_image(self.svg, self.text, self.style)
 
     def _written(self) -> str:
         raise NotImplementedError
@@ -51,6 +64,7 @@ class Shown:
 
 
 def as_image(svg: str, text: str, shown: str = _NATURAL) -> str:
-    """The element for an SVG, with `text` as its alternative and `shown` as its style."""
-    data = b64encode(svg.encode()).decode()
-    return f'<img alt={quoteattr(text)} src="data:image/svg+xml;base64,{data}" style="{shown}">'
+    """The element for an SVG with `shown` as its style, named by the first line of `text`, which unfolds below it."""
+    data, name = b64encode(svg.encode()).decode(), quoteattr(text.partition("\n")[0])
+    words = f'<details><summary><small>In words</small></summary><pre style="{_WRAPPED}">{escape(text)}</pre></details>'
+    return f'<img alt={name} src="data:image/svg+xml;base64,{data}" style="{shown}">{words}'

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
 from course_lib.split import split_sizes
-from course_lib.viz import marks, style
-from course_lib.viz.keys import LINE, Entry, draw_key, lines_of
+from course_lib.viz import marks, sheet, style
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import LINE, draw_key, lines_of
 from course_lib.viz.picture import Picture
 
 _RANKS = 2
@@ -34,7 +35,7 @@ _KEY = (  # with the stages in which there is any such number
 )
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_kept(stage: int, *, title: str = "") -> Picture:
     """Weights, gradients and Adam's two states of `course_lib.models.mlp.MLP` as rows of 38 numbers, for each rank.
 
@@ -51,7 +52,7 @@ def plot_kept(stage: int, *, title: str = "") -> Picture:
     title = title or f"In memory when backward is through: {_NAMES[stage]}"
     key = [entry for entry, stages in _KEY if stage in stages]
     top = style.HEADER + 0.42 + LINE * len(lines_of(key, style.MARGIN))
-    figure, page = style.new_page(top + _RANKS * _PITCH - 0.1, title, _SUBTITLES[stage >= _BY_LAYER])
+    figure, page = sheet.new_page(top + _RANKS * _PITCH - 0.1, title, _SUBTITLES[stage >= _BY_LAYER])
     draw_key(page, key, style.MARGIN)
     lines = []
     for rank in range(_RANKS):

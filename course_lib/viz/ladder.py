@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping
 
 from course_lib.errors import four_parts
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.picture import Picture
 
 _ROW, _NAMES, _RIGHT = 0.44, 2.6, 1.5  # inches: a rung, what it compares, the verdict
 _AFTER_NUMBER = 0.22  # inches from a rung's number to its name, since digits differ in width
 _APART_BY = 1.0  # inches between the middles of what is written below the rungs
 _LEAST = 1e-17  # below any rounding: where a deviation of 0 is drawn
-EQUAL, APART = "#00703C", "#B84A5E"
+EQUAL, APART = "#00703C", style.WRONG
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str = "") -> Picture:
     """A rung for each entry of a ladder's `deviations`, from the foot up, against the `tolerance` that it held.
 
@@ -30,7 +30,7 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
     title = title or ("The ranks are not one device" if failed else "On every rung equal to one device")
     subtitle = "largest difference from one device over its largest number; log scale; read from the foot up"
     top, tall = style.HEADER + 0.3, len(deviations) * _ROW
-    figure, page = style.new_page(top + tall + 0.72, title, subtitle)
+    figure, page = sheet.new_page(top + tall + 0.72, title, subtitle)
     left, width = style.MARGIN + _NAMES, style.PAGE_WIDTH - 2 * style.MARGIN - _NAMES - _RIGHT
     first, last = math.log10(_LEAST), math.ceil(math.log10(max(tolerance, *deviations.values()))) + 1
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
-from course_lib.viz import charts, style
+from course_lib.viz import charts, sheet, style
 
 Place = tuple[float, float]  # in a lane: where a bar begins and ends; 0 is the lane's top, 1 its bottom
 
@@ -26,11 +26,6 @@ class Span(NamedTuple):
     start_s: float
     end_s: float
     text: str = ""
-
-
-def time_unit(span_s: float) -> tuple[float, str]:
-    """Factor and name of the unit in which the span is a number between 1 and 1000."""
-    return (1.0, "s") if span_s >= 1 else (1e3, "ms") if span_s >= 1e-3 else (1e6, "µs")
 
 
 def prepare_lanes(
@@ -73,7 +68,7 @@ def write_texts(
     axes: Axes, spans: Sequence[Span], factor: float, place: Place, inches: float, *, room: float, colour: str
 ) -> None:
     """What is written on the spans, if all of it fits; one of the axis' units is `inches` wide."""
-    widest = max((style.text_width(span.text, style.SMALL_SIZE) for span in spans), default=0.0)
+    widest = max((sheet.text_width(span.text, style.SMALL_SIZE) for span in spans), default=0.0)
     look: dict[str, Any] = {"size": style.SMALL_SIZE, "color": colour, "ha": "center", "zorder": 5}
     if all((span.end_s - span.start_s) * factor * inches > widest + room for span in spans):
         for span in spans:

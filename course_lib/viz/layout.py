@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 
@@ -22,7 +22,7 @@ _TEXT = 0.24  # a line of it, if a vector is less tall
 _FEW, _SQUARE = 8, 0.2  # where no tensor has more rows or columns each number is a square, so many inches wide
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_layout(
     regions: Mapping[str, Sequence[Sequence[Region]]],
     shapes: Mapping[str, Sequence[int]],
@@ -52,7 +52,7 @@ def plot_layout(
     subtitle = "a box is the whole tensor; coloured is what the rank holds of it; "
     subtitle += "a square is a number" if squares else "boxes are not to scale"
     below = sum(max(tall, _TEXT) + _BETWEEN for _, tall in boxes.values())
-    figure, page = style.new_page(top + below + 0.2, title, subtitle)
+    figure, page = sheet.new_page(top + below + 0.2, title, subtitle)
     _name_ranks(page, places, axes, left, cell)
     y = top
     for name, parts in regions.items():

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, style
+from course_lib.viz import charts, marks, sheet, style
 from course_lib.viz.lines import Line, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
@@ -21,7 +21,7 @@ _LOSS, _NORM = 2.6, 1.45  # inches: the two panels
 _BESIDE = 1.045  # a name begins so many widths of the chart from its left
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_loss_curves(
     curves: Curves,
     norms: Curves | None = None,
@@ -38,14 +38,14 @@ def plot_loss_curves(
     _check(curves, norms)
     hues = dict(zip(curves, style.RUN_HUES, strict=False))
     reference = next(iter(curves))
-    subtitle = subtitle or (f"the broad pale line is {reference}" if len(curves) > 1 else "")
+    subtitle = subtitle or (f"the broad grey line is {reference}" if len(curves) > 1 else "")
     top = style.HEADER + 0.42
     height = top + _LOSS + (0.68 + _NORM if norms else 0) + 0.85
-    figure, page = style.new_page(height, title, subtitle)
+    figure, page = sheet.new_page(height, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "loss", colour=style.SOFT, align="left")
     words = {name: f"{name}, {_multiple(norms, name)}".removesuffix(", ") for name in norms} if norms else {}
     width = _width({**{name: name for name in curves}, **words})
-    chart = style.chart_axes(figure, _LEFT, top, width, _LOSS)
+    chart = sheet.chart_axes(figure, _LEFT, top, width, _LOSS)
     _draw(chart, curves, hues)
     chart.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     _name(chart, {name: name for name in curves}, curves, hues, least=0.3 / _LOSS)
@@ -54,7 +54,7 @@ def plot_loss_curves(
         below = top + _LOSS + 0.68
         heading = f"gradient norm; × = times that of {next(iter(norms))} at step 1"
         marks.label(page, _LEFT, below - 0.24, heading, colour=style.SOFT, align="left")
-        panel = style.chart_axes(figure, _LEFT, below, width, _NORM)
+        panel = sheet.chart_axes(figure, _LEFT, below, width, _NORM)
         _draw(panel, norms, hues)
         charts.number_axis(panel, [v for values in norms.values() for v in values if 0 < v < math.inf], most=5)
         _name(panel, words, norms, hues, least=0.3 / _NORM)
@@ -63,11 +63,11 @@ def plot_loss_curves(
     return Picture(figure, title=title, description=_in_words(curves, norms or {}), kinds=["measured"])
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_loss_differences(curves: Curves, *, beside: str = "", title: str = "") -> Picture:
     """For each further run how far its loss is from the first one's in the same step, on a log scale.
 
-    `beside` names the run by which the others are judged: it is drawn broad and pale beneath them.
+    `beside` names the run by which the others are judged: it is drawn broad and grey beneath them.
     Raises: ValueError for fewer than two runs or too many, one without a finite value, or a `beside` that is none.
     """
     _check(curves, None, most=len(style.RUN_HUES) + 1)
@@ -85,9 +85,9 @@ def plot_loss_differences(curves: Curves, *, beside: str = "", title: str = "") 
     drawn = {name: [max(value, _LEAST) for value in values] for name, values in apart.items()}
     top, title = style.HEADER + 0.42, title or f"How far each run's loss is from that of {reference}"
     subtitle = f"in the same step; log scale; what is below {_LEAST:g} is drawn at {_LEAST:g}"
-    figure, page = style.new_page(top + _LOSS + 0.85, title, subtitle)
+    figure, page = sheet.new_page(top + _LOSS + 0.85, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "difference of the losses", colour=style.SOFT, align="left")
-    chart = style.chart_axes(figure, _LEFT, top, _width({name: name for name in drawn}), _LOSS)
+    chart = sheet.chart_axes(figure, _LEFT, top, _width({name: name for name in drawn}), _LOSS)
     if beside:
         _draw_broad(chart, beside, drawn[beside], hues)
     _draw_runs(chart, {name: drawn[name] for name in coloured}, hues)
@@ -101,7 +101,7 @@ def plot_loss_differences(curves: Curves, *, beside: str = "", title: str = "") 
 
 def _width(words: Mapping[str, str]) -> float:
     """Inches of a chart that leaves room for the names at its right, and no more."""
-    longest = max(style.text_width(text, weight=600) for text in words.values())
+    longest = max(sheet.text_width(text, weight=600) for text in words.values())
     return (style.PAGE_WIDTH - _LEFT - style.MARGIN - longest) / _BESIDE
 
 
@@ -123,7 +123,7 @@ def _check(curves: Curves, norms: Curves | None, most: int = len(style.RUN_HUES)
 
 
 def _draw(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
-    """The reference broad and pale, the runs on top and all alike, so that no width seems to mean something."""
+    """The reference broad and grey, the runs on top and all alike, so that no width seems to mean something."""
     reference, *runs = curves
     if runs:
         _draw_broad(chart, reference, curves[reference], hues)

@@ -1,6 +1,6 @@
 """The few shapes that all diagrams are made of: rank badges, chunks of a tensor, arrows.
 
-Units: inches from the top left corner of the page, as `style.new_page` lays it out.
+Units: inches from the top left corner of the page, as `sheet.new_page` lays it out.
 """
 
 from __future__ import annotations

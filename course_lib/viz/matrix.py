@@ -6,14 +6,14 @@ from matplotlib.axes import Axes
 
 from course_lib.comm.ledger import Ledger
 from course_lib.units import format_bytes
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 
 _NAMES, _SUMS, _GAP = 1.3, 1.5, 0.06  # inches: sender names, row sums, between cells
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to each rank") -> Picture:
     """Sender rows and receiver columns of a recorded run, with the sums; a darker cell carries more bytes.
 
@@ -25,7 +25,7 @@ def plot_bytes_matrix(ledger: Ledger, *, title: str = "Bytes from each rank to e
     cell = min(1.36, (style.PAGE_WIDTH - 2 * style.MARGIN - _NAMES - _SUMS) / ranks)
     row = 0.6
     left, top = style.MARGIN + _NAMES, style.HEADER + 0.52
-    figure, page = style.new_page(top + (ranks + 1) * row + 0.4, title, _subtitle(ledger))
+    figure, page = sheet.new_page(top + (ranks + 1) * row + 0.4, title, _subtitle(ledger))
     largest = max(max(line) for line in table) or 1
     right, bottom = left + ranks * cell, top + ranks * row
     marks.label(page, style.MARGIN, top - 0.24, "from ↓ to →", colour=style.SOFT, align="left")

@@ -11,9 +11,9 @@ from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
 from course_lib.hardware import device_names, load_device
 from course_lib.viz import explorer
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.explorer import Explorer, Values
 from course_lib.viz.memory import plot_gpu_memory
-from course_lib.viz.picture import Picture
 
 _CONVENTION = "zero"  # the one that lesson 01 starts from
 _REACH = 2.0  # the axis ends at so many times the device's memory, whatever the bars are
@@ -58,7 +58,7 @@ def memory_explorer() -> Explorer:
     )
 
 
-def _memory_of_run(*, before: Values | None, **now: Any) -> Picture:
+def _memory_of_run(*, before: Values | None, **now: Any) -> Drawing:
     """The first stage and the last one: those between hold less."""
     shape, device, convention = load_model(now["model"]), load_device(now["device"]), find_convention(_CONVENTION)
     rows, old = _rows(**now), list(_rows(**before).values()) if before else []

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
-from course_lib.viz import marks, style
-from course_lib.viz.badges import Kind
-from course_lib.viz.keys import Entry, draw_key
+from course_lib.viz import marks, sheet, style
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import draw_key
+from course_lib.viz.kinds import Kind
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
@@ -62,7 +63,7 @@ class _Column(NamedTuple):
         return sum(self[1:])
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_memory_strips(
     steps: Mapping[str, Sequence[Bytes]],
     *,
@@ -79,7 +80,7 @@ def plot_memory_strips(
     strips = {name: [_column(instant) for instant in instants] for name, instants in steps.items()}
     instants = _instants(strips)
     top = style.HEADER + 0.5
-    figure, page = style.new_page(top + len(strips) * _PITCH + 0.5, title, subtitle)
+    figure, page = sheet.new_page(top + len(strips) * _PITCH + 0.5, title, subtitle)
     draw_key(page, [Entry(MEMORY_PARTS[part][0], [MEMORY_PARTS[part][1]]) for part in _PARTS], style.MARGIN)
     wide = (style.PAGE_WIDTH - _LEFT - _RIGHT) / len(instants)
     tallest_of_all = max(column.total for columns in strips.values() for column in columns)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from course_lib.costs.comm.collectives import comm_time
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, style
+from course_lib.viz import charts, marks, sheet, style
 from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 
@@ -60,7 +60,7 @@ def _require_power_of_two(algorithm: str, world_size: int) -> None:
         raise ValueError(four_parts("plot_messages", f"world_size={world_size}", rule, way_out))
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_messages(algorithms: Sequence[str], world_size: int = 8, *, upto: int | None = None) -> Picture:
     """Messages of all-reduce algorithms side by side, on one scale of steps and of bytes; the first `upto` steps.
 
@@ -75,12 +75,12 @@ def plot_messages(algorithms: Sequence[str], world_size: int = 8, *, upto: int |
     tall = (world_size - 1) * _LANE + 1.66
     title = "Who sends to whom, step by step"
     subtitle = "colour = sender;  column = step;  thickness = bytes of one message;  M = bytes of the tensor"
-    figure, page = style.new_page(style.HEADER + len(rows) * tall + 0.12, title, subtitle)
+    figure, page = sheet.new_page(style.HEADER + len(rows) * tall + 0.12, title, subtitle)
     for number, row in enumerate(rows):
         left, top = style.MARGIN, style.HEADER + 0.18 + number * tall
         for name, steps in row:
             _draw_panel(page, name, steps, (left, top), column, world_size, upto)
-            left += max(_NAMES + max(1, len(steps)) * column, style.text_width(_cost(name, world_size))) + _GAP
+            left += max(_NAMES + max(1, len(steps)) * column, sheet.text_width(_cost(name, world_size))) + _GAP
     words = [line for name, steps in panels for line in _in_words(name, steps[:upto], world_size)]
     return Picture(figure, title=f"{title}, on {world_size} ranks", description="\n".join(words), kinds=["formula"])
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
-from course_lib.viz import cells, marks, style
+from course_lib.viz import cells, marks, sheet, style
 from course_lib.viz.picture import Picture
 
 _CELL, _ROW, _GAP = 0.635, 0.48, 0.05  # inches: a number, a row, between cells
@@ -25,7 +25,7 @@ _Table = list[list[float]]  # rows of numbers
 _SUBTITLE = "y = W₂ {}(W₁ x + b₁) + b₂.  torch stores W as (out, in): a row makes one output"
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_mlp(
     numbers: Mapping[str, Tensor],
     *,
@@ -43,7 +43,7 @@ def plot_mlp(
     stored = _stored(tables, owners)
     top, rows = style.HEADER + 0.72, SIZES[1]
     below = top + rows * _ROW + (0.64 if stored else 0.28)
-    figure, page = style.new_page(below + 0.34, title, _SUBTITLE.format(bend))
+    figure, page = sheet.new_page(below + 0.34, title, _SUBTITLE.format(bend))
     largest = cells.largest_of(tables.values())
     unit = 1.0 if largest == 0 or 0.1 <= largest < 10 else 10.0 ** math.floor(math.log10(largest))
     middle, x, frame = top + rows * _ROW / 2, style.MARGIN, _FRAME if owners else 0.0
@@ -55,7 +55,7 @@ def plot_mlp(
         x += len(tables[name][0]) * _CELL
         words = after.format(bend)
         free = (-_GAP + frame, room - (_CUT if is_cut else frame))  # between one table and what comes next
-        lines = [words] if style.text_width(words) <= room else [bend, "→"]
+        lines = [words] if sheet.text_width(words) <= room else [bend, "→"]
         for line, y in zip(lines, (middle,) if len(lines) == 1 else (middle - 0.14, middle + 0.14), strict=True):
             marks.label(page, x + sum(free) / 2, y, line, colour=style.SOFT)
         x += room
@@ -132,7 +132,7 @@ def _name_owners(page: Axes, y: float, stored: Mapping[int, list[str]], tables: 
         marks.rank_badge(page, x + 0.37, y, rank)
         words = _count(names, tables)
         marks.label(page, x + 0.84, y, words, align="left")
-        x += 0.84 + style.text_width(words) + 0.4
+        x += 0.84 + sheet.text_width(words) + 0.4
 
 
 def _count(names: list[str], tables: Mapping[str, _Table]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from course_lib.viz import style
 from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.ladder import APART, EQUAL
-from course_lib.viz.moving import Moving
 from course_lib.viz.museum import Fall, broken_at, fall_words, share
 from course_lib.viz.sweep import LOOP_S, Sweep, draw_sweep
 
@@ -18,10 +18,10 @@ _FIRST_S, _RUNG_S = 1.0, 1.1
 _SWEEP = Sweep(_CHART_LEFT - 6, WIDTH - EDGE + 8, 1.0)
 
 
-def animate_ladder(name: str, fall: Fall) -> Moving:
+def animate_ladder(name: str, fall: Fall) -> Drawing:
     """One run from rung to rung, up to the one that breaks; `name` says what is wrong with it.
 
-    Beside it its loss and, broad and pale, that of one device.
+    Beside it its loss and, broad and grey, that of one device.
     Raises: ValueError for a rung that is not there, or a name that does not fit on a line.
     """
     title = "The ladder and the loss curve"
@@ -37,7 +37,7 @@ def animate_ladder(name: str, fall: Fall) -> Moving:
     _draw_curves(canvas, fall)
     ends = canvas.group(canvas.appears(_SWEEP.passes(1)))
     canvas.text(_CHART_LEFT, foot + 14, f"loss off by {share(fall.off)} at the end", bold=True, parent=ends)
-    return Moving(canvas, title=title, description=f"{name}: {fall_words(fall)}", kinds=["measured"])
+    return Drawing(canvas, title=title, description=f"{name}: {fall_words(fall)}", kinds=["measured"])
 
 
 def _reaches(number: int) -> float:

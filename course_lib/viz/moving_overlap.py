@@ -11,12 +11,13 @@ from course_lib.errors import four_parts
 from course_lib.hardware import Link
 from course_lib.units import format_bytes
 from course_lib.viz import style
+from course_lib.viz.axis import Axis, draw_axis
 from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
 from course_lib.viz.canvas_key import draw_key
-from course_lib.viz.keys import Entry
-from course_lib.viz.lanes import time_unit
-from course_lib.viz.moving import Moving
-from course_lib.viz.sweep import LOOP_S, Sweep, draw_axis, draw_sweep
+from course_lib.viz.clock import time_unit
+from course_lib.viz.drawing import Drawing
+from course_lib.viz.entries import Entry
+from course_lib.viz.sweep import LOOP_S, Sweep, draw_sweep
 
 _LEFT, _TOP, _PANEL, _AXIS = 122.0, 112.0, 152.0, 52.0
 _NAME, _LANE, _PITCH, _BAR = 28.0, 34.0, 38.0, 26.0
@@ -47,7 +48,7 @@ def animate_overlap(
     world_size: int,
     inside: Link,
     bucket_bytes: int,
-) -> Moving:
+) -> Drawing:
     """One step of data parallelism, its messages in turn with its computing and while it computes, on one axis.
 
     Takes what `costs.comm.ddp.ddp_time` takes, whose formula it draws: the lengths of each layer's parameters, and
@@ -82,8 +83,8 @@ def animate_overlap(
     for panel, boxes in zip(panels, parcels, strict=True):
         _send_buckets(canvas, panel, sweep, time, boxes)
         _draw_words(canvas, panel, sweep, time, (factor, unit))
-    draw_axis(canvas, Sweep(sweep.left, sweep.right, sweep.reach * factor), _TOP + 2 * _PANEL + 8, f"time ({unit})")
-    return Moving(canvas, title=title, description="\n".join([subtitle, *_in_words(time, panels)]), kinds=["formula"])
+    draw_axis(canvas, Axis(sweep.left, sweep.right, sweep.reach * factor), _TOP + 2 * _PANEL + 8, f"time ({unit})")
+    return Drawing(canvas, title=title, description="\n".join([subtitle, *_in_words(time, panels)]), kinds=["formula"])
 
 
 def _lane(panel: _Panel, lane: str) -> float:

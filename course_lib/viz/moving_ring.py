@@ -11,7 +11,7 @@ import drawsvg
 
 from course_lib.viz import style
 from course_lib.viz.canvas import DELAY, EDGE, SMALL, TEXT, Canvas, rectangles, text_width
-from course_lib.viz.moving import Moving
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.ring_steps import Parts, RingStep, Transfer, ring_steps
 
 _HEIGHT, _CENTRE, _RADIUS = 418.0, (154.0, 256.0), 96.0
@@ -27,7 +27,7 @@ _PHASES = {
 }
 
 
-def animate_ring(world_size: int = 4) -> Moving:
+def animate_ring(world_size: int = 4) -> Drawing:
     """A ring all-reduce from the start to the end: on the left what travels, on the right what every rank holds.
 
     Colours are ranks: a chunk has a stripe for each rank whose part is in its sum.
@@ -44,7 +44,7 @@ def animate_ring(world_size: int = 4) -> Moving:
         x, y = _on_circle(rank / world_size)
         canvas.rank(x, y, rank, word=world_size <= _LARGE)
     _draw_words(canvas, steps)
-    return Moving(canvas, title=title, description=_in_words(steps))
+    return Drawing(canvas, title=title, description=_in_words(steps))
 
 
 def _goal(world_size: int) -> str:

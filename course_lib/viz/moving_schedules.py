@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from course_lib.errors import four_parts
 from course_lib.schedules import Durations, Schedule, held, in_flight_over_time
 from course_lib.viz import style
+from course_lib.viz.axis import Axis, draw_axis
 from course_lib.viz.canvas import EDGE, WIDTH, Canvas, rectangles, text_width
 from course_lib.viz.canvas_key import KEY_LINE, draw_key, key_lines
-from course_lib.viz.keys import Entry
-from course_lib.viz.moving import Moving
+from course_lib.viz.clock import Clock, clock_of
+from course_lib.viz.drawing import Drawing
+from course_lib.viz.entries import Entry
 from course_lib.viz.schedule_lanes import key_of, shade
-from course_lib.viz.schedule_runs import Clock, Run, bubble_words, clock_of, percent, simulate
-from course_lib.viz.sweep import LOOP_S, Sweep, draw_axis, draw_sweep
+from course_lib.viz.schedule_runs import Run, bubble_words, percent, simulate
+from course_lib.viz.sweep import LOOP_S, Sweep, draw_sweep
 
 _LEFT, _KEY = 84.0, 92.0  # right of the ranks' names; the first line of the key
 _NAME, _HOLDS, _BELOW, _AXIS = 24.0, 26.0, 16.0, 52.0
@@ -27,7 +29,7 @@ def animate_schedules(
     durations: Durations | Sequence[Durations] = _ONES,
     *,
     title: str = "The same work under several schedules",
-) -> Moving:
+) -> Drawing:
     """Each schedule's lanes, and below them how many micro-batches its fullest rank has in flight.
 
     A line sweeps over all of them. Of a rank with v stages, a micro-batch at one of them counts 1/v.
@@ -57,9 +59,9 @@ def animate_schedules(
         draw_sweep(canvas, sweep, y + _NAME - 3, foot + 2)  # not over the names, which may reach beyond time 0
         y = foot + _BELOW
     _draw_words(canvas, runs, clock, sweep, top, lane)
-    draw_axis(canvas, Sweep(_LEFT, WIDTH - EDGE, reach * clock.factor), y + 4, clock.axis)
+    draw_axis(canvas, Axis(_LEFT, WIDTH - EDGE, reach * clock.factor), y + 4, clock.axis)
     lines = [f"  {name}: {bubble_words(run, clock)}; {_holds_words(run)}" for name, run in runs.items()]
-    return Moving(canvas, title=title, description="\n".join([subtitle, *lines]), kinds=["formula"])
+    return Drawing(canvas, title=title, description="\n".join([subtitle, *lines]), kinds=["formula"])
 
 
 def _lane(runs: Mapping[str, Run]) -> float:

@@ -13,16 +13,17 @@ from course_lib.units import GB
 from course_lib.viz import style
 from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, rectangles, text_width
 from course_lib.viz.canvas_key import draw_key
-from course_lib.viz.keys import Entry
+from course_lib.viz.drawing import Drawing
+from course_lib.viz.entries import Entry
 from course_lib.viz.memory_parts import MEMORY_PARTS
-from course_lib.viz.moving import Moving
+from course_lib.viz.style import WRONG
 
 _PARTS = ("weights", "gradients", "optimizer")  # from the foot up; the last is cut first
 _STAGES = ("no ZeRO", "ZeRO-1", "ZeRO-2", "ZeRO-3, FSDP")
 _LEFT, _RIGHT, _TOP, _FOOT, _HEIGHT = 30.0, 452.0, 150.0, 366.0, 418.0
 _FIRST_S, _STAGE_S, _LAST_S = 2.4, 3.4, 4.0
 _FADES_S, _FALLS_S = 0.6, 1.5  # after a stage has begun: parts are gone, the rest has come down
-_LINE, _APART = "#B84A5E", 21.0
+_APART = 21.0
 _MOST = 8
 
 
@@ -48,7 +49,7 @@ class _Page(NamedTuple):
 
 def animate_zero_stages(
     billions: float = 7.5, ranks: int = 4, *, convention: str = "zero", device: str = "h100_sxm_80"
-) -> Moving:
+) -> Drawing:
     """All states on each rank, then cut one after the other: the optimizer's, the gradients, the weights.
 
     Units: billions of parameters; GB. The line is the device's memory.
@@ -75,7 +76,7 @@ def animate_zero_stages(
     _draw_words(canvas, ranks)
     lines = [f"  {name}: {_gb(stage.total)} on each rank" for name, stage in zip(_STAGES, stages, strict=True)]
     description = "\n".join([subtitle, *lines, f"  one GPU has {_gb(memory)}"])
-    return Moving(canvas, title=title, description=description, kinds=["formula"])
+    return Drawing(canvas, title=title, description=description, kinds=["formula"])
 
 
 def _begins(stage: int) -> float:
@@ -109,7 +110,7 @@ def _lifted(page: _Page, nbytes: float) -> str:
 
 def _draw_levels(canvas: Canvas, page: _Page, device: str, memory: float) -> None:
     """The device's memory, and a ghost of each stage's height that appears with its stage; each with name and bytes."""
-    rows = [(page.y(memory), _gb(memory), f"one {device.partition('_')[0].upper()}", _LINE, "")]
+    rows = [(page.y(memory), _gb(memory), f"one {device.partition('_')[0].upper()}", WRONG, "")]
     for number, (name, stage) in enumerate(zip(_STAGES, page.stages, strict=True)):
         motion = canvas.appears(_begins(number) + _FALLS_S) if number else ""
         rows.append((page.y(stage.total), _gb(stage.total), name.partition(",")[0], style.INK, motion))
@@ -117,7 +118,7 @@ def _draw_levels(canvas: Canvas, page: _Page, device: str, memory: float) -> Non
     for (level, nbytes, name, hue, motion), y in zip(rows, _spread([row[0] for row in rows]), strict=True):
         group = canvas.group(motion)
         look = (
-            {"stroke": hue, "stroke_width": 2.4} if hue == _LINE else {"stroke": style.SOFT, "stroke_dasharray": "3 3"}
+            {"stroke": hue, "stroke_width": 2.4} if hue == WRONG else {"stroke": style.SOFT, "stroke_dasharray": "3 3"}
         )
         d = f"M{_LEFT - 6:g} {level:.2f}H{_RIGHT + 4:g}L{_RIGHT + 16:g} {y:.2f}"
         canvas.path(d, fill="none", parent=group, **look)

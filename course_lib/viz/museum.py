@@ -8,8 +8,8 @@ from typing import Protocol
 from course_lib.errors import four_parts
 from course_lib.viz import style
 from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.ladder import APART, EQUAL
-from course_lib.viz.moving import Moving
 
 _LEFT, _PITCH, _ROW, _TOP = 214.0, 44.0, 42.0, 162.0
 _NAME_LINE, _LINES, _BELOW = 17.0, 2, 66.0
@@ -34,7 +34,7 @@ class Fall(Protocol):
     def off(self) -> float: ...
 
 
-def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug breaks the ladder") -> Moving:
+def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug breaks the ladder") -> Drawing:
     """A row for each run by its name, a column for each rung from the foot up, and how far its loss is off at the end.
 
     The first rung that breaks bears its deviation: the largest difference over one device's largest number.
@@ -55,7 +55,7 @@ def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug break
         _draw_row(canvas, _TOP + row * _ROW, names[name], fall)
     _draw_key(canvas, _TOP + _ROW * len(falls) + 26)
     lines = [f"  {name}: {fall_words(fall)}" for name, fall in falls.items()]
-    return Moving(canvas, title=title, description="\n".join([subtitle, *lines]), kinds=["measured"])
+    return Drawing(canvas, title=title, description="\n".join([subtitle, *lines]), kinds=["measured"])
 
 
 def fall_words(fall: Fall) -> str:

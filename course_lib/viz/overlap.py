@@ -10,9 +10,11 @@ from matplotlib.axes import Axes
 from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import call_times, covered_s
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, style
-from course_lib.viz.keys import LINE, Entry, draw_key, lines_of
-from course_lib.viz.lanes import Place, Span, draw_ground, prepare_lanes, time_unit, write_texts
+from course_lib.viz import charts, marks, sheet, style
+from course_lib.viz.clock import time_unit
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import LINE, draw_key, lines_of
+from course_lib.viz.lanes import Place, Span, draw_ground, prepare_lanes, write_texts
 from course_lib.viz.picture import Picture
 from course_lib.viz.timeline import COMMUNICATION, WAITING, draw_kind, key_of, kind_of
 
@@ -26,7 +28,7 @@ _WAITING: Place = (0.3, 0.7)
 _DIGITS = 9  # of a second: an emulated clock's rounding errors must not change the picture
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_overlap(
     timelines: Mapping[str, Ledger],
     *,
@@ -49,13 +51,13 @@ def plot_overlap(
     key = key_of([span for spans in runs.values() for span in spans])
     key += [Entry("; ".join(f"bar {number}: {name}" for number, name in enumerate(calls, start=1)))] if calls else []
     first = _TOP + LINE * (len(lines_of(key, _LEFT)) - 1)
-    figure, page = style.new_page(first + len(runs) * _PITCH + 0.72, title, subtitle)
+    figure, page = sheet.new_page(first + len(runs) * _PITCH + 0.72, title, subtitle)
     draw_key(page, key, _LEFT)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     reach, slowest = max(ends.values()) * factor, next(iter(ends.values()))
     for number, (name, spans) in enumerate(runs.items()):
         top = first + number * _PITCH + 0.42
-        axes = style.chart_axes(figure, _LEFT, top, width, 2 * _LANE)
+        axes = sheet.chart_axes(figure, _LEFT, top, width, 2 * _LANE)
         label = f"time since the run began ({unit})" if number == len(runs) - 1 else ""
         prepare_lanes(axes, _NAMES, reach, label, gap=10, pad=8, size=style.SMALL_SIZE, color=style.SOFT)
         end = ends[name] * factor
@@ -116,7 +118,7 @@ def _waiting(compute: Sequence[Span], end: float) -> list[Span]:
 def _name_run(page: Axes, y: float, name: str, spans: Sequence[Span]) -> None:
     """What the run is called, and how many calls its network made."""
     marks.label(page, _LEFT, y, name, bold=True, align="left")
-    x = _LEFT + style.text_width(name, weight=600) + 0.16
+    x = _LEFT + sheet.text_width(name, weight=600) + 0.16
     marks.label(page, x, y, _calls(spans), size=style.SMALL_SIZE, colour=style.SOFT, align="left")
 
 

@@ -11,7 +11,7 @@ from course_lib.costs.comm.chain import chain_partition
 from course_lib.errors import four_parts
 from course_lib.models.mlp import SIZES
 from course_lib.split import MatrixCut
-from course_lib.viz import keys, marks, style
+from course_lib.viz import keys, marks, sheet, style
 from course_lib.viz.picture import Picture
 from course_lib.viz.shared_matrices import (
     CELL,
@@ -97,7 +97,7 @@ class _Pair(NamedTuple):
         return self.left_of(number) + _TO_BAR[self.adds_behind(number)]
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
     """Draw the 38 parameters of `course_lib.models.mlp.MLP` on two ranks, each of its matrices cut in one way.
 
@@ -111,7 +111,7 @@ def plot_pair(first: Cut, second: Cut, *, title: str = "") -> Picture:
     return _draw(_Pair(first, second), title or f"First {_MEANINGS[first]}, then {_MEANINGS[second]}")
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_late_sum(*, title: str = "Terms through the GELU: wrong") -> Picture:
     """The pair that puts its sum off too long: each rank bends its terms, and they are added only at the very end.
 
@@ -126,7 +126,7 @@ def _draw(pair: _Pair, title: str) -> Picture:
     key = (*(KEY_WITH_SUMS if sums else KEY), *[OF_UNREAD] * (pair.first == "row"))
     first = style.HEADER + 0.64 + keys.LINE * (len(keys.lines_of(key, style.MARGIN)) - 1) + _TALL / 2
     middles = [first + rank * _PITCH for rank in range(RANKS)]
-    figure, page = style.new_page(middles[-1] + _TALL / 2 + 0.4, title, _FORMULA)
+    figure, page = sheet.new_page(middles[-1] + _TALL / 2 + 0.4, title, _FORMULA)
     keys.draw_key(page, key, style.MARGIN)
     lines = []
     for rank, middle in enumerate(middles):
@@ -200,7 +200,7 @@ def _draw_cross(page: Axes, x: float, middle: float) -> None:
     for slope in (1, -1):
         reach = 0.14
         across, down = [x - reach, x + reach], [middle - slope * reach, middle + slope * reach]
-        page.plot(across, down, color=style.RUN_HUES[1], linewidth=3.4, solid_capstyle="round", zorder=6)
+        page.plot(across, down, color=style.WRONG, linewidth=3.4, solid_capstyle="round", zorder=6)
 
 
 def _in_words(tables: tuple[_Table, _Table]) -> str:

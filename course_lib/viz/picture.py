@@ -11,9 +11,11 @@ from matplotlib.figure import Figure
 
 from course_lib.errors import four_parts
 from course_lib.viz import svg
-from course_lib.viz.badges import Kind, draw_badges
+from course_lib.viz.badges import draw_badges
 from course_lib.viz.image import Shown
-from course_lib.viz.style import PAGE_WIDTH, SHOWN_WIDTH, course_style
+from course_lib.viz.kinds import Kind
+from course_lib.viz.sheet import course_style
+from course_lib.viz.style import PAGE_WIDTH, SHOWN_WIDTH
 
 _PNG_DPI = 192  # a 10 inch page fills a 1920 pixel projector
 

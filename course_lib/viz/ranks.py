@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_ranks(world_size: int = 4) -> Picture:
     """A notebook sends one cell to all ranks; each runs it in its own memory, and the outputs come back.
 
@@ -20,7 +20,7 @@ def plot_ranks(world_size: int = 4) -> Picture:
     subtitle = "every rank runs the same code in its own memory; what another rank knows must be sent"
     pitch = 0.86 if world_size <= 4 else 0.56
     top, tall = style.HEADER + 0.42, max(world_size * pitch, 2.2)
-    figure, page = style.new_page(top + tall + 0.42, title, subtitle)
+    figure, page = sheet.new_page(top + tall + 0.42, title, subtitle)
     middle = top + tall / 2
     for x, word in ((style.MARGIN, "your notebook"), (4.15, "ranks"), (7.45, "what you read")):
         marks.label(page, x, top - 0.22, word, colour=style.SOFT, align="left")

@@ -6,7 +6,7 @@ from math import cos, pi, sin
 
 from matplotlib.axes import Axes
 
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.holdings import check_picture_size
 from course_lib.viz.picture import Picture
 from course_lib.viz.ring_steps import Parts, RingStep, Transfer, ring_step, ring_steps
@@ -19,7 +19,7 @@ _GAP = 0.08
 _LARGE = 4  # ranks; larger rings are drawn tighter
 
 
-@style.course_style()
+@sheet.course_style()
 def ring_all_reduce_step(world_size: int, step: int) -> Picture:
     """Step `step` of a ring all-reduce: on the left the chunks that travel, on the right all buffers after it.
 
@@ -27,7 +27,7 @@ def ring_all_reduce_step(world_size: int, step: int) -> Picture:
     """
     state = ring_step(world_size, step)
     title = _headline(state, world_size)
-    figure, page = style.new_page(_HEIGHT, title, _explanation(state, world_size))
+    figure, page = sheet.new_page(_HEIGHT, title, _explanation(state, world_size))
     spots = [_on_circle(rank / world_size) for rank in range(world_size)]
     for rank, (x, y) in enumerate(spots):
         marks.rank_badge(page, x, y, rank, width=_badge_width(world_size), word=world_size <= _LARGE)
@@ -39,7 +39,7 @@ def ring_all_reduce_step(world_size: int, step: int) -> Picture:
     return Picture(figure, title=title, description=_in_words(state, world_size))
 
 
-@style.course_style()
+@sheet.course_style()
 def ring_all_reduce_story(world_size: int = 4) -> Picture:
     """All steps of a ring all-reduce on one page, as a strip of buffers: for print, and where no slider runs.
 
@@ -50,7 +50,7 @@ def ring_all_reduce_story(world_size: int = 4) -> Picture:
     rows = -(-(len(steps) + 1) // _FRAMES_ACROSS)
     title = f"Ring all-reduce on {world_size} ranks: {len(steps) - 1} steps, one chunk each"
     subtitle = "row = rank;  column = chunk;  colours = whose parts are in the sum;  framed = just received"
-    figure, page = style.new_page(style.HEADER + rows * (_FRAME + 0.75) + 0.12, title, subtitle)
+    figure, page = sheet.new_page(style.HEADER + rows * (_FRAME + 0.75) + 0.12, title, subtitle)
     cell = (_FRAME + _GAP) / world_size
     for state in steps:
         x, y = _frame(state.number)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, style
+from course_lib.viz import charts, marks, sheet, style
 from course_lib.viz.lines import draw_dashed
 from course_lib.viz.picture import Picture
 
@@ -31,7 +31,7 @@ class Deviations(Protocol):
     def is_sound(self) -> bool: ...
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_rounding(runs: Mapping[str, Sequence[Deviations]], *, sound: float, title: str = "") -> Picture:
     """A dot for each parameter of each run, on log axes; above the dashed line rounding does not explain it.
 
@@ -44,9 +44,9 @@ def plot_rounding(runs: Mapping[str, Sequence[Deviations]], *, sound: float, tit
     title = title or "Does rounding explain each gradient's error?"
     subtitle = "a dot is a parameter: its gradient's largest error, as a share of its largest number; log scales"
     top = style.HEADER + 0.42
-    figure, page = style.new_page(top + _TALL + 0.85, title, subtitle)
+    figure, page = sheet.new_page(top + _TALL + 0.85, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "error on ranks", colour=style.SOFT, align="left")
-    chart = style.chart_axes(figure, _LEFT, top, style.PAGE_WIDTH - _LEFT - _RIGHT, _TALL)
+    chart = sheet.chart_axes(figure, _LEFT, top, style.PAGE_WIDTH - _LEFT - _RIGHT, _TALL)
     every = [max(value, _LEAST) for rows in runs.values() for row in rows for value in (row.alone, row.ranks)]
     low, high = min(every) / 1.6, max(every) * 1.6
     charts.number_axis(chart, [low, high], most=5)

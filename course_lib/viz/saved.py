@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from course_lib.costs.model.activations import Saved
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
 
@@ -16,7 +16,7 @@ _SMALL = 0.01  # of the longest: what is shorter is drawn together
 _MOST = 20
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_saved(tensors: Sequence[Saved], *, title: str = "What backward needs of one layer") -> Picture:
     """Bytes of each tensor, as `costs.layer_activations` names them; the smallest are one bar.
 
@@ -28,7 +28,7 @@ def plot_saved(tensors: Sequence[Saved], *, title: str = "What backward needs of
         raise ValueError(four_parts("plot_saved", f"{len(rows)} tensors", rule, "draw one layer"))
     total = sum(tensor.nbytes for tensor in tensors)
     top = style.HEADER + 0.12
-    figure, page = style.new_page(
+    figure, page = sheet.new_page(
         top + _STEP * len(rows) + 0.1, title, f"bytes of each tensor; all together {format_bytes(total)}"
     )
     left = style.MARGIN + _NAMES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.viz import style
-from course_lib.viz.badges import Kind
+from course_lib.viz import sheet
+from course_lib.viz.kinds import Kind
 from course_lib.viz.picture import Picture
 from course_lib.viz.shares import Chart, Shares
 
@@ -22,7 +22,7 @@ _CHART = Chart(
 )
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_scaling(
     predicted: Mapping[str, Shares],
     measured: Mapping[str, Shares] | None = None,

@@ -8,12 +8,11 @@ from course_lib.costs.comm.pipeline import pipeline_bubble_s
 from course_lib.errors import four_parts
 from course_lib.schedules import SCHEDULES, Durations, bubble_s, make_schedule
 from course_lib.viz import explorer
+from course_lib.viz.clock import clock_of
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.explorer import Explorer, Values
-from course_lib.viz.held import held_by_rank
-from course_lib.viz.picture import Picture
-from course_lib.viz.schedule_runs import MOST_RANKS, NAMES, Run, clock_of, percent, rank_words, simulate
+from course_lib.viz.schedule_runs import MOST_RANKS, NAMES, Run, held_by_rank, percent, rank_words, simulate
 from course_lib.viz.schedules import draw_schedule, title_of
-from course_lib.viz.style import course_style
 
 _OPERATION = "schedule_explorer"
 _MOST_MICROBATCHES, _MOST_STAGES = 32, 4
@@ -25,8 +24,8 @@ def schedule_explorer(ranks: int = 4, microbatches: int = 8, schedule: str = "1f
     """Controls for a schedule and its durations, above its lanes, its bubble and what each rank holds.
 
     F, B and W are the milliseconds of one micro-batch on one rank: forward, gradient of the input, gradients of the
-    weights. Stages per rank are for interleaving alone; under other schedules that control is off. A dashed line is
-    where the step ended before.
+    weights. Stages per rank are for interleaving alone; under other schedules that control is off. An outline is
+    the step before.
     Raises: ValueError for what no schedule or no picture has.
     """
     if schedule not in SCHEDULES:
@@ -62,8 +61,7 @@ def schedule_explorer(ranks: int = 4, microbatches: int = 8, schedule: str = "1f
     )
 
 
-@course_style()
-def _draw(*, before: Values | None, **now: Any) -> Picture:
+def _draw(*, before: Values | None, **now: Any) -> Drawing:
     """One schedule, with its bubble by its list and by the formula, and where the step ended before."""
     run, durations = _run(**now)
     clock = clock_of(durations, run.end_s)
@@ -85,14 +83,10 @@ def _draw(*, before: Values | None, **now: Any) -> Picture:
     reach_s, before_s = _reach_of(run.end_s), _run(**before)[0].end_s if before else 0.0
     mark_s = before_s if before_s <= reach_s else 0.0
     title = title_of(run.schedule)
-    figure = draw_schedule(run, clock, columns, title, subtitle, reach_s=reach_s, before_s=mark_s)
+    canvas = draw_schedule(run, clock, columns, title, subtitle, reach_s=reach_s, before_s=mark_s)
     words = [f"  before: step {clock.says(before_s)}"] if before_s else []
-    return Picture(
-        figure,
-        title=title,
-        description="\n".join([subtitle, *rank_words(run, clock, columns), *words]),
-        kinds=["formula"],
-    )
+    description = "\n".join([subtitle, *rank_words(run, clock, columns), *words])
+    return Drawing(canvas, title=title, description=description, kinds=["formula"])
 
 
 def _run(

@@ -4,93 +4,89 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
-
-from matplotlib.axes import Axes
 
 from course_lib.schedules import Slot
-from course_lib.viz import charts, style
-from course_lib.viz.keys import Entry
-from course_lib.viz.lanes import Span, draw_ground, draw_spans, prepare_lanes, write_texts
-from course_lib.viz.schedule_runs import Clock, Run
+from course_lib.viz import style
+from course_lib.viz.axis import Axis
+from course_lib.viz.canvas import EDGE, SMALL, TEXT, Canvas, rectangles, text_width
+from course_lib.viz.clock import Clock
+from course_lib.viz.entries import Entry
+from course_lib.viz.schedule_runs import Run
 
-LEFT = style.MARGIN + 0.8  # inches: rank names
+LEFT = 84.0  # right of the ranks' names
 _TOP, _BOTTOM = 0.05, 0.95  # of a lane
 _STRIP = 0.8  # of a lane: where the strip of messages begins, if there is one
-_APART = 0.2  # inches: the least between two times on the axis
-_BESIDE = 0.03  # inches: the least that a box is wider than its number
-_AROUND = 0.08  # inches: the least that a wait is wider than what is written on it
+_SIZES = (SMALL, 12.5)  # of numbers on boxes: the first that fits
+_BESIDE, _AROUND = 2.0, 10.0  # pixels: the least that a box is wider than its number, a wait than its words
+_GHOST = 4.0  # pixels from the lanes to the outline of the step before
 _KEYS = {"backward input": "backward input B", "backward weight": "backward weight W"}  # the formulas' letters
 _PALEST = 0.5  # as far from idle's grey as from the full colour, for colour-blind readers too
 
-
-def lane_axes(axes: Axes, n_ranks: int, clock: Clock, reach_s: float, *, size: float, last: bool = True) -> None:
-    """One lane for each rank, named in letters of `size`; the last of several panels writes the axis that all share."""
-    names = [f"rank {rank}" for rank in range(n_ranks)]
-    prepare_lanes(axes, names, reach_s * clock.factor, clock.axis if last else "", gap=10, size=size, zorder=5)
-    axes.xaxis.set_major_formatter(lambda time, _: f"{time:g}")
+_Box = tuple[float, float, float, float]  # left, top, width, height
 
 
-def mark_end(axes: Axes, clock: Clock, end_s: float, width: float) -> None:
-    """When the step ends, on an axis `width` inches wide, in place of the times that have no room beside it."""
-    end, text = end_s * clock.factor, clock.says(end_s).partition(" ")[0]
-    inches, reach = width / axes.get_xlim()[1], axes.get_xlim()[1]
-
-    def fits(time: float) -> bool:
-        both = sum(style.text_width(word, style.SMALL_SIZE) for word in (f"{time:g}", text))
-        return 0 <= time <= reach and abs(end - time) * inches > both / 2 + _APART
-
-    times = [time for time in axes.get_xticks() if fits(time)]
-    axes.set_xticks([*times, end], [*(f"{time:g}" for time in times), text])
-    axes.get_xticklabels()[-1].set_color(style.INK)
-    axes.set_xlim(0, reach)
-
-
-def mark_before(axes: Axes, clock: Clock, end_s: float) -> None:
-    """When the step ended that was drawn before this one: a dashed line through all lanes, named above them."""
-    x = end_s * clock.factor
-    axes.axvline(x, color=style.INK, linewidth=1.4, linestyle=(0, (3, 2)), zorder=6)
-    axes.text(x, -0.12, f"before: {clock.says(end_s)}", ha="center", va="bottom", size=style.SMALL_SIZE)
-
-
-def draw_lanes(axes: Axes, run: Run, clock: Clock, width: float) -> None:
-    """Boxes of all computations on axes `width` inches wide, on their ranks' idle time up to the end.
+def draw_lanes(canvas: Canvas, run: Run, clock: Clock, axis: Axis, top: float, lane: float) -> None:
+    """Boxes of all computations on their ranks' idle time up to the end, from `top` on, each lane `lane` tall.
 
     Where messages take time, each is a strip below its sender's boxes. Micro-batches are numbered on the kinds of
-    boxes in which all numbers fit.
+    boxes in which all numbers fit. `axis` is in seconds.
     """
-    draw_ground(axes, run.schedule.n_ranks, run.end_s * clock.factor, (_TOP, _BOTTOM), style.IDLE)
-    place = (_TOP, _STRIP if run.sent else _BOTTOM)
-    inches = width / axes.get_xlim()[1]
+    size = TEXT if lane > TEXT * 1.6 else SMALL
+    for rank in range(run.schedule.n_ranks):
+        canvas.text(EDGE, top + (rank + 0.5) * lane, f"rank {rank}", size=size)
+    wide = axis.x(run.end_s) - axis.left
+    ground = [_box(axis.left, wide, top + rank * lane, lane) for rank in range(run.schedule.n_ranks)]
+    canvas.path(rectangles(ground), fill=style.IDLE)
     groups: dict[tuple[str, int], list[Slot]] = defaultdict(list)
     for slot in run.computed:
         groups[run.what(slot), run.chunk(slot)].append(slot)
-    for (what, chunk), some in groups.items():
+    for (what, chunk), slots in groups.items():
         hue = shade(style.COMPUTE[what], chunk, run.schedule.stages_per_rank)
-        spans = [_span(slot, what) for slot in some]
-        narrowest = inches * clock.factor * min(span.end_s - span.start_s for span in spans)
-        look = {"facecolor": hue, "edgecolor": style.PAPER, "linewidth": min(0.8, 6 * narrowest)}
-        draw_spans(axes, spans, clock.factor, place, **look)
-        write_texts(axes, spans, clock.factor, place, inches, room=_BESIDE, colour=_text_on(hue))
-    _write_gaps(axes, run, clock, inches)
-    look = {"facecolor": style.COMMUNICATION, "edgecolor": style.COMMUNICATION, "linewidth": 0.7}  # seen if short
-    draw_spans(axes, [_span(slot, "message") for slot in run.sent], clock.factor, (_STRIP, _BOTTOM), **look)
+        boxes = [_slot_box(axis, slot, top, lane, bottom=_STRIP if run.sent else _BOTTOM) for slot in slots]
+        canvas.path(rectangles(boxes), fill=hue, stroke=style.PAPER, stroke_width=min(0.8, boxes[0][2] / 12))
+        _number(canvas, boxes, [str(slot.instruction.microbatch) for slot in slots], hue)
+    _write_gaps(canvas, run, clock, axis, top, lane)
+    strips = [_slot_box(axis, slot, top, lane, _STRIP, _BOTTOM) for slot in run.sent]
+    if strips:  # with a line around, so that a short one is seen
+        hue = style.COMMUNICATION
+        canvas.path(rectangles(strips), fill=hue, stroke=hue, stroke_width=0.7)
 
 
-def _write_gaps(axes: Axes, run: Run, clock: Clock, inches: float) -> None:
+def draw_ghost(canvas: Canvas, clock: Clock, axis: Axis, end_s: float, top: float, bottom: float) -> None:
+    """An outline of the step that was drawn before this one, and above it when that ended."""
+    x, words = axis.x(end_s), f"before: {clock.says(end_s)}"
+    d = f"M{axis.left:g} {top - _GHOST:g}H{x:.5g}V{bottom + _GHOST:g}H{axis.left:g}"
+    canvas.path(d, fill="none", stroke=style.INK, stroke_width=1.4, stroke_dasharray="4 3")
+    half = text_width(words, SMALL) / 2
+    canvas.text(min(max(x, axis.left + half), axis.right - half), top - 16, words, size=SMALL, align="middle")
+
+
+def _box(x: float, wide: float, y: float, lane: float, top: float = _TOP, bottom: float = _BOTTOM) -> _Box:
+    return x, y + top * lane, wide, (bottom - top) * lane
+
+
+def _slot_box(axis: Axis, slot: Slot, y: float, lane: float, top: float = _TOP, bottom: float = _BOTTOM) -> _Box:
+    x = axis.x(slot.start_s)
+    return _box(x, axis.x(slot.end_s) - x, y + slot.rank * lane, lane, top, bottom)
+
+
+def _number(canvas: Canvas, boxes: Sequence[_Box], texts: Sequence[str], hue: str) -> None:
+    """The micro-batches of boxes of one look, if all fit."""
+    room = min(wide for _, _, wide, _ in boxes) - _BESIDE
+    size = next((size for size in _SIZES if max(text_width(text, size) for text in texts) <= room), None)
+    if size:
+        for (x, y, wide, tall), text in zip(boxes, texts, strict=True):
+            canvas.text(x + wide / 2, y + tall / 2, text, size=size, colour=_text_on(hue), align="middle")
+
+
+def _write_gaps(canvas: Canvas, run: Run, clock: Clock, axis: Axis, top: float, lane: float) -> None:
     """On each wait of a rank how long it is, if there is room; never a bare number, as micro-batches have."""
-    look: dict[str, Any] = {"size": style.SMALL_SIZE, "color": style.INK, "ha": "center", "zorder": 5}
     for gap in run.gaps:
         length = clock.says(gap.end_s - gap.start_s)
-        room = (gap.end_s - gap.start_s) * clock.factor * inches - _AROUND
-        fitting = [text for text in (f"bubble {length}", length) if style.text_width(text, style.SMALL_SIZE) < room]
-        if fitting:
-            middle = (gap.start_s + gap.end_s) / 2 * clock.factor
-            charts.write(axes, middle, gap.rank + (_TOP + _BOTTOM) / 2, fitting[0], within="data", **look)
-
-
-def _span(slot: Slot, what: str) -> Span:
-    return Span(slot.rank, what, slot.start_s, slot.end_s, str(slot.instruction.microbatch))
+        room = axis.x(gap.end_s) - axis.x(gap.start_s) - _AROUND
+        words = next((text for text in (f"bubble {length}", length) if text_width(text, SMALL) < room), "")
+        middle = axis.x((gap.start_s + gap.end_s) / 2)
+        canvas.text(middle, top + (gap.rank + 0.5) * lane, words, size=SMALL, align="middle")
 
 
 def key_of(runs: Sequence[Run]) -> list[Entry]:

@@ -17,17 +17,17 @@ from course_lib.schedules import (
     Slot,
     time_schedule,
 )
-from course_lib.viz import style
-from course_lib.viz.picture import Picture
-from course_lib.viz.schedule_runs import Run, check_ranks, clock_of
+from course_lib.viz.clock import clock_of
+from course_lib.viz.drawing import Drawing
+from course_lib.viz.kinds import Kind
+from course_lib.viz.schedule_runs import Run, check_ranks
 from course_lib.viz.schedules import draw_panels, panel_words
 from course_lib.viz.timeline import kind_of
 
-_LANE = 0.34  # inches
+_LANE = 28.0  # pixels
 _SIMULATED, _RAN = "simulated", "run"
 
 
-@style.course_style()
 def plot_schedule_run(
     schedule: Schedule,
     ledger: Ledger,
@@ -36,7 +36,7 @@ def plot_schedule_run(
     message_s: float = 0.0,
     title: str = "Simulated, and run",
     subtitle: str = "",
-) -> Picture:
+) -> Drawing:
     """The simulated lanes of one step, and below them those of a run under the same schedule, from its ledger.
 
     `durations` hold for all ranks, or are one for each, as `training.techniques.stages` takes them. The run begins with
@@ -50,11 +50,12 @@ def plot_schedule_run(
     late = round(runs[_RAN].end_s / simulated.end_s - 1, 3) + 0.0  # no -0.0
     ends = f"the simulation ends after {clock.says(simulated.end_s)}, the run after {clock.says(runs[_RAN].end_s)}"
     subtitle = subtitle or f"{ends} ({late:+.1%})"
-    figure = draw_panels(runs, clock, lane=_LANE, title=title, subtitle=subtitle)
+    kinds: list[Kind] = ["formula", kind_of(ledger)]
+    canvas = draw_panels(runs, clock, lane=_LANE, title=title, subtitle=subtitle, kinds=kinds)
     shares = zip(*(run.idle_shares for run in runs.values()), strict=True)
     lines = [f"  rank {rank}: idle {one:.1%} {_SIMULATED}, {two:.1%} {_RAN}" for rank, (one, two) in enumerate(shares)]
     words = "\n".join([subtitle, *panel_words(runs, clock), *lines])
-    return Picture(figure, title=title, description=words, kinds=["formula", kind_of(ledger)])
+    return Drawing(canvas, title=title, description=words, kinds=kinds)
 
 
 def _slots(schedule: Schedule, ledger: Ledger, *, with_messages: bool) -> list[Slot]:

@@ -17,17 +17,17 @@ from course_lib.schedules import (
     Slot,
     bubble_s,
     durations_by_rank,
+    held,
     idle_s,
     problems,
     time_schedule,
 )
-from course_lib.viz.lanes import time_unit
+from course_lib.viz.clock import DIGITS, Clock
 
 MOST_RANKS = 8
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "zb-h1": "ZB-H1"}
 _LETTERS = {"forward": "F", "backward": "BW", "backward input": "B", "backward weight": "W"}
 _MOST_WORDS = 64  # computations of a rank that are listed
-_DIGITS = 9  # of a second: rounding errors must not change a picture
 
 
 class Gap(NamedTuple):
@@ -73,7 +73,7 @@ class Run(NamedTuple):
             mine = sorted((slot.start_s, slot.end_s) for slot in self.computed if slot.rank == rank)
             edges = [(0.0, 0.0), *mine, (self.end_s, self.end_s)]
             found += [Gap(rank, before[1], after[0]) for before, after in pairwise(edges)]
-        return [gap for gap in found if round(gap.end_s - gap.start_s, _DIGITS) > 0]
+        return [gap for gap in found if round(gap.end_s - gap.start_s, DIGITS) > 0]
 
     def upto(self, seconds: float) -> Run:
         """What has ended by then."""
@@ -87,28 +87,6 @@ class Run(NamedTuple):
     def chunk(self, slot: Slot) -> int:
         """Which of its rank's stages a slot is at."""
         return slot.instruction.stage // self.schedule.n_ranks
-
-
-class Clock(NamedTuple):
-    """How times are written: as seconds, or as forward passes."""
-
-    factor: float
-    unit: str
-
-    def says(self, seconds: float) -> str:
-        """A time with its unit, to three digits; passes, which add up exactly, to four."""
-        return f"{round(seconds, _DIGITS) * self.factor:.{4 if self.unit == 'F' else 3}g} {self.unit}"
-
-    @property
-    def axis(self) -> str:
-        """What stands below the axis."""
-        return "time in forward passes (F = 1)" if self.unit == "F" else f"time ({self.unit})"
-
-
-def clock_of(durations: Durations | Sequence[Durations], longest_s: float) -> Clock:
-    """Forward passes where some forward takes exactly 1, as in `Durations()`; else seconds."""
-    every = [durations] if isinstance(durations, Durations) else durations
-    return Clock(1.0, "F") if any(one.forward_s == 1 for one in every) else Clock(*time_unit(longest_s))
 
 
 def simulate(
@@ -134,7 +112,7 @@ def check_ranks(operation: str, schedule: Schedule) -> None:
 
 def bubble_words(run: Run, clock: Clock, *, ideal: bool = True) -> str:
     """The step, and what of it the busiest rank is idle: against the step, and against the step without a bubble."""
-    bubble, step = round(bubble_s(run.computed, run.schedule.n_ranks), _DIGITS), run.end_s
+    bubble, step = round(bubble_s(run.computed, run.schedule.n_ranks), DIGITS), run.end_s
     words = f"step {clock.says(step)}, bubble {clock.says(bubble)}: {percent(bubble / step)} of the step"
     return f"{words}, {percent(bubble / (step - bubble))} of the ideal time" if ideal else words
 
@@ -165,3 +143,14 @@ def _order(run: Run, slots: Sequence[Slot]) -> str:
         words = " ".join(f"{_LETTERS[run.what(slot)]}{slot.instruction.microbatch}" for slot in some)
         parts.append(f"stage {stage} {words}" if run.schedule.stages_per_rank > 1 else words)
     return ("; " if run.schedule.stages_per_rank > 1 else " ").join(parts)
+
+
+def held_by_rank(schedule: Schedule) -> dict[str, list[float]]:
+    """The peaks of each rank in activations of one micro-batch on one *rank*: one of v stages counts 1/v.
+
+    The two peaks come at different times, and what is stashed is a part of the activations and their gradients: they
+    are not to be added up.
+    """
+    peaks = [held(schedule, rank) for rank in range(schedule.n_ranks)]
+    v = schedule.stages_per_rank
+    return {"in flight": [peak.in_flight / v for peak in peaks], "stashed": [peak.stashed / v for peak in peaks]}

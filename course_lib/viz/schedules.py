@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.figure import Figure
-
 from course_lib.errors import four_parts
 from course_lib.schedules import Durations, Schedule
-from course_lib.viz import marks, style
-from course_lib.viz.keys import LINE, draw_key, lines_of
-from course_lib.viz.picture import Picture
-from course_lib.viz.schedule_lanes import LEFT, draw_lanes, key_of, lane_axes, mark_before, mark_end
-from course_lib.viz.schedule_runs import NAMES, Clock, Run, bubble_words, clock_of, rank_words, simulate
+from course_lib.viz import style
+from course_lib.viz.axis import Axis, draw_axis
+from course_lib.viz.canvas import EDGE, SMALL, WIDE, Canvas, text_width
+from course_lib.viz.canvas_key import KEY_LINE, draw_key, key_lines
+from course_lib.viz.clock import Clock, clock_of
+from course_lib.viz.drawing import Drawing
+from course_lib.viz.kinds import Kind
+from course_lib.viz.schedule_lanes import LEFT, draw_ghost, draw_lanes, key_of
+from course_lib.viz.schedule_runs import NAMES, Run, bubble_words, rank_words, simulate
 
-_LANE, _THIN = 0.46, 0.24  # inches: one rank, alone and among several schedules
-_NAME, _BELOW = 0.34, 0.18  # inches above and below one of several schedules
+_KEY = 92.0  # the first line of the key
+_LANE, _THIN = 38.0, 20.0  # of one rank, alone and among several schedules
+_COLUMN, _APART = 50.0, 22.0  # the least of a column, so that the lanes keep their place; before each
+_HEADS, _AXIS = 24.0, 56.0  # above the lanes, for what stands over columns; below them
+_NAME, _BELOW = 28.0, 15.0  # above and below one of several schedules
 _MOST = 6
 _ONES = Durations()
 
 
-@style.course_style()
 def plot_schedule(
     schedule: Schedule,
     durations: Durations | Sequence[Durations] = _ONES,
@@ -29,7 +33,7 @@ def plot_schedule(
     upto_s: float = 0.0,
     title: str = "",
     subtitle: str = "",
-) -> Picture:
+) -> Drawing:
     """A lane for each rank, a box for each computation with its micro-batch's number, and the idle part of the step.
 
     `durations` hold for all ranks, or are one for each. With `upto_s` the picture has all its room, but only what has
@@ -44,11 +48,9 @@ def plot_schedule(
     clock = clock_of(durations, whole.end_s)
     words = f"the first {clock.says(run.end_s)}" if upto_s else bubble_words(run, clock)
     title, subtitle = title or title_of(schedule), subtitle or words
-    figure = draw_schedule(run, clock, columns, title, subtitle, of=whole)
-    said = {} if upto_s else columns
-    return Picture(
-        figure, title=title, description="\n".join([subtitle, *rank_words(run, clock, said)]), kinds=["formula"]
-    )
+    canvas = draw_schedule(run, clock, columns, title, subtitle, of=whole)
+    said = "\n".join([subtitle, *rank_words(run, clock, {} if upto_s else columns)])
+    return Drawing(canvas, title=title, description=said, kinds=["formula"])
 
 
 def _begun(run: Run, upto_s: float) -> Run:
@@ -70,32 +72,31 @@ def draw_schedule(
     reach_s: float = 0.0,
     before_s: float = 0.0,
     of: Run | None = None,
-) -> Figure:
+) -> Canvas:
     """The lanes of one run, and right of them in columns what there is to say of each rank.
 
-    The axis ends with the step, or at `reach_s`; a line at `before_s` says when another step ended. If it is the
-    beginning `of` another run, it has that one's axis, legend and room for the columns, and they are still empty.
+    The axis ends with the step, or at `reach_s`; an outline that ends at `before_s` is another step. If it is
+    the beginning `of` another run, it has that one's axis, legend and room for the columns, and they are still empty.
     """
     of = of or run
     key, tall = key_of([of]), _LANE * run.schedule.n_ranks
-    top = style.HEADER + 0.36 + LINE * len(lines_of(key, LEFT))
-    figure, page = style.new_page(top + tall + 0.86, title, subtitle)
-    draw_key(page, key, LEFT)
-    wide = {name: max(style.text_width(text) for text in (name, *cells)) + 0.26 for name, cells in columns.items()}
-    width = style.PAGE_WIDTH - style.MARGIN - LEFT - sum(wide.values())
-    axes = style.chart_axes(figure, LEFT, top, width, tall)
-    lane_axes(axes, run.schedule.n_ranks, clock, reach_s or of.end_s, size=style.BASE_SIZE)
-    draw_lanes(axes, run, clock, width)
-    mark_end(axes, clock, run.end_s, width)
+    top = _KEY + KEY_LINE * len(key_lines(key, WIDE)) + _HEADS - 8
+    canvas = Canvas(top + tall + _AXIS, title, subtitle, width=WIDE, kinds=["formula"])
+    draw_key(canvas, key, _KEY)
+    wide = {name: max(_COLUMN, *map(text_width, (name, *cells))) + _APART for name, cells in columns.items()}
+    axis = Axis(LEFT, WIDE - EDGE - sum(wide.values()), reach_s or of.end_s)
+    draw_lanes(canvas, run, clock, axis, top, _LANE)
+    end = run.end_s * clock.factor, clock.says(run.end_s).partition(" ")[0]
+    draw_axis(canvas, axis._replace(reach=axis.reach * clock.factor), top + tall + 16, clock.axis, end)
     if before_s:
-        mark_before(axes, clock, before_s)
-    right = LEFT + width
+        draw_ghost(canvas, clock, axis, before_s, top, top + tall)
+    right = axis.right
     for name, cells in columns.items() if of is run else ():
         right += wide[name]
-        marks.label(page, right, top - 0.18, name, size=style.SMALL_SIZE, colour=style.SOFT, align="right")
+        canvas.text(right, top - 16, name, size=SMALL, colour=style.SOFT, align="end")
         for rank, cell in enumerate(cells):
-            marks.label(page, right, top + (rank + 0.5) * _LANE, cell, align="right")
-    return figure
+            canvas.text(right, top + (rank + 0.5) * _LANE, cell, align="end")
+    return canvas
 
 
 def title_of(schedule: Schedule) -> str:
@@ -107,7 +108,6 @@ def title_of(schedule: Schedule) -> str:
     )
 
 
-@style.course_style()
 def plot_schedules(
     schedules: Mapping[str, Schedule],
     durations: Durations | Sequence[Durations] = _ONES,
@@ -115,7 +115,7 @@ def plot_schedules(
     message_s: float = 0.0,
     title: str = "The same work under several schedules",
     subtitle: str = "the bubble of a step is the idle time of its busiest rank",
-) -> Picture:
+) -> Drawing:
     """The lanes of each schedule below its name, on one time axis, with its step and its bubble.
 
     `durations` hold for all ranks, or are one for each.
@@ -127,32 +127,38 @@ def plot_schedules(
         raise ValueError(four_parts("plot_schedules", values, rule, "draw two pictures"))
     runs = {name: simulate("plot_schedules", one, durations, message_s) for name, one in schedules.items()}
     clock = clock_of(durations, max(run.end_s for run in runs.values()))
-    figure = draw_panels(runs, clock, lane=_THIN, title=title, subtitle=subtitle)
-    return Picture(figure, title=title, description="\n".join([subtitle, *panel_words(runs, clock)]), kinds=["formula"])
+    canvas = draw_panels(runs, clock, lane=_THIN, title=title, subtitle=subtitle)
+    words = "\n".join([subtitle, *panel_words(runs, clock)])
+    return Drawing(canvas, title=title, description=words, kinds=["formula"])
 
 
-def draw_panels(runs: Mapping[str, Run], clock: Clock, *, lane: float, title: str, subtitle: str) -> Figure:
-    """Each run's lanes of `lane` inches below its name, its step and its bubble, all on one time axis."""
+def draw_panels(
+    runs: Mapping[str, Run],
+    clock: Clock,
+    *,
+    lane: float,
+    title: str,
+    subtitle: str,
+    kinds: Sequence[Kind] = ("formula",),
+) -> Canvas:
+    """Each run's lanes, `lane` tall, below its name, its step and its bubble, all on one time axis."""
     key = key_of(list(runs.values()))
-    top = style.HEADER + 0.14 + LINE * len(lines_of(key, LEFT))
+    top = _KEY + KEY_LINE * len(key_lines(key, WIDE)) - 8
     tall = sum(_NAME + run.schedule.n_ranks * lane + _BELOW for run in runs.values())
-    figure, page = style.new_page(top + tall + 0.66, title, subtitle)
-    draw_key(page, key, LEFT)
-    width, reach = style.PAGE_WIDTH - style.MARGIN - LEFT - 0.1, max(run.end_s for run in runs.values())
-    for number, (name, run) in enumerate(runs.items(), start=1):
-        marks.label(page, LEFT, top + 0.14, name, bold=True, align="left")
-        x = LEFT + style.text_width(name, weight=600) + 0.16
-        words = bubble_words(run, clock, ideal=False)
-        if x + style.text_width(words, style.SMALL_SIZE) > style.PAGE_WIDTH - style.MARGIN:
+    canvas = Canvas(top + tall + _AXIS - _BELOW, title, subtitle, width=WIDE, kinds=kinds)
+    draw_key(canvas, key, _KEY)
+    axis = Axis(LEFT, WIDE - EDGE - 8, max(run.end_s for run in runs.values()))
+    for name, run in runs.items():
+        x, words = LEFT + text_width(name, bold=True) + 12, bubble_words(run, clock, ideal=False)
+        if x + text_width(words, SMALL) > WIDE - EDGE:
             rule = "a schedule's name, its step and its bubble fit on one line"
             raise ValueError(four_parts("plot_schedules", f"schedule {name!r}", rule, "shorten it"))
-        marks.label(page, x, top + 0.14, words, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
-        high = run.schedule.n_ranks * lane
-        axes = style.chart_axes(figure, LEFT, top + _NAME, width, high)
-        lane_axes(axes, run.schedule.n_ranks, clock, reach, size=style.SMALL_SIZE, last=number == len(runs))
-        draw_lanes(axes, run, clock, width)
-        top += _NAME + high + _BELOW
-    return figure
+        canvas.text(LEFT, top + 12, name, bold=True)
+        canvas.text(x, top + 12, words, size=SMALL, colour=style.SOFT)
+        draw_lanes(canvas, run, clock, axis, top + _NAME, lane)
+        top += _NAME + run.schedule.n_ranks * lane + _BELOW
+    draw_axis(canvas, axis._replace(reach=axis.reach * clock.factor), top - _BELOW + 16, clock.axis)
+    return canvas
 
 
 def panel_words(runs: Mapping[str, Run], clock: Clock) -> list[str]:

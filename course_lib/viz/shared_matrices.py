@@ -8,7 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from course_lib.viz import keys, marks, style
+from course_lib.viz import marks, sheet, style
+from course_lib.viz.entries import Entry
 
 RANKS = 2
 CELL, _GAP = 0.235, 0.03  # inches: from a number to the next, between them
@@ -17,15 +18,15 @@ OUTSIDE = (-1,)  # stands for the ranks of a number that was not made by one, or
 UNREAD = (-2,)  # the same, where a rank has the number and does not read it
 Holders = Sequence[tuple[int, ...]]  # for each number of a vector the ranks whose work is in it; () if it is not here
 
-_OF_BOTH = keys.Entry("made of both ranks' terms", style.RANK_HUES[:RANKS])
+_OF_BOTH = Entry("made of both ranks' terms", style.RANK_HUES[:RANKS])
 KEY = (
-    keys.Entry("kept or made by rank 0", style.RANK_HUES[:1]),
-    keys.Entry("by rank 1", style.RANK_HUES[1:2]),
-    keys.Entry("the same on both", [style.SOFT]),
-    keys.Entry("not here", [style.SOFT], dashed=True),
+    Entry("kept or made by rank 0", style.RANK_HUES[:1]),
+    Entry("by rank 1", style.RANK_HUES[1:2]),
+    Entry("the same on both", [style.SOFT]),
+    Entry("not here", [style.SOFT], dashed=True),
 )
 KEY_WITH_SUMS = (*KEY, _OF_BOTH)
-OF_UNREAD = keys.Entry("here, not read", [style.IDLE])
+OF_UNREAD = Entry("here, not read", [style.IDLE])
 
 
 def part(length: int, rank: int) -> range:
@@ -92,6 +93,6 @@ def draw_bar(page: Axes, x: float, middles: Sequence[float], operation: str, sen
     marks.box(page, x - 0.15, top, 0.3, foot - top, fill=style.COMMUNICATION, zorder=4)
     look: dict[str, Any] = {"size": style.SMALL_SIZE, "weight": 600, "color": style.PAPER, "ha": "center"}
     page.text(x, middle, operation, rotation=90, va="center", zorder=6, **look)
-    reach = style.text_width(sent, style.SMALL_SIZE) / 2 + 0.08  # its bold letters are a little wider
+    reach = sheet.text_width(sent, style.SMALL_SIZE) / 2 + 0.08  # its bold letters are a little wider
     within = min(x, style.PAGE_WIDTH - style.MARGIN - reach)
     marks.label(page, within, foot + 0.16, sent, size=style.SMALL_SIZE, bold=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.viz import charts, lines, style
-from course_lib.viz.badges import Kind
+from course_lib.viz import charts, lines, sheet, style
+from course_lib.viz.kinds import Kind
 from course_lib.viz.lines import Line
 from course_lib.viz.picture import Picture
 
@@ -42,10 +42,10 @@ class Chart:
         on_paper = [Line(name, hues[name], shares) for name, shares in predicted.items()]
         marked = [Line(name, hues[name], shares) for name, shares in ran.items()]
         ideal = [Line("ideal", style.SOFT, {1: 1.0})] * self.ideal
-        figure, _ = style.new_page(_HEIGHT, title, subtitle)
-        right = style.MARGIN + 0.32 + max(style.text_width(line.name, weight=600) for line in on_paper + marked + ideal)
+        figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
+        right = style.MARGIN + 0.32 + max(sheet.text_width(line.name, weight=600) for line in on_paper + marked + ideal)
         width, height = style.PAGE_WIDTH - _LEFT - right, _HEIGHT - style.HEADER - 1.0
-        chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.1, width, height)
+        chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.1, width, height)
         self._prepare(chart, every)
         for line in on_paper:
             lines.draw_line(chart, line)

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 
 from course_lib.errors import four_parts
-from course_lib.viz import charts, style
+from course_lib.viz import charts, sheet, style
 from course_lib.viz.lines import Line, draw_dashed, draw_line, name_ends
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.8, 2.2, 5.625
 _SHADES = (0.68, 0.84, 1.0)  # more steps, darker
-_HUE = style.RUN_HUES[2]
+_HUE = style.RUN_HUES[1]
 Errors = Mapping[int, Mapping[int, float]]  # steps -> workers -> mean squared gradient
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_speedup(errors: Errors, transients: Mapping[int, int]) -> Picture:
     """The error of each T steps of N workers; both axes are logarithmic.
 
@@ -30,9 +30,9 @@ def plot_speedup(errors: Errors, transients: Mapping[int, int]) -> Picture:
     errors = {t: dict(sorted(line.items())) for t, line in sorted(errors.items())}
     title = "Parallel SGD: four times the workers, half the error"
     subtitle = "dashed: slope −1/2; open: T is within the transient, 2LDN/σ² steps, and the slope is not promised"
-    figure, _ = style.new_page(_HEIGHT, title, subtitle)
+    figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
-    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.36)
+    chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.36)
     _prepare(chart, errors)
     names = []
     for (t, line), shade in zip(errors.items(), _SHADES[-len(errors) :], strict=True):

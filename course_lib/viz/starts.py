@@ -8,9 +8,11 @@ from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import first_start_s
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
-from course_lib.viz import style
-from course_lib.viz.keys import Entry, draw_key
-from course_lib.viz.lanes import Span, draw_spans, prepare_lanes, time_unit
+from course_lib.viz import sheet, style
+from course_lib.viz.clock import time_unit
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import draw_key
+from course_lib.viz.lanes import Span, draw_spans, prepare_lanes
 from course_lib.viz.picture import Picture
 from course_lib.viz.timeline import kind_of
 
@@ -18,7 +20,7 @@ _LEFT, _TOP, _LANE, _AXIS = 1.3, style.HEADER + 0.42, 0.62, 0.62  # inches: name
 _START, _BYTES = style.INK, style.tint(style.COMMUNICATION, 0.45)
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_starts(runs: Mapping[str, Ledger], link: Link, *, title: str = "What a message pays for") -> Picture:
     """Rank 0's sends of each run, one run below the other; the first α of each message is dark.
 
@@ -39,9 +41,9 @@ def plot_starts(runs: Mapping[str, Ledger], link: Link, *, title: str = "What a 
     last_s = max(span.end_s for span in rests)
     factor, unit = time_unit(last_s)
     subtitle = f"rank 0's messages over {link.name}, on one axis of time"
-    figure, page = style.new_page(_TOP + len(runs) * _LANE + _AXIS + 0.25, title, subtitle)
+    figure, page = sheet.new_page(_TOP + len(runs) * _LANE + _AXIS + 0.25, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - style.MARGIN
-    axes = style.chart_axes(figure, _LEFT, _TOP, width, len(runs) * _LANE)
+    axes = sheet.chart_axes(figure, _LEFT, _TOP, width, len(runs) * _LANE)
     prepare_lanes(axes, list(runs), last_s * factor * 1.01, f"time ({unit})", gap=12, size=style.BASE_SIZE)
     draw_spans(axes, rests, factor, (0.2, 0.8), facecolor=_BYTES, edgecolor=style.PAPER, linewidth=0.6)
     draw_spans(axes, starts, factor, (0.2, 0.8), facecolor=_START, edgecolor=style.PAPER, linewidth=0.6)

@@ -12,10 +12,12 @@ from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import call_times, does_both_at_once, matched_sends
 from course_lib.errors import four_parts
 from course_lib.units import format_bytes
-from course_lib.viz import style
-from course_lib.viz.badges import Kind
-from course_lib.viz.keys import LINE, Entry, draw_key, lines_of
-from course_lib.viz.lanes import Place, Span, draw_spans, prepare_lanes, time_unit
+from course_lib.viz import sheet, style
+from course_lib.viz.clock import time_unit
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import LINE, draw_key, lines_of
+from course_lib.viz.kinds import Kind
+from course_lib.viz.lanes import Place, Span, draw_spans, prepare_lanes
 from course_lib.viz.picture import Picture
 
 _LEFT, _TOP, _LANE, _AXIS = 1.3, style.HEADER + 0.62, 0.66, 0.62  # inches: rank names, key, one rank, time axis
@@ -38,7 +40,7 @@ _COLOURS = {
 }
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_timeline(
     ledger: Ledger, *, title: str = "What every rank did, and when", node_size: int | None = None
 ) -> Picture:
@@ -65,11 +67,11 @@ def plot_timeline(
     factor, unit = time_unit(ledger.span_s)
     key = key_of(spans)
     top, tall = _TOP + LINE * (len(lines_of(key, _LEFT)) - 1), ledger.world_size * _LANE
-    figure, page = style.new_page(
+    figure, page = sheet.new_page(
         top + tall + _AXIS + 0.25, title, f"{len(ledger.events)} events in {style.seconds(ledger.span_s)}"
     )
     width = style.PAGE_WIDTH - _LEFT - style.MARGIN
-    axes = style.chart_axes(figure, _LEFT, top, width, tall)
+    axes = sheet.chart_axes(figure, _LEFT, top, width, tall)
     names, reach = [f"rank {rank}" for rank in range(ledger.world_size)], max(ledger.span_s * factor, 1e-9) * 1.01
     prepare_lanes(axes, names, reach, f"time since the first event ({unit})", gap=12, size=style.BASE_SIZE)
     axes.spines["bottom"].set_visible(True)
@@ -166,7 +168,7 @@ def _draw_calls(axes: Axes, ledger: Ledger, origin: float, factor: float, width:
 
     def fits(form: int) -> bool:
         return all(
-            style.text_width(names[form], style.SMALL_SIZE) + 0.12 < (right - left) * inches
+            sheet.text_width(names[form], style.SMALL_SIZE) + 0.12 < (right - left) * inches
             for left, right, names in spans
         )
 

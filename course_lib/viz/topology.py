@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from course_lib.errors import four_parts
 from course_lib.hardware import Link
 from course_lib.units import format_bytes
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.holdings import LARGEST_PICTURE
 from course_lib.viz.picture import Picture
 
@@ -17,7 +17,7 @@ _NODES, _NODE_SIZES = 4, 8  # what a page can hold
 _TALL, _GAP = 2.3, 0.5  # inches: a node's height, the space between nodes
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_topology(node_size: int, n_nodes: int, inside: Link, between: Link) -> Picture:
     """Nodes of GPUs: thick links inside a node, a thin one from each node to the network.
 
@@ -30,7 +30,7 @@ def plot_topology(node_size: int, n_nodes: int, inside: Link, between: Link) -> 
         title = f"One node of {node_size} GPUs"
     top = style.HEADER + (1.3 if n_nodes > 1 else 0.15)
     subtitle = "bandwidth of one link, one way;  α = what a message costs, however small"
-    figure, page = style.new_page(top + _TALL + 0.85, title, subtitle)
+    figure, page = sheet.new_page(top + _TALL + 0.85, title, subtitle)
     wide = min(3.4, (style.PAGE_WIDTH - 2 * style.MARGIN - (n_nodes - 1) * _GAP) / n_nodes)
     start = (style.PAGE_WIDTH - n_nodes * wide - (n_nodes - 1) * _GAP) / 2
     lefts = [start + node * (wide + _GAP) for node in range(n_nodes)]

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import call_times
 from course_lib.errors import four_parts
-from course_lib.viz import charts, marks, style
-from course_lib.viz.keys import Entry, draw_key
-from course_lib.viz.lanes import Span, draw_ground, draw_spans, prepare_lanes, time_unit, write_texts
+from course_lib.viz import charts, marks, sheet, style
+from course_lib.viz.clock import time_unit
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import draw_key
+from course_lib.viz.lanes import Span, draw_ground, draw_spans, prepare_lanes, write_texts
 from course_lib.viz.picture import Picture
 from course_lib.viz.timeline import kind_of
 
@@ -27,7 +29,7 @@ _KINDS = {  # what an event is called in a ledger -> words, colour, lane
 _DIGITS = 9  # of a second: an emulated clock's rounding errors must not change the picture
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_units(
     runs: Mapping[str, Ledger],
     n_units: int,
@@ -49,13 +51,13 @@ def plot_units(
     ends = {name: round(ledger.span_s, _DIGITS) for name, ledger in runs.items()}
     factor, unit = time_unit(max(ends.values()))
     top = style.HEADER + 0.42
-    figure, page = style.new_page(top + len(runs) * _PITCH + 0.64, title, subtitle)
+    figure, page = sheet.new_page(top + len(runs) * _PITCH + 0.64, title, subtitle)
     draw_key(page, [Entry(words, [hue]) for words, hue, _ in _KINDS.values()], _LEFT)
     width, reach = style.PAGE_WIDTH - _LEFT - _RIGHT, max(ends.values()) * factor
     for number, name in enumerate(runs):
         above = top + number * _PITCH
         marks.label(page, _LEFT, above + 0.12, name, bold=True, align="left")
-        axes = style.chart_axes(figure, _LEFT, above + 0.32, width, 2 * _LANE)
+        axes = sheet.chart_axes(figure, _LEFT, above + 0.32, width, 2 * _LANE)
         label = f"time since the step began ({unit})" if number == len(runs) - 1 else ""
         look = {"size": style.SMALL_SIZE, "color": style.SOFT}
         prepare_lanes(axes, ("compute", "network"), reach, label, gap=10, pad=8, **look)

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from torch import nn
 
 from course_lib.errors import four_parts
-from course_lib.viz import marks, style
-from course_lib.viz.keys import Entry, draw_key
+from course_lib.viz import marks, sheet, style
+from course_lib.viz.entries import Entry
+from course_lib.viz.keys import draw_key
 from course_lib.viz.picture import Picture
 
 Groups = Sequence[tuple[str, ...]]  # the module names of each unit
@@ -19,7 +20,7 @@ _MOST_PARTS, _MOST_ROWS = 12, 8
 _UNIT, _ROOT = style.COMMUNICATION, style.FAINT
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_wrapping(
     model: nn.Module, policies: Mapping[str, Groups], *, title: str = "What is gathered together"
 ) -> Picture:
@@ -34,7 +35,7 @@ def plot_wrapping(
         raise ValueError(four_parts("plot_wrapping", values, rule, "draw a smaller model, or fewer policies"))
     top, left = style.HEADER + 0.85, style.MARGIN + _NAMES
     subtitle = f"{sum(parts.values()):,} parameters; each box is a unit; a low box is only a part of a block"
-    figure, page = style.new_page(top + len(policies) * _ROW + 0.25, title, subtitle)
+    figure, page = sheet.new_page(top + len(policies) * _ROW + 0.25, title, subtitle)
     draw_key(page, [Entry("a unit", [_UNIT]), Entry("the root's unit", [_ROOT])], style.MARGIN)
     wide = (style.PAGE_WIDTH - style.MARGIN - _LARGEST - left) / len(parts)
     for place, name in enumerate(parts):

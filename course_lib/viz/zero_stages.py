@@ -11,21 +11,22 @@ from course_lib.costs.model.states import StateBytes, state_bytes
 from course_lib.errors import four_parts
 from course_lib.hardware import load_device
 from course_lib.units import GB
-from course_lib.viz import explorer, marks, style
+from course_lib.viz import explorer, marks, sheet, style
+from course_lib.viz.entries import Entry
 from course_lib.viz.explorer import Explorer
-from course_lib.viz.keys import Entry, draw_key
+from course_lib.viz.keys import draw_key
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.picture import Picture
+from course_lib.viz.style import WRONG
 
 _NAMES, _BAR, _STEP, _SUM = 1.9, 0.4, 0.62, 1.35  # inches: names, a bar, from one bar to the next, sums
 _MOST = 8
 _PARTS = ("weights", "gradients", "optimizer")
-_LINE = "#B84A5E"
 _STAGES = ("all on each", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)")
 _DEVICE = "h100_sxm_80"
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_states(
     rows: Mapping[str, StateBytes],
     *,
@@ -40,7 +41,7 @@ def plot_states(
     """
     _check(rows)
     top = style.HEADER + 0.46
-    figure, page = style.new_page(top + _STEP * len(rows) + (0.5 if memory_bytes else 0.22), title, subtitle)
+    figure, page = sheet.new_page(top + _STEP * len(rows) + (0.5 if memory_bytes else 0.22), title, subtitle)
     left = style.MARGIN + _NAMES
     shown = [part for part in _PARTS if any(getattr(states, part) for states in rows.values())]
     draw_key(page, [Entry(*_entry(part)) for part in shown], left)
@@ -51,14 +52,14 @@ def plot_states(
         marks.label(page, style.MARGIN, y + _BAR / 2, name, bold=True, align="left")
         _draw_bar(page, left, y, states, scale)
         x = _clear_of(
-            left + memory_bytes * scale, left + states.total * scale + 0.12, style.text_width(_gb(states.total))
+            left + memory_bytes * scale, left + states.total * scale + 0.12, sheet.text_width(_gb(states.total))
         )
         marks.label(page, x, y + _BAR / 2, _gb(states.total), align="left")
     if memory_bytes:
         x, below = left + memory_bytes * scale, top + _STEP * len(rows)
         page.plot([x, x], [top - 0.1, below - 0.05], color=style.PAPER, linewidth=5, zorder=5)
-        page.plot([x, x], [top - 0.1, below - 0.05], color=_LINE, linewidth=2.2, linestyle=(0, (4, 2)), zorder=6)
-        marks.label(page, x, below + 0.12, f"one GPU has {_gb(memory_bytes)}", colour=_LINE, size=style.SMALL_SIZE)
+        page.plot([x, x], [top - 0.1, below - 0.05], color=WRONG, linewidth=2.2, linestyle=(0, (4, 2)), zorder=6)
+        marks.label(page, x, below + 0.12, f"one GPU has {_gb(memory_bytes)}", colour=WRONG, size=style.SMALL_SIZE)
     return Picture(figure, title=title, description=_in_words(rows, memory_bytes, subtitle), kinds=["formula"])
 
 
@@ -103,7 +104,7 @@ def _check(rows: Mapping[str, StateBytes]) -> None:
         rule, way_out = f"this picture holds 1 to {_MOST} bars", "draw several pictures"
         raise ValueError(four_parts("plot_states", f"{len(rows)} rows", rule, way_out))
     for name in rows:
-        if style.text_width(name, weight=600) > _NAMES - 0.1:
+        if sheet.text_width(name, weight=600) > _NAMES - 0.1:
             rule = "a bar's name fits beside it"
             raise ValueError(four_parts("plot_states", f"row {name!r}", rule, "shorten it"))
 

@@ -61,7 +61,7 @@ four_ranks = museum.curve_on_ranks(first_screen, text.batch, world_size=4, steps
 viz.plot_loss_curves(
     {"one device": one_device.losses, "four ranks": four_ranks.losses},
     title="The same training, on one device and on four ranks?",
-    subtitle="loss in nats; the broad pale line is one device",
+    subtitle="loss in nats; the broad grey line is one device",
 )
 
 # %% [markdown]
@@ -508,7 +508,7 @@ curves = {"one device": one_device.losses}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=40).losses
 viz.plot_loss_curves(
-    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad pale line is one device"
+    curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
 )
 
 # %% varies="forty steps of rounding differ between processors"

@@ -471,7 +471,7 @@ curves = {"one device": museum.curve_alone(gpt_alone, reading.batch, 40)}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, reading.batch, world_size=2, steps=40)
 losses = {name: curve.losses for name, curve in curves.items()}
-subtitle = "loss in nats; the broad pale line is one device"
+subtitle = "loss in nats; the broad grey line is one device"
 viz.plot_loss_curves(losses, title="Which of these runs would you trust?", subtitle=subtitle)
 
 # %%
@@ -493,7 +493,7 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 # %% [markdown]
 # A falls late. Twice 0 is 0, so its first step is right. Then the biases [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because training lets rounding grow. But by step 3, A and C are thousands of times as far off. A model too large for one device has no pale line.
+# B is sound, yet it drifts away, because training lets rounding grow. But by step 3, A and C are thousands of times as far off. A model too large for one device has no grey line.
 #
 # Which line of `forward` would you change to get C's halves?
 #

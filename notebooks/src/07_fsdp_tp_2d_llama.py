@@ -280,7 +280,7 @@ runs = {
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Follow the dark dots of the sound run from left to right. Where one device has small errors, so have the ranks. All lie below the dashed line, our choice of four times one device's error. The red dots high above it are norms, from the run with the bug. A fixed tolerance finds them as well, but you would have to guess it.
+# Follow the small dots of the sound run from left to right. Where one device has small errors, so have the ranks. All lie below the dashed line, our choice of four times one device's error. The large dots high above it are norms, from the run with the bug. A fixed tolerance finds them as well, but you would have to guess it.
 #
 # ### 5 · Would it say the same words?
 #
@@ -350,7 +350,7 @@ display(
 )
 
 # %% [markdown]
-# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, about a hundredth in the end, because each step starts from weights that are already a little apart. Is that the parallelism? Look at the broad pale line. It is one device, and it drifts about as far as the others. What curves alone cannot say, the ladder in float64 has said already.
+# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, about a hundredth in the end, because each step starts from weights that are already a little apart. Is that the parallelism? Look at the broad grey line. It is one device, and it drifts about as far as the others. What curves alone cannot say, the ladder in float64 has said already.
 
 # %% [markdown]
 # ## Measure: what is in memory

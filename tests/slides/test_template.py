@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from course_lib import viz
 from slides import template
 from slides.blocks import size, source, time
 
@@ -29,8 +32,7 @@ class Drawing:
     text = 'A ring\nrank 0 says "hello"'
     kinds = ("measured",)
 
-    def save(self, path):
-        path.write_text('<svg width="720pt" height="360pt" viewBox="0 0 720 360">')
+    still = '<svg width="720pt" height="360pt" viewBox="0 0 720 360">'
 
 
 def test_expressions_become_their_values_and_the_setup_block_goes():
@@ -85,6 +87,14 @@ def test_a_picture_may_keep_its_headline(tmp_path):
     image = template.Figures(tmp_path, relative_to=tmp_path).picture(Drawing(), headline=True)
     assert "kind" not in image
     assert 'viewBox="7.2 7.2 705.6 345.6"' in (tmp_path / "01.svg").read_text()
+
+
+def test_what_moves_stands_still_on_a_slide_without_its_headline(tmp_path):
+    ring = viz.animate_ring(4)
+    template.Figures(tmp_path, relative_to=tmp_path).picture(ring)
+    saved = (tmp_path / "01.svg").read_text()
+    assert "@keyframes" in ring.svg and "@keyframes" not in saved
+    assert re.search(r'viewBox="8 80 624 [\d.]+"', saved)
 
 
 def test_bytes_and_times_are_written_for_a_lecture():

@@ -1,10 +1,13 @@
-"""Reads a moving figure back from its SVG: what is drawn, and how it looks at any time of its loop."""
+"""Reads a drawing back from its SVG: what is drawn, and how it looks at any time of its loop."""
 
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from typing import NamedTuple
 from xml.etree import ElementTree
+
+from course_lib.viz.canvas import EDGE, TEXT, text_width
 
 Frame = tuple[float, dict[str, str]]  # seconds, declarations
 
@@ -100,3 +103,34 @@ def steps_of(d: str) -> tuple[float, list[tuple[float, float]]]:
     """The foot of a path that goes along and up and down in turn, and (from where on, how high above the foot)."""
     start, foot = map(float, re.match(r"M([-\d.]+) ([-\d.]+)", d).groups())
     return foot, [(float(x), foot - float(y)) for x, y in re.findall(r"H([-\d.]+)V([-\d.]+)", d)]
+
+
+_Place = list[float]  # left, top, right, bottom of a line's capitals
+
+
+def drawn_texts(svg: str) -> list[tuple[str, float, _Place]]:
+    """(words, size, place) of all that is written and seen."""
+    film, found = Film(svg), []
+    for part in film.parts("text"):
+        if film.opacity(part) > 0.5:
+            one, words = part.element, part.element.text
+            size = float(one.get("font-size", TEXT))
+            wide = text_width(words, size, bold=one.get("font-weight") == "600")
+            x = float(one.get("x")) - wide * {"middle": 0.5, "end": 1.0}.get(one.get("text-anchor"), 0.0)
+            foot = float(one.get("y"))
+            found.append((words, size, [x, foot - 0.73 * size, x + wide, foot]))
+    return found
+
+
+def flaws(svg: str) -> list[str]:
+    """What a reader at the back of the room would complain about; of a figure without motion."""
+    texts = drawn_texts(svg)
+    _, _, width, height = map(float, re.search(r'viewBox="(.*?)"', svg)[1].split())
+    found = [f"small: {words}" for words, size, _ in texts if size < 12]
+    for words, _, (left, top, right, bottom) in texts:
+        if left < EDGE - 1 or right > width - EDGE + 1 or top < 12 or bottom > height - 12:
+            found.append(f"outside: {words}")
+    for (one, _, a), (two, _, b) in combinations(texts, 2):
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]:
+            found.append(f"overlap: {one}, {two}")
+    return found

@@ -9,9 +9,9 @@ from matplotlib.patches import Wedge
 
 from course_lib import viz
 from course_lib.comm.ledger import Ledger
+from course_lib.costs.model.states import StateBytes
 from course_lib.hardware import INFINIBAND
-from course_lib.schedules import make_schedule
-from course_lib.viz.badges import KINDS
+from course_lib.viz.kinds import KINDS
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 from tests.unit.viz_ledgers import one_message, ring_ledger
 
@@ -22,7 +22,7 @@ def on_the_clock(ledger):
 
 SHARES = {"a": {1: 0.9, 2: 0.8}}
 WORN = {
-    "schedule": (lambda: viz.plot_schedule(make_schedule("1f1b", 2, 4)), ["formula"]),
+    "states": (lambda: viz.plot_states({"a": StateBytes(weights=1, gradients=1, optimizer=1)}), ["formula"]),
     "lines": (lambda: viz.plot_cost_lines(["ring"], world_size=4, link=INFINIBAND), ["formula"]),
     "ledger": (lambda: viz.plot_timeline(one_message()), ["measured"]),
     "clock": (lambda: viz.plot_timeline(on_the_clock(one_message())), ["emulated"]),
@@ -50,7 +50,7 @@ def test_a_dot_is_open_half_full_or_full():
     def wedges(picture):
         return [part.theta2 - part.theta1 for part in picture.figure.axes[0].patches if isinstance(part, Wedge)]
 
-    assert wedges(WORN["schedule"][0]()) == []
+    assert wedges(WORN["states"][0]()) == []
     assert wedges(WORN["clock"][0]()) == [180]
     assert wedges(WORN["ledger"][0]()) == [360]
 

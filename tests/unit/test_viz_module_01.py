@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
 import torch
-from matplotlib.text import Text
 
 from course_lib import viz
 from course_lib.config import ModelConfig, ParallelConfig, load_model
@@ -26,7 +26,9 @@ from course_lib.hardware import load_device
 from course_lib.units import GiB
 from course_lib.viz.bits import as_formats, parse_number
 from course_lib.viz.image import as_image
-from course_lib.viz.style import MARGIN, PAGE_WIDTH
+from course_lib.viz.memory_parts import MEMORY_PARTS
+from course_lib.viz.style import MARGIN, PAGE_WIDTH, WRONG
+from tests.unit import moving_svg
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 TINY = ModelConfig(
@@ -65,7 +67,14 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", [name for name in FIGURES if name.startswith("memory")])
+def test_the_text_of_memory_is_large_within_the_margins_and_does_not_overlap(name):
+    svg = FIGURES[name]().svg
+    assert len(moving_svg.drawn_texts(svg)) >= 3
+    assert moving_svg.flaws(svg) == []
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if not name.startswith("memory")])
 def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     figure = FIGURES[name]().figure
     assert len(drawn_texts(figure)) >= 3
@@ -107,11 +116,37 @@ def test_the_anatomy_shows_what_is_used_twice_and_what_is_chosen():
 
 def test_the_bars_are_as_long_as_what_the_gpu_holds():
     memory = held(SHARDED)
-    chart = viz.plot_gpu_memory({"on 64 GPUs": memory}, H100).figure.axes[1]
-    names = ("weights", "gradients", "optimizer", "gathered", "activations", "head")
-    assert [bar.get_width() * GiB for bar in chart.patches] == pytest.approx([getattr(memory, name) for name in names])
-    assert chart.patches[-1].get_x() + chart.patches[-1].get_width() == pytest.approx(memory.total / GiB)
-    assert chart.lines[0].get_xdata()[0] == H100.memory_bytes() / GiB
+    svg = viz.plot_gpu_memory({"on 64 GPUs": memory}, H100).svg
+    wide = {hue: float(wide) for hue, wide in bars(svg)}
+    zero, twenty = (middle_of(svg, words) for words in ("0", "20"))
+    gib = (twenty - zero) / 20
+    for part, (_, hue) in MEMORY_PARTS.items():
+        assert wide[hue] == pytest.approx(getattr(memory, part) / GiB * gib, abs=0.02)
+    line = next(one for one in moving_svg.Film(svg).parts("path") if one.element.get("stroke") == WRONG)
+    x = float(re.match(r"M([\d.]+) ", line.element.get("d"))[1])
+    assert x == pytest.approx(zero + H100.memory_bytes() / GiB * gib, abs=0.1)
+
+
+def bars(svg):
+    """(hue, width) of all parts of bars, which are as tall as no swatch."""
+    found = [part.element for part in moving_svg.Film(svg).parts("rect")]
+    return [(one.get("fill"), one.get("width")) for one in found if one.get("height") == "38"]
+
+
+def middle_of(svg, words):
+    place = next(place for text, _, place in moving_svg.drawn_texts(svg) if text == words)
+    return (place[0] + place[2]) / 2
+
+
+def test_a_bar_beyond_the_axis_ends_with_it_in_two_gaps():
+    rows = {"much": of_size(900), "little": of_size(10)}
+    svg = viz.plot_gpu_memory(rows, H100, reach_bytes=150 * GiB).svg
+    much, little = (float(wide) for _, wide in bars(svg))
+    zero, hundred = (middle_of(svg, words) for words in ("0", "100"))
+    assert much == pytest.approx(150 * (hundred - zero) / 100, abs=0.1)
+    assert little == pytest.approx(10 * (hundred - zero) / 100, abs=0.1)
+    gaps = [boxes for part in moving_svg.Film(svg).parts("path") if (boxes := moving_svg.boxes(part.element.get("d")))]
+    assert [len(boxes) for boxes in gaps if all(box[3] == 38 for box in boxes)] == [2]
 
 
 def test_the_bars_say_what_they_hold_and_whether_it_fits():
@@ -199,12 +234,12 @@ def shown(explorer):
 def test_an_explorer_shows_its_first_picture_where_no_widget_runs(make):
     explorer = make()
     bundle = explorer._repr_mimebundle_()
-    assert bundle["text/html"] == as_image(explorer.first.svg, explorer.first.text)
+    assert bundle["text/html"] == as_image(explorer.first.svg, explorer.first.text, explorer.first.style)
     assert bundle["text/plain"] == explorer.first.text == repr(explorer)
     assert "application/vnd.jupyter.widget-view+json" in bundle
     boxes = [list(box.children) for box in explorer._widget.children[:-2]]
     assert boxes == [row for row in (list(explorer.presets.values()), list(explorer.controls.values())) if row]
-    assert '<img alt="' in shown(explorer)
+    assert shown(explorer) == explorer.first.live
 
 
 def test_the_memory_explorer_draws_what_its_controls_say():
@@ -271,12 +306,12 @@ def test_every_preset_is_legal_and_outlines_the_picture_before_on_the_same_axis(
         assert " GPUs (formula)" in explorer.text and explorer._refused.value == ""
     many, few = explorer._drawn, {**explorer._drawn, "dp": 2}
     pictures = [explorer._draw(before=before, **now) for before, now in ((None, many), (few, many), (many, few))]
-    reaches = {picture.figure.axes[1].get_xlim() for picture in pictures}
-    assert reaches == {(0, 2 * H100.memory_bytes() / GiB)}
-    drawn = [[words for words, _, _ in drawn_texts(picture.figure)] for picture in pictures]
+    assert len({(middle_of(picture.svg, "0"), middle_of(picture.svg, "140")) for picture in pictures}) == 1
+    drawn = [[words for words, _, _ in moving_svg.drawn_texts(picture.svg)] for picture in pictures]
     assert [sum(words.startswith("before: ") for words in texts) for texts in drawn] == [0, 2, 2]
+    assert [picture.svg.count("stroke-dasharray") for picture in pictures] == [1, 3, 3]  # the device's line, outlines
     for picture in pictures:
-        assert list(flaws(picture.figure)) == []
+        assert moving_svg.flaws(picture.svg) == []
 
 
 def test_the_bits_explorer_reads_arithmetic():
@@ -317,10 +352,10 @@ def test_the_widest_row_of_bits_ends_where_the_remarks_do_and_powers_are_raised(
 
 def test_what_is_too_much_is_said_in_the_colour_of_the_device_s_line():
     rows = {"below": of_size(74.5), "above": of_size(75)}
-    figure = viz.plot_gpu_memory(rows, H100).figure
-    hues = {text.get_text(): text.get_color() for text in figure.findobj(Text)}
-    line = figure.axes[1].lines[-1].get_color()
-    assert hues["75.0 GiB, too much"] == line != hues["74.5 GiB, fits"]
+    svg = viz.plot_gpu_memory(rows, H100).svg
+    hues = {part.element.text: part.element.get("fill") for part in moving_svg.Film(svg).parts("text")}
+    assert hues["75.0 GiB, too much"] == WRONG and f'stroke="{WRONG}"' in svg
+    assert hues["74.5 GiB, fits"] != WRONG
 
 
 def test_every_byte_that_a_layer_keeps_is_in_the_picture():

@@ -242,7 +242,7 @@ def test_speedup_draws_what_parallel_sgd_reaches_and_the_slope_from_its_first_po
     picture = small_speedup()
     chart, problem = picture.figure.axes[1], Quadratic(size=4)
     reached = [psgd_alone(problem, n, 200) for n in (1, 4, 16)]
-    assert drawn(chart, style.RUN_HUES[2])[0] == ([1, 4, 16], reached)
+    assert drawn(chart, style.RUN_HUES[1])[0] == ([1, 4, 16], reached)
     slope = drawn(chart, style.SOFT)[1][1]
     assert slope == pytest.approx([reached[0], reached[0] / 2, reached[0] / 4])
     assert chart.get_xscale() == chart.get_yscale() == "log"

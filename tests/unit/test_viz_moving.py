@@ -8,7 +8,7 @@ from base64 import b64decode
 import pytest
 
 from course_lib import viz
-from course_lib.viz import style
+from course_lib.viz import sheet
 from course_lib.viz.canvas import Canvas, text_width
 from tests.unit.moving_svg import Film
 from tests.unit.test_viz_moving_ladder import FALLS
@@ -104,6 +104,14 @@ def test_two_figures_on_one_page_share_no_name():
     assert all(names) and sum(map(len, names)) == len(set.union(*names))
 
 
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_it_rests_at_its_end_for_three_seconds(name):
+    film = Film(FIGURES[name]().svg)
+    for at_s in (film.lasts_s - 3, film.lasts_s - 0.01) if film.motions else ():
+        seen = [film.opacity(part, at_s) for part in film.parts()]
+        assert seen == pytest.approx([film.opacity(part) for part in film.parts()], abs=0.01)
+
+
 @pytest.mark.parametrize("what", ["title", "subtitle"])
 def test_words_that_do_not_fit_on_their_line_are_refused(what):
     with pytest.raises(
@@ -115,10 +123,10 @@ def test_words_that_do_not_fit_on_their_line_are_refused(what):
 @pytest.mark.parametrize("bold", [False, True])
 @pytest.mark.parametrize("words", ["each rank keeps 1/4 of it", "Σ0", "step 28.5 F, idle 15.8%, at most 5.5 in flight"])
 def test_a_line_is_as_long_as_its_outlines(words, bold):
-    drawn = 72 * style.text_width(words, 16, 600 if bold else 400)
+    drawn = 72 * sheet.text_width(words, 16, 600 if bold else 400)
     assert drawn < text_width(words, 16, bold=bold) < drawn + 5  # the room beside the first and the last letter
 
 
-def test_save_refuses_what_does_not_move(tmp_path):
-    with pytest.raises(ValueError, match=r"Moving.save: path='x.png'; a picture that moves is an .svg; choose that"):
+def test_save_refuses_what_is_no_svg(tmp_path):
+    with pytest.raises(ValueError, match=r"Drawing.save: path='x.png'; a drawing is an .svg; choose that"):
         viz.animate_ring(2).save(tmp_path / "x.png")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import os
 import subprocess
 import sys
 from itertools import combinations
 from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
 
 import matplotlib as mpl
 import numpy as np
@@ -20,7 +22,7 @@ from course_lib.costs.comm.fit import fit_alpha_beta
 from course_lib.hardware import ETHERNET, INFINIBAND, NVLINK
 from course_lib.viz.holdings import OPERATIONS
 from course_lib.viz.image import as_image
-from course_lib.viz.style import MARGIN, PAGE_WIDTH, SHOWN_WIDTH
+from course_lib.viz.style import CARD, MARGIN, PAGE_WIDTH, SHOWN_WIDTH
 from tests.unit.viz_ledgers import one_message, ring_ledger
 from tools.paths import ROOT
 
@@ -160,7 +162,8 @@ def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     assert len(picture.description) > 30
     bundle = picture._repr_mimebundle_()
     assert bundle == {"text/html": as_image(picture.svg, picture.text), "text/plain": picture.text}
-    assert bundle["text/html"].startswith('<img alt="') and picture.title in bundle["text/html"]
+    assert bundle["text/html"].startswith(f"<img alt={quoteattr(picture.title)} src=")
+    assert html.unescape(bundle["text/html"]).endswith(f">{picture.text}</pre></details>")
 
 
 def test_another_process_gives_the_same_bytes():
@@ -192,13 +195,13 @@ def test_nothing_in_the_svg_depends_on_the_date_or_the_machine_s_fonts():
     assert 'id="CSR' in svg and 'id="CSSB' in svg  # Course Sans, regular and semibold
 
 
-def test_the_card_is_white_and_round_on_a_transparent_ground():
+def test_the_card_is_round_and_its_white_does_not_glare_on_a_dark_page():
     picture = viz.who_holds_what("broadcast")
     canvas = FigureCanvasAgg(picture.figure)
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())
     assert pixels[0, 0, 3] == 0
-    assert pixels[30, 30].tolist() == [255, 255, 255, 255]
+    assert pixels[30, 30].tolist() == [255, 255, 255, round(255 * CARD)]
 
 
 def test_the_learner_s_own_plots_keep_their_look():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -10,12 +13,13 @@ from course_lib import viz
 from course_lib.costs.comm.pipeline import pipeline_bubble_s
 from course_lib.schedules import SCHEDULES, Durations, bubble_s, make_schedule, time_schedule
 from course_lib.viz import style
-from tests.unit.test_viz_pictures import drawn_texts, flaws
+from tests.unit.moving_svg import Film, boxes, drawn_texts, flaws
+from tools.paths import ROOT
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
-    assert list(flaws(viz.schedule_explorer(8, 32, name).first.figure)) == []
+    assert flaws(viz.schedule_explorer(8, 32, name).first.svg) == []
 
 
 def shown(explorer):
@@ -43,7 +47,7 @@ def test_the_explorer_draws_what_its_controls_say():
         explorer.controls[name].value = value
         texts.add(explorer.text)
     assert len(texts) == 7
-    assert f'alt="{html.escape(explorer.text[:80]).splitlines()[0]}' in shown(explorer)
+    assert f"<desc>{html.escape(explorer.text, quote=False)}</desc>" in shown(explorer)
     bubble = pipeline_bubble_s(
         "zb-h1", n_ranks=3, n_microbatches=6, forward_s=2, backward_input_s=1.5, backward_weight_s=0.5
     )
@@ -59,26 +63,49 @@ def test_long_numbers_have_room():
     )
     bubble = f"{1e3 * bubble_s(slots, 8):.3g} ms"
     assert f"bubble {bubble} by the list, {bubble} by the formula: " in explorer.text
-    drawn = drawn_texts(explorer._draw(before=explorer._drawn, **explorer._drawn).figure)
-    words = next(text for text in drawn if "by the list" in text[0])
-    assert words[2][2] < style.PAGE_WIDTH - style.MARGIN
+    svg = explorer._draw(before=explorer._drawn, **explorer._drawn).svg
+    assert any("by the list" in words for words, *_ in drawn_texts(svg)) and flaws(svg) == []
 
 
-def test_the_axis_stays_and_a_line_says_where_the_step_ended_before():
+def test_the_axis_stays_and_an_outline_says_where_the_step_ended_before():
     explorer = viz.schedule_explorer()
     assert "before" not in explorer.text
     explorer.presets["ZB-H1"].click()
     assert explorer.text.splitlines()[1].startswith("step 27 ms, ")
     assert explorer.text.endswith("\n  before: step 33 ms")
-    pictures = [
-        explorer._draw(before=before, **explorer._drawn) for before in (None, {**explorer._drawn, "schedule": "1f1b"})
+    svgs = [
+        explorer._draw(before=old, **explorer._drawn).svg for old in (None, {**explorer._drawn, "schedule": "1f1b"})
     ]
-    ends = [picture.figure.axes[1].get_xlim() for picture in pictures]
-    assert ends[0] == ends[1] == (0, 40)
-    marks = [line for line in pictures[1].figure.axes[1].lines if line.get_linestyle() == "--"]
-    assert [line.get_xdata()[0] for line in marks] == [pytest.approx(33)]
-    for picture in pictures:
-        assert list(flaws(picture.figure)) == []
+    svgs.append(explorer._draw(before=None, **{**explorer._drawn, "schedule": "1f1b"}).svg)
+    found = []
+    for svg in svgs:
+        assert flaws(svg) == []
+        found.append(
+            {(words, place[0], place[2]) for words, _, place in drawn_texts(svg) if words in ("time (ms)", "40")}
+        )
+    assert found[0] == found[1] == found[2] and len(found[0]) == 2
+    ghosts = [[one for one in paths(svg) if one.get("stroke-dasharray")] for svg in svgs]
+    assert [len(found) for found in ghosts] == [0, 1, 0]
+    end = float(re.search(r"H([\d.]+)V", ghosts[1][0].get("d"))[1])
+    left, _, wide, _ = next(boxes(one.get("d"))[0] for one in paths(svgs[2]) if one.get("fill") == style.IDLE)
+    assert end == pytest.approx(left + wide, abs=0.1)
+
+
+def paths(svg):
+    return [part.element for part in Film(svg).parts("path")]
+
+
+def test_its_text_is_text_that_can_be_selected_and_it_shows_no_name_where_the_mouse_rests():
+    inline = shown(viz.schedule_explorer())
+    assert "<svg " in inline and "<img" not in inline and "<title>" not in inline
+    assert "bubble 9 ms by the list" in re.sub(r"<desc>.*?</desc>", "", inline, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("explorer", ["memory_explorer", "schedule_explorer"])
+def test_it_is_drawn_where_there_is_neither_matplotlib_nor_torch(explorer):
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('matplotlib', 'torch')))"
+    code = f"{blocked}; from course_lib import viz; sys.exit('<svg' not in viz.{explorer}().first.svg)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_stages_per_rank_are_for_interleaving_alone():

@@ -12,13 +12,13 @@ import pytest
 
 from course_lib import viz
 from course_lib.schedules import make_schedule
-from course_lib.viz import style, svg
+from course_lib.viz import sheet, svg
 
 FIGURES = {
     "ranks": lambda: viz.plot_ranks(4),
     "primitives": viz.primitives_overview,
     "ring": lambda: viz.ring_all_reduce_step(4, 2),
-    "schedule": lambda: viz.plot_schedule(make_schedule("1f1b", 4, 8)),
+    "held": lambda: viz.plot_held({"1F1B": make_schedule("1f1b", 4, 8)}),
 }
 NUMBER = r"-?(?:\d+\.?\d*|\.\d+)"
 
@@ -27,7 +27,7 @@ NUMBER = r"-?(?:\d+\.?\d*|\.\d+)"
 def both(name):
     """What matplotlib writes, and what the picture does."""
     picture, buffer = FIGURES[name](), StringIO()
-    with style.course_style():
+    with sheet.course_style():
         picture.figure.savefig(buffer, format="svg")
     return buffer.getvalue(), picture.svg
 
@@ -90,7 +90,7 @@ def test_outlines_are_those_of_the_font_to_a_thousandth_of_an_em():
 
 
 def test_figures_in_one_page_mean_the_same_glyph_by_the_same_name():
-    one, other = (glyphs(both(name)[1]) for name in ("ranks", "schedule"))
+    one, other = (glyphs(both(name)[1]) for name in ("ranks", "held"))
     shared = set(one) & set(other)
     assert len(shared) > 10
     assert all(one[name] == other[name] for name in shared)

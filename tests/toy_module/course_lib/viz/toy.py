@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from course_lib.costs.comm.toy import toy_bytes
 
-from course_lib.viz import style
+from course_lib.viz import sheet
 from course_lib.viz.picture import Picture
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_toy(world_size: int = 4) -> Picture:
     """The bytes in words."""
     title = f"Once round {world_size} ranks: {toy_bytes(world_size)} bytes"
-    figure, _ = style.new_page(1.6, title, "each rank sends one number")
+    figure, _ = sheet.new_page(1.6, title, "each rank sends one number")
     return Picture(figure, title=title, description="a number goes round")

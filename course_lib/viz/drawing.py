@@ -1,4 +1,8 @@
-"""A finished figure that moves by itself wherever an image is shown, and says itself in words."""
+"""A finished drawing on a canvas: it shows itself wherever an image is shown, and says itself in words.
+
+Inside an image nothing can be clicked, so no movement is stopped by hand. Each rests at its end, which is the still,
+for three seconds or more, and does not begin for readers who ask their system for less motion.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.errors import four_parts
-from course_lib.viz.badges import Kind
 from course_lib.viz.canvas import Canvas
 from course_lib.viz.image import Shown
+from course_lib.viz.kinds import Kind
 
 
-class Moving(Shown):
-    """A drawing on a `Canvas`, as narrow as a telephone."""
+class Drawing(Shown):
+    """What is drawn on a `Canvas`; it moves if the canvas does."""
 
     style = "width: 100%; max-width: 840px"  # as wide as other figures, where there is room
 
@@ -24,18 +28,23 @@ class Moving(Shown):
         return self._canvas.written(self.title, self.description)
 
     @property
+    def live(self) -> str:
+        """Inline, so that its text can be selected; without a title, which a browser shows wherever the mouse rests."""
+        return f'<div style="{self.style}">{self._canvas.written("", self.text)}</div>'
+
+    @property
     def still(self) -> str:
-        """The last frame alone, as SVG."""
+        """The last frame alone."""
         return self._canvas.written(self.title, self.description, moves=False)
 
     def save(self, path: str | Path) -> Path:
-        """Write the figure to `path` and return it.
+        """Write the drawing to `path` and return it.
 
         Raises: ValueError for a suffix other than .svg.
         """
         path = Path(path)
         if path.suffix != ".svg":
-            rule = "a picture that moves is an .svg"
-            raise ValueError(four_parts("Moving.save", f"path={path.name!r}", rule, "choose that suffix"))
+            rule = "a drawing is an .svg"
+            raise ValueError(four_parts("Drawing.save", f"path={path.name!r}", rule, "choose that suffix"))
         path.write_text(self.svg, encoding="utf-8")
         return path
