@@ -19,7 +19,8 @@ from course_lib.viz import style
 from course_lib.viz.embedded_font import FILES, font_face, width_in_ems
 from course_lib.viz.kinds import Kind
 
-WIDTH, WIDE, EDGE = 640.0, 840.0, 24.0
+WIDTH, EDGE = 640.0, 24.0
+WIDE, WIDE_EDGE = 840.0, 35.0  # beside matplotlib's pages: as wide, with the same margin
 _TITLE, TEXT, SMALL = 21.0, 16.0, 14.5
 DELAY = "--later"  # the CSS variable of a group whose parts all begin so much later
 _FADE_S = 0.25
@@ -52,18 +53,20 @@ class Canvas:
         lasts_s: float = 0.0,
     ) -> None:
         self.height, self.width, self.lasts_s = height, width, lasts_s
+        edge = WIDE_EDGE if width == WIDE else EDGE
+        self.edge = edge
         self.drawing = drawsvg.Drawing(_short(width), _short(height), id_prefix=_BEFORE)
         self._motions: dict[str, str] = {}  # keyframes -> class
         self._symbols = 0
         self._letters: dict[int, set[str]] = {weight: set() for weight in FILES}
         self.box(1, 1, width - 2, height - 2, fill=style.PAPER, fill_opacity=style.CARD, stroke=style.FAINT, corner=12)
-        self.text(EDGE, 32, title, size=_TITLE, bold=True)
-        self.text(EDGE, 58, subtitle, colour=style.SOFT)
-        right = width - EDGE
+        self.text(edge, 32, title, size=_TITLE, bold=True)
+        self.text(edge, 58, subtitle, colour=style.SOFT)
+        right = width - edge
         for kind in reversed(kinds):
             right -= self._badge(right, kind) + 8
-        _check_fits("title", title, right - EDGE, size=_TITLE, bold=True)
-        _check_fits("subtitle", subtitle, width - 2 * EDGE)
+        _check_fits("title", title, right - edge, size=_TITLE, bold=True)
+        _check_fits("subtitle", subtitle, width - 2 * edge)
 
     def group(self, motion: str = "", *, parent: _Parent | None = None, **look: Any) -> drawsvg.Group:
         """A group that moves as `motion` says."""

@@ -12,15 +12,15 @@ KEY_LINE = 22.0
 _SWATCH, _GAP, _SPACE = 13.0, 6.0, 18.0
 
 
-def key_lines(entries: Sequence[Entry], width: float = WIDTH) -> list[list[Entry]]:
-    """The entries in lines that fit on a card of this width."""
-    return broken(entries, _width, width - 2 * EDGE + _SPACE)
+def key_lines(entries: Sequence[Entry], room: float = WIDTH - 2 * EDGE) -> list[list[Entry]]:
+    """The entries in lines that fit between the margins of a card."""
+    return broken(entries, _width, room + _SPACE)
 
 
 def draw_key(canvas: Canvas, entries: Sequence[Entry], y: float) -> None:
     """The first line is centred on `y`. A striped entry is an outline."""
-    for number, line in enumerate(key_lines(entries, canvas.width)):
-        x, middle = EDGE, y + number * KEY_LINE
+    for number, line in enumerate(key_lines(entries, canvas.width - 2 * canvas.edge)):
+        x, middle = canvas.edge, y + number * KEY_LINE
         for entry in line:
             for place, hue in enumerate(entry.hues):
                 look = {"fill": style.PAPER, "stroke": hue, "stroke_width": 1.6} if entry.striped else {"fill": hue}

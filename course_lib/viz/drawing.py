@@ -1,7 +1,7 @@
 """A finished drawing on a canvas: it shows itself wherever an image is shown, and says itself in words.
 
 Inside an image nothing can be clicked, so no movement is stopped by hand. Each rests at its end, which is the still,
-for three seconds or more, and does not begin for readers who ask their system for less motion.
+for two seconds or more, and does not begin for readers who ask their system for less motion.
 """
 
 from __future__ import annotations

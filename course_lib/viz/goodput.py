@@ -16,8 +16,8 @@ from course_lib.planner.reliability import (
     goodput,
     young_interval_s,
 )
-from course_lib.viz import charts, lines, style
-from course_lib.viz.badges import Kind
+from course_lib.viz import charts, lines, sheet, style
+from course_lib.viz.kinds import Kind
 from course_lib.viz.lines import Line
 from course_lib.viz.picture import Picture
 
@@ -37,7 +37,7 @@ _FLOOR = 0.05  # where the picture ends at the latest
 _MOST = len(style.RUN_HUES) - 1
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_goodput(
     runs: Mapping[str, Reliability],
     *,
@@ -61,10 +61,10 @@ def plot_goodput(
         for (name, run), hue in zip(runs.items(), style.RUN_HUES[1:], strict=False)
     ]
     subtitle = "ring: Daly's interval; dashed: first order, of the first line" + "; marks: played" * bool(played)
-    figure, _ = style.new_page(_HEIGHT, title, subtitle)
-    right = style.MARGIN + 0.4 + max(style.text_width(name, weight=600) for name in runs)
+    figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
+    right = style.MARGIN + 0.4 + max(sheet.text_width(name, weight=600) for name in runs)
     width = style.PAGE_WIDTH - _LEFT - right
-    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)
+    chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)
     _prepare(chart, reach, min(min(line.points.values()) for line in curves))
     _draw_first_order(chart, next(iter(runs.values())), reach)
     for number, (line, run) in enumerate(zip(curves, runs.values(), strict=True)):

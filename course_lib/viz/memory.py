@@ -10,7 +10,7 @@ from course_lib.hardware import Device
 from course_lib.units import GiB
 from course_lib.viz import style
 from course_lib.viz.axis import Axis, draw_axis
-from course_lib.viz.canvas import EDGE, SMALL, WIDE, Canvas, rectangles, text_width
+from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, rectangles, text_width
 from course_lib.viz.canvas_key import KEY_LINE, draw_key, key_lines
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.entries import Entry
@@ -18,7 +18,7 @@ from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.style import WRONG
 
 _KEY = 92.0  # the first line of the key
-_LEFT, _RIGHT = EDGE + 5, 610.0  # where bars begin, so that the 0 below keeps to the edge; and where the axis ends
+_LEFT, _RIGHT = WIDE_EDGE + 5, 610.0  # where bars begin, so that the 0 below keeps to the edge; and where the axis ends
 _NAME, _BAR, _STEP = 22.0, 38.0, 82.0  # from a row's top to its name's middle; a bar, from one row to the next
 _ABOVE, _AXIS = 18.0, 56.0  # above the bars, for the device's name; below them
 _BESIDE = 22.0  # from the chart to the sums
@@ -45,7 +45,7 @@ def plot_gpu_memory(
     _check_rows(rows)
     key = [Entry(*_entry(part)) for part in MEMORY_PARTS if any(getattr(memory, part) for memory in rows.values())]
     subtitle = subtitle or "all parts added up: the peak of a step is at most this"
-    top = _KEY + KEY_LINE * len(key_lines(key, WIDE)) + _ABOVE
+    top = _KEY + KEY_LINE * len(key_lines(key, WIDE - 2 * WIDE_EDGE)) + _ABOVE
     foot = top + _STEP * len(rows) + 4
     canvas = Canvas(foot + _AXIS, title, subtitle, width=WIDE, kinds=["formula"])
     draw_key(canvas, key, _KEY)
@@ -69,7 +69,7 @@ def _check_rows(rows: Mapping[str, GpuMemory]) -> None:
         rule, way_out = f"this picture holds 1 to {_MOST_ROWS} bars", "draw fewer, or several pictures"
         raise ValueError(four_parts("plot_gpu_memory", f"{len(rows)} rows", rule, way_out))
     for name in rows:
-        if text_width(name) > WIDE - 2 * EDGE:
+        if text_width(name) > WIDE - 2 * WIDE_EDGE:
             rule = "a bar's name fits on one line"
             raise ValueError(four_parts("plot_gpu_memory", f"row {name!r}", rule, "shorten it"))
 
@@ -122,14 +122,14 @@ def _draw_device(canvas: Canvas, axis: Axis, top: float, foot: float, device: De
     canvas.path(d, stroke=style.PAPER, stroke_width=5, fill="none")
     canvas.path(d, stroke=WRONG, stroke_width=2.2, stroke_dasharray="9 4", fill="none")
     half = text_width(words, bold=True) / 2
-    middle = min(max(x, EDGE + half), WIDE - EDGE - half)
+    middle = min(max(x, WIDE_EDGE + half), WIDE - WIDE_EDGE - half)
     canvas.text(middle, top - 12, words, bold=True, colour=WRONG, align="middle")
 
 
 def _write_row(canvas: Canvas, top: float, name: str, memory: GpuMemory, device: Device) -> None:
     """What a bar is called, on a ground that hides the grid and the device's line; and beside it the sum."""
-    canvas.box(EDGE, top + _NAME - 11, text_width(name) + 6, 22)
-    canvas.text(EDGE, top + _NAME, name)
+    canvas.box(WIDE_EDGE, top + _NAME - 11, text_width(name) + 6, 22)
+    canvas.text(WIDE_EDGE, top + _NAME, name)
     verdict, share = _verdict(memory, device)
     hue = style.INK if memory.total <= device.memory_bytes() else WRONG
     x, y = _RIGHT + _BESIDE, top + _STEP - _BAR

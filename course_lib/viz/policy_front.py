@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from course_lib.errors import four_parts
 from course_lib.planner.policy_search import Found, policy_name
 from course_lib.units import GiB, format_bytes
-from course_lib.viz import charts, style
+from course_lib.viz import charts, sheet, style
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.75, 0.6, 5.9
@@ -19,7 +19,7 @@ _MOST = 3000  # marks: more hide each other, and make the file large
 _LINE = style.RUN_HUES[1]
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str, int] | None = None) -> Picture:
     """A mark for each policy whose step takes at most `slowest` times the fastest's; the Pareto front as a line.
 
@@ -37,9 +37,9 @@ def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str,
     subtitle = (
         f"{len(shown):,} policies at most {slowest:g} times as slow as the fastest; line: nothing beats these in both"
     )
-    figure, _ = style.new_page(_HEIGHT, title, subtitle)
+    figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
-    chart = style.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)
+    chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)
     _prepare(chart, found, slowest)
     memory, step_s = found.memory_bytes / GiB, found.step_s
     chart.plot(memory[drawn], step_s[drawn], "o", markersize=3.2, color=style.IDLE, markeredgewidth=0, zorder=2)

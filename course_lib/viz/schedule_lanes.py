@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from course_lib.schedules import Slot
 from course_lib.viz import style
 from course_lib.viz.axis import Axis
-from course_lib.viz.canvas import EDGE, SMALL, TEXT, Canvas, rectangles, text_width
+from course_lib.viz.canvas import SMALL, TEXT, Canvas, rectangles, text_width
 from course_lib.viz.clock import Clock
 from course_lib.viz.entries import Entry
 from course_lib.viz.schedule_runs import Run
 
-LEFT = 84.0  # right of the ranks' names
+LEFT = 95.0  # right of the ranks' names
 _TOP, _BOTTOM = 0.05, 0.95  # of a lane
 _STRIP = 0.8  # of a lane: where the strip of messages begins, if there is one
 _SIZES = (SMALL, 12.5)  # of numbers on boxes: the first that fits
@@ -33,7 +33,7 @@ def draw_lanes(canvas: Canvas, run: Run, clock: Clock, axis: Axis, top: float, l
     """
     size = TEXT if lane > TEXT * 1.6 else SMALL
     for rank in range(run.schedule.n_ranks):
-        canvas.text(EDGE, top + (rank + 0.5) * lane, f"rank {rank}", size=size)
+        canvas.text(canvas.edge, top + (rank + 0.5) * lane, f"rank {rank}", size=size)
     wide = axis.x(run.end_s) - axis.left
     ground = [_box(axis.left, wide, top + rank * lane, lane) for rank in range(run.schedule.n_ranks)]
     canvas.path(rectangles(ground), fill=style.IDLE)

@@ -77,7 +77,7 @@ class Run(NamedTuple):
 
     def upto(self, seconds: float) -> Run:
         """What has ended by then."""
-        return self._replace(slots=[slot for slot in self.slots if round(slot.end_s - seconds, _DIGITS) <= 0])
+        return self._replace(slots=[slot for slot in self.slots if round(slot.end_s - seconds, DIGITS) <= 0])
 
     def what(self, slot: Slot) -> str:
         """What a ledger calls a computation, and figures too."""

@@ -8,7 +8,7 @@ from course_lib.errors import four_parts
 from course_lib.schedules import Durations, Schedule
 from course_lib.viz import style
 from course_lib.viz.axis import Axis, draw_axis
-from course_lib.viz.canvas import EDGE, SMALL, WIDE, Canvas, text_width
+from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, text_width
 from course_lib.viz.canvas_key import KEY_LINE, draw_key, key_lines
 from course_lib.viz.clock import Clock, clock_of
 from course_lib.viz.drawing import Drawing
@@ -80,11 +80,11 @@ def draw_schedule(
     """
     of = of or run
     key, tall = key_of([of]), _LANE * run.schedule.n_ranks
-    top = _KEY + KEY_LINE * len(key_lines(key, WIDE)) + _HEADS - 8
+    top = _KEY + KEY_LINE * len(key_lines(key, WIDE - 2 * WIDE_EDGE)) + _HEADS - 8
     canvas = Canvas(top + tall + _AXIS, title, subtitle, width=WIDE, kinds=["formula"])
     draw_key(canvas, key, _KEY)
     wide = {name: max(_COLUMN, *map(text_width, (name, *cells))) + _APART for name, cells in columns.items()}
-    axis = Axis(LEFT, WIDE - EDGE - sum(wide.values()), reach_s or of.end_s)
+    axis = Axis(LEFT, WIDE - WIDE_EDGE - sum(wide.values()), reach_s or of.end_s)
     draw_lanes(canvas, run, clock, axis, top, _LANE)
     end = run.end_s * clock.factor, clock.says(run.end_s).partition(" ")[0]
     draw_axis(canvas, axis._replace(reach=axis.reach * clock.factor), top + tall + 16, clock.axis, end)
@@ -143,14 +143,14 @@ def draw_panels(
 ) -> Canvas:
     """Each run's lanes, `lane` tall, below its name, its step and its bubble, all on one time axis."""
     key = key_of(list(runs.values()))
-    top = _KEY + KEY_LINE * len(key_lines(key, WIDE)) - 8
+    top = _KEY + KEY_LINE * len(key_lines(key, WIDE - 2 * WIDE_EDGE)) - 8
     tall = sum(_NAME + run.schedule.n_ranks * lane + _BELOW for run in runs.values())
     canvas = Canvas(top + tall + _AXIS - _BELOW, title, subtitle, width=WIDE, kinds=kinds)
     draw_key(canvas, key, _KEY)
-    axis = Axis(LEFT, WIDE - EDGE - 8, max(run.end_s for run in runs.values()))
+    axis = Axis(LEFT, WIDE - WIDE_EDGE - 8, max(run.end_s for run in runs.values()))
     for name, run in runs.items():
         x, words = LEFT + text_width(name, bold=True) + 12, bubble_words(run, clock, ideal=False)
-        if x + text_width(words, SMALL) > WIDE - EDGE:
+        if x + text_width(words, SMALL) > WIDE - WIDE_EDGE:
             rule = "a schedule's name, its step and its bubble fit on one line"
             raise ValueError(four_parts("plot_schedules", f"schedule {name!r}", rule, "shorten it"))
         canvas.text(LEFT, top + 12, name, bold=True)

@@ -10,7 +10,8 @@ from matplotlib.patches import Rectangle
 
 from course_lib.errors import four_parts
 from course_lib.planner.reasons import CAUSE_NAMES, Ranked
-from course_lib.viz import charts, keys, marks, style
+from course_lib.viz import charts, keys, marks, sheet, style
+from course_lib.viz.entries import Entry
 from course_lib.viz.picture import Picture
 
 _HUES = {  # violet computes, slate sends, as everywhere
@@ -33,7 +34,7 @@ _STEP, _BAR = 0.98, 0.46  # inches from bar to bar, and of one
 _LEFT, _RIGHT, _MOST = style.MARGIN + 0.06, 1.75, 6
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's time goes") -> Picture:
     """A stacked bar for each policy, as long as its step; a cause has the same colour in all of them.
 
@@ -45,13 +46,13 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
         raise ValueError(four_parts("plot_step_causes", f"{len(policies)} policies", rule, "give fewer, or some"))
     longest = max(one.step_s for one in policies)
     causes = [cause for cause in _HUES if any(one.causes_s[cause] > _SEEN * longest for one in policies)]
-    entries = [keys.Entry(CAUSE_NAMES[cause], [_HUES[cause]]) for cause in causes]
+    entries = [Entry(CAUSE_NAMES[cause], [_HUES[cause]]) for cause in causes]
     top = style.HEADER + 0.2 + keys.LINE * len(keys.lines_of(entries, style.MARGIN))
     tall = _STEP * len(policies)
-    figure, page = style.new_page(top + tall + 0.85, title, "one bar = one step of one policy, by the closed form")
+    figure, page = sheet.new_page(top + tall + 0.85, title, "one bar = one step of one policy, by the closed form")
     keys.draw_key(page, entries, style.MARGIN)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
-    chart = style.chart_axes(figure, _LEFT, top, width, tall)
+    chart = sheet.chart_axes(figure, _LEFT, top, width, tall)
     _prepare(chart, len(policies), longest)
     for number, one in enumerate(policies):
         _draw_bar(chart, number, one)

@@ -2,86 +2,55 @@
 
 from __future__ import annotations
 
-import html
 import math
-import re
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from course_lib import viz
-from course_lib.config import ModelConfig, ParallelConfig, load_model
+from course_lib.config import ModelConfig, load_model
 from course_lib.costs import (
-    GpuMemory,
     StateBytes,
-    Work,
-    find_convention,
-    gpu_memory,
     layer_activations,
     model_parameters,
     parameters_by_part,
 )
 from course_lib.hardware import load_device
-from course_lib.units import GiB
 from course_lib.viz.bits import as_formats, parse_number
 from course_lib.viz.image import as_image
-from course_lib.viz.memory_parts import MEMORY_PARTS
-from course_lib.viz.style import MARGIN, PAGE_WIDTH, WRONG
-from tests.unit import moving_svg
+from course_lib.viz.style import MARGIN, PAGE_WIDTH
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 TINY = ModelConfig(
     name="tiny", hidden_size=8, n_layers=1, n_heads=2, n_kv_heads=2, ffn_size=16, vocab_size=32, tied=True
 )
 H100 = load_device("h100_sxm_80")
-ALONE, SHARDED = ParallelConfig(), ParallelConfig(dp=8, tp=8, zero_stage=3, sequence_parallel=True)
 NUMBERS = (65504 + 16, 3.14159265358979, -1e-7, -1.2345678901234e-40, 1e39, 0.0, math.nan, -math.inf)
 MODELS = ("llama3_1_8b", "llama3_1_405b", "grok_1", "mixtral_8x7b", "gpt3_175b", "olmo_1b", "olmo_70b_workshop")
-
-
-def held(parallel, model="llama3_1_70b", sequence=4096):
-    return gpu_memory(load_model(model), parallel, Work(sequence=sequence, microbatch=1), find_convention("zero"))
-
-
-def of_size(gib):
-    nothing = dict.fromkeys(("gradients", "optimizer", "gathered", "activations", "head"), 0)
-    return GpuMemory(weights=int(gib * GiB), **nothing)
 
 
 FIGURES = {
     **{f"anatomy-{name}": lambda name=name: viz.plot_anatomy(load_model(name)) for name in MODELS},
     "anatomy-tiny": lambda: viz.plot_anatomy(TINY),
     **{f"bits-{number}": lambda number=number: viz.float_bits(number) for number in NUMBERS},
-    "memory": lambda: viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100),
-    "memory-explorer": lambda: viz.memory_explorer().first,
     "bits-explorer": lambda: viz.float_bits_explorer().first,
     "saved": lambda: viz.plot_saved(layer_activations(load_model("llama3_1_70b"), batch=1, sequence=4096, itemsize=2)),
     "saved-small": lambda: viz.plot_saved(layer_activations(TINY, batch=1, sequence=4, itemsize=4)),
     "states-clear-of-the-line": lambda: viz.plot_states(
         {"GPU 0": StateBytes(weights=71 * 10**9, gradients=0, optimizer=0)}, memory_bytes=H100.memory_bytes()
     ),
-    "memory-small": lambda: viz.plot_gpu_memory({"small": held(SHARDED, "olmo_1b")}, H100),
-    "memory-many": lambda: viz.plot_gpu_memory({f"{gib} GiB": of_size(gib) for gib in (74, 74.6, 75)}, H100),
-    "memory-huge": lambda: viz.plot_gpu_memory({"huge": held(ALONE, "megatron_1008b", 2048)}, H100),
 }
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name.startswith("memory")])
-def test_the_text_of_memory_is_large_within_the_margins_and_does_not_overlap(name):
-    svg = FIGURES[name]().svg
-    assert len(moving_svg.drawn_texts(svg)) >= 3
-    assert moving_svg.flaws(svg) == []
-
-
-@pytest.mark.parametrize("name", [name for name in FIGURES if not name.startswith("memory")])
+@pytest.mark.parametrize("name", FIGURES)
 def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     figure = FIGURES[name]().figure
     assert len(drawn_texts(figure)) >= 3
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "memory", "bits-65520", "memory-explorer"])
+@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "bits-65520"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
     picture = FIGURES[name]()
     assert picture.svg == FIGURES[name]().svg
@@ -112,70 +81,6 @@ def test_the_anatomy_shows_what_is_used_twice_and_what_is_chosen():
     assert "norm, head (the embedding again), logits" in grok
     assert "router (2 of 8 experts), feed-forward (8 × inner 32,768), norm\n" in grok
     assert "norm (no weights), attention (16 heads)" in viz.plot_anatomy(load_model("olmo_1b")).text
-
-
-def test_the_bars_are_as_long_as_what_the_gpu_holds():
-    memory = held(SHARDED)
-    svg = viz.plot_gpu_memory({"on 64 GPUs": memory}, H100).svg
-    wide = {hue: float(wide) for hue, wide in bars(svg)}
-    zero, twenty = (middle_of(svg, words) for words in ("0", "20"))
-    gib = (twenty - zero) / 20
-    for part, (_, hue) in MEMORY_PARTS.items():
-        assert wide[hue] == pytest.approx(getattr(memory, part) / GiB * gib, abs=0.02)
-    line = next(one for one in moving_svg.Film(svg).parts("path") if one.element.get("stroke") == WRONG)
-    x = float(re.match(r"M([\d.]+) ", line.element.get("d"))[1])
-    assert x == pytest.approx(zero + H100.memory_bytes() / GiB * gib, abs=0.1)
-
-
-def bars(svg):
-    """(hue, width) of all parts of bars, which are as tall as no swatch."""
-    found = [part.element for part in moving_svg.Film(svg).parts("rect")]
-    return [(one.get("fill"), one.get("width")) for one in found if one.get("height") == "38"]
-
-
-def middle_of(svg, words):
-    place = next(place for text, _, place in moving_svg.drawn_texts(svg) if text == words)
-    return (place[0] + place[2]) / 2
-
-
-def test_a_bar_beyond_the_axis_ends_with_it_in_two_gaps():
-    rows = {"much": of_size(900), "little": of_size(10)}
-    svg = viz.plot_gpu_memory(rows, H100, reach_bytes=150 * GiB).svg
-    much, little = (float(wide) for _, wide in bars(svg))
-    zero, hundred = (middle_of(svg, words) for words in ("0", "100"))
-    assert much == pytest.approx(150 * (hundred - zero) / 100, abs=0.1)
-    assert little == pytest.approx(10 * (hundred - zero) / 100, abs=0.1)
-    gaps = [boxes for part in moving_svg.Film(svg).parts("path") if (boxes := moving_svg.boxes(part.element.get("d")))]
-    assert [len(boxes) for boxes in gaps if all(box[3] == 38 for box in boxes)] == [2]
-
-
-def test_the_bars_say_what_they_hold_and_whether_it_fits():
-    text = viz.plot_gpu_memory({"alone": held(ALONE), "on 64 GPUs": held(SHARDED)}, H100).text
-    assert "memory: H100 SXM 80 GB = 74.5 GiB" in text
-    assert "  alone: weights 131, gradients 131, optimizer 788, activations 102, head and loss 1.10; together" in text
-    assert "; together 1,154 GiB, too much, 15.5 × what it has\n" in text
-    assert "  on 64 GPUs: weights 2.05, gradients 2.05, optimizer 12.3, gathered weights" in text
-    assert "GiB, fits, " in text.splitlines()[-1]
-
-
-def test_what_misses_by_a_little_does_not_fit():
-    rows = {name: of_size(gib) for name, gib in {"below": 74.5, "above": 74.51}.items()}
-    *_, below, above = viz.plot_gpu_memory(rows, H100).text.splitlines()
-    assert below.endswith("74.5 GiB, fits, 100% of what it has")
-    assert above.endswith("74.5 GiB, too much, just over 1 × what it has")
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ({}, r"plot_gpu_memory: 0 rows; this picture holds 1 to 8 bars; draw fewer"),
-        (dict.fromkeys(map(str, range(9)), of_size(1)), r"plot_gpu_memory: 9 rows; this picture holds 1 to 8 bars"),
-        ({"long " * 30: of_size(1)}, r"plot_gpu_memory: row 'long .*; a bar's name fits on one line; shorten it"),
-    ],
-)
-def test_bad_rows_are_refused_in_four_parts(rows, message):
-    with pytest.raises(ValueError, match=message):
-        viz.plot_gpu_memory(rows, H100)
 
 
 DTYPES = {
@@ -242,78 +147,6 @@ def test_an_explorer_shows_its_first_picture_where_no_widget_runs(make):
     assert shown(explorer) == explorer.first.live
 
 
-def test_the_memory_explorer_draws_what_its_controls_say():
-    explorer = viz.memory_explorer()
-    assert explorer.text.startswith("Llama 3.1 70B on 64 GPUs (formula)\ndp 8, tp 8, pp 1, ZeRO-3; ")
-    assert "fits, 40% of what it has" in explorer.text
-    before = shown(explorer)
-    for name, value in {"model": "llama3_1_8b", "dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "sequence": 2048}.items():
-        explorer.controls[name].value = value
-    assert shown(explorer) != before
-    parallel = ParallelConfig(dp=2, tp=4, pp=2, zero_stage=1, sequence_parallel=True)
-    work = Work(sequence=2048, microbatch=1, n_microbatches=2)
-    stages = [
-        gpu_memory(load_model("llama3_1_8b"), parallel, work, find_convention("zero"), stage=stage) for stage in (0, 1)
-    ]
-    assert explorer.text.startswith(
-        "Llama 3.1 8B on 16 GPUs (formula)\ndp 2, tp 4, pp 2, ZeRO-1; sequence 2,048, "
-        "micro-batch 1, recompute none; 16 B a parameter\n"
-    )
-    for number, memory in enumerate(stages, start=1):
-        weights, total = f"weights {memory.weights / GiB:.2f}", f"together {memory.total / GiB:.1f} GiB"
-        line = next(line for line in explorer.text.splitlines() if f"stage {number} of 2: {weights}" in line)
-        assert total in line or f"together {memory.total / GiB:.2f} GiB" in line
-
-
-def test_recompute_and_micro_batch_reach_the_bar():
-    explorer = viz.memory_explorer()
-    texts = {explorer.text}
-    for name, value in {"recompute": "full", "microbatch": 4, "device": "h200_sxm_141"}.items():
-        explorer.controls[name].value = value
-        texts.add(explorer.text)
-    assert len(texts) == 4
-    assert "recompute full; " in explorer.text and "memory: H200 SXM 141 GB = 131.3 GiB" in explorer.text
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"pp": 32}, "ParallelConfig: pp=32; pp divides n_layers=80; choose pp in [1, 2, 4, 5, 8, 10, 16, 20, 40, 80]"),
-        (
-            {"model": "gpt3_175b"},
-            "ModelConfig 'GPT-3 175B': sequence=4096; its table of learned positions has 2048 rows; "
-            "give sequence <= 2048",
-        ),
-    ],
-)
-def test_an_illegal_spread_is_said_below_the_last_picture_which_stays(wrong, message):
-    explorer = viz.memory_explorer()
-    good, legal = shown(explorer), {name: explorer.controls[name].value for name in wrong}
-    explorer._choose(wrong, None)
-    assert explorer.text == repr(explorer)
-    assert explorer.text.split(";")[:2] == message.split(";")[:2]
-    assert shown(explorer) == good
-    assert explorer._refused.value.startswith('<p role="alert" ')
-    assert explorer._refused.value.endswith(f"<b>{html.escape(explorer.text)}</b></p>")
-    explorer._choose(legal, None)
-    assert explorer._refused.value == "" and explorer.text.startswith("Llama 3.1 70B on 64 GPUs (formula)")
-
-
-def test_every_preset_is_legal_and_outlines_the_picture_before_on_the_same_axis():
-    explorer = viz.memory_explorer()
-    for button in explorer.presets.values():
-        button.click()
-        assert " GPUs (formula)" in explorer.text and explorer._refused.value == ""
-    many, few = explorer._drawn, {**explorer._drawn, "dp": 2}
-    pictures = [explorer._draw(before=before, **now) for before, now in ((None, many), (few, many), (many, few))]
-    assert len({(middle_of(picture.svg, "0"), middle_of(picture.svg, "140")) for picture in pictures}) == 1
-    drawn = [[words for words, _, _ in moving_svg.drawn_texts(picture.svg)] for picture in pictures]
-    assert [sum(words.startswith("before: ") for words in texts) for texts in drawn] == [0, 2, 2]
-    assert [picture.svg.count("stroke-dasharray") for picture in pictures] == [1, 3, 3]  # the device's line, outlines
-    for picture in pictures:
-        assert moving_svg.flaws(picture.svg) == []
-
-
 def test_the_bits_explorer_reads_arithmetic():
     explorer = viz.float_bits_explorer()
     assert explorer.first.text == viz.float_bits(65504 + 16).text
@@ -348,14 +181,6 @@ def test_the_widest_row_of_bits_ends_where_the_remarks_do_and_powers_are_raised(
     assert max(boxes) == pytest.approx(PAGE_WIDTH - MARGIN)
     drawn = [words for words, _, _ in drawn_texts(figure)]
     assert "2⁻⁴ × 1.60000002 = 0.100000001" in drawn
-
-
-def test_what_is_too_much_is_said_in_the_colour_of_the_device_s_line():
-    rows = {"below": of_size(74.5), "above": of_size(75)}
-    svg = viz.plot_gpu_memory(rows, H100).svg
-    hues = {part.element.text: part.element.get("fill") for part in moving_svg.Film(svg).parts("text")}
-    assert hues["75.0 GiB, too much"] == WRONG and f'stroke="{WRONG}"' in svg
-    assert hues["74.5 GiB, fits"] != WRONG
 
 
 def test_every_byte_that_a_layer_keeps_is_in_the_picture():

@@ -105,9 +105,9 @@ def test_two_figures_on_one_page_share_no_name():
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_it_rests_at_its_end_for_three_seconds(name):
+def test_it_rests_at_its_end_for_two_seconds(name):
     film = Film(FIGURES[name]().svg)
-    for at_s in (film.lasts_s - 3, film.lasts_s - 0.01) if film.motions else ():
+    for at_s in (film.lasts_s - 2, film.lasts_s - 0.01) if film.motions else ():
         seen = [film.opacity(part, at_s) for part in film.parts()]
         assert seen == pytest.approx([film.opacity(part) for part in film.parts()], abs=0.01)
 
