@@ -16,7 +16,7 @@ from course_lib.verify.ratios import agrees, exactly
 
 Seen = Callable[[Evidence], str | None]
 _LEAST_LOSS_SCALE = 128
-_PART = 0.25  # of the numbers are right where no more than a few chunks are wrong
+_PART = 0.5  # of the numbers are right where no more than one chunk of two is wrong
 _ROUNDINGS = 4  # as many may add up in the worst number
 
 

@@ -113,6 +113,16 @@ def shares_repeated(e: Evidence) -> str | None:
     return _odd(e, [(ranks_of([k]), rows) for k, rows in enumerate(e.cut.rows())], missing=False)
 
 
+def shares_weighed(e: Evidence) -> str | None:
+    """Shares count by different numbers."""
+    count = _together(e)
+    found = [None if count is None else counted.level(count, rows) for rows in e.cut.rows() if rows]
+    levels = [level for level in found if level is not None]
+    if len(levels) < len(found) or len({round(level, 2) for level in levels}) < 2:
+        return None
+    return ", ".join(f"{level:.3g}" for level in levels)
+
+
 def micro_batches_repeated(e: Evidence) -> str | None:
     """The same micro-batches of each share count more often than the others."""
     count, parts, m = _together(e), e.cut.micro_batches(), e.n_microbatches

@@ -150,6 +150,9 @@ _OF_GRADIENTS_OF_RANKS = (
             "each micro-batch counts the same, however many targets it has: weigh it by its number of targets"),
     Suspect("mean of row means", r.means_of_rows,
             "each row counts the same, however many targets it has: weigh it by its number of targets"),
+    Suspect("shares weighed", r.shares_weighed,
+            "one device counts each row once, the ranks those of their shares {} times: weigh each share by its number "
+            "of targets"),
     Suspect("maximum", g.largest_of_ranks, "each number is the {} of the ranks' own: reduce with AVG"),
     *_ROUNDED[1:],
     Suspect("some wrong", g.some_wrong, "wrong is only {}: what is special about it?"),
