@@ -73,8 +73,8 @@ def complete(values: dict[str, Any]) -> None:
 
 def _check_degrees(values: Mapping[str, Any]) -> None:
     stage = f"zero_stage={values['zero_stage']}"
-    if values["pp"] > 1:
-        rule, way_out = "a pipeline's stages are not cut into units here", "leave zero_stage out, or choose pp=1"
+    if values["pp"] > 1 and values["zero_stage"] > 1:
+        rule, way_out = "a pipeline's stages share the optimizer's states alone", "give zero_stage=1, or choose pp=1"
         _refuse(f"{stage} with pp={values['pp']}", rule, way_out)
     if values["tp"] > 1 and (values["engine"], values["zero_stage"]) == ("torch", 1):
         rule, way_out = "PyTorch's ZeRO-1 takes tensors of one rank", "choose engine=own, or zero_stage=3"

@@ -14,6 +14,7 @@ from course_lib.errors import four_parts
 from course_lib.parallel import stages
 from course_lib.parallel.pipeline import Pipeline
 from course_lib.parallel.stage_reducer import StageReducer
+from course_lib.parallel.stage_rows import StageRows
 from course_lib.training.engine import Engine, Loss
 
 
@@ -29,7 +30,7 @@ class PipelineEngine(Engine):
         self.schedule = pipeline.schedule
         self.n_microbatches = self.schedule.n_microbatches
         self.last_rank = self.schedule.rank_of(self.schedule.n_stages - 1)
-        self.reducer: StageReducer | None = None
+        self.reducer: StageReducer | StageRows | None = None
         self._shapes: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
 
     @property

@@ -5,6 +5,7 @@ trainer = Trainer(model, config, mesh=make_mesh(dp=4), apply=(fully_shard(by_blo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Literal, get_args
@@ -23,9 +24,11 @@ from course_lib.parallel.mesh import groups_within
 from course_lib.parallel.offload import CPUOffloadPolicy, DiskOffloadPolicy, StatesOnDisk
 from course_lib.parallel.placement import Flat
 from course_lib.parallel.sharded import ShardedModel
+from course_lib.parallel.stage_rows import StageRows
 from course_lib.parallel.units import label_of, rows_of, weights_of_units
 from course_lib.parallel.wrapping import Names, Policy, by_block
 from course_lib.parallel.zero import check_stage
+from course_lib.training.pipeline_engine import PipelineEngine
 from course_lib.training.setup import Setup, Technique
 
 AXIS = "dp"
@@ -37,18 +40,22 @@ def zero(stage: int, policy: Policy = by_block, *, algorithm: str = "ring") -> T
     """ZeRO-1: the ranks along "dp" share the optimizer's states; ZeRO-2: gradients as well. Weights stay whole.
 
     `policy` says which gradients are reduced together. ZeRO-1 keeps whole gradients until the last backward of a step;
-    ZeRO-2 reduces in every micro-batch, as soon as a unit's are complete.
+    ZeRO-2 reduces in every micro-batch, as soon as a unit's are complete. Under a pipeline there is ZeRO-1 alone, which
+    reduces what a stage has when its last backward is through.
 
     Cost: a reduce-scatter of the gradients and, after the optimizer's step, an all-gather of the weights.
     Source: Rajbhandari et al. 2020, ZeRO, section 5.
-    Raises: ValueError for another stage; ZeRO-3 is `fully_shard`.
+    Raises: ValueError for another stage; ZeRO-3 is `fully_shard`; and for ZeRO-2 after `stages`.
     """
     check_stage("zero", stage)
 
     def apply(setup: Setup) -> None:
-        group = begin(setup, "zero", {"stage": stage, "algorithm": algorithm})
+        group = begin(setup, "zero", {"stage": stage, "algorithm": algorithm}, under_stages=stage == 1)
         sharing = Sharing(group, group, resident=True, algorithm=algorithm)
-        _cut(setup, sharing, policy, late=stage == 1)
+        if isinstance(setup.engine, PipelineEngine):
+            _cut_stages(setup, setup.engine, sharing, policy)
+        else:
+            _cut(setup, sharing, policy, late=stage == 1)
 
     return apply
 
@@ -139,14 +146,16 @@ def parts_of(strategy: Strategy, shards: int | None, ranks: int) -> int:
     return 1 if strategy == "NO_SHARD" else ranks
 
 
-def begin(setup: Setup, name: str, options: dict[str, object], *, takes_parts: bool = False) -> ProcessGroup:
+def begin(
+    setup: Setup, name: str, options: dict[str, object], *, takes_parts: bool = False, under_stages: bool = False
+) -> ProcessGroup:
     """The ranks that share; they have the same model from here on. DTensors only for one that `takes_parts`."""
     setup.begin(name, AXIS)
     if not takes_parts:
         setup.check_own(name, "torch_fully_shard()")
-    if "stages" in setup.applied:
-        values, rule = "applied after stages", "a pipeline's stages are not cut into units here"
-        raise ValueError(four_parts(name, values, rule, "apply replicate(), or leave the other one out"))
+    if "stages" in setup.applied and not under_stages:
+        values, rule = "applied after stages", "a pipeline's stages share the optimizer's states alone"
+        raise ValueError(four_parts(name, values, rule, "apply zero(1) or replicate(), or leave the other one out"))
     group = setup.local.group(AXIS)
     agreement.same_model(name, setup.model, options, group)
     layout = setup.local.layout
@@ -165,10 +174,19 @@ def write_rows(layout: Layout, model: nn.Module, policy: Policy, *, parts: int, 
     """
     fewer, uneven = None if parts == layout.sizes[AXIS] else parts, layout.uneven
     for group, named in weights_of_units(model, policy).items() if parts > 1 else ():
-        for number, row in enumerate(rows_of(named, resident=resident, uneven=uneven)):
+        rows = [part for row in rows_of(named, resident=resident, uneven=uneven) for part in _by_owners(layout, row)]
+        for number, row in enumerate(rows):
             flat = Flat(axis=AXIS, row=label_of(group) + "'" * number, parts=fewer)
             for name in row:
                 layout.write(name, flat=flat)
+
+
+def _by_owners(layout: Layout, names: Iterable[str]) -> list[list[str]]:
+    """Of the names in a row those that the same ranks along "pp" have."""
+    found: dict[tuple[int, ...] | None, list[str]] = {}
+    for name in names:
+        found.setdefault(layout.places[name].owners, []).append(name)
+    return list(found.values())
 
 
 def _who_shares(local: Local, parts: int) -> tuple[ProcessGroup, ProcessGroup | None]:
@@ -193,3 +211,17 @@ def _cut(setup: Setup, sharing: Sharing, policy: Policy, **options: bool) -> Non
     local.parameters |= sharded.pieces
     ends = setup.engine.ends
     ends.no_sync, ends.updated, ends.in_step = sharded.no_sync, sharded.updated, not sharded.late
+
+
+def _cut_stages(setup: Setup, engine: PipelineEngine, sharing: Sharing, policy: Policy) -> None:
+    """Write the table for all stages, then cut this rank's; the trainer's parameters are its pieces."""
+    local, rows = setup.local, dict[str, dict[str, nn.Parameter]]()
+    write_rows(local.layout, setup.skeleton, policy, parts=sharing.shards.size(), resident=True)
+    for name, parameter in local.parameters.items():
+        if (flat := local.layout.places[name].flat) is not None:
+            rows.setdefault(flat.row, {})[name] = parameter
+    local.layout.averaged.add(AXIS)
+    shared = StageRows(engine.pipeline, [*rows.values()], sharing)
+    local.parameters |= shared.pieces
+    engine.reducer, engine.pipeline.stage_complete = shared, shared.mark_stage_ready
+    engine.ends.updated = shared.updated

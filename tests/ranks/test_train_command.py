@@ -148,7 +148,7 @@ def test_what_is_computed_in_bf16_is_off_by_its_eight_bits(one_device, tmp_path,
 
 
 PIPELINES = {  # how they are asked for, by ranks
-    "1f1b": ("pp=2", "dp=2"),
+    "1f1b": ("pp=2", "dp=2", "zero_stage=1"),
     "gpipe": ("pp=2", "schedule=gpipe", "microbatches=4"),
     "interleaved": ("pp=2", "schedule=interleaved"),
     "zb-h1": ("pp=4", "schedule=zb-h1", "microbatches=2", "recompute=true"),

@@ -30,7 +30,7 @@ HYBRID = [*ZERO, "strategy=HYBRID_SHARD"]
         ),
         (
             [*ZERO, "pp=2"],
-            "train: zero_stage=3 with pp=2; a pipeline's stages are not cut into units here; leave zero_stage out, or ",
+            "train: zero_stage=3 with pp=2; a pipeline's stages share the optimizer's states alone; give zero_stage=1",
         ),
         (
             ["dp=2", "strategy=NO_SHARD"],
