@@ -29,9 +29,11 @@ def toy_of(policy: Mapping[str, Any], ranks: int = 8) -> Toy:
     overrides = [f"{axis}={size}" for axis, size in degrees.items() if size > 1]
     left_out = [f"{axis}={policy[axis]:.0f}: `train` has no such ranks" for axis in ("cp", "ep") if policy[axis] > 1]
     zero = int(policy["zero_stage"])
-    if zero and degrees["pp"] > 1:
-        left_out.append(f"zero_stage={zero}: `train` does not cut a pipeline's stages into units")
-    elif zero and degrees["dp"] > 1:
+    if zero > 1 and degrees["pp"] > 1:
+        left_out.append(f"zero_stage={zero}: under a pipeline `train` has stage 1 alone")
+    elif zero and degrees["dp"] == 1:
+        left_out.append(f"zero_stage={zero}: without dp nobody is there to share with")
+    elif zero:
         overrides.append(f"zero_stage={zero}")
     if degrees["tp"] > 1 and policy["sequence_parallel"]:
         overrides.append("sequence_parallel=regather")

@@ -169,10 +169,14 @@ def test_every_degree_above_1_stays_above_1_in_the_likeness():
     one |= {"schedule": SCHEDULES.index("interleaved"), "stages_per_rank": 4, "zero_stage": 1, "recompute": 3}
     toy = toy_of(one)
     assert toy.overrides == (
-        *("pp=2", "dp=2", "tp=2", "sequence_parallel=regather", "schedule=interleaved", "microbatches=4"),
-        *("stages_per_rank=2", "model.n_layers=4", "recompute=true", "batch=8"),
+        *("pp=2", "dp=2", "tp=2", "zero_stage=1", "sequence_parallel=regather", "schedule=interleaved"),
+        *("microbatches=4", "stages_per_rank=2", "model.n_layers=4", "recompute=true", "batch=8"),
     )
-    assert [words.partition(":")[0] for words in toy.left_out] == ["cp=2", "zero_stage=1", "recompute=half"]
+    assert [words.partition(":")[0] for words in toy.left_out] == ["cp=2", "recompute=half"]
+    shared = toy_of({**one, "zero_stage": 3})
+    assert "zero_stage" not in " ".join(shared.overrides) and shared.left_out[1].startswith(
+        "zero_stage=3: under a pipe"
+    )
     alone = toy_of({**one, "pp": 1, "tp": 1, "cp": 1, "zero_stage": 3, "recompute": 4})
     assert alone == (("dp=8", "zero_stage=3", "accumulation=2", "recompute=true", "batch=16"), ())
     with pytest.raises(ValueError, match=r"^toy_of: 8 ranks needed, 4 given; "):
