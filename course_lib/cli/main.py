@@ -43,6 +43,15 @@ _COMMANDS = {  # name -> what it is for, what it is told; all of it is name=valu
         f"job=NAME, one of {', '.join(presets.names('job'))}; nodes, gpus_per_node, cpus_per_task, mem, time and "
         "partition as sbatch takes them; and what train takes",
     ),
+    "predict": (
+        "predict step time and memory of published runs, or of your own",
+        "runs=FILE.json (needed; rows in the schema of published runs), out=FILE.csv (needed), and "
+        "calibrate=MY_RUNS.json, some measured rows of your own cluster that rescale the others",
+    ),
+    "calibrate": (
+        "fit the simulator's constants to the published runs, and test them on runs that were left out",
+        "out=FOLDER for constants.json and errors.csv; without it nothing is written",
+    ),
 }
 
 
@@ -92,6 +101,14 @@ def run(chosen: argparse.Namespace) -> int:
         from course_lib.cli.slurm import slurm_command
 
         return slurm_command(chosen.overrides)
+    if chosen.command == "predict":
+        from course_lib.cli.predict import predict_command
+
+        return predict_command(chosen.overrides)
+    if chosen.command == "calibrate":
+        from course_lib.cli.calibrate import calibrate_command
+
+        return calibrate_command(chosen.overrides)
     from course_lib.cli.tour import tour
 
     return tour(chosen.ranks)

@@ -76,7 +76,8 @@ def expert_s(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
     group = np.asarray(p.ep) * p.etp
     bandwidth = np.where(group <= rates.node_size, rates.inside_bytes_per_s, rates.between_bytes_per_s)
     leaving = (p.ep - 1) / p.ep
-    each = leaving * tokens * shape.active * p.etp * shape.hidden * BF16 / bandwidth
+    passes = tokens * shape.active * shape.hidden * BF16
+    each = leaving * passes / bandwidth + (p.etp - 1) * passes / rates.inside_bytes_per_s
     latency = (p.ep - 1) * rates.inside_alpha_s
     return shape.sparse * ((4 + 2 * repeated) * (each + latency) + rates.expert_layer_s)
 

@@ -43,7 +43,7 @@ def load_constants() -> Constants:
     )
 
 
-def _constant_names(generation: str, software: Software) -> dict[str, str]:
+def constant_names(generation: str, software: Software) -> dict[str, str]:
     """Which constant gives each coefficient, for a GPU generation and a stack."""
     fp8 = "_fp8" if software.fp8 else ""
     by_kind = ("pointwise", "tp_exposed", "dp_exposed", "microbatch_ms")
@@ -63,9 +63,9 @@ def _constant_names(generation: str, software: Software) -> dict[str, str]:
 def rates_of(machine: Machine, software: Software, constants: Constants | None = None) -> Rates:
     """The rates of one machine and stack; a stack that nobody has fitted has the factor 1."""
     values = (constants or load_constants()).values
-    names = _constant_names(machine.generation, software)
+    names = constant_names(machine.generation, software)
     coefficients = {name: values.get(constant, 1.0) for name, constant in names.items()}
-    return _rates(
+    return rates_from(
         machine,
         coefficients,
         fp8=float(software.fp8),
@@ -74,7 +74,7 @@ def rates_of(machine: Machine, software: Software, constants: Constants | None =
     )
 
 
-def _rates(
+def rates_from(
     machine: Machine, c: Mapping[str, Value], *, fp8: Value, keeps_scores: Value, gradient_bytes: Value
 ) -> Rates:
     """Rates from coefficients by name; numbers, or arrays with one for each policy."""

@@ -79,8 +79,10 @@ def _pointwise(shape: Shape, rates: Rates, p: Policies, tokens: Value) -> Value:
     cut = tokens / p.tp
     stream = np.where(p.sequence_parallel, cut, tokens)
     numbers = 7 * stream * shape.hidden + cut * (3 * (shape.query + 2 * shape.kv) + shape.pointwise_ffn)
+    cast = cut * shape.dense_width + 4 * tokens * shape.hidden
     if np.any(np.asarray(shape.sparse) > 0):
         routed = cut * shape.active * shape.sparse
         numbers = numbers + routed * (shape.expert_inner + 6 * shape.hidden)  # permuted there and back
-    casts = rates.cast_bytes * (cut * shape.dense_width + 4 * tokens * shape.hidden)
+        cast = cast + routed * (shape.expert_width + 2 * shape.hidden)
+    casts = rates.cast_bytes * cast
     return (2 * numbers + casts) / rates.pointwise_bytes_per_s

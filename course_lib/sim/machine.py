@@ -46,6 +46,7 @@ class Software:
     kernel: str = "cudnn"
     fp8: bool = False
     gradient_bytes: int = 2  # of one number in a reduction over dp
+    fused_loss: bool = False  # one kernel makes loss and gradient of bf16 logits
     stack: str | None = None
 
     def __post_init__(self) -> None:

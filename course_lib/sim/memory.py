@@ -18,9 +18,13 @@ from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.units import GB
 
 _LOGIT_BYTES = {"eager": 12, "compiled": 12, "megatron": 8, "legacy": 8}  # bf16 and fp32 logits, their gradients
+_FUSED_LOGIT_BYTES = 6  # of a loss in one kernel
+_TORCH, _FUSED_SWIGLU = ("eager", "compiled"), ("compiled", "megatron")
+_PIPELINED = 6  # bytes of a number that FSDP leaves gathered beside a pipeline: the bf16 weight, its fp32 gradient
 _SCORE_BYTES = 5  # of one score that is kept: twice in 16 bits, and a mask
+_MASKS = 2  # bytes of dropout's masks for each number of the stream
 _GATHERED = 2  # layers that ZeRO-3 has whole at a time: this one and the next
-_KEPT = np.array([1.0, 1.0, 0.45, 0.5, 0.0])  # in RECOMPUTE's order, of what a layer keeps beyond its input
+_KEPT = np.array([1.0, 1.0, 0.35, 0.5, 0.0])  # in RECOMPUTE's order, of what a layer keeps beyond its input
 _BESIDE_BYTES, _FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
 _CHUNK = 20_000  # policies at a time
 _GPIPE, _INTERLEAVED, _ZB = (SCHEDULES.index(name) for name in ("gpipe", "interleaved", "zb-h1"))
@@ -86,11 +90,14 @@ def _stage(model: ModelConfig, p: Policies, software: Software, convention: Conv
             np.ceil(n.shared / np.where(cut, p.shards, 1)) + np.ceil(n.experts / np.where(cut, group, 1))
         )
 
+    whole = np.where(stage >= 3, _GATHERED * HALF * n.unit, 0)
+    if software.kind in _TORCH:
+        whole = np.where((stage >= 3) & (np.asarray(p.pp) > 1), _PIPELINED * (n.shared + n.experts), whole)
     parts = {
         "weights": lasting(convention.weights, 3),
         "gradients": lasting(convention.gradients, 2),
         "optimizer": np.where(np.asarray(p.offload, dtype=bool), 0, lasting(convention.optimizer, 1)),
-        "gathered": np.where(stage >= 3, _GATHERED * HALF * n.unit, 0),
+        "gathered": whole,
         "activations": _activations(model, p, n, last),
         "head": n.head if last else np.where(np.asarray(p.pp) > 1, 0, n.head),
     }
@@ -129,10 +136,10 @@ def _numbers(
     experts = _held(model, etp, pp, ep, last).experts if model.n_experts > 1 else 0
     b, s, cp, sp = sizes
     layer = [
-        _layer(model, kernel, recompute, b, s, cp, tp, sp, ep)
+        _layer(model, kernel, software.kind, recompute, b, s, cp, tp, sp, ep)
         for kernel, recompute in ((software.kernel, "none"), ("flash2", "full"), ("flash2", "none"))
     ]
-    return held.shared, held.largest_unit, experts, *layer, _head(model, software.kind, b, s, cp, tp, sp)
+    return held.shared, held.largest_unit, experts, *layer, _head(model, software, b, s, cp, tp, sp)
 
 
 @cache
@@ -143,23 +150,31 @@ def _held(model: ModelConfig, tp: int, pp: int, ep: int, last: bool) -> RankPara
 
 
 @cache
-def _layer(model: ModelConfig, kernel: str, recompute: str, b: int, s: int, cp: int, tp: int, sp: int, ep: int) -> int:
-    """Bytes of one layer and micro-batch; scores on top where a kernel keeps them."""
+def _layer(
+    model: ModelConfig, kernel: str, stack: str, recompute: str, b: int, s: int, cp: int, tp: int, sp: int, ep: int
+) -> int:
+    """Bytes of one layer and micro-batch; scores on top where a kernel keeps them, less where SwiGLU is one kernel."""
     parallel = ParallelConfig(dp=ep, ep=ep, tp=tp, cp=cp, sequence_parallel=bool(sp))
     kind = model.layer_kinds[-1][1]
-    work = Work(sequence=s, microbatch=b)
+    work = Work(sequence=s, microbatch=b, keep_gathered=stack in _TORCH)
     kept = layer_bytes(kind, parallel, work, recompute="full" if recompute == "full" else "none")
-    scores = _SCORE_BYTES * b * s * s // cp * model.n_heads // tp
-    return kept + (scores if kernel == "scores" and recompute == "none" else 0)
+    if recompute == "full":
+        return kept
+    scores = _SCORE_BYTES * b * s * s // cp * model.n_heads // tp if kernel == "scores" else 0
+    fused = kind.gated_ffn and kind.n_experts == 1 and stack in _FUSED_SWIGLU  # silu(gate) is computed again
+    unmasked = not kind.gated_ffn and stack != "legacy"  # a GPT without dropout: two masks of a byte less
+    spared = HALF * kind.ffn_size * fused + _MASKS * kind.hidden_size * unmasked
+    return kept + scores - b * s // cp * spared // tp
 
 
 @cache
-def _head(model: ModelConfig, kind: str, b: int, s: int, cp: int, tp: int, sp: int) -> int:
+def _head(model: ModelConfig, software: Software, b: int, s: int, cp: int, tp: int, sp: int) -> int:
     """The head's tensors, but for its logits as many bytes as the stack's loss makes of them."""
     parallel = ParallelConfig(tp=tp, cp=cp, sequence_parallel=bool(sp))
     found = head_activations(model, batch=b, sequence=s // cp, itemsize=HALF, fused_norms=True)
     others = [saved for saved in found if saved.name != "log-probabilities"]
-    return bytes_on_rank(others, parallel) + _LOGIT_BYTES[kind] * b * s // cp * model.vocab_size // tp
+    each = _FUSED_LOGIT_BYTES if software.fused_loss else _LOGIT_BYTES[software.kind]
+    return bytes_on_rank(others, parallel) + each * b * s // cp * model.vocab_size // tp
 
 
 def _combinations(columns: list[Any]) -> tuple[list[tuple[int, ...]], Any]:

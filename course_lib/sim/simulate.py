@@ -58,11 +58,10 @@ class Prediction:
     hfu: npt.NDArray[np.float64]
     memory: Memory
     fits: npt.NDArray[np.bool_]
-    bottleneck: npt.NDArray[np.int8]  # place in CAUSES
 
     def bottleneck_in_words(self, index: int) -> str:
-        """What one policy spends most on beyond its matrix products, or these if nothing else counts."""
-        return _WORDS[CAUSES[int(self.bottleneck[index])]]
+        """As the function of this name."""
+        return bottleneck_in_words(self.time, index)
 
 
 def simulate(
@@ -97,7 +96,6 @@ def simulate(
         hfu=hfu,
         memory=memory,
         fits=np.broadcast_to(memory.total <= machine.memory_bytes, total.shape),
-        bottleneck=_bottlenecks(times),
     )
 
 
@@ -115,11 +113,11 @@ def _joined(parts: Sequence[StepTime], cause: str, pieces: Sequence[Policies]) -
     return np.concatenate([np.broadcast_to(np.float64(getattr(part, cause)), (len(piece),)) for part, piece in each])
 
 
-def _bottlenecks(times: StepTime) -> npt.NDArray[np.int8]:
-    """For each policy the cause that costs most beyond matrix products, if it costs a quarter of them or more."""
-    table = np.stack([np.asarray(getattr(times, cause), dtype=np.float64) for cause in CAUSES])
-    table[0] /= 4
-    return np.argmax(table, axis=0).astype(np.int8)
+def bottleneck_in_words(times: StepTime, index: int) -> str:
+    """What one policy spends most on beyond matrix products, if that is a quarter of theirs or more; else these."""
+    seconds = {cause: float(np.broadcast_to(getattr(times, cause), np.shape(times.total))[index]) for cause in CAUSES}
+    seconds["matmul"] /= 4
+    return _WORDS[max(seconds, key=lambda cause: seconds[cause])]
 
 
 def utilisation(model: ModelConfig, policies: Policies, step_s: Any, rates: Rates) -> tuple[Any, Any, Any]:

@@ -47,17 +47,33 @@ CAUSES = tuple(field.name for field in fields(StepTime))
 
 
 @dataclass(frozen=True)
-class _Stage:
-    """One micro-batch on the mean stage, and how much longer the fullest one takes."""
+class Work:
+    """Seconds of one micro-batch: a layer by cause, and the head; of each also forward and the weights' gradients."""
 
-    causes: dict[str, Value]
-    weights: Value  # seconds of the gradients of weights
-    forward: Value
-    most: Value
+    layer: dict[str, Value]
+    layer_forward: Value
+    layer_weights: Value
+    head_products: Value
+    head_pointwise: Value
+    head_forward: Value
+    head_weights: Value
 
     @property
-    def mean(self) -> Value:
-        return sum(self.causes.values())
+    def layer_s(self) -> Value:
+        """A whole layer."""
+        return sum(self.layer.values())
+
+    @property
+    def head_s(self) -> Value:
+        """The whole head."""
+        return self.head_products + self.head_pointwise
+
+    def causes(self, layers: Value, heads: Value) -> dict[str, Value]:
+        """So many layers and heads together."""
+        found = {cause: layers * seconds for cause, seconds in self.layer.items()}
+        found["matmul"] = found["matmul"] + heads * self.head_products
+        found["pointwise"] = found["pointwise"] + heads * self.head_pointwise
+        return found
 
 
 def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
@@ -67,32 +83,33 @@ def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
     the optimizer. All of it grows with the nodes and the stack's factor, which stand under `fixed`.
     Cost: about 250 array operations.
     """
-    p = policies
-    stage = _stage(shape, rates, p)
-    m = p.n_microbatches
-    mean, most = stage.mean, stage.most
-    transfer = axes.transfer_s(shape, rates, p)
+    p, m = policies, policies.n_microbatches
+    one = work(shape, rates, p)
+    stage = one.causes(shape.layers / p.pp, 1 / p.pp)  # of the mean stage
+    mean = sum(stage.values())
     parts = {
-        **{cause: m * seconds for cause, seconds in stage.causes.items()},
-        "bubble": m * (most - mean) + _bubble(stage, p, mean),
-        "transfer": transfer * (p.pp - 1 + rates.pp_exposed * m * p.stages_per_rank),
-        "dp": axes.data_s(shape, rates, p, mean),
-        **_optimizer(shape, rates, p),
+        **{cause: m * seconds for cause, seconds in stage.items()},
+        "bubble": m * (_fullest(shape.layers, p, one) - mean) + _bubble(shape, p, one, mean),
+        "transfer": axes.transfer_s(shape, rates, p) * (p.pp - 1 + rates.pp_exposed * m * p.stages_per_rank),
+        **after(shape, rates, p, mean),
     }
     fixed = rates.step_s + m * rates.microbatch_s
-    nodes = np.maximum(1.0, p.dp * p.tp * p.pp * p.cp / rates.node_size)
-    factor = rates.stack * (1 + rates.node_slowdown * np.log2(nodes))
     whole = sum(parts.values()) + fixed
-    return StepTime(**parts, fixed=fixed + whole * (factor - 1))
+    return StepTime(**parts, fixed=fixed + whole * (slowdown(rates, p) - 1))
 
 
-def _stage(shape: Shape, rates: Rates, p: Policies) -> _Stage:
-    """Of the mean stage: its share of the layers and of the head."""
+def slowdown(rates: Rates, p: Policies) -> Value:
+    """What multiplies a whole step: the stack's factor, and stragglers, whose number grows with the nodes."""
+    nodes = np.maximum(1.0, p.dp * p.tp * p.pp * p.cp / rates.node_size)
+    return rates.stack * (1 + rates.node_slowdown * np.log2(nodes))
+
+
+def work(shape: Shape, rates: Rates, p: Policies) -> Work:
+    """What a micro-batch costs in a layer and in the head, forward and backward."""
     ahead = forward(shape, rates, p)
     again = _AGAIN[np.asarray(p.recompute, dtype=int)].T
-    layers = shape.layers / p.pp
     attention = ahead.attention * (1 + BACKWARD_ATTENTION) + ahead.scores * (1 + BACKWARD_POINTWISE)
-    one = {  # a layer
+    layer = {
         "matmul": 3 * ahead.matmul,
         "attention": attention,
         "pointwise": (1 + BACKWARD_POINTWISE) * ahead.pointwise,
@@ -101,15 +118,18 @@ def _stage(shape: Shape, rates: Rates, p: Policies) -> _Stage:
         "cp": axes.context_s(shape, rates, p, attention),
         "ep": axes.expert_s(shape, rates, p, again[3]),
     }
-    head = 3 * ahead.head, (1 + BACKWARD_POINTWISE) * ahead.head_pointwise
-    causes = {cause: layers * seconds for cause, seconds in one.items()}
-    causes["matmul"] = causes["matmul"] + head[0] / p.pp
-    causes["pointwise"] = causes["pointwise"] + head[1] / p.pp
-    return _Stage(
-        causes=causes,
-        weights=layers * ahead.matmul + ahead.head / p.pp,
-        forward=layers * (ahead.matmul + ahead.attention + ahead.scores + ahead.pointwise),
-        most=_fullest(shape.layers, p, sum(one.values()), head[0] + head[1]),
+    return Work(
+        layer=layer,
+        layer_forward=ahead.matmul
+        + ahead.attention
+        + ahead.scores
+        + ahead.pointwise
+        + (layer["tp"] + layer["cp"] + layer["ep"]) / 3,
+        layer_weights=ahead.matmul,
+        head_products=3 * ahead.head,
+        head_pointwise=(1 + BACKWARD_POINTWISE) * ahead.head_pointwise,
+        head_forward=ahead.head + ahead.head_pointwise,
+        head_weights=ahead.head,
     )
 
 
@@ -118,7 +138,7 @@ def _recompute(ahead: Forward, again: Value) -> Value:
     return matmul * ahead.matmul + attention * (ahead.attention + ahead.scores) + pointwise * ahead.pointwise
 
 
-def _fullest(layers: Value, p: Policies, layer: Value, head: Value) -> Value:
+def _fullest(layers: Value, p: Policies, one: Work) -> Value:
     """The longest stage: the last one has the head, and fewer layers if they do not divide.
 
     Where L does not divide but L + 2 does, embedding and head count as layers.
@@ -128,11 +148,12 @@ def _fullest(layers: Value, p: Policies, layer: Value, head: Value) -> Value:
     both = np.floor((layers + 2) / p.pp)
     as_layers = ~divides & (both * p.pp == layers + 2)
     most = np.where(as_layers, both, even)
-    last = np.where(divides, even, np.where(as_layers, both - 1, layers - even * (p.pp - 1)))
-    return np.maximum(np.where(np.asarray(p.pp) > 1, most, 0) * layer, np.maximum(last, 0) * layer + head)
+    last = np.where(divides, even, np.where(as_layers, both - 1, even - 1))
+    inner = np.where(np.asarray(p.pp) > 1, most, 0)
+    return np.maximum(inner * one.layer_s, last * one.layer_s + one.head_s)
 
 
-def _bubble(stage: _Stage, p: Policies, mean: Value) -> Value:
+def _bubble(shape: Shape, p: Policies, one: Work, mean: Value) -> Value:
     """(p - 1) micro-batches of the mean stage, over v if interleaved; ZB-H1 fills a part with gradients of weights.
 
     Source: Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 2.
@@ -141,12 +162,17 @@ def _bubble(stage: _Stage, p: Policies, mean: Value) -> Value:
     plain = (p.pp - 1) / interleaved * mean
     if not np.any(np.asarray(p.schedule) == _ZB):
         return plain
-    filled = (np.minimum(p.n_microbatches, p.pp) - 1) * np.minimum(stage.weights, stage.forward)
-    return np.where(np.asarray(p.schedule) == _ZB, (p.pp - 1) * (mean - stage.weights) - filled, plain)
+    weights = (shape.layers * one.layer_weights + one.head_weights) / p.pp
+    ahead = (shape.layers * one.layer_forward + one.head_forward) / p.pp
+    filled = (np.minimum(p.n_microbatches, p.pp) - 1) * np.minimum(weights, ahead)
+    return np.where(np.asarray(p.schedule) == _ZB, (p.pp - 1) * (mean - weights) - filled, plain)
 
 
-def _optimizer(shape: Shape, rates: Rates, p: Policies) -> dict[str, Value]:
-    """Adam moves its states through memory: the GPU's, or with offload over the host's link and through the host's."""
+def after(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> dict[str, Value]:
+    """What follows the micro-batches: messages over dp that nothing hides, then Adam.
+
+    Adam moves its states through memory: the GPU's, or with offload over the host's link and through the host's.
+    """
     numbers = axes.held(shape, p)
     group = np.maximum(1.0, p.shards * p.tp / (p.ep * p.etp))
     cut = np.asarray(p.zero_stage) >= 1
@@ -154,6 +180,7 @@ def _optimizer(shape: Shape, rates: Rates, p: Policies) -> dict[str, Value]:
     away = np.asarray(p.offload, dtype=bool)
     there = own * (_HOST_BYTES + _ADAM_BYTES) / rates.host_bytes_per_s
     return {
+        "dp": axes.data_s(shape, rates, p, microbatch_s),
         "optimizer": np.where(away, 0.0, own * _ADAM_BYTES / rates.optimizer_bytes_per_s),
         "offload": np.where(away, there, 0.0),
     }

@@ -69,6 +69,7 @@ FIGURES = {
     "timeline-one": lambda: viz.plot_timeline(one_message()),
     **{f"matrix-{p}": lambda p=p: viz.plot_bytes_matrix(ring_ledger(p)) for p in SIZES},
     "bandwidth": lambda: viz.plot_bandwidth(sweep(MANY)),
+    "calibration": viz.plot_calibration,
     "bandwidth-one": lambda: viz.plot_bandwidth(sweep(["ring"])),
     "fit": lambda: viz.plot_fit(sweep(MANY), fitted(sweep(MANY))),
     "fit-two": lambda: viz.plot_fit(sweep(["ring", "native"]), fitted(sweep(["ring", "native"]))),

@@ -1,0 +1,46 @@
+"""`python -m course_lib calibrate`: fit the simulator's constants again, and test them on runs that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from course_lib.cli.compose import parse_overrides
+from course_lib.errors import four_parts
+from course_lib.sim.calibrate import calibrate, constants_as_json, records_as_csv
+
+_COMMAND = "calibrate"
+
+
+def calibrate_command(overrides: Sequence[str]) -> int:
+    """Print the error table; with `out` write it and the constants. The package's own files lie in course_lib/sim/data.
+
+    Raises: ValueError for an unknown name, or files that cannot be written.
+    """
+    parsed = parse_overrides(_COMMAND, "a calibration", overrides, keys=("out",), groups=())
+    constants, records = calibrate()
+    print(*map(_line, records), sep="\n")
+    for override in parsed:
+        print(f"written: {_write(Path(str(override.value())), constants_as_json(constants), records_as_csv(records))}")
+    return 0
+
+
+def _write(folder: Path, constants: str, table: str) -> str:
+    files = {folder / "constants.json": constants, folder / "errors.csv": table}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        rule = f"cannot be written: {error.strerror}"
+        raise ValueError(four_parts(_COMMAND, f"out={str(folder)!r}", rule, "name another folder")) from None
+    return " and ".join(map(str, files))
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """A record as text: shares in percent."""
+    shares = [f"{key} {record[key]:.1%}" for key in ("median", "p90", "covered") if record[key] is not None]
+    return (
+        f"{record['test']:<44}{record['group']:<24}{record['rows']:>4}  {'  '.join(shares)}  {record['note']}".rstrip()
+    )

@@ -1,0 +1,67 @@
+"""Fit the simulator's constants to the published runs, test them on runs that were left out, keep both as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from course_lib.sim.constants import Constants
+from course_lib.sim.fit import fit
+from course_lib.sim.published import published_rows, published_runs
+from course_lib.sim.report import (
+    COLUMNS,
+    ablation_records,
+    memory_records,
+    noise_record,
+    three_row_records,
+    time_records,
+)
+from course_lib.sim.runs import Run
+from course_lib.sim.validate import interval, tests
+
+
+def calibrate(runs: Sequence[Run] | None = None) -> tuple[Constants, list[dict[str, Any]]]:
+    """The constants, with intervals from left-out sources and stacks, and the error table.
+
+    Cost: about 200 fits of a second or less.
+    """
+    own = published_runs() if runs is None else runs
+    found = tests(own)
+    sources, stacks = [run.source for run in own], [run.software.stack for run in own]
+    constants = Constants(
+        values=fit(own),
+        known=interval(found["sources"], sources),
+        unknown=interval(found["stacks"], stacks),
+        fitted_on=f"{len(own)} runs of {len(set(sources))} sources",
+    )
+    records = [
+        *time_records(own, found),
+        *three_row_records(own, found["sources"]),
+        *memory_records(published_rows()),
+        noise_record(own),
+        *ablation_records(own),
+    ]
+    return constants, records
+
+
+def constants_as_json(constants: Constants) -> str:
+    """The text of constants.json."""
+    values = {name: float(f"{value:.4g}") for name, value in constants.values.items()}
+    known, unknown = ([float(f"{end:.4g}") for end in ends] for ends in (constants.known, constants.unknown))
+    found = {"fitted_on": constants.fitted_on, "known": known, "unknown": unknown, "values": values}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def records_as_csv(records: Sequence[dict[str, Any]]) -> str:
+    """The text of errors.csv: shares with four digits behind the point."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in record.items()}
+        for record in records
+    )
+    return text.getvalue()

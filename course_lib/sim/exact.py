@@ -1,0 +1,108 @@
+"""One policy, exactly: its schedule's instruction lists in time, with stages that are not alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.config import ModelConfig
+from course_lib.errors import four_parts
+from course_lib.hardware import ClusterSpec
+from course_lib.schedules import Durations, Schedule, Slot, bubble_s, make_schedule, time_schedule
+from course_lib.sim import axes
+from course_lib.sim.constants import Constants, rates_of
+from course_lib.sim.machine import Software, machine_of
+from course_lib.sim.policies import SCHEDULES, Policies
+from course_lib.sim.rates import Rates
+from course_lib.sim.shape import Shape, shape_of
+from course_lib.sim.step import Work, after, slowdown, work
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactStep:
+    """A step as its instruction lists run it. `slots` are of the micro-batches alone; the rest comes after them."""
+
+    schedule: Schedule
+    slots: list[Slot]
+    layers: tuple[int, ...]  # of each rank
+    pipeline_s: float
+    bubble_s: float  # idle time of the busiest rank
+    step_s: float
+
+
+def exact_step(
+    model: ModelConfig,
+    cluster: ClusterSpec,
+    policies: Policies,
+    index: int = 0,
+    *,
+    layers: Sequence[int] | None = None,
+    software: Software | None = None,
+    constants: Constants | None = None,
+) -> ExactStep:
+    """Time one policy on the lists of `course_lib.schedules`: the embedding's rank is the first, the head's the last.
+
+    `layers` says how many each rank has; without it the model is cut as evenly as it goes, fewest at the end.
+    Messages take the link's time, and what a rank waits for them is in the pipeline's length.
+    Cost: all instructions once, about 20 microseconds each.
+    Raises: ValueError for layers that are not the model's, or numbers for which there is no such schedule.
+    """
+    stack = software or Software()
+    rates = rates_of(machine_of(cluster), stack, constants)
+    p = policies.take([index]).pieces(1, np.float64)[0]
+    shape = shape_of(model, int(np.asarray(p.sequence).max()))
+    ranks = int(_first(p.pp))
+    cut = tuple(layers) if layers is not None else even_layers(model.n_layers, ranks)
+    if len(cut) != ranks or sum(cut) != model.n_layers or min(cut) < 0:
+        rule = f"{ranks} ranks share {model.n_layers} layers"
+        raise ValueError(four_parts("exact_step", f"layers={cut}", rule, "give one number for each rank, their sum L"))
+    one = work(shape, rates, p)
+    name = SCHEDULES[int(_first(p.schedule))]
+    virtual = int(_first(p.stages_per_rank)) if name == "interleaved" else 1
+    schedule = make_schedule(name, ranks, int(_first(p.n_microbatches)), stages_per_rank=virtual)
+    message = float(_first(axes.transfer_s(shape, rates, p))) / 2
+    slots = time_schedule(schedule, _durations(one, cut), message_s=message)
+    pipeline = max(slot.end_s for slot in slots)
+    return ExactStep(
+        schedule=schedule,
+        slots=slots,
+        layers=cut,
+        pipeline_s=pipeline,
+        bubble_s=bubble_s(slots, ranks),
+        step_s=_whole(shape, rates, p, one, pipeline),
+    )
+
+
+def even_layers(n_layers: int, ranks: int) -> tuple[int, ...]:
+    """As even as it goes; where L + 2 divides, embedding and head count as layers, else the last rank has fewest."""
+    if n_layers % ranks and (n_layers + 2) % ranks == 0 and ranks > 1:
+        each = (n_layers + 2) // ranks
+        return (each - 1, *[each] * (ranks - 2), each - 1)
+    each, more = divmod(n_layers, ranks)
+    return tuple(each + (rank < more) for rank in range(ranks))
+
+
+def _durations(one: Work, layers: Sequence[int]) -> list[Durations]:
+    """Of each rank for one micro-batch; the last one has the head."""
+    layer, ahead, weights = (float(_first(x)) for x in (one.layer_s, one.layer_forward, one.layer_weights))
+    head, head_ahead, head_weights = (float(_first(x)) for x in (one.head_s, one.head_forward, one.head_weights))
+    found = []
+    for rank, count in enumerate(layers):
+        heads = rank == len(layers) - 1
+        forward_s, weight_s = count * ahead + heads * head_ahead, count * weights + heads * head_weights
+        input_s = count * layer + heads * head - forward_s - weight_s
+        found.append(Durations(forward_s=forward_s, backward_input_s=input_s, backward_weight_s=weight_s))
+    return found
+
+
+def _whole(shape: Shape, rates: Rates, p: Policies, one: Work, pipeline_s: float) -> float:
+    """The pipeline, and what the closed form counts beside it."""
+    mean = sum(one.causes(shape.layers / p.pp, 1 / p.pp).values())
+    rest = sum(after(shape, rates, p, mean).values()) + rates.step_s + p.n_microbatches * rates.microbatch_s
+    return float(_first((pipeline_s + rest) * slowdown(rates, p)))
+
+
+def _first(value: object) -> float:
+    return float(np.asarray(value).reshape(-1)[0])

@@ -1,0 +1,76 @@
+"""The machine of a published run: from a GPU's name and what is printed about its network."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from course_lib.sim.machine import Machine
+from course_lib.units import GB
+
+_FILE = Path(__file__).parent / "data" / "gpus.yaml"
+_BITS = 1e9 / 8  # bytes/s of a Gb/s
+_CARDS = re.compile(r"(\d+)\s*[x×]\s*(\d+)\s*Gb(?:/s|ps|it/s)", re.IGNORECASE)
+_ONE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])b(?:/s|ps|it/s)", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d+)-?gb\b")
+_DRIVER = 1.065  # bytes that a driver reports of a printed GB: somewhat less than a GiB
+
+
+def machine_called(gpu: str, gpus_per_node: int | None, interconnect: str) -> tuple[Machine, list[str]]:
+    """The numbers of a GPU by its name, and what had to be assumed about its network.
+
+    Raises: ValueError for a GPU that the table does not have.
+    """
+    found = next((one for one in _gpus() if _matches(one["name"].lower(), _plain(gpu))), None)
+    if found is None:
+        raise ValueError(f"no data sheet for the GPU {gpu!r}; known: {', '.join(one['name'] for one in _gpus())}")
+    domain = found["node"] if found["node"] > 8 else (gpus_per_node or found["node"])
+    network = network_of(gpu, interconnect, gpus_per_node or 8)
+    assumed = [] if network else [f"network of {found['between'] / _BITS:.0f} Gb/s per GPU"]
+    assumed += [] if gpus_per_node else [f"{found['node']} GPUs per node"]
+    printed = _MEMORY.search(_plain(gpu))
+    machine = Machine(
+        generation=found["generation"],
+        bf16_flops_per_s=found["bf16"],
+        fp8_flops_per_s=found["fp8"],
+        memory_bytes=int(printed[1]) * GB * _DRIVER if printed else found["memory"],
+        memory_bytes_per_s=found["bandwidth"],
+        inside_bytes_per_s=found["inside"],
+        between_bytes_per_s=network or found["between"],
+        node_size=domain,
+    )
+    return machine, assumed
+
+
+def network_of(gpu: str, interconnect: str, gpus_per_node: int) -> float | None:
+    """Bytes/s of one GPU's share of its node's network, as a text states it; None if it does not.
+
+    >>> network_of("A100", "DGX A100, 8x200 Gb/s HDR InfiniBand", 8), network_of("H100", "400 Gb/s RDMA per GPU", 8)
+    (25000000000.0, 50000000000.0)
+    """
+    own = [part for part in interconnect.split(";") if gpu.split("-")[0] in part]
+    text = next((part for part in own if _ONE.search(part)), "" if own else interconnect)
+    if cards := _CARDS.search(text):
+        return int(cards[1]) * int(cards[2]) * _BITS / gpus_per_node
+    if one := _ONE.search(text):
+        gigabits = float(one[1]) * (1000 if one[2] in "Tt" else 1)
+        return gigabits * _BITS / (1 if "per gpu" in text.lower() else gpus_per_node)
+    return None
+
+
+@cache
+def _gpus() -> tuple[dict[str, Any], ...]:
+    return tuple(yaml.safe_load(_FILE.read_text(encoding="utf-8")))
+
+
+def _matches(known: str, name: str) -> bool:
+    """Whether all parts of a known name, as A100 and 40GB, stand in the name."""
+    return all(part in name for part in known.split("-"))
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace(" ", "-").replace("_", "-")

@@ -1,0 +1,116 @@
+"""Predictions for rows of a file of runs: one record of plain values for each row, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from course_lib.costs.model.conventions import find_convention
+from course_lib.sim.constants import Constants, constant_names, load_constants, rates_of
+from course_lib.sim.memory import CATEGORIES, Memory, memory_of
+from course_lib.sim.policies import RECOMPUTE
+from course_lib.sim.runs import Run, Unreadable, read_run
+from course_lib.sim.simulate import bottleneck_in_words, step_times, utilisation
+from course_lib.sim.step import CAUSES
+from course_lib.sim.validate import own_factor
+from course_lib.units import GB
+
+_UNKNOWN_STACK = "an unknown stack: published runs are mostly tuned ones, ordinary ones are slower"
+_MEMORY = {f"memory_{name}_gb": name for name in (*CATEGORIES, "total")}  # column -> field
+COLUMNS = (
+    "id",
+    "source_key",
+    "step_s",
+    "low_s",
+    "high_s",
+    "tokens_per_s_per_gpu",
+    "mfu",
+    "hfu",
+    *_MEMORY,
+    "fits",
+    "bottleneck",
+    *(f"{cause}_s" for cause in CAUSES),
+    "constants",
+    "assumed",
+    "measured_step_s",
+    "reason",
+)
+
+
+def predict_rows(
+    rows: Iterable[Any], *, constants: Constants | None = None, factor: float = 1.0
+) -> list[dict[str, Any]]:
+    """A record with COLUMNS for each row; what is not known is None, and `reason` says why a row has no prediction.
+
+    `factor` multiplies every step time: what a user's own measured rows ask for (`factor_of`).
+    """
+    known = constants or load_constants()
+    return [_record(read_run(row), known, factor) for row in rows]
+
+
+def factor_of(runs: Sequence[Run], constants: Constants | None = None) -> float:
+    """What measured runs say all predictions for their cluster should be multiplied by."""
+    known = constants or load_constants()
+    logs = [float(np.log(_seconds(run, known)[0] / run.step_s)) for run in runs if run.step_s]
+    return own_factor(logs)
+
+
+def _record(run: Run | Unreadable, constants: Constants, factor: float) -> dict[str, Any]:
+    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
+    if isinstance(run, Unreadable):
+        return empty | {"id": run.name, "source_key": run.source, "reason": run.reason}
+    named = {"id": run.name, "source_key": run.source, "measured_step_s": run.step_s}
+    try:
+        return empty | named | _predicted(run, constants, factor)
+    except (ValueError, ArithmeticError, TypeError) as error:  # costs refuse what does not divide the model
+        return empty | named | {"reason": str(error).replace("\n", " ")}
+
+
+def _predicted(run: Run, constants: Constants, factor: float) -> dict[str, Any]:
+    seconds, causes, bottleneck = _seconds(run, constants)
+    step = seconds * factor
+    if not 0 < step < float("inf"):
+        raise ValueError(f"the formulas give a step of {step} s")
+    low, high = constants.interval(run.software.stack)
+    rates = rates_of(run.machine, run.software, constants)
+    per_gpu, mfu, hfu = utilisation(run.model, run.policies, np.array([step]), rates)
+    known = f"stack.{run.software.stack}" in constants.values
+    return {
+        "step_s": step,
+        "low_s": step * low,
+        "high_s": step * high,
+        "tokens_per_s_per_gpu": float(per_gpu[0]),
+        "mfu": float(mfu[0]),
+        "hfu": float(hfu[0]),
+        **_memory(run),
+        "bottleneck": bottleneck,
+        **{f"{cause}_s": value * factor for cause, value in causes.items()},
+        "constants": " ".join(sorted(set(constant_names(run.machine.generation, run.software).values()))),
+        "assumed": "; ".join([*run.assumed, *(() if known else (_UNKNOWN_STACK,))]),
+    }
+
+
+def _seconds(run: Run, constants: Constants) -> tuple[float, dict[str, float], str]:
+    """The step, its causes, and the largest of them in words."""
+    times = step_times(run.model, rates_of(run.machine, run.software, constants), run.policies)
+    causes = {cause: float(getattr(times, cause)[0]) for cause in CAUSES}
+    return float(np.asarray(times.total)[0]), causes, bottleneck_in_words(times, 0)
+
+
+def _memory(run: Run) -> dict[str, Any]:
+    """By category, and whether it fits; where a row does not state its recompute, also with how much it would."""
+    found, capacity = _memory_with(run, None), float(run.machine.memory_bytes)
+    sizes = {column: float(getattr(found, name)[0]) / GB for column, name in _MEMORY.items()}
+    fits = "yes" if found.total[0] <= capacity else "no"
+    if fits == "no" and not run.recompute_stated:
+        enough = [name for name in RECOMPUTE[1:] if _memory_with(run, name).total[0] <= capacity]
+        fits = f"with recompute of {enough[0]}" if enough else "no"
+    return sizes | {"fits": fits}
+
+
+def _memory_with(run: Run, recompute: str | None) -> Memory:
+    policies = replace(run.policies, recompute=RECOMPUTE.index(recompute)) if recompute else run.policies
+    return memory_of(run.model, policies, run.software, find_convention(run.convention))

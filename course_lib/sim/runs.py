@@ -1,0 +1,292 @@
+"""One published run as the simulator sees it, read from a row of a file in the schema of published runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from course_lib.config import ModelConfig
+from course_lib.config.model import LatentAttention
+from course_lib.costs.model.flops import training_flops
+from course_lib.sim.gpus import machine_called
+from course_lib.sim.machine import Machine, Software
+from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.sim.stacks import Words, words_of
+
+_MALFORMED = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, OverflowError, IndexError)
+_STEPS = ("training", "memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run: what was run on what, how long a step took, and what the row does not say and is assumed."""
+
+    name: str
+    source: str
+    model: ModelConfig
+    gpu: str
+    machine: Machine
+    software: Software
+    policy: Mapping[str, Any]  # fields of Policies, each one number
+    recompute_stated: bool
+    convention: str  # of `costs`, for the states
+    step_s: float | None
+    memory_bytes: float | None
+    out_of_memory: bool
+    assumed: tuple[str, ...]
+
+    @property
+    def policies(self) -> Policies:
+        """The policy alone."""
+        return Policies(**self.policy)
+
+    @property
+    def gpus(self) -> int:
+        """Ranks."""
+        return int(self.policies.world_size)
+
+    @property
+    def configuration(self) -> tuple[str, ...]:
+        """What repeated measurements have in common: source, model, GPU, number format."""
+        return self.source, self.model.name, self.gpu, "fp8" if self.software.fp8 else "16 bits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """A row that cannot be predicted, and why."""
+
+    name: str
+    source: str
+    reason: str
+
+
+def read_run(row: Any) -> Run | Unreadable:
+    """A run, or why there is none; never an exception."""
+    name, source = (str(row.get(key) or "") if isinstance(row, Mapping) else "" for key in ("id", "source_key"))
+    if not isinstance(row, Mapping):
+        return Unreadable(name=name, source=source, reason=f"a row is an object of fields, not {type(row).__name__}")
+    if (kind := row.get("kind") or "training") not in _STEPS:
+        return Unreadable(name=name, source=source, reason=f"of the kind {kind}, which is no training step")
+    try:
+        return _run(name, source, row)
+    except _MALFORMED as error:
+        said = str(error) if isinstance(error, ValueError) else f"malformed: {type(error).__name__}: {error}"
+        return Unreadable(name=name, source=source, reason=said.replace("\n", " "))
+
+
+def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
+    assumed: list[str] = []
+    hardware, measured = _part(row, "hardware"), _part(row, "measured", optional=True)
+    gpu, node = str(hardware.get("gpu") or ""), _whole(hardware, "gpus_per_node", optional=True)
+    machine, unsaid = machine_called(gpu, node, str(hardware.get("interconnect") or ""))
+    assumed += unsaid
+    sequence = _need(_whole(_part(row, "batch"), "seq"), "batch.seq")
+    model = _model_of(_part(row, "model"), sequence, assumed)
+    parallel = _part(row, "parallel")
+    words = words_of(row, generation=machine.generation, tp=_whole(parallel, "tp", optional=True) or 1)
+    policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
+    tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
+    peak_gb = _number(measured, "peak_mem_gb")
+    unit = 2**30 if "gib" in str(measured.get("mem_unit") or "").lower() else 1e9
+    return Run(
+        name=name,
+        source=source,
+        model=model,
+        gpu=gpu,
+        machine=machine,
+        software=words.software,
+        policy=policy,
+        recompute_stated=words.recompute is not None,
+        convention=words.convention,
+        step_s=_step_s(row, measured, model, policy, tokens, machine),
+        memory_bytes=peak_gb * unit if peak_gb else None,
+        out_of_memory=measured.get("oom") is True,
+        assumed=(*assumed, *words.assumed, *(() if words.recompute else ("no recompute",))),
+    )
+
+
+def _model_of(given: Mapping[str, Any], sequence: int, assumed: list[str]) -> ModelConfig:
+    """The model's shape; what is assumed is added to the list.
+
+    Raises: ValueError for what is missing and cannot be assumed, or does not divide.
+    """
+    if "mamba" in str(given.get("name") or "").lower():
+        raise ValueError("a hybrid with Mamba layers: there is no formula for them")
+    hidden, layers, heads = (_need(_whole(given, key), f"model.{key}") for key in ("hidden", "layers", "heads"))
+    experts = _part(given, "moe", optional=True)
+    gated = given.get("gated_mlp")
+    ffn = _whole(given, "ffn", optional=True)
+    if ffn is None:
+        ffn = 4 * hidden if not gated else -(-8 * hidden // 3 // 128) * 128
+        assumed.append(f"ffn {ffn}")
+    vocab = _whole(given, "vocab", optional=True)
+    if vocab is None:
+        vocab = 32_000
+        assumed.append(f"vocabulary {vocab}")
+    learned = given.get("pos") == "learned"
+    return ModelConfig(
+        name=str(given.get("name") or "unnamed"),
+        hidden_size=hidden,
+        n_layers=layers,
+        n_heads=heads,
+        n_kv_heads=_whole(given, "kv_heads", optional=True) or heads,
+        head_dim=_whole(given, "head_dim", optional=True),
+        vocab_size=vocab,
+        tied=given.get("tied_embeddings") is True,
+        gated_ffn=bool(gated),
+        positions="learned" if learned else "rotary",
+        max_sequence=sequence if learned else None,
+        norm="rms" if gated else "layer",
+        latent=_latent(given, assumed),
+        **_experts(experts, layers, ffn),
+    )
+
+
+def _experts(given: Mapping[str, Any], layers: int, ffn: int) -> dict[str, Any]:
+    """The fields of experts; of every second layer with experts, half are dense."""
+    if not given:
+        return {"ffn_size": ffn}
+    inner = _whole(given, "ffn", optional=True) or ffn
+    every = _whole(given, "every", optional=True) or 1
+    dense = _whole(given, "dense_layers", optional=True) or (layers - layers // every)
+    return {
+        "ffn_size": inner,
+        "n_experts": _need(_whole(given, "experts"), "model.moe.experts"),
+        "experts_per_token": _need(_whole(given, "top_k"), "model.moe.top_k"),
+        "shared_ffn_size": inner * (_whole(given, "shared", optional=True) or 0),
+        "dense_layers": dense,
+        "dense_ffn_size": ffn if dense else None,
+    }
+
+
+def _latent(given: Mapping[str, Any], assumed: list[str]) -> LatentAttention | None:
+    if given.get("attention") != "MLA":
+        return None
+    assumed.append("latent attention with DeepSeek-V3's sizes")
+    return LatentAttention(kv_rank=512, query_rank=1536, plain_size=128, rotary_size=64, value_size=128)
+
+
+def _policy(
+    row: Mapping[str, Any],
+    hardware: Mapping[str, Any],
+    parallel: Mapping[str, Any],
+    words: Words,
+    layers: int,
+    assumed: list[str],
+) -> dict[str, Any]:
+    """The degrees; dp follows from the GPUs, and micro-batches from the global batch."""
+    tp = _need(_whole(parallel, "tp"), "parallel.tp")
+    pp = _need(_whole(parallel, "pp"), "parallel.pp")
+    cp = _whole(parallel, "cp", optional=True) or 1
+    ep = _whole(parallel, "ep", optional=True) or 1
+    gpus, dp = _whole(hardware, "gpus", optional=True), _whole(parallel, "dp", optional=True)
+    if dp is None:
+        gpus = _need(gpus, "parallel.dp or hardware.gpus")
+        if gpus % (tp * pp * cp):
+            raise ValueError(f"tp={tp} x pp={pp} x cp={cp} do not divide {gpus} GPUs")
+        dp = gpus // (tp * pp * cp)
+        assumed.append(f"dp {dp} from the GPUs")
+    if pp * (_whole(parallel, "vpp", optional=True) or 1) > layers:
+        raise ValueError(f"a pipeline of pp={pp} and its virtual stages are more than {layers} layers")
+    if gpus is not None and dp * tp * pp * cp != gpus:
+        raise ValueError(f"dp={dp} x tp={tp} x pp={pp} x cp={cp} is {dp * tp * pp * cp}, not {gpus} GPUs")
+    micro = _need(_whole(_part(row, "batch"), "micro"), "batch.micro")
+    virtual = _whole(parallel, "vpp", optional=True) or 1
+    schedule = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
+    return {
+        "dp": dp,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": ep,
+        "etp": _whole(parallel, "etp", optional=True) or 1,
+        "zero_stage": words.zero_stage,
+        "shards": min(words.shards or dp * cp, dp * cp),
+        "sequence_parallel": words.sequence_parallel and tp > 1,
+        "micro_batch": micro,
+        "n_microbatches": _microbatches(row, dp, micro, pp, assumed),
+        "sequence": _need(_whole(_part(row, "batch"), "seq"), "batch.seq"),
+        "recompute": RECOMPUTE.index(words.recompute or "none"),
+        "schedule": SCHEDULES.index(schedule),
+        "stages_per_rank": virtual if schedule == "interleaved" else 1,
+    }
+
+
+def _microbatches(row: Mapping[str, Any], dp: int, micro: int, pp: int, assumed: list[str]) -> int:
+    batch = _whole(_part(row, "batch"), "global", optional=True)
+    if batch is None:
+        if pp > 1:
+            raise ValueError("lacks batch.global, without which a pipeline's bubble is not known")
+        assumed.append("one micro-batch in a step")
+        return 1
+    if batch % (dp * micro):
+        raise ValueError(f"dp={dp} x micro-batch {micro} does not divide the global batch {batch}")
+    return batch // (dp * micro)
+
+
+def _step_s(
+    row: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    model: ModelConfig,
+    policy: Mapping[str, Any],
+    tokens: int,
+    machine: Machine,
+) -> float | None:
+    """The measured step: as published, else from tokens/s, else from FLOP/s by the row's own convention."""
+    gpus = policy["dp"] * policy["tp"] * policy["pp"] * policy["cp"]
+    if step := _number(measured, "step_time_s"):
+        return step
+    if per_gpu := _number(measured, "tokens_per_s_per_gpu"):
+        return tokens / (per_gpu * gpus)
+    said = str(row.get("flops_convention") or "").lower()
+    repeated = RECOMPUTE[policy["recompute"]] == "full" and "recompute" in said
+    causal = "halved" in said and "not halved" not in said
+    flops = tokens * training_flops(
+        model, sequence=policy["sequence"], recompute="full" if repeated else "none", causal=causal
+    )
+    if teraflops := _number(measured, "tflops_per_gpu"):
+        return flops / (teraflops * 1e12 * gpus)
+    if (share := _number(measured, "mfu")) and "hfu adds" in said:
+        plain = tokens * training_flops(model, sequence=policy["sequence"])
+        return plain / (share / 100 * float(machine.bf16_flops_per_s) * gpus)
+    return None
+
+
+def _part(row: Mapping[str, Any], key: str, *, optional: bool = False) -> Mapping[str, Any]:
+    """An object within the row."""
+    found = row.get(key)
+    if isinstance(found, Mapping):
+        return found
+    if found is None and optional:
+        return {}
+    raise ValueError(f"lacks {key}" if found is None else f"{key} is not an object of fields")
+
+
+def _whole(part: Mapping[str, Any], key: str, *, optional: bool = False) -> int | None:
+    """A positive whole number, or None if it is not there."""
+    found = part.get(key)
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or found != int(found):
+        raise ValueError(f"{key}={found!r} is not a whole number")
+    if found < 1 and not (optional and found == 0):
+        raise ValueError(f"{key}={found!r} is not positive")
+    return int(found) or None
+
+
+def _number(part: Mapping[str, Any], key: str) -> float | None:
+    """A positive number, or None if it is not there."""
+    found = part.get(key)
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or found <= 0:
+        raise ValueError(f"measured {key}={found!r} is not a positive number")
+    return float(found)
+
+
+def _need(found: int | None, name: str) -> int:
+    if found is None:
+        raise ValueError(f"lacks {name}")
+    return found

@@ -1,0 +1,147 @@
+"""What the words of a published run say about its software, sharding and recompute."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from course_lib.sim.machine import Software
+
+# words in a run's text -> stack, kind, attention kernel; the first match wins
+_STACKS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
+    (("maxtext", "jax"), "maxtext", "compiled", "cudnn"),
+    (("internevo", "internlm/"), "internevo", "eager", "flash2"),
+    (("foundry", "composer"), "foundry", "eager", "flash2"),
+    (("nemo", "dgx cloud", "dgxc", "megatron core", "megatron-core", "mcore"), "nemo", "megatron", "cudnn"),
+)
+_BEFORE_FLASH = re.compile(  # Megatron has flash attention since 2023
+    r"megatron-lm readme|sc21|activation recomputation in large|fp16|"
+    r"\b20(19|20|21|22)\b|arxiv\W{0,2}(19|20|21|22)\d\d\."
+)
+_TORCH = ("torch", "fms", "fsdp2")
+_EAGER = ("fsdp", "deepspeed", "accelerate", "transformers", "lightning", "axolotl", "nanotron", "colossal")
+_NOT_COMPILED = ("without compile", "no compile", "not compiled", "eager")
+_FUSED_LOSS = ("foundry", "internevo")
+_GRADIENTS_FP32 = ("mode default", "torchtitan", "fp32 reduce;", "ddp, fp32")
+_UNKNOWN_FORMATS = ("fp4", "int8", "int4", "tf32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What was read from a run's text, and what it does not say and is assumed."""
+
+    software: Software
+    zero_stage: int
+    shards: int | None  # None: all ranks that hold the same weights
+    recompute: str | None  # None: not stated
+    sequence_parallel: bool
+    convention: str  # of `costs`: bytes of weights, gradients and Adam's states
+    assumed: tuple[str, ...]
+
+
+def words_of(row: Any, *, generation: str, tp: int) -> Words:
+    """Read the free text of a row: its source, precision, sharding, recompute and notes."""
+    assumed: list[str] = []
+    parallel = row.get("parallel") or {}
+    software = _software(row, generation, tp, assumed)
+    recompute = _recompute(str(row.get("recompute") or "not stated").lower(), software)
+    zero, shards = _sharding(str(parallel.get("sharding") or "").lower(), software, assumed)
+    cut = parallel.get("sp")
+    if not isinstance(cut, bool):
+        cut = tp > 1 and software.kind in ("eager", "compiled")
+        assumed += [f"sequence parallelism {'on' if cut else 'off'}"] if tp > 1 else []
+    return Words(
+        software=software,
+        zero_stage=zero,
+        shards=shards,
+        recompute=recompute,
+        sequence_parallel=cut,
+        convention=_convention(_text(row), software, zero),
+        assumed=tuple(assumed),
+    )
+
+
+def _text(row: Any) -> str:
+    source = row.get("source") or {}
+    parts = [*source.values()] if isinstance(source, dict) else [source]
+    parallel = row.get("parallel") or {}
+    more = (row.get("source_key"), row.get("precision"), row.get("notes"), parallel.get("sharding"), row.get("stack"))
+    return " ".join(str(part) for part in (*parts, *more) if part).lower()
+
+
+def _software(row: Any, generation: str, tp: int, assumed: list[str]) -> Software:
+    """The stack by its name; else torch with or without compile, Megatron before flash attention, or unknown."""
+    text, precision = _text(row), str(row.get("precision") or "").lower()
+    if precision.strip() in ("fp32", "float32") or any(word in precision for word in _UNKNOWN_FORMATS):
+        raise ValueError(f"no constants for the number format {precision!r}")
+    kind, kernel, stack = _kind(row, text, precision, generation, tp, assumed)
+    return Software(
+        kind=kind,
+        kernel=kernel,
+        fp8="fp8" in precision or "float8" in precision,
+        gradient_bytes=4 if any(word in text for word in _GRADIENTS_FP32) else 2,
+        fused_loss=stack in _FUSED_LOSS,
+        stack=stack,
+    )
+
+
+def _kind(
+    row: Any, text: str, precision: str, generation: str, tp: int, assumed: list[str]
+) -> tuple[str, str, str | None]:
+    """Kind, attention kernel, and the name of a stack that constants are fitted for."""
+    new = generation not in ("V100", "A100")
+    for words, stack, kind, kernel in _STACKS:
+        if any(word in text for word in words):
+            return kind, kernel if new or kernel != "cudnn" else "flash2", stack
+    if "megatron" in text or "activation recomputation" in text:
+        if not new and _BEFORE_FLASH.search(text):
+            return "legacy", "scores", "megatron 2020" if "2020" in text else "megatron 2021"
+        return "megatron", "cudnn" if new else "flash2", None
+    said = f"{precision} {row.get('notes') or ''}".lower()
+    compiled = "compile" in said and not any(word in said for word in _NOT_COMPILED)
+    if any(word in text for word in _TORCH):
+        return ("compiled", "flash2", "torch compiled") if compiled else ("eager", "flash2", "torch eager")
+    if any(word in text for word in _EAGER) or tp == 1:
+        assumed.append("an unknown software stack, taken as torch's kind")
+        return "compiled" if compiled else "eager", "flash2", None
+    assumed.append("an unknown software stack with tensor parallelism, taken as Megatron's kind")
+    return "megatron", "cudnn" if new else "flash2", None
+
+
+def _recompute(text: str, software: Software) -> str | None:
+    if "not stated" in text or text in ("unknown", "n/a"):
+        return None
+    if "full" in text or text in ("true", "yes"):
+        return "full"
+    if "selective" not in text:
+        return "none"
+    if "op" in text.replace("optimizer", ""):
+        return "operators"
+    return "attention" if software.kind in ("megatron", "legacy") or "attention" in text else "half"
+
+
+def _sharding(text: str, software: Software, assumed: list[str]) -> tuple[int, int | None]:
+    """ZeRO stage, and over how many ranks where these are not all."""
+    found = re.search(r"within (\d+)|fsdp (\d+) x", text)
+    shards = int(next(group for group in found.groups() if group)) if found else None
+    if "hybrid_shard" in text or "hsdp" in text:
+        shards = shards or 8
+    stages = (("zero-3", "full_shard", "hybrid_shard", "fsdp2"), 3), (("zero-2", "shard_grad_op"), 2)
+    for words, stage in (*stages, (("zero-1", "distributed optimizer"), 1), (("fsdp",), 3)):
+        if any(word in text for word in words):
+            return stage, shards
+    if text:
+        return 0, None
+    stage = 1 if software.kind == "megatron" else 0 if software.kind == "legacy" else 3
+    assumed.append(f"ZeRO-{stage}" if stage else "no sharding of states")
+    return stage, None
+
+
+def _convention(text: str, software: Software, zero: int) -> str:
+    """How the stack keeps its states: FSDP in fp32 shards, unless all of it is bf16; NeMo adds gradients up in bf16."""
+    if "mode pure" in text:
+        return "half"
+    if software.kind in ("eager", "compiled") and zero >= 2:
+        return "fp32"
+    return {"legacy": "megatron-fp16", "megatron": "zero"}.get(software.kind, "megatron")

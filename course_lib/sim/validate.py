@@ -1,0 +1,157 @@
+"""How far the simulator is off on runs that its constants were not fitted to: by row, configuration, source, stack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from course_lib.sim.fit import errors, fit
+from course_lib.sim.runs import Run
+from course_lib.sim.table import table_of
+
+Errors = npt.NDArray[np.float64]  # log(predicted/measured) of each run
+_FOLDS, _SEED = 10, 17
+_COVERED = 0.8  # of runs, that an interval promises to hold
+_THREE, _DRAWS = 3, 20  # rows that a user measures; how often they are drawn
+_ROW_NOISE, _STACK_SPREAD = 0.05, 0.15  # in logarithms: of a row around its stack's mean, of stacks around 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Absolute errors of step time as shares; over rows, and over the medians of sources."""
+
+    rows: int
+    median: float
+    p90: float
+    source_median: float
+    worst_source: float
+
+
+def held_out(runs: Sequence[Run], groups: Sequence[Hashable], *, unknown_stack: bool = False, **options: Any) -> Errors:
+    """Each group predicted by constants that were fitted to all others; with `unknown_stack` its stack's factor is 1.
+
+    Cost: a fit for each group.
+    """
+    found = np.zeros(len(runs))
+    start = fit(runs, **options)
+    for group in dict.fromkeys(groups):
+        inside = np.array([one == group for one in groups])
+        values = fit([run for run, there in zip(runs, inside, strict=True) if not there], start=start, **options)
+        if unknown_stack:
+            values = {name: value for name, value in values.items() if name != f"stack.{group}"}
+        found[inside] = errors(table_of([run for run, there in zip(runs, inside, strict=True) if there]), values)
+    return found
+
+
+def tests(runs: Sequence[Run], **options: Any) -> dict[str, Errors]:
+    """The four tests, from the one that flatters most to the one that flatters least."""
+    folds = np.random.default_rng(_SEED).permutation(len(runs)) % _FOLDS
+    stacks = [run.software.stack for run in runs]
+    return {
+        "random rows": held_out(runs, folds.tolist(), **options),
+        "configurations": held_out(runs, _in_folds([run.configuration for run in runs]), **options),
+        "sources": held_out(runs, [run.source for run in runs], **options),
+        "stacks": held_out(runs, stacks, unknown_stack=True, **options),
+    }
+
+
+def _in_folds(keys: Sequence[Hashable]) -> list[int]:
+    """Whole keys together, in ten folds."""
+    different = list(dict.fromkeys(keys))
+    fold = dict(zip(different, np.random.default_rng(_SEED).permutation(len(different)) % _FOLDS, strict=True))
+    return [int(fold[key]) for key in keys]
+
+
+def off_by(logs: Errors) -> Errors:
+    """Absolute errors of the step time as shares of the measured one."""
+    return np.abs(np.exp(logs) - 1)
+
+
+def score(runs: Sequence[Run], logs: Errors) -> Score:
+    """Medians over rows and over sources."""
+    off, sources = off_by(logs), np.array([run.source for run in runs])
+    medians = [float(np.median(off[sources == source])) for source in sorted(set(sources))]
+    return Score(
+        rows=len(runs),
+        median=float(np.median(off)),
+        p90=float(np.percentile(off, 90)),
+        source_median=float(np.median(medians)),
+        worst_source=max(medians),
+    )
+
+
+def interval(logs: Errors, groups: Sequence[Hashable], covered: float = _COVERED) -> tuple[float, float]:
+    """The factors from a predicted step to the low and high end that hold so many runs.
+
+    A group of n runs weighs sqrt(n): neither the many rows of one source decide, nor one row as much as two hundred.
+    Few groups show too little of how far a further one may lie: of g the share is (g + 1/2)/g of what is promised.
+    """
+    counts = Counter(groups)
+    covered = min(1.0, covered * (len(counts) + 0.5) / len(counts))
+    weights = np.array([counts[group] ** -0.5 for group in groups])
+    order = np.argsort(-logs)  # measured/predicted, from small to large
+    place = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    low, high = np.interp([(1 - covered) / 2, (1 + covered) / 2], place, -logs[order])
+    return float(np.exp(low)), float(np.exp(high))
+
+
+def coverage(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
+    """The share of rows, and the mean share of groups, within an interval made from the other groups alone."""
+    inside = np.zeros(len(logs), dtype=bool)
+    each = []
+    for group in dict.fromkeys(groups):
+        here = np.array([one == group for one in groups])
+        low, high = np.log(interval(logs[~here], [one for one in groups if one != group]))
+        inside[here] = (-logs[here] >= low) & (-logs[here] <= high)
+        each.append(float(inside[here].mean()))
+    return float(inside.mean()), float(np.mean(each))
+
+
+def own_factor(logs: Sequence[float]) -> float:
+    """What a user's own measured rows multiply predictions by: their mean, drawn towards 1.
+
+    The less the rows agree, and the fewer they are, the more it is drawn: s^2/n is weighed against how far stacks
+    lie apart.
+    """
+    if not len(logs):
+        return 1.0
+    scatter = max(_ROW_NOISE, float(np.std(logs, ddof=1)) if len(logs) > 1 else _STACK_SPREAD) ** 2 / len(logs)
+    return float(np.exp(-np.mean(logs) * _STACK_SPREAD**2 / (_STACK_SPREAD**2 + scatter)))
+
+
+def with_three_rows(runs: Sequence[Run], logs: Errors) -> Mapping[str, tuple[float, float]]:
+    """By cluster (a left-out source's runs on one GPU): the median error without, and with three of them measured.
+
+    The three are drawn at random, twenty times; they do not count among the predicted.
+    """
+    drawn, clusters = np.random.default_rng(_SEED), np.array([cluster_of(run) for run in runs])
+    found = {}
+    for cluster in dict.fromkeys(clusters.tolist()):
+        own = logs[clusters == cluster]
+        if len(own) <= 2 * _THREE:
+            continue
+        after = []
+        for _ in range(_DRAWS):
+            order = drawn.permutation(len(own))
+            after.append(np.median(off_by(own[order[_THREE:]] + np.log(own_factor(own[order[:_THREE]].tolist())))))
+        found[cluster] = float(np.median(off_by(own))), float(np.mean(after))
+    return found
+
+
+def cluster_of(run: Run) -> str:
+    """What a user would call a cluster: one source's GPUs of one kind."""
+    return f"{run.source} {run.gpu}"
+
+
+def noise_floor(runs: Sequence[Run], key: Callable[[Run], Hashable]) -> list[float]:
+    """How far repeated measurements of one configuration lie apart: the range of each over its mean, sorted."""
+    repeats: dict[Hashable, list[float]] = {}
+    for run in runs:
+        assert run.step_s is not None
+        repeats.setdefault(key(run), []).append(run.step_s)
+    return sorted((max(times) - min(times)) / float(np.mean(times)) for times in repeats.values() if len(times) > 1)

@@ -1,0 +1,176 @@
+"""The committed constants and error table: they follow from the carried runs, and keep what they promise."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from course_lib.sim.ablation import ablations
+from course_lib.sim.boundaries import cases, recall
+from course_lib.sim.calibrate import constants_as_json, records_as_csv
+from course_lib.sim.constants import load_constants, rates_of
+from course_lib.sim.fit import errors, fit
+from course_lib.sim.gpus import machine_called, network_of
+from course_lib.sim.machine import Software
+from course_lib.sim.priors import PRIORS
+from course_lib.sim.published import published_rows, published_runs
+from course_lib.sim.report import COLUMNS, memory_records, three_row_records, time_records
+from course_lib.sim.runs import Run, read_run
+from course_lib.sim.table import table_of
+from course_lib.sim.validate import coverage, held_out, interval, noise_floor, off_by, own_factor, score
+from tools.paths import ROOT
+
+DATA = ROOT / "course_lib" / "sim" / "data"
+
+
+@pytest.fixture(scope="module")
+def committed():
+    with (DATA / "errors.csv").open(encoding="utf-8") as file:
+        return {(row["test"], row["group"]): row for row in csv.DictReader(file)}
+
+
+@pytest.fixture(scope="module")
+def logs():
+    return errors(table_of(published_runs()), load_constants().values)
+
+
+def test_another_fit_finds_the_committed_constants():
+    """From the committed values a fit moves less than the constants themselves are known, and rows stay as far off."""
+    table, start = table_of(published_runs()), load_constants().values
+    again = fit(table.runs, start=start)
+    assert set(again) == set(PRIORS) == set(start)
+    assert {name: again[name] for name in start} == pytest.approx(dict(start), rel=0.1)
+    before, after = (np.median(off_by(errors(table, values))) for values in (start, again))
+    assert after == pytest.approx(before, abs=0.002)
+
+
+def test_constants_are_physical_shares_of_peaks_below_one():
+    values = load_constants().values
+    assert all(0.2 < value < 1 for name, value in values.items() if name.startswith("matmul"))
+    assert values["matmul_fp8.H100"] > 0.5 and 0.5 < values["inside"] < 1 and 0.5 < values["between"] < 1.1
+    assert all(0.8 < value < 1.3 for name, value in values.items() if name.startswith("stack."))
+
+
+@pytest.mark.parametrize(
+    ("test", "group", "limit"),
+    [
+        ("random rows", "all rows", 0.06),
+        ("configurations", "all rows", 0.08),
+        ("sources", "median of groups", 0.10),
+        ("stacks", "median of groups", 0.12),
+        ("memory", "titan2412", 0.10),
+    ],
+)
+def test_the_table_keeps_its_targets(committed, test, group, limit):
+    assert float(committed[test, group]["median"]) <= limit
+
+
+def test_rows_of_left_out_sources_intervals_and_recall_keep_their_targets(committed):
+    assert float(committed["sources", "all rows"]["p90"]) <= 0.30
+    for test in ("sources", "stacks"):
+        assert 0.75 <= float(committed[test, "all rows"]["covered"]) <= 0.85
+    assert float(committed["fits", "ran and is said to fit"]["covered"]) >= 0.9
+    assert float(committed["fits", "did not and is said not to fit"]["covered"]) >= 0.9
+    own, without = (float(committed[f"sources, {what}", "median of groups"]["median"]) for what in OWN)
+    assert own < without
+
+
+OWN = ("three own rows", "without")
+
+
+def test_a_source_left_out_is_as_far_off_as_the_table_says(committed):
+    """One fit instead of thirteen: the source with the most telling stack."""
+    runs = published_runs()
+    left_out = [run for run in runs if run.source == "kort"]
+    values = fit([run for run in runs if run.source != "kort"], start=load_constants().values)
+    own = off_by(errors(table_of(left_out), values))
+    assert len(own) == int(committed["sources", "kort"]["rows"])
+    assert np.median(own) == pytest.approx(float(committed["sources", "kort"]["median"]), abs=0.01)
+
+
+def test_memory_and_fit_of_the_table_are_those_of_today(committed):
+    for record in memory_records(published_rows()):
+        row = committed[record["test"], record["group"]]
+        assert int(row["rows"]) == record["rows"]
+        for column in ("median", "covered"):
+            assert row[column] == ("" if record[column] is None else f"{record[column]:.4f}")
+
+
+def test_every_group_with_a_large_error_has_a_reason(committed):
+    off = [row for (test, _), row in committed.items() if test in ("sources", "stacks") and float(row["median"]) > 0.1]
+    assert off and all(row["note"] for row in off if row["group"] != "all rows")
+
+
+def test_held_out_rows_are_predicted_by_the_others():
+    """Two sources, of which each is left out once: what has not been seen is farther off."""
+    runs = [run for run in published_runs() if run.source in ("fms", "ptblog2403")]
+    found = held_out(runs, [run.source for run in runs])
+    inside = errors(table_of(runs), fit(runs))
+    assert score(runs, inside).median < score(runs, found).median < 0.25
+
+
+def test_an_interval_holds_what_it_promises_and_an_own_factor_mends_a_common_error():
+    rng = np.random.default_rng(0)
+    groups = [f"group {number}" for number in range(40) for _ in range(25)]
+    drawn = rng.normal(0.0, 0.1, 1000)
+    low, high = interval(drawn, groups)
+    assert low < 1 < high and np.mean((np.exp(-drawn) >= low) & (np.exp(-drawn) <= high)) == pytest.approx(
+        0.81, abs=0.02
+    )
+    assert coverage(drawn, groups)[0] == pytest.approx(0.81, abs=0.03)
+    assert own_factor([]) == 1 and own_factor([-0.2, -0.2, -0.2]) == pytest.approx(np.exp(0.2), rel=0.02)
+    assert 1 < own_factor([-0.5, 0.4, -0.5]) < np.exp(0.2)  # rows that disagree say little
+
+
+def test_the_noise_floor_compares_the_same_configuration_only():
+    runs = list(published_runs())
+    ranges = noise_floor(runs, lambda run: (run.model, run.gpu, run.software, tuple(run.policy.items())))
+    assert len(ranges) > 5 and np.median(ranges) < 0.08
+
+
+def test_ablations_hold_constants_that_exist_and_change_predictions(logs):
+    runs = published_runs()
+    for one in ablations():
+        assert set(one.held) <= set(PRIORS), one.name
+        changed = errors(table_of(one.runs(runs)), load_constants().values | one.held)
+        assert np.abs(changed - logs).max() > 0.005, one.name
+
+
+def test_limits_of_memory_have_both_sides():
+    found = cases([], published_rows())
+    assert recall(found, ran=True) == recall(found, ran=False) == (14, 14)
+    failed = [run for run in map(read_run, published_rows()) if isinstance(run, Run) and run.out_of_memory]
+    assert recall(cases(failed, []), ran=False) == (6, 6)  # four are Korthikanti's
+
+
+def test_tables_are_written_as_they_are_read(logs):
+    runs = published_runs()
+    records = [*time_records(runs, {"random rows": logs}), *three_row_records(runs, logs)]
+    lines = list(csv.DictReader(records_as_csv(records).splitlines()))
+    assert len(lines) == len(records) and tuple(lines[0]) == COLUMNS
+    constants = replace(load_constants(), values={"matmul.A100": 0.123456})
+    assert '"matmul.A100": 0.1235' in constants_as_json(constants)
+
+
+def test_a_machine_is_read_from_names_and_networks():
+    h100, assumed = machine_called("NVIDIA H100 80GB HBM3", 8, "8x400 Gb/s NDR")
+    assert (h100.generation, h100.between_bytes_per_s, assumed) == ("H100", 50e9, [])
+    a100, assumed = machine_called("A100-SXM4-40GB", None, "")
+    assert a100.memory_bytes < 43e9 and a100.memory_bytes_per_s == 1.555e12
+    assert assumed == ["network of 200 Gb/s per GPU", "8 GPUs per node"]
+    assert network_of("H100", "3.2 Tbps per node", 8) == network_of("H100", "400 Gb/s per GPU", 8) == 50e9
+    assert network_of("GB200", "H100 8x400 Gb/s; GB200 NVL72", 4) is None
+    with pytest.raises(ValueError, match="no data sheet for the GPU 'TPU v4'"):
+        machine_called("TPU v4", 4, "")
+
+
+def test_an_unknown_stack_has_no_factor_of_its_own():
+    machine, _ = machine_called("H100-80GB", 8, "")
+    known, unknown = (rates_of(machine, Software(stack=stack)).stack for stack in ("nemo", None))
+    assert unknown == 1 and known == load_constants().values["stack.nemo"]
+    low, high = load_constants().interval(None)
+    inner_low, inner_high = load_constants().interval("nemo")
+    assert low <= inner_low < 1 < inner_high <= high
