@@ -6,17 +6,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
 from course_lib.sim.report import committed_records
-from course_lib.viz import marks, style
+from course_lib.viz import marks, sheet, style
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _ROW = 2.6, 1.5, 0.36
-_SEEN, _LEFT_OUT = style.RUN_HUES[3], style.RUN_HUES[1]
-_TESTS = {"random rows": _SEEN, "sources": _LEFT_OUT}
+_HUE = style.RUN_HUES[1]
+_TESTS = {"random rows": _HUE, "sources": style.PAPER}  # and what fills their dots
 _SUMMARIES = ("all rows", "median of groups")
 _TARGET, _EVERY, _NOISE = 0.10, 0.05, "noise floor"
 
 
-@style.course_style()
+@sheet.course_style()
 def plot_calibration() -> Picture:
     """The committed error table: for each source the median error of random rows, and of the source left out."""
     records = committed_records()
@@ -25,11 +25,11 @@ def plot_calibration() -> Picture:
     sources = sorted((name for name in rows if name not in _SUMMARIES), key=lambda name: errors["sources"][name])
     noise = next(float(row["median"]) for row in records if row["test"] == _NOISE)
     title = "Predicted step times: how far off, by source"
-    subtitle = "median absolute error; green: rows of known sources, red: the source was left out"
+    subtitle = "median absolute error; filled: rows of known sources, open: the source was left out"
     height = style.HEADER + len(sources) * _ROW + 0.85
-    figure, page = style.new_page(height, title, subtitle)
+    figure, page = sheet.new_page(height, title, subtitle)
     width, tall = style.PAGE_WIDTH - _LEFT - _RIGHT, len(sources) * _ROW
-    chart = style.chart_axes(figure, _LEFT, style.HEADER, width, tall)
+    chart = sheet.chart_axes(figure, _LEFT, style.HEADER, width, tall)
     _draw(chart, sources, errors, noise)
     for number, source in enumerate(sources):
         middle = style.HEADER + (number + 0.5) * _ROW
@@ -45,8 +45,8 @@ def _draw(chart: Axes, sources: list[str], errors: dict[str, dict[str, float]], 
     for number, source in enumerate(sources):
         ends = [errors[test][source] for test in _TESTS]
         chart.plot(ends, [number, number], color=style.FAINT, linewidth=2, zorder=1)
-        for end, hue in zip(ends, _TESTS.values(), strict=True):
-            chart.plot(end, number, marker="o", markersize=9, color=hue, zorder=3, clip_on=False)
+        for end, fill in zip(ends, _TESTS.values(), strict=True):
+            chart.plot(end, number, "o", ms=9, mfc=fill, mew=2, color=_HUE, zorder=3, clip_on=False)
     most = max(max(errors[test].values()) for test in _TESTS)
     chart.set(xlim=(0, 1.08 * most), ylim=(len(sources) - 0.5, -0.5), yticks=[])
     chart.xaxis.set_major_locator(MultipleLocator(_EVERY))
