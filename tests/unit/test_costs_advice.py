@@ -125,6 +125,12 @@ def test_every_way_out_fits_and_what_was_asked_does_not(name):
         assert memory_of(other).total == total <= H100
 
 
+def test_a_pipeline_is_told_of_no_stage_that_it_cannot_have():
+    found = {stage: replicated(asked(pp=2, dp=2, zero_stage=stage, batch=4))[-1] for stage in (0, 1)}
+    assert found[0].endswith("; zero_stage=1 shares optimizer's states")
+    assert found[1].endswith(" ranks has all weights and gradients of its part")
+
+
 def test_the_fewest_flags_come_first_then_the_longest_sequence():
     flags = [" ".join(flags) for flags, _ in ways_to_fit(TIGHT["one flag"], H100)]
     assert flags == ["recompute=true", "sequence=2323"]

@@ -67,10 +67,16 @@ def replicated(asked: Asked) -> list[str]:
     if (copies := parallel.tp // model.n_kv_heads) > 1:
         found.append(f"each head of keys and values, of {model.n_kv_heads}, is on {copies} of tp={parallel.tp} ranks")
     if parallel.dp > 1 and (whole := _STATES[: 3 - parallel.zero_stage]):
-        next_stage = f"zero_stage={parallel.zero_stage + 1} shares {whole[-1]}"
+        is_last = parallel.zero_stage == _last_stage(parallel)
+        next_stage = "" if is_last else f"; zero_stage={parallel.zero_stage + 1} shares {whole[-1]}"
         words = ", ".join(whole[:-1]) + f" and {whole[-1]}" if whole[1:] else whole[0]
-        found.append(f"each of dp={parallel.dp} ranks has all {words} of its part; {next_stage}")
+        found.append(f"each of dp={parallel.dp} ranks has all {words} of its part{next_stage}")
     return found
+
+
+def _last_stage(parallel: ParallelConfig) -> int:
+    """Of ZeRO: the stages of a pipeline share the optimizer's states alone."""
+    return 3 if parallel.pp == 1 else 1
 
 
 def memory_of(asked: Asked) -> GpuMemory:
@@ -120,7 +126,7 @@ def _changes(asked: Asked) -> Iterator[Asked]:
     degrees = [tp for tp in _divisors(ranks) if tp >= parallel.tp]
     recomputing: tuple[Recompute, ...] = ("none", "full") if work.recompute == "none" else ("full",)
     sequence_parallel = (False, True) if not parallel.sequence_parallel else (True,)
-    stages = range(parallel.zero_stage, 4 if parallel.pp == 1 else parallel.zero_stage + 1)
+    stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
     for tp, recompute, shared, stage in product(degrees, recomputing, sequence_parallel, stages):
         other = replace(parallel, dp=ranks // tp, tp=tp, sequence_parallel=shared, zero_stage=stage)
         batch = max(asked.batch, other.dp)
@@ -132,7 +138,7 @@ def _changes(asked: Asked) -> Iterator[Asked]:
 def _is_legal(asked: Asked) -> bool:
     """Whether `train` takes it."""
     parallel = asked.parallel
-    shared = parallel.zero_stage == 0 or (parallel.dp > 1 and parallel.pp == 1)
+    shared = parallel.zero_stage == 0 or parallel.dp > 1
     by_torch = asked.engine == "own" or parallel.tp == 1 or parallel.zero_stage != 1  # its ZeRO-1 takes no DTensors
     positions = not parallel.sequence_parallel or 1 < parallel.tp <= asked.work.sequence
     return shared and by_torch and positions and not indivisible(asked)
