@@ -18,9 +18,10 @@ _COMMANDS = {  # name -> what it is for, what it is told; all of it is name=valu
     "plan": (
         "search the best way to train a model on a cluster, and say why",
         "model=NAME or a folder of Hugging Face (needed), cluster=NAME (needed; cluster.n_nodes=2048), batch "
-        "(sequences of a step), sequence, out=FILE.json, train=FOLDER to train the winner's small likeness here, a "
-        "field of the model or cluster, and what is combined: tp, pp, cp, ep, zero_stage, micro_batch, recompute, "
-        "schedule, stages_per_rank, as in tp=[1,2]",
+        "(sequences of a step), sequence, retime=100 (how many are timed again on their instruction lists), "
+        "out=FILE.json, train=FOLDER to train the winner's small likeness here, a field of the model or cluster, and "
+        "what is combined: tp, pp, cp, ep, zero_stage, micro_batch, recompute, schedule, stages_per_rank, as in "
+        "tp=[1,2]",
     ),
     "train": (
         "train a small decoder, or your own, on one device or on ranks",

@@ -12,6 +12,7 @@ from course_lib.cli.compose import refuse
 from course_lib.cli.plan_config import COMMAND, PlanConfig, as_values, read_plan
 from course_lib.planner.policy_search import Found, search
 from course_lib.planner.reasons import Ranked, described, ranked, why_slower
+from course_lib.planner.retime import Recheck, retimed
 from course_lib.planner.space import RULES
 from course_lib.planner.toy import Toy, toy_of
 from course_lib.units import format_bytes, format_seconds
@@ -31,12 +32,15 @@ def plan_command(overrides: Sequence[str]) -> int:
     print("\n".join([_heading(found), *_rejections(found)]))
     if found.nearest:
         print("\n".join(_nearest(found)))
-        _write(config, found, [], None)
+        _write(config, found, [], None, None)
         return 1
     best = ranked(found, _SHOWN)
     toy = toy_of(best[0].policy)
-    print("\n".join([*_best(best), *_memory(best[0], found), *_likeness(toy)]))
-    _write(config, found, best, toy)
+    print("\n".join([*_best(best), *_memory(best[0], found), *_likeness(toy)]), flush=True)
+    recheck = retimed(found, range(min(config.retime, len(found)))) if config.retime else None
+    if recheck:
+        print("\n".join(_rechecked(recheck)))
+    _write(config, found, best, toy, recheck)
     if config.train is None:
         return 0
     from course_lib.cli.train import train_command  # which loads torch
@@ -107,7 +111,17 @@ def _likeness(toy: Toy) -> list[str]:
     return [f"the first, small enough for this machine: {command}", *(f"  left out: {words}" for words in toy.left_out)]
 
 
-def _write(config: PlanConfig, found: Found, best: Sequence[Ranked], toy: Toy | None) -> None:
+def _rechecked(recheck: Recheck) -> list[str]:
+    """What the instruction lists say of the fastest."""
+    n, most, first = len(recheck.policies), recheck.most_off, recheck.policies[0]
+    return [
+        f"the instruction lists of the best {n}: in the middle {recheck.median_off:.1%} off, at most {most.off:+.1%}",
+        f"  fastest by them: {first.name}, {format_seconds(first.exact_s)}; the closed form's number "
+        f"{recheck.best_before}, {format_seconds(first.closed_s)}",
+    ]
+
+
+def _write(config: PlanConfig, found: Found, best: Sequence[Ranked], toy: Toy | None, recheck: Recheck | None) -> None:
     """Everything as JSON, if a file is asked for.
 
     Raises: ValueError if the system refuses.
@@ -122,6 +136,7 @@ def _write(config: PlanConfig, found: Found, best: Sequence[Ranked], toy: Toy | 
         "rejected": {rule: {"rule": RULES[rule], "count": count} for rule, count in found.rejected.items()},
         "best": [_row(one, best[0]) for one in best],
         "front": [] if found.nearest else [_row(one, best[0]) for one in described(found, found.front())],
+        "retimed": [{**asdict(one), "off": one.off} for one in recheck.policies] if recheck else [],
         "nearest": _nearest_values(found),
         "train": list(toy.overrides) if toy else None,
     }

@@ -24,6 +24,7 @@ _OPTIONS: dict[str, Any] = {
     "batch": None,  # sequences; None: as many as have TOKENS
     "sequence": None,  # tokens; None: SEQUENCE, or what the model was made for
     **{axis: getattr(Space, axis) and list(getattr(Space, axis)) for axis in _AXES},
+    "retime": 100,  # of the fastest, how many are timed again on their instruction lists
     "out": None,  # a JSON file
     "train": None,  # a folder: the best policy's small likeness is trained, and leaves its results there
 }
@@ -41,6 +42,7 @@ class PlanConfig:
 
     job: Job
     space: Space
+    retime: int
     out: Path | None
     train: Path | None
 
@@ -103,11 +105,15 @@ def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
         values["batch"] = max(1, _TOKENS // max(1, values["sequence"]))
     require_whole(COMMAND, "batch", values["batch"])
     cluster = parse_cluster(values["cluster"])
+    require_whole(COMMAND, "retime", values["retime"])
+    if values["retime"] < 0:
+        refuse(COMMAND, f"retime={values['retime']}", "it is a number of policies", "give retime >= 0")
     axes: dict[str, Any] = {axis: _axis(axis, values[axis]) for axis in _AXES}
     job = Job(model=model, cluster=cluster, batch=values["batch"], sequence=values["sequence"])
     return PlanConfig(
         job=job,
         space=Space(**axes),
+        retime=values["retime"],
         out=_path(values["out"], ".json"),
         train=_path(values["train"], None),
     )

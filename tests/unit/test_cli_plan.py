@@ -21,7 +21,7 @@ from course_lib.planner import RULES, Space, ranked, search, toy_of
 from tools.paths import ROOT
 
 LLAMA = ["model=llama3_1_8b", "cluster=dgx_h100"]
-FEW = ["micro_batch=1", "recompute=none", "schedule=1f1b", "batch=64"]
+FEW = ["micro_batch=1", "recompute=none", "schedule=1f1b", "batch=64", "retime=6"]
 
 
 def test_the_best_are_printed_with_their_causes_and_the_rest_with_its_rules(tmp_path, capsys):
@@ -38,6 +38,9 @@ def test_the_best_are_printed_with_their_causes_and_the_rest_with_its_rules(tmp_
     assert values["tried"] == values["possible"] + sum(one["count"] for one in values["rejected"].values())
     for rule, one in values["rejected"].items():
         assert (f" break: {RULES[rule]}" in said) == (one["count"] > 0)
+    off = sorted(abs(one["exact_s"] / one["closed_s"] - 1) for one in values["retimed"])
+    said_off = f"the instruction lists of the best 6: in the middle {(off[2] + off[3]) / 2:.1%} off, at most "
+    assert len(off) == 6 and said_off in said
     front = [(one["memory_bytes"], one["step_s"]) for one in values["front"]]
     assert front == sorted(front) and [s for _, s in front] == sorted((s for _, s in front), reverse=True)
     assert f"train {' '.join(values['train'])}\n" in said and said.endswith(f"written: {out}\n")
@@ -99,6 +102,7 @@ def test_a_folder_of_hugging_face_is_planned_by_its_shape(tmp_path, capsys):
         ([*LLAMA, "schedule=interleaved", "stages_per_rank=1"], "plan: schedule=('interleaved',) with stages_per_rank"),
         ([*LLAMA, "schedule=best"], "plan: schedule=('best',); schedule takes one or several from gpipe, 1f1b, "),
         ([*LLAMA, "tp=two"], "plan: tp='two'; tp is of whole numbers; write them without quotes and units"),
+        ([*LLAMA, "retime=-1"], "plan: retime=-1; it is a number of policies; give retime >= 0"),
         ([*LLAMA, "out=plan.csv"], "plan: out='plan.csv'; the plan is JSON; give out=NAME.json"),
         ([*LLAMA, "train=no/such"], "plan: train='no/such'; there is no folder 'no'; make it, or name another"),
         (
@@ -144,7 +148,7 @@ def test_the_likeness_of_every_shape_is_a_run_that_train_takes(model, cluster, n
 
 
 def test_the_winner_s_likeness_is_trained_on_ranks(tmp_path, capsys):
-    small = ["model=olmo_1b", "cluster=dgx_h100", "cluster.gpus_per_node=2", "batch=8", "tp=2", "cp=1"]
+    small = ["model=olmo_1b", "cluster=dgx_h100", "cluster.gpus_per_node=2", "batch=8", "tp=2", "cp=1", "retime=0"]
     assert main(["plan", *small, f"train={tmp_path / 'toy'}"]) == 0
     said = capsys.readouterr().out
     assert "tp=2 on 2 ranks" in said and "tp=2" in said.partition("small enough for this machine: ")[2].split("\n")[0]

@@ -25,6 +25,7 @@ from course_lib.planner import (
     broken_rules,
     policy_name,
     ranked,
+    retimed,
     search,
     toy_of,
     why_slower,
@@ -80,6 +81,17 @@ def test_the_front_is_what_nothing_beats(small):
         beaten = any(memory[k] <= memory[index] and step_s[k] <= step_s[index] for k in front)
         assert beaten, index
     assert {*small.front(most=1.5)} == {index for index in front if step_s[index] <= 1.5 * step_s[0]}
+
+
+def test_the_lists_time_the_best_as_the_closed_form_does_and_say_by_how_much_not(small):
+    recheck = retimed(small, range(0, len(small), 10))
+    assert [one.exact_s for one in recheck.policies] == sorted(one.exact_s for one in recheck.policies)
+    for one in recheck.policies:
+        assert (one.name, one.closed_s) == (policy_name(small.policies, one.index), small.step_s[one.index])
+        assert one.exact_s == pytest.approx(one.closed_s, rel=0.1)
+    assert recheck.median_off <= abs(recheck.most_off.off) < 0.1
+    assert 1 <= recheck.best_before <= len(recheck.policies)
+    assert [one.index for one in retimed(small).policies if one.index >= 100] == []
 
 
 def test_a_policy_is_described_and_its_causes_are_its_time(small):
