@@ -194,6 +194,8 @@ def _policy(
         raise ValueError(f"dp={dp} x tp={tp} x pp={pp} x cp={cp} is {dp * tp * pp * cp}, not {gpus} GPUs")
     micro = _need(_whole(_part(row, "batch"), "micro"), "batch.micro")
     virtual = _whole(parallel, "vpp", optional=True) or 1
+    if pp > 1 and parallel.get("vpp") is None:
+        assumed.append("1F1B with one stage on each rank")
     schedule = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
     return {
         "dp": dp,

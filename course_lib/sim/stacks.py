@@ -20,7 +20,7 @@ _BEFORE_FLASH = re.compile(  # Megatron has flash attention since 2023
     r"\b20(19|20|21|22)\b|arxiv\W{0,2}(19|20|21|22)\d\d\."
 )
 _TORCH = ("torch", "fms", "fsdp2")
-_EAGER = ("fsdp", "deepspeed", "accelerate", "transformers", "lightning", "axolotl", "nanotron", "colossal")
+_EAGER = ("accelerate", "transformers", "lightning", "axolotl", "nanotron", "colossal")
 _NOT_COMPILED = ("without compile", "no compile", "not compiled", "eager")
 _FUSED_LOSS = ("foundry", "internevo")
 _GRADIENTS_FP32 = ("mode default", "torchtitan", "fp32 reduce;", "ddp, fp32")

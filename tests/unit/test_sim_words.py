@@ -1,0 +1,88 @@
+"""What the words of a published run are read as: its software, its sharding, what it computes again."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.sim.policies import RECOMPUTE
+from course_lib.sim.runs import Run, read_run
+from course_lib.sim.stacks import words_of
+
+
+def row(title="", precision="bf16", sharding=None, recompute=None, notes=""):
+    return {
+        "source": {"title": title},
+        "precision": precision,
+        "notes": notes,
+        "recompute": recompute,
+        "parallel": {"sharding": sharding},
+    }
+
+
+@pytest.mark.parametrize(
+    ("title", "precision", "generation", "tp", "found"),
+    [
+        ("NVIDIA DGX Cloud performance recipes", "fp8", "H100", 4, ("megatron", "cudnn", "nemo", True)),
+        ("NeMo launcher", "bf16", "A100", 8, ("megatron", "flash2", "nemo", False)),
+        ("NVIDIA DGX Cloud", "bf16 (JAX/MaxText)", "H100", 1, ("compiled", "cudnn", "maxtext", False)),
+        ("llm-foundry benchmarks", "amp_bf16", "H100", 1, ("eager", "flash2", "foundry", False)),
+        ("Megatron-LM README 2020", "fp16 mixed", "V100", 8, ("legacy", "scores", "megatron 2020", False)),
+        ("BLOOM, Megatron-DeepSpeed, 2022", "bf16", "A100", 4, ("legacy", "scores", "megatron 2021", False)),
+        ("Megatron-LM on our cluster", "bf16", "H100", 4, ("megatron", "cudnn", None, False)),
+        ("torchtitan", "bf16, torch.compile", "H100", 1, ("compiled", "flash2", "torch compiled", False)),
+        ("torchtitan", "fp8, eager", "H100", 1, ("eager", "flash2", "torch eager", True)),
+        ("an essay", "bf16", "H100", 1, ("eager", "flash2", None, False)),
+        ("an essay", "bf16", "H100", 8, ("megatron", "cudnn", None, False)),
+    ],
+)
+def test_a_stack_is_known_by_its_words(title, precision, generation, tp, found):
+    software = words_of(row(title, precision), generation=generation, tp=tp).software
+    assert (software.kind, software.kernel, software.stack, software.fp8) == found
+
+
+@pytest.mark.parametrize(
+    ("sharding", "found"),
+    [
+        ("FSDP FULL_SHARD (ZeRO-3)", (3, None)),
+        ("FSDP HYBRID_SHARD (HSDP)", (3, 8)),
+        ("FSDP 128 x DP 16 (hybrid)", (3, 128)),
+        ("FSDP SHARD_GRAD_OP (ZeRO-2)", (2, None)),
+        ("ZeRO-1 within 4 ranks of a node (hybrid)", (1, 4)),
+        ("distributed optimizer (ZeRO-1)", (1, None)),
+        ("none (DDP)", (0, None)),
+    ],
+)
+def test_sharding_is_read_as_a_stage_and_its_ranks(sharding, found):
+    words = words_of(row("torchtitan", sharding=sharding), generation="H100", tp=1)
+    assert (words.zero_stage, words.shards) == found and words.assumed == ()
+
+
+@pytest.mark.parametrize(
+    ("title", "recompute", "found"),
+    [
+        ("torchtitan", "full", "full"),
+        ("torchtitan", "none", "none"),
+        ("torchtitan", "selective (layer)", "half"),
+        ("torchtitan", "selective (per-op SAC)", "operators"),
+        ("NeMo", "selective", "attention"),
+        ("NeMo", "not stated", None),
+        ("NeMo", None, None),
+    ],
+)
+def test_recompute_means_what_its_stack_means_by_it(title, recompute, found):
+    assert words_of(row(title, recompute=recompute), generation="H100", tp=1).recompute == found
+    assert found is None or found in RECOMPUTE
+
+
+def test_a_pipeline_without_stages_on_a_rank_is_said_to_be_plain():
+    found = read_run(
+        row("Megatron Core")
+        | {
+            "model": {"hidden": 4096, "layers": 32, "heads": 32, "vocab": 32000, "ffn": 16384},
+            "hardware": {"gpu": "H100-80GB", "gpus": 16, "gpus_per_node": 8, "interconnect": "8x400 Gb/s"},
+            "parallel": {"tp": 2, "pp": 4, "sharding": "distributed optimizer", "sp": True},
+            "batch": {"micro": 1, "global": 32, "seq": 4096},
+        }
+    )
+    assert isinstance(found, Run)
+    assert set(found.assumed) == {"1F1B with one stage on each rank", "dp 2 from the GPUs", "no recompute"}
