@@ -181,19 +181,11 @@ def _policy(
     pp = _need(_whole(parallel, "pp"), "parallel.pp")
     cp = _whole(parallel, "cp", optional=True) or 1
     ep = _whole(parallel, "ep", optional=True) or 1
-    gpus, dp = _whole(hardware, "gpus", optional=True), _whole(parallel, "dp", optional=True)
-    if dp is None:
-        gpus = _need(gpus, "parallel.dp or hardware.gpus")
-        if gpus % (tp * pp * cp):
-            raise ValueError(f"tp={tp} x pp={pp} x cp={cp} do not divide {gpus} GPUs")
-        dp = gpus // (tp * pp * cp)
-        assumed.append(f"dp {dp} from the GPUs")
-    if pp * (_whole(parallel, "vpp", optional=True) or 1) > layers:
-        raise ValueError(f"a pipeline of pp={pp} and its virtual stages are more than {layers} layers")
-    if gpus is not None and dp * tp * pp * cp != gpus:
-        raise ValueError(f"dp={dp} x tp={tp} x pp={pp} x cp={cp} is {dp * tp * pp * cp}, not {gpus} GPUs")
-    micro = _need(_whole(_part(row, "batch"), "micro"), "batch.micro")
     virtual = _whole(parallel, "vpp", optional=True) or 1
+    dp = _replicas(hardware, parallel, tp, pp, cp, assumed)
+    if pp * virtual > layers:
+        raise ValueError(f"a pipeline of pp={pp} and its virtual stages are more than {layers} layers")
+    micro = _need(_whole(_part(row, "batch"), "micro"), "batch.micro")
     if pp > 1 and parallel.get("vpp") is None:
         assumed.append("1F1B with one stage on each rank")
     schedule = "interleaved" if virtual > 1 and pp > 1 else "1f1b"
@@ -214,6 +206,22 @@ def _policy(
         "schedule": SCHEDULES.index(schedule),
         "stages_per_rank": virtual if schedule == "interleaved" else 1,
     }
+
+
+def _replicas(
+    hardware: Mapping[str, Any], parallel: Mapping[str, Any], tp: int, pp: int, cp: int, assumed: list[str]
+) -> int:
+    """dp as stated, or what the GPUs leave; both must agree."""
+    gpus, dp = _whole(hardware, "gpus", optional=True), _whole(parallel, "dp", optional=True)
+    if dp is None:
+        gpus = _need(gpus, "parallel.dp or hardware.gpus")
+        if gpus % (tp * pp * cp):
+            raise ValueError(f"tp={tp} x pp={pp} x cp={cp} do not divide {gpus} GPUs")
+        dp = gpus // (tp * pp * cp)
+        assumed.append(f"dp {dp} from the GPUs")
+    if gpus is not None and dp * tp * pp * cp != gpus:
+        raise ValueError(f"dp={dp} x tp={tp} x pp={pp} x cp={cp} is {dp * tp * pp * cp}, not {gpus} GPUs")
+    return dp
 
 
 def _microbatches(row: Mapping[str, Any], dp: int, micro: int, pp: int, assumed: list[str]) -> int:

@@ -32,7 +32,7 @@ from course_lib.split import split_sizes
 
 When = Literal["forward", "backward", "step"]  # with every micro-batch, or once a step
 SequenceParallel = Literal["keep", "regather"]  # what a block keeps of its input: all that was gathered, or its piece
-Recompute = Literal["none", "full", "partitioned"]  # layers keep everything, their input, or each rank a piece of that
+_Recompute = Literal["none", "full", "partitioned"]  # layers keep everything, their input, or each rank a piece of that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def tensor_step(
     sequence: int,
     itemsize: int = 4,
     sequence_parallel: SequenceParallel | None = None,
-    recompute: Recompute = "none",
+    recompute: _Recompute = "none",
     algorithm: str = "ring",
     microbatches: int = 1,
 ) -> CommTime:
@@ -139,7 +139,7 @@ def tensor_rows(
     batch: int,
     sequence: int,
     sequence_parallel: SequenceParallel | None = None,
-    recompute: Recompute = "none",
+    recompute: _Recompute = "none",
 ) -> tuple[TensorRow, ...]:
     """The whole table for one micro-batch of `batch` sequences: forward, then backward from the loss to the embedding,
     then what is done once a step.
@@ -219,7 +219,7 @@ def _leave(where: str, shape: Shape, times: int, kept: SequenceParallel | None) 
 
 
 def _again(
-    of_layers: Iterable[TensorRow], recompute: Recompute, numbers: int, layers: int, kept: SequenceParallel | None
+    of_layers: Iterable[TensorRow], recompute: _Recompute, numbers: int, layers: int, kept: SequenceParallel | None
 ) -> Iterator[TensorRow]:
     """What layers send that are recomputed, before they go backward; the last comes first."""
     if recompute == "none":
