@@ -23,7 +23,7 @@ _ALL, _MEDIAN = "all rows", "median of groups"
 _WHY = {  # what is known of the sources that lie farthest off
     "internevo": "all its runs alike are about a fifth slower than other eager torch on A100s; three own rows mend it",
     "dgxc": "three of DeepSeek-V3's runs on GB200 are three times slower than this model, probably bound by the host; "
-    "Grok-1 is 10 to 25 % faster or slower by release",
+    "Grok-1's same configuration differs by about a quarter between two releases",
     "foundry": "MPT-30b and 70b at the edge of memory are 25 to 35 % slower than the others of their table",
     "titan2412": "the micro-batch of two pipelines is not printed, and FSDP with a pipeline keeps gathered weights",
     "ptblog2403": "eager torch on H100s with 800 Gb/s per node: more of its messages is exposed than on A100s",

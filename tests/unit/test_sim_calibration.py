@@ -161,6 +161,8 @@ def test_a_machine_is_read_from_names_and_networks():
     a100, assumed = machine_called("A100-SXM4-40GB", None, "")
     assert a100.memory_bytes < 43e9 and a100.memory_bytes_per_s == 1.555e12
     assert assumed == ["network of 200 Gb/s per GPU", "8 GPUs per node"]
+    known = {name: machine_called(name, None, "")[0] for name in ("GB200", "GB300", "H200 141GB", "H100 PCIe")}
+    assert [round(one.bf16_flops_per_s / 1e12) for one in known.values()] == [2450, 2500, 989, 756]
     assert network_of("H100", "3.2 Tbps per node", 8) == network_of("H100", "400 Gb/s per GPU", 8) == 50e9
     assert network_of("GB200", "H100 8x400 Gb/s; GB200 NVL72", 4) is None
     with pytest.raises(ValueError, match="no data sheet for the GPU 'TPU v4'"):
