@@ -27,7 +27,7 @@ class Forward:
     head_pointwise: Value
 
 
-def forward(shape: Shape, rates: Rates, p: Policies) -> Forward:
+def forward_of(shape: Shape, rates: Rates, p: Policies) -> Forward:
     """One layer and the head, by cause.
 
     Matmul M x K x N: 2MKN/rate (1 + c (1/M + 1/K + 1/N)), summed over the layer's matrices.

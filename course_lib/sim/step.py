@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from course_lib.sim import axes
-from course_lib.sim.layer import BACKWARD_ATTENTION, BACKWARD_POINTWISE, Forward, forward
+from course_lib.sim.layer import BACKWARD_ATTENTION, BACKWARD_POINTWISE, Forward, forward_of
 from course_lib.sim.policies import SCHEDULES, Policies, Value
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape
@@ -106,7 +106,7 @@ def slowdown(rates: Rates, p: Policies) -> Value:
 
 def work(shape: Shape, rates: Rates, p: Policies) -> Work:
     """What a micro-batch costs in a layer and in the head, forward and backward."""
-    ahead = forward(shape, rates, p)
+    ahead = forward_of(shape, rates, p)
     again = _AGAIN[np.asarray(p.recompute, dtype=int)].T
     attention = ahead.attention * (1 + BACKWARD_ATTENTION) + ahead.scores * (1 + BACKWARD_POINTWISE)
     layer = {

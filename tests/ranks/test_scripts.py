@@ -15,13 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forked_torchrun import started
+from torchrun import started
 
-from course_lib.ranks import server
 from course_lib.training.step import loss_of
 from tools.paths import ROOT
 
-server.preload("torch.distributed.pipelining", "transformers.models.llama.modeling_llama")
 SCRIPTS = sorted((ROOT / "notebooks/scripts").glob("*.py"))
 FINE_TUNING = ROOT / "notebooks/scripts/07_fsdp_tp.py"  # to be kept and changed; it reads and writes models
 DDP = ROOT / "notebooks/scripts/03_ddp.py"
@@ -60,8 +58,8 @@ def test_each_block_has_one_comment_that_is_a_sentence(script):
 def ran(ranks, script, *args, cwd, **variables):
     """What it printed, and nothing on stderr."""
     with started(ranks, script, *args, cwd=cwd, **variables) as process:
-        process.join(100)
-    assert (process.exitcode, (cwd / "err").read_text()) == (0, "")
+        process.wait(100)
+    assert (process.returncode, (cwd / "err").read_text()) == (0, "")
     return (cwd / "out").read_text()
 
 
@@ -116,9 +114,9 @@ def killed(ranks, script, *args, cwd, lines):
     """So many lines that it printed; then all its processes are killed."""
     with started(ranks, script, *args, cwd=cwd) as process:
         while len(found := (cwd / "out").read_text().splitlines()) < lines:
-            assert process.is_alive(), (cwd / "err").read_text()
+            assert process.poll() is None, (cwd / "err").read_text()
             time.sleep(0.01)
-    assert process.exitcode == -signal.SIGKILL
+    assert process.returncode == -signal.SIGKILL
     return found[:lines]
 
 

@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import forked_torchrun
 import pytest
 import torch
 import torch.distributed as dist
@@ -303,15 +302,14 @@ def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_pa
 
 def under_torchrun(*overrides, cwd):
     """A run of two ranks that is over: its process, and what it wrote."""
-    with forked_torchrun.started(2, "-m", "course_lib", "train", *SMALL, *overrides, "out=run", cwd=cwd) as process:
-        process.join(ENDS_S)
-    return process, *((cwd / name).read_text() for name in ("out", "err"))
+    process = started(*TORCHRUN, "train", *SMALL, *overrides, "out=run", cwd=cwd)
+    return process, *process.communicate()
 
 
 @pytest.mark.parametrize("parallel", [["dp=2", "engine=torch"], ["pp=2", "microbatches=5"]])
 def test_under_torchrun_the_losses_are_those_of_one_device(one_device_that_reads, tmp_path, parallel):
     process, out, err = under_torchrun(*parallel, cwd=tmp_path)
-    assert process.exitcode == 0, err
+    assert process.returncode == 0, err
     assert losses(tmp_path / "run") == pytest.approx(one_device_that_reads, rel=1e-9)
     assert len([line for line in out.splitlines() if line.startswith("step ")]) == 3  # the first rank alone speaks
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
@@ -330,5 +328,4 @@ def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line,
     assert len([found for found in err.splitlines() if found.startswith(line)]) == 1
     # What follows is torchrun's report on its own behalf: one traceback of its own process, none of ours.
     assert f"(exitcode: {status})" in err and len(re.findall("^Traceback", err, re.MULTILINE)) == 1
-    (tmp_path / "out").unlink(), (tmp_path / "err").unlink()
-    assert process.exitcode == 1 and list(tmp_path.iterdir()) == [] and left_of(tmp_path) == []
+    assert process.returncode == 1 and list(tmp_path.iterdir()) == [] and left_of(tmp_path) == []

@@ -21,7 +21,7 @@ SLIDES = {
     "silent": f'## Silent\n\n<img class="small" src="{PIXEL}" alt="">',
     "template": "## Template\n\n{{ forgotten }}",
     "formula": "## Formula\n\n$$\\frac{1}{$$",
-    "caption": f'## Caption\n\n<!-- _footer: "the deck\'s name" -->\n\n<p class="caption">{"a long caption " * 9}</p>',
+    "caption": f'## Caption\n\n<p class="caption">{"a long caption " * 9}</p>',
     "small": '## Small\n\n<p style="font-size: 12px">unreadable from the last row</p>',
 }
 EXPECTED = {
@@ -34,7 +34,7 @@ EXPECTED = {
     "silent": "a picture without words",
     "template": "unrendered '{{'",
     "formula": "formula that MathJax cannot read",
-    "caption": "the caption runs into the foot",
+    "caption": "the caption takes more than a line",
     "small": "text of 12 px",
 }
 
