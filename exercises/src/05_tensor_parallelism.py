@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Exercises 05: tensor parallelism
 #
-# Do notebook `05_tensor_parallelism` first. For 05.5 to 05.8 and for 05.10 do its *Going deeper* as well. The forward of 05.5 stands
-# there, so try yours before you look.
+# Do notebook `05_tensor_parallelism` first. For 05.6 to 05.8 and for 05.10 do its *Going deeper* as well. The forward of 05.5 stands
+# there, so try that one before.
 
 # %% [markdown]
 # ## How to work
@@ -63,7 +63,7 @@ print(f"p = {p} ranks, of which you are rank {rank}; in the last two rows p = {m
 # | `mlp_twice` | parameters that both of 2 ranks have |
 # | `q_rows`, `k_rows` | rows of the queries' and of the keys' `weight` on a rank |
 # | `o_columns` | columns of the `weight` of `o` on a rank |
-# | `k_rows_on_many` | rows of the keys' `weight` on a rank if there are more ranks than kv heads |
+# | `k_rows_on_many` | rows of the keys' `weight` with more ranks than kv heads: heads are copied, not cut |
 # | `ranks_with_the_first_kv_head` | ranks that have kv head 0 then |
 
 # %%
@@ -319,7 +319,7 @@ check("05.6", share_heads)
 # %% [markdown]
 # ## 05.7
 #
-# *Write · hard · 30 minutes.* **You learn** to save memory between the matrices without sending a byte more.
+# *Write · hard · 30 minutes.* **You learn** to save memory between the matrices and send hardly a byte more.
 #
 # Between two blocks every rank has the same activations, and every rank normalises all of them. That is wasted memory and wasted work.
 # But an all-reduce is a reduce-scatter and then an all-gather. What if we stop after the first half? Each rank has some *positions*
@@ -552,7 +552,7 @@ def outputs(trainer_class):
 class Repaired(Suspect):
     def diagnosis(self):
         """Return two things: the name of the rung that fails with biases of zero once the first bug is mended, and how
-        many times more than once one of the parameters is in the suspect's output on 4 ranks, with biases.
+        many times too often one parameter is added into the suspect's output on 4 ranks, with biases.
         """
         ### BEGIN SOLUTION
         return "parameters", 3.0

@@ -399,7 +399,7 @@ print(f"{budget} GB of 10⁹ bytes for whole weights in bf16")
 # | `with_gradients` | backward, FULL_SHARD without prefetch: most numbers of whole weights and whole gradients together |
 # | `group_ahead` | Llama: most blocks in a unit so that forward with prefetch fits. All units have equally many blocks |
 # | `group_alone` | the same without prefetch |
-# | `gathers` | all-gathers of a step, forward and backward, with `group_ahead` blocks in a unit |
+# | `gathers` | all-gathers of a step, the root's too, with `group_ahead` blocks in a unit |
 
 # %% nbgrader={"grade": false, "grade_id": "06-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -600,8 +600,8 @@ def gathers_of(unit):
 
 
 # %% [markdown]
-# Write down what you found, and mend it. Write the two methods below again, or take them out and write others. Whatever you take out
-# comes from `Saving`; `Unit.free(self)` is the one that always frees.
+# Write down what you found, and mend it. Rewrite the two methods below, or delete them and write others. What you delete is inherited from
+# `Saving`; `Unit.free(self)` always frees.
 #
 # **Target:** the gradients of one device in every step, also with evaluations in between, before or after a backward. With U units a
 # micro-batch makes 2 U − 1 all-gathers of weights, and after backward every unit is a piece again.

@@ -189,7 +189,7 @@ check("07.4", same_words)
 #
 # Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, with as many
 # ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter their sum, in forward and
-# in backward, and backward gathers the input once more. The whole are the activations of a text, S tokens of H numbers. Along dp there are
+# in backward, and backward gathers the input once more. Each such message is, whole, S tokens of H numbers. Along dp there are
 # two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -330,7 +330,7 @@ def counts(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "07-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things for two by two: the first rung that fails, and of how many gradients rank 0 adds up squares."""
+        """Return two things for two by two: the first rung that fails, and how many squares are in rank 0's result."""
         ### BEGIN SOLUTION
         return "gradient norm", 20
         ### END SOLUTION
@@ -428,8 +428,8 @@ check("07.7", Fair)
 #
 # *Write · hard · 30 minutes.* **You learn** to load a checkpoint that no rank could hold.
 #
-# A weight of a large model lies in a file, and each rank needs its part of it. Who reads the whole and cuts then needs the memory of the
-# whole, on every rank at once. But a file of safetensors can be read in boxes:
+# A weight of a large model lies in a file, and each rank needs its part of it. Reading the whole and then cutting takes the
+# memory of the whole, on all ranks at once. But a file of safetensors can be read in boxes:
 #
 # ```python
 # with safe_open("model.safetensors", "pt") as file:

@@ -38,11 +38,12 @@ def main() -> None:
     assert torch.equal(later, total) and square >= 0
 
     # All ranks make all groups, in the same order, but only the members call a collective in a group.
-    groups = [dist.new_group(ranks) for ranks in (list(range(p // 2)), list(range(p // 2, p)))]
-    half = int(rank >= p // 2)
+    halves = torch.arange(p).chunk(2)  # of a single rank there is one
+    groups = [dist.new_group(half.tolist()) for half in halves]
+    half = int(rank >= len(halves[0]))
     within = mine.clone()
     dist.all_reduce(within, group=groups[half])
-    assert torch.equal(within, (inputs[p // 2 :] if half else inputs[: p // 2]).sum(dim=0))
+    assert torch.equal(within, inputs[halves[half]].sum(dim=0))
 
     # Rank 0's numbers, sent to everybody, show whether all ranks hold the same ones, bit for bit.
     of_rank_0 = summed.clone()

@@ -53,7 +53,7 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. We could cut that in its middle, but a token is 3.25<!-- =53248 / 16384 --> times as wide there, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel and not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Recomputing does not help either, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
+# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. Between its matrices we could cut, but there a token is 3.25<!-- =53248 / 16384 --> times as wide: 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel, not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Recomputing does not help either, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
 #
 # So let several GPUs work on the same layer and the same text **at the same time**, and share its matrices.
 
@@ -228,7 +228,7 @@ for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", 
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
-# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the samples it is that of $b_2$. The two must not be added, because they come from one loss, computed twice. Now, $y$ is a sum of two terms, and its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
+# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the samples it is that of $b_2$. Do not add the ranks' copies: they come from one loss, computed twice. Now, $y$ is a sum of two terms, and its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
 # Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed lines: the first two add up to the third. So backward needs an all-reduce.
 
@@ -427,7 +427,7 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 # %% [markdown]
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
 #
-# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links, and four GPUs are 2.4 times as fast as one. A switch turns all three towards the next GPU, and they are 3.15 times as fast.
+# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one of these, and four GPUs are 2.4 times as fast as one. Through a switch all goes to that one: 3.15 times.
 #
 # Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But forward of one text has nothing else to do, because the next block reads this sum. That is why tensor parallelism lives **inside a node**.
 
@@ -574,7 +574,7 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** the exercises `05_tensor_parallelism`.
+# **Next:** the [exercises](../exercises/release/05_tensor_parallelism.ipynb), then [lesson 06](06_zero_and_fsdp.ipynb).
 #
 # <details><summary>1. How could C add half of the bias on each rank and still have the right gradient?</summary>
 # <code>bias + (bias / p - bias).detach()</code>: backward it counts whole.
@@ -584,7 +584,7 @@ score()
 # Tensor parallelism sends activations, so twice as many. Data parallelism sends gradients, so the same.
 # </details>
 #
-# <details><summary>3. Somebody forgets every f. Which gradients are still right?</summary>
+# <details><summary>3. A Llama lacks every f. Which gradients are still right?</summary>
 # Of the matrices, only that of the output head. The gradient of its input already needs a sum.
 # </details>
 
@@ -682,11 +682,11 @@ for name in ("one device", "run C"):
 viz.plot_loss_differences(free, title="Without clipping: how far each loss is from one device's")
 
 # %% [markdown]
-# Without clipping C stays as near as B. With it, the halved gradients make C's norm too small at first, so it is clipped too little. Later, having drifted, it is clipped where one device is not.
+# Without clipping C stays as near as B. With it, the halved gradients make C's norm too small at first, so it is clipped too little. Later it is clipped where one device is not.
 #
 # Adam would cancel a constant factor, but this one changes, so **every** weight moves a little wrongly.
 #
-# <details><summary>Last question: two ranks compute W₃W₂W₁x for four samples, 8, 32, 8 and 16 numbers wide. W₁ is cut by outputs, W₃ by inputs. And W₂?</summary>
+# <details><summary>Last: two ranks compute W₃W₂W₁x for 4 samples, 8, 32, 8 and 16 floats wide. W₁ is cut by outputs, W₃ by inputs. And W₂, to send less?</summary>
 # By inputs: forward sends 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) -->, by outputs 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->, gathering where the chain is wide.
 # </details>
 #

@@ -152,7 +152,7 @@ predict("numbers that each rank sends under ZeRO-1", guess=None, answer=ledger()
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
-# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce with the update moved into its middle. Its second half used to carry gradients and now carries new weights. Each half takes 19 numbers away from a rank, as before. So we have saved memory, and not one number more is sent!
+# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce with the update moved into its middle. Its second half used to carry gradients and now carries new weights. In each half a rank sends 19 numbers, as before. So we have saved memory, and not one number more is sent!
 
 # %% [markdown]
 # ## Step two: the gradients
@@ -262,7 +262,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 #
 # The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** Find the steps in which a rank sends something, and add up what it sends for our two units. That is one micro-batch. Now cut the work into four, of one sample on each rank, with one update at the end. The weights do not change in between. Data parallelism adds the gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP?
+# **Predict.** Both our units go through all eight. Add up what a rank sends for the two. That is one micro-batch. Now make it four, one for each of a rank's samples, and one update. The weights do not change in between. Data parallelism adds the gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP?
 #
 # With the answer comes a list of what rank 0 does in a single micro-batch.
 
@@ -303,7 +303,7 @@ for event in ledger().events:
 #
 # While the first unit computes, the network is idle. So let it fetch the second one already: **prefetch**. In backward unit 4 can hide two collectives: the gather of unit 3 and the reduce-scatter of unit 5.
 #
-# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.34 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
@@ -420,7 +420,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # In the middle the orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. With half the text it would free less than it brings, and ZeRO-2 would have the lower peak.
 #
-# The dark boxes are whole units. FSDP needs most when two blocks are back for backward. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
+# The dark boxes are whole units. FSDP needs most when backward has two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -498,7 +498,7 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 # %% [markdown]
 # In step 2 run B's loss is still right, so G fetched the new weights. In step 3 it is off, so the second update was wrong. From the first step to the second only the weights change, and only G and H fetch them. So it was H: it took old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). That hardly shows at first, because Adam divides a gradient by its own size. Run C is sound: rounding grows in training.
+# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). That hardly shows at first, because Adam divides a gradient by its own size. Run C is sound, and the curves alone did not tell.
 #
 # ## Back to the 64 GPUs
 #
@@ -516,7 +516,7 @@ viz.zero_explorer()
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2, like data parallelism |
 # | gradients too | ZeRO-2 | $m + 1$ |
-# | weights too | FSDP | $3m$, and forward waits, too |
+# | weights too | FSDP | $3m$, of them $m$ in forward |
 # | slow wires between nodes | FSDP inside each node | at most $3m$, few between nodes |
 # | activations | recompute, or lesson 05 | |
 
@@ -538,7 +538,7 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** the exercises `06_zero_and_fsdp`.
+# **Next:** the [exercises](../exercises/release/06_zero_and_fsdp.ipynb), then [lesson 07](07_fsdp_tp_2d_llama.ipynb).
 #
 # <details><summary>1. The optimizer Muon looks at a whole matrix to update it. Which sentence of step one is then no longer true?</summary>
 # That each number is treated by itself. So whole matrices have to be dealt out.
@@ -614,7 +614,7 @@ for dtype in (torch.float32, torch.bfloat16):
     print(f"summed up in {str(dtype):14} {1e3 * (gather_s + reduce_s):.1f} ms")
 
 # %% [markdown]
-# Without a root it would be 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 --> for each parameter, and with int8 about half.
+# Without a root: 8 bytes<!-- =2 + 2 + 4 --> a parameter instead of 12 bytes<!-- =4 + 4 + 4 -->, and with int8 about 6 bytes<!-- =1 + 1 + 4 -->.
 #
 # Backward's 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
 #

@@ -153,7 +153,7 @@ print(f"tp inside a node, dp between: {1e3 * (by_tp / fast + by_fsdp / slow):.1f
 print(f"dp inside a node, tp between: {1e3 * (by_fsdp / fast + by_tp / slow):.1f} ms")
 again_s = layer * TEXT.sequence / (0.4 * V100.peak_flops_per_s("fp16"))  # 2 operations a number, 40 % of the peak
 tp_8 = 10 * 7 / 8 * activations
-print(f"GPU-milliseconds for each layer: a second forward {1e3 * again_s:.0f},", end=" ")
+print(f"GPU-milliseconds for each layer of a text: a second forward {1e3 * again_s:.0f},", end=" ")
 print(f"tp 4 inside a node {4e3 * by_tp / fast:.0f}, tp 8 over the slow wire {8e3 * tp_8 / slow:.0f}")
 
 # %% [markdown]
@@ -161,7 +161,7 @@ print(f"tp 4 inside a node {4e3 * by_tp / fast:.0f}, tp 8 over the slow wire {8e
 #
 # Even then `tp` should have the fast wire: FSDP can gather the next layer's weights while this one computes, but what `tp` sends is needed at once. So our mesh is `("dp", "tp")`, with `tp` never wider than a node.
 #
-# And recomputing? Messages keep all of `tp` waiting, so the last line multiplies by all. Inside a node they cost a fifth of a second forward, across nodes more.
+# And recomputing? All ranks of `tp` wait for messages, so the last line counts each of them. Inside a node that is a fifth of recomputing, across nodes more.
 #
 # ## Run it
 #
@@ -215,7 +215,7 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Look at the embedding. Along `tp` each place gets half of it. That half comes first in its row, so ranks 0 and 1 have all of it. Layer 0's row is cut inside `gate_proj`: ranks 2 and 3 have the rest. Only norms are there twice.
+# Look at the embedding. Along `tp` each place gets half of it. It comes first in the root's row, so ranks 0 and 1 have all of it. Layer 0's row is cut inside `gate_proj`: ranks 2 and 3 have the rest. Only norms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
@@ -315,7 +315,7 @@ said = {
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16, which is one device alone. It lies under theirs nearly everywhere: the precision lost them, and not the parallelism. The thesis has no such line, so it cannot say which of the two lost its words.
+# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16, which is one device alone. The two nearly coincide: the precision lost them, and not the parallelism. The thesis has no such line, so it cannot say which of the two lost its words.
 #
 # ### And the losses of all of them
 #
@@ -438,7 +438,7 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Bug museum
 #
-# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug that was met in public. The upper picture will hardly help you. In the lower one, remember how rounding grew.
+# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug that was met in public. The upper picture will hardly help you. In the lower one, remember that rounding grows step by step.
 #
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
@@ -486,7 +486,7 @@ except NotEqual as error:
 # %% [markdown]
 # One half again, as the second explanation says. The first would have left one third. So the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641): a user found it by running the same seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`. Then the norm comes out [smaller with every GPU](https://github.com/RLinf/RLinf/pull/1558), and clipping bites less and less.
+# Run C adds up squares along `dp` and forgets `tp`. The wider `tp` is, the [smaller the norm](https://github.com/RLinf/RLinf/pull/1558) comes out, and the less clipping bites.
 
 # %% [markdown]
 # ## Back to the eight GPUs
@@ -510,7 +510,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # It fits! The rest is cut in four, and that makes about 11 GiB<!-- =45.3 / 4 -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward, and that is not enough. In the lowest it has a quarter of what lies between them, too.
 #
-# Three GiB are left for CUDA and NCCL, and the messages cost a fifth of what recomputing would. In return eight GPUs read two texts at a time instead of eight, so a batch of sixteen takes eight rounds of accumulation instead of two.
+# Three GiB are left for CUDA and NCCL, and the messages cost a fifth of what recomputing would. The price: eight GPUs read two texts at a time and not eight. So sixteen texts take eight rounds of accumulation and not two, but each is about a quarter as long.
 
 # %% [markdown]
 # ## When to use it
@@ -519,7 +519,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | --- | --- | --- |
 # | states do not fit, one text does | FSDP alone | its messages hide behind computing |
 # | one text's activations do not fit | TP inside the node, FSDP between | cheaper than a second forward |
-# | they do not fit in a node either | recompute as well, then cut the text | not cheaper over slow wires |
+# | they do not fit in a node either | recompute as well, then cut the text | wider `tp`, slow wires |
 # | more GPUs than texts in a batch | TP, too | FSDP needs a text for each rank |
 # | everything fits | DDP | nothing to wait for |
 #
@@ -533,10 +533,10 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** the exercises `07_fsdp_tp_2d_llama`.
+# **Next:** the [exercises](../exercises/release/07_fsdp_tp_2d_llama.ipynb), then [lesson 08](08_three_d_and_planner.ipynb).
 #
-# <details><summary>1. On a mesh of two by four, with whom does rank 6 gather weights, and with whom does it add up activations?</summary>
-# It has dp 1 and tp 2: weights with rank 2, activations with 4, 5 and 7.
+# <details><summary>1. On a mesh of two by four, with whom does rank 6 gather weights, and with whom add up activations?</summary>
+# Weights with rank 2, activations with 4, 5 and 7.
 # </details>
 #
 # <details><summary>2. Eight GPUs read two texts at a time with tp 4, and eight with FSDP alone. Why?</summary>
@@ -544,7 +544,7 @@ score()
 # </details>
 #
 # <details><summary>3. On two by two a gradient is one half of the right one. Which mesh do you try next?</summary>
-# One whose sides differ, as three by two: one half accuses tp, one third dp.
+# One whose sides differ, three by two: one half accuses tp, one third dp.
 # </details>
 
 # %% [markdown]
@@ -595,14 +595,14 @@ from course_lib.costs.published.claimed_sequence import claim_rows, host_rows
 
 for row in host_rows():
     fits = "fits" if row.fits else "too much"
-    print(f"{row.convention.bytes_per_parameter:3} bytes a parameter: {row.nbytes / 1e9:6,.0f} GB, {fits}")
+    print(f"{row.convention.name:13}: {row.convention.bytes_per_parameter:2} bytes a parameter, {row.nbytes / 1e9:6,.0f} GB, {fits}")
 
 print(f"\nlongest text in tokens{'':46} FSDP alone   with TP")
 for row in claim_rows():
     print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
 
 # %% [markdown]
-# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. Now look at the last four lines. A V100 computes in fp32 or fp16, not in bfloat16, and the `transformers` of 2024 kept the whole logits. Then the formula gives 5,844 tokens, a little more than theirs. How much FSDP alone could read depends on when a unit's messages are made, and on what attention keeps: the factor is 3.4, 1.6 or 2.4. The reported one lies among them.
+# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. Suppose that they computed in fp32, since a V100 has no bfloat16: these are the last four lines. The `transformers` of 2024 kept the whole logits, too. Then the formula gives 5,844 tokens, a little more than theirs. How much FSDP alone could read depends on when a unit's messages are made, and on what attention keeps: the factor is 3.4, 1.6 or 2.4. The reported one lies among them.
 
 # %% [markdown]
 # ## The real code on 1,024 GPUs
@@ -621,7 +621,7 @@ for one in recorded():
         print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f} GiB")
 
 # %% [markdown]
-# To two digits the pieces are the formula's. Norms, which all ranks along `tp` have, add less than that.
+# To two digits the pieces are the formula's. What a rank keeps of a text of 4096 tokens does not change with `dp`, only with `tp`.
 #
 # ## The same code on one GPU that exists
 #
@@ -648,6 +648,6 @@ for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:
     print(f"2 % less ran: {row['fits 98 %']}, 2 % more ran: {row['fits 102 %']}")
 
 # %% [markdown]
-# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. That is room in which cuBLAS multiplies matrices. So the formula also knows the longest text. The speeds say something, too: one short text leaves the GPU half asleep, because each step moves all of Adam's numbers, however few tokens there were.
+# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. That is room in which cuBLAS multiplies matrices. So the formula also knows the longest text. For 8B the peak is not the activations', but the end of backward. And one short text leaves the GPU half asleep: each step moves all of Adam's numbers, however few tokens there were.
 #
 # References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*.
