@@ -543,7 +543,7 @@ score()
 # Only ranks along dp read different texts.
 # </details>
 #
-# <details><summary>3. On two by two a gradient is one half of the right one. Which mesh do you try next?</summary>
+# <details><summary>3. On two by two a gradient is one half of the right one. Which mesh next?</summary>
 # One whose sides differ, three by two: one half accuses tp, one third dp.
 # </details>
 
