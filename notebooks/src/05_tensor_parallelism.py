@@ -53,7 +53,7 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. Between its matrices we could cut, but there a token is 3.25<!-- =53248 / 16384 --> times as wide: 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel, not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. Recomputing does not help either, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
+# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. A cut between its matrices would send 13 GiB<!-- =131072 * 53248 * 2 / GiB -->, not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->, because a token is 3.25<!-- =53248 / 16384 --> times as wide there. Recomputing does not help either, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
 #
 # So let several GPUs work on the same layer and the same text **at the same time**, and share its matrices.
 
@@ -427,7 +427,7 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 # %% [markdown]
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
 #
-# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one of these, and four GPUs are 2.4 times as fast as one. Through a switch all goes to that one: 3.15 times.
+# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one of these, and four GPUs are 2.4 times as fast as one. With a switch it gets all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->: 3.15 times.
 #
 # Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But forward of one text has nothing else to do, because the next block reads this sum. That is why tensor parallelism lives **inside a node**.
 
@@ -549,7 +549,7 @@ if rank == 0:
 # | the layers fit, the model does not | a pipeline | between nodes: a cut carries little |
 # | all fits, there is too much text | data parallelism | between nodes: it hides behind backward |
 #
-# How many ranks? At most as many as a node has GPUs. They should divide the kv heads, 8 in every Llama 3.1.
+# How many ranks? At most a node's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #
 # **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations of our first layer. Now eight share it. What each of the two norms reads and writes is still whole on every GPU, 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
 
@@ -682,7 +682,7 @@ for name in ("one device", "run C"):
 viz.plot_loss_differences(free, title="Without clipping: how far each loss is from one device's")
 
 # %% [markdown]
-# Without clipping C stays as near as B. With it, the halved gradients make C's norm too small at first, so it is clipped too little. Later it is clipped where one device is not.
+# Without clipping C stays as near as B. With it, the halved gradients make C's norm too small at first, so it is clipped too little. Then its weights differ, and so do its norms.
 #
 # Adam would cancel a constant factor, but this one changes, so **every** weight moves a little wrongly.
 #

@@ -101,7 +101,7 @@ torch.optim.AdamW([alone], lr=0.1).step()
 viz.plot_kept(0)
 
 # %% [markdown]
-# For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and every one of them is grey, because the other rank has it as well.
+# For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and every one of them is dark grey, because the other rank has it as well.
 #
 # Where would you begin to save? Ask of each line who needs it, and when. The weights are needed all through forward and backward. The gradients are needed from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with Adam's states, because they are needed for the shortest time.
 
@@ -161,7 +161,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 #
 # So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
 #
-# But with a single cut at 19, rank 0 has nothing of the last layer. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
+# But cut at 19, the last layer's reduce-scatter gives rank 0 nothing. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -194,7 +194,7 @@ print("ZeRO-1 makes", made[1])
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still grey: both ranks keep all 38 weights, although each of them updates only 19. But this line is different from the others, because forward and backward really need all the weights.
+# One line is still dark: both ranks keep all 38 weights, although each of them updates only 19. But this line is different from the others, because forward and backward really need all the weights.
 #
 # They need all of them, but not all **at the same time**. At any moment forward is in one layer only. So let each rank keep its 14 and its 5. When forward comes to a layer, the ranks gather it, compute with it, and forget what they gathered. Backward comes to the layer once more, and they gather it again.
 #
@@ -204,7 +204,7 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we. Its old name there is `FULL_SHARD`, its new one `fully_shard`.
+# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we. There it was the strategy `FULL_SHARD`, and is now `fully_shard`.
 #
 # ### Build it
 #
@@ -301,7 +301,7 @@ for event in ledger().events:
 # %% [markdown]
 # ## Do we have to wait for it?
 #
-# While the first unit computes, the network is idle. So let it fetch the second one already: **prefetch**. In backward unit 4 can hide two collectives: the gather of unit 3 and the reduce-scatter of unit 5.
+# While the first unit computes, the network is idle. So let it fetch the second one already: **prefetch**. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
 #
 # Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
@@ -508,7 +508,7 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 viz.zero_explorer()
 
 # %% [markdown]
-# Look at the bars from above. The first stage removes most, because Adam's states are most. It already lets the training start, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together keep 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times. With 30 billion parameters ZeRO-2 is the first that fits.
+# Read the bars downwards. The first stage removes most, because Adam's states are most. It already lets the training start, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together keep 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times. With 30 billion parameters ZeRO-2 is the first that fits.
 #
 # ## When to use it
 #
@@ -523,7 +523,7 @@ viz.zero_explorer()
 # %% [markdown]
 # Of the first three lines take the first that fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model. This costs memory, but only summed gradients travel between nodes.
 #
-# Can FSDP's gathers hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, starts included. With 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes the layer's forward in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So nearly all of it hides. With half the text, only half does.
+# Can FSDP's gathers hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, starts included. With 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes the layer's forward in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So in forward nearly all of it hides; for backward see *Mixed precision* below. With half the text, half.
 
 # %% [markdown]
 # ## What still hurts
@@ -540,7 +540,7 @@ score()
 #
 # **Next:** the [exercises](../exercises/release/06_zero_and_fsdp.ipynb), then [lesson 07](07_fsdp_tp_2d_llama.ipynb).
 #
-# <details><summary>1. The optimizer Muon looks at a whole matrix to update it. Which sentence of step one is then no longer true?</summary>
+# <details><summary>1. The optimizer Muon updates a whole matrix at once. Which sentence of step one is then no longer true?</summary>
 # That each number is treated by itself. So whole matrices have to be dealt out.
 # </details>
 #

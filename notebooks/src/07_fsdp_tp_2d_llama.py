@@ -133,7 +133,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 # Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and the fast wire. Should that be `tp` or `dp`?
 
 # %% [markdown]
-# Whichever sends more. Count a GPU's bytes for one layer in one step, at two bytes a number.
+# First see which sends more. Count a GPU's bytes for one layer in one step, at two bytes a number.
 #
 # Along `tp` activations travel. Attention gathers its input and scatters its sum. Backward reverses both, and gathers the input once more. That makes five messages, and feed-forward has five, too. Each is a whole activation, 8192 × 4096 numbers, of which a rank of four sends three quarters.
 #
@@ -161,7 +161,7 @@ print(f"tp 4 inside a node {4e3 * by_tp / fast:.0f}, tp 8 over the slow wire {8e
 #
 # Even then `tp` should have the fast wire: FSDP can gather the next layer's weights while this one computes, but what `tp` sends is needed at once. So our mesh is `("dp", "tp")`, with `tp` never wider than a node.
 #
-# And recomputing? All ranks of `tp` wait for messages, so the last line counts each of them. Inside a node that is a fifth of recomputing, across nodes more.
+# And recomputing? All ranks of `tp` wait, so the last line adds up their waiting: inside a node a fifth of recomputing, across nodes more.
 #
 # ## Run it
 #
@@ -245,7 +245,7 @@ print(f"with it, the first that is wrong: {wrong[0].name}")
 #
 # ### 3 · The ladder
 #
-# Next come gradients, their norm, weights after some steps, and a checkpoint. On two axes the norm of the gradients is the hardest rung. Its squares lie in pieces of parts, while the weights of the RMSNorms lie on several ranks at once, and each number must count exactly once.
+# Next come gradients, their norm, weights after some steps, and a checkpoint. On two axes the norm of the gradients is the hardest rung. Matrices are cut twice, RMSNorms lie on several ranks at once, and each number must count exactly once.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
@@ -284,7 +284,7 @@ viz.plot_rounding(runs, sound=SOUND)
 #
 # ### 5 · Would it say the same words?
 #
-# In the end people read words. At every position, list the `k` tokens that one device finds likeliest, and the `k` that the ranks do. How many are in both lists? A thesis on FSDP and tensor parallelism looked at that picture, with `k` up to fifty.
+# In the end people read words. At every position, list the `k` tokens that one device finds likeliest, and the `k` that the ranks do. How many are in both lists? A thesis (the first reference) draws this share, for `k` up to fifty.
 
 
 # %%
@@ -519,7 +519,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | --- | --- | --- |
 # | states do not fit, one text does | FSDP alone | its messages hide behind computing |
 # | one text's activations do not fit | TP inside the node, FSDP between | cheaper than a second forward |
-# | they do not fit in a node either | recompute as well, then cut the text | wider `tp`, slow wires |
+# | they do not fit in a node either | recompute as well | a wider `tp` needs slow wires |
 # | more GPUs than texts in a batch | TP, too | FSDP needs a text for each rank |
 # | everything fits | DDP | nothing to wait for |
 #
@@ -621,7 +621,7 @@ for one in recorded():
         print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f} GiB")
 
 # %% [markdown]
-# To two digits the pieces are the formula's. What a rank keeps of a text of 4096 tokens does not change with `dp`, only with `tp`.
+# To two digits the pieces are the formula's. What a rank keeps of 4096 tokens changes only with `tp`: to a fifth and not an eighth, as PyTorch keeps gathered inputs.
 #
 # ## The same code on one GPU that exists
 #
@@ -648,6 +648,6 @@ for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:
     print(f"2 % less ran: {row['fits 98 %']}, 2 % more ran: {row['fits 102 %']}")
 
 # %% [markdown]
-# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. That is room in which cuBLAS multiplies matrices. So the formula also knows the longest text. For 8B the peak is not the activations', but the end of backward. And one short text leaves the GPU half asleep: each step moves all of Adam's numbers, however few tokens there were.
+# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. That is room in which cuBLAS multiplies matrices. So the formula also knows the longest text. In these runs of 8B the peak is the end of backward. And one short text leaves the GPU half asleep: each step moves all of Adam's numbers, however few tokens there were.
 #
 # References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*.
