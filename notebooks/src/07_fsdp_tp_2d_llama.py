@@ -595,7 +595,9 @@ from course_lib.costs.published.claimed_sequence import claim_rows, host_rows
 
 for row in host_rows():
     fits = "fits" if row.fits else "too much"
-    print(f"{row.convention.name:13}: {row.convention.bytes_per_parameter:2} bytes a parameter, {row.nbytes / 1e9:6,.0f} GB, {fits}")
+    print(
+        f"{row.convention.name:13}: {row.convention.bytes_per_parameter:2} bytes a parameter, {row.nbytes / 1e9:6,.0f} GB, {fits}"
+    )
 
 print(f"\nlongest text in tokens{'':46} FSDP alone   with TP")
 for row in claim_rows():
