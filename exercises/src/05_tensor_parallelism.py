@@ -552,7 +552,7 @@ def outputs(trainer_class):
 class Repaired(Suspect):
     def diagnosis(self):
         """Return two things: the name of the rung that fails with biases of zero once the first bug is mended, and how
-        many times too often one parameter is added into the suspect's output on 4 ranks, with biases.
+        many extra times one parameter is added into the suspect's output on 4 ranks, with biases.
         """
         ### BEGIN SOLUTION
         return "parameters", 3.0
@@ -576,8 +576,8 @@ check("05.9", Repaired)
 # *Find the bug · hard · 30 minutes.* **You learn** what becomes of a model whose ranks agree on the loss and not on the weights.
 #
 # `Spread` trains a small Llama with sequence parallelism, so between the blocks each rank has some positions. The course's
-# `tensor(sequence_parallel="keep")` has cut the model. `ends` belong to the trainer: they compute a loss of
-# logits that are cut. `ends.told(inputs)` tells the blocks how long the whole sequence is, because no rank can see that from its own
+# `tensor(sequence_parallel="keep")` has cut the model. `self.engine.ends` computes the loss of the
+# logits, which are cut. `ends.told(inputs)` tells the blocks how long the whole sequence is, because no rank can see that from its own
 # positions. The training step is written anew:
 
 
@@ -699,5 +699,5 @@ check("05.10", Gathered)
 # ## Where this leads
 #
 # You have written both linear maps, the block between them, the loss, and the care for what lies on several ranks: that is all of tensor
-# parallelism. Its sums stand in the middle of every layer, so it wants the fastest links that there are. Module 06 goes another way and
-# leaves the layers whole: it cuts what training remembers.
+# parallelism. Its sums stand in the middle of every layer, so it wants the fastest links that there are. Lesson 06 goes another way and
+# leaves the layers whole: it cuts Adam's states first.

@@ -610,7 +610,7 @@ def gathers_of(unit):
 # %% nbgrader={"grade": false, "grade_id": "06-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Saved(Saving):
     def diagnosis(self):
-        """Return two things: the first rung that fails, and how many updates the last layer's weights lack in the third step."""
+        """Return two things: the first rung that fails, and how many updates the last layer is behind in the third forward."""
         ### BEGIN SOLUTION
         return "parameters", 2
         ### END SOLUTION

@@ -385,7 +385,7 @@ for at in (1, 20, 40, 60):
     print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
 
 # %% [markdown]
-# Once the suspect is better, once worse, and it ends with the lower loss. Should you be glad? Look at step 1. Nothing has been trained
+# Now the suspect is better, now worse, and it ends lower. Should you be glad? Look at step 1. Nothing has been trained
 # yet, both have the same weights, and both are given the same twelve rows. So the two losses should be the same number, and they are
 # not. Climb with `climb(Dealt)`. Then let `rows_of(Dealt)` print which rows of a batch of twelve each rank reads:
 
