@@ -44,8 +44,8 @@ viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wro
 
 # %% [markdown]
 # In forty-five minutes you will be able to
-# - say which of the two it is, and why the loss cannot know,
-# - run your own code on several processes, from a notebook,
+# - say which of the two it is, and why the loss cannot know.
+# - run your own code on several processes, from a notebook.
 # - find out why such processes hang, from a single line.
 #
 # *Forty-five minutes; the exercises begin with lesson 01.*

@@ -36,8 +36,8 @@ viz.plot_states(
 # Look at the two bars. Both end before the dashed line, so two GPUs can hold this model, and it could answer questions. To train it takes more.
 #
 # At the end you will be able to
-# - say what fills a GPU in training, from nothing but a model's shape,
-# - share it out among GPUs, and prove that the training is the same,
+# - say what fills a GPU in training, from nothing but a model's shape.
+# - share it out among GPUs, and prove that the training is the same.
 # - say how many GPUs a model needs to fit, and how many to be ready in time.
 #
 # *One hour; the exercises, three.*

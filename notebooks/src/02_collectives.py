@@ -42,10 +42,10 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
 # At the end of the lesson the same GPUs do it in 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, with the same wires. You will be able to
-# - build an all-reduce from send and receive, and prove it,
-# - say beforehand what each rank sends, and how long it takes,
-# - choose an algorithm for a size and a wire,
-# - write it in plain PyTorch, as a script,
+# - build an all-reduce from send and receive, and prove it.
+# - say beforehand what each rank sends, and how long it takes.
+# - choose an algorithm for a size and a wire.
+# - write it in plain PyTorch, as a script.
 # - find a mistake that no test of sums sees.
 #
 # *One hour; the exercises, three.*

@@ -68,9 +68,9 @@ viz.plot_loss_curves(
 # Towards the end the thin line is a little higher. Is that noise? The picture cannot say. In fact the four ranks' gradients were wrong **from the first step**, although nobody forgot to divide.
 #
 # How do you know it is the same training? And is it four times as fast? You will be able to
-# - prove that many ranks train like one device, and say when they do not,
-# - send gradients while others are being computed,
-# - find a mistake under a loss that looks right,
+# - prove that many ranks train like one device, and say when they do not.
+# - send gradients while others are being computed.
+# - find a mistake under a loss that looks right.
 # - write it in PyTorch alone.
 #
 # *One hour; the exercises take about three more.*
@@ -214,11 +214,11 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # **Predict.** The same mistake in five trainings of three steps. On one device the gradients have the lengths 0.40, 0.63 and 0.39. After which of the five are the weights **nearest** to one device's?
 #
-# - **A** plain SGD
-# - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8
-# - **C** AdamW, an $\varepsilon$ of 1e-3
-# - **D** like B, clipped to the length 0.1
-# - **E** like B, clipped to the length 0.5
+# - **A** plain SGD.
+# - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8.
+# - **C** AdamW, an $\varepsilon$ of 1e-3.
+# - **D** like B, clipped to the length 0.1.
+# - **E** like B, clipped to the length 0.5.
 
 
 # %%

@@ -58,9 +58,9 @@ viz.plot_schedule(
 
 # %% [markdown]
 # You will be able to
-# - cut a model between its layers, train it on several ranks, and prove that it is the same training,
-# - say how long each rank waits, and how much it has to remember, before you run anything,
-# - choose a schedule, a number of micro-batches and a link,
+# - cut a model between its layers, train it on several ranks, and prove that it is the same training.
+# - say how long each rank waits, and how much it has to remember, before you run anything.
+# - choose a schedule, a number of micro-batches and a link.
 # - find mistakes that only a cut model can have.
 #
 # *One hour. The ten exercises take about three and a half hours more.*
@@ -268,7 +268,7 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 still waits for three forwards. After its last light orange box, the gradient goes back through three other ranks. Meanwhile rank 3 does three of the dark red boxes that it had put off: 3 + 3 − 3 = 3. In general, with at least $p$ micro-batches, and if $W$ is at most $F$ and $B$:
+# Rank 3 still waits for three forwards. After its last light orange box, the gradient goes back through three other ranks. Meanwhile rank 3 does three of the dark red boxes that it had put off: 3 + 3 − 3 = 3. In general, take at least $p$ micro-batches, and let $W$ be at most $F$ and $B$. Then:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
@@ -593,7 +593,7 @@ score()
 #
 # ## Smaller stages: interleaved
 #
-# Rank 3 begins after three forwards of a whole stage. Smaller stages would let it begin sooner. But more ranks are not to be had, so give each rank **two** small stages: rank 0 has stages 0 and 4, rank 1 has 1 and 5, and a micro-batch goes round twice. A rank does not have more to compute: each of its two stages takes half of `ONE`.
+# Rank 3 begins after three forwards of a whole stage. Smaller stages would let it begin sooner. But more ranks are not to be had, so give each rank **two** small stages. Rank 0 has stages 0 and 4, rank 1 has 1 and 5, and a micro-batch goes round twice. A rank does not have more to compute: each of its two stages takes half of `ONE`.
 #
 # **Before you run it**: how long is the bubble? And what happens to the messages?
 

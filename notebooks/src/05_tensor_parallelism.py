@@ -59,9 +59,9 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 
 # %% [markdown]
 # At the end you will be able to
-# - cut a matrix in two ways, and say which collective each asks for,
-# - cut a decoder layer, and prove that nothing else has changed,
-# - say why its GPUs sit in one node,
+# - cut a matrix in two ways, and say which collective each asks for.
+# - cut a decoder layer, and prove that nothing else has changed.
+# - say why its GPUs sit in one node.
 # - find mistakes that a loss curve hides.
 #
 # <details><summary>Before you start</summary>One hour. You need lessons 02 and 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
@@ -90,7 +90,7 @@ viz.plot_mlp(dict(model.named_parameters()), bend="GELU", title="The perceptron,
 #
 # Or give it some **columns**. Each belongs to one input, so the rank needs only those inputs. But it finishes no output: it has a term of each, and the ranks' terms must be added up.
 #
-# The usual names sound the wrong way round because the Megatron paper writes $Y = XA$, with the transposed matrix:
+# The usual names sound the wrong way round because the Megatron paper writes $Y = XA$, with the transposed matrix.
 #
 # | cut | of $y = Wx$, as torch stores it | of $Y = XA$ | usual name |
 # | --- | --- | --- | --- |
@@ -235,7 +235,7 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 # %% [markdown]
 # ### Build it: two operators
 #
-# At the end of the pair, forward adds the terms, and backward hands $y$'s gradient to each of them. At the beginning it is the other way round: forward hands $x$ to each rank, which costs no message, and backward adds. The Megatron paper has names for these two operators:
+# At the end of the pair, forward adds the terms, and backward hands $y$'s gradient to each of them. At the beginning it is the other way round: forward hands $x$ to each rank, which costs no message, and backward adds. The Megatron paper has names for these two operators.
 #
 # | operator | where | forward | backward |
 # | --- | --- | --- | --- |

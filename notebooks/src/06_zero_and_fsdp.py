@@ -60,9 +60,9 @@ viz.plot_states(
 
 # %% [markdown]
 # By the end you will be able to
-# - share out Adam's states, then gradients, then weights,
-# - say what each of these steps costs in messages, before you run it,
-# - follow the weights of one layer as they come and go,
+# - share out Adam's states, then gradients, then weights.
+# - say what each of these steps costs in messages, before you run it.
+# - follow the weights of one layer as they come and go.
 # - find bugs in a training in which no rank has all the numbers.
 #
 # *One hour; the exercises come on top.*

@@ -64,9 +64,9 @@ viz.plot_gpu_memory(
 
 # %% [markdown]
 # You will be able to
-# - cut a model along two axes, and say what every rank holds,
-# - choose which axis goes inside a node, and which one between nodes, or recompute,
-# - prove in five ways that a parallel Llama is still the same Llama,
+# - cut a model along two axes, and say what every rank holds.
+# - choose which axis goes inside a node, and which one between nodes, or recompute.
+# - prove in five ways that a parallel Llama is still the same Llama.
 # - save it on one layout and go on at another.
 #
 # *One hour; the exercises come on top.*
@@ -118,7 +118,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 #
 # Matrices are cut twice now, but what runs between them is not. Attention and feed-forward end with an all-reduce, after which every rank along `tp` holds *all* positions.
 #
-# But an all-reduce is a reduce-scatter and then a gather. Pause between the two, and of four ranks each has the sums of 2048 positions. It computes their norms, then gathers all for the next matrices:
+# But an all-reduce is a reduce-scatter and then a gather. Pause between the two, and of four ranks each has the sums of 2048 positions. It computes their norms, then gathers all for the next matrices.
 #
 # | a rank keeps | inside attention and feed-forward | between them |
 # | --- | --- | --- |
