@@ -49,10 +49,10 @@ viz.plot_step_causes([planner.ranked(found, 1)[0] for found in first_of], title=
 
 # %% [markdown]
 # You will be able to
-# - put three kinds of parallelism on one mesh, and prove that it is still the same training,
-# - say by hand how long a step takes, and what it is made of,
-# - say how far such a prediction is off, and on whose runs,
-# - search all layouts for a model and a cluster, and say why the others lose,
+# - put three kinds of parallelism on one mesh, and prove that it is still the same training.
+# - say by hand how long a step takes, and what it is made of.
+# - say how far such a prediction is off, and on whose runs.
+# - search all layouts for a model and a cluster, and say why the others lose.
 # - choose how often a long run writes a checkpoint.
 #
 # *One hour.*
@@ -158,8 +158,8 @@ sums = 6 * 24 * 12  # for each layer, layers of a GPU, micro-batches
 tp_s = sums * 2 * 7 / 8 * activation / rates.inside_bytes_per_s
 bubble_s = (multiply_s + tp_s) / 12
 for name, seconds in {"multiply": multiply_s, "along tp": tp_s, "idle": bubble_s}.items():
-    print(f"{name:9} {seconds:5.1f} s")
-print(f"together  {multiply_s + tp_s + bubble_s:5.1f} s of {run.step_s:.1f} s")
+    print(f"{name:9} {seconds:5.2f} s")
+print(f"together  {multiply_s + tp_s + bubble_s:5.2f} s of {run.step_s:.2f} s")
 
 # %% [markdown]
 # Seven tenths of the step are explained. What we left out is what does *not* multiply: softmax over the scores of attention, norms, GELU. These compute little, but read and write every number in memory, and in 2021 all scores of attention were written there. Gradients also travel along `dp`, as far as backward does not hide them, and the optimizer has its turn.
@@ -175,14 +175,14 @@ for cause in sim.CAUSES:
 print(f"{'together':10} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 
 # %% [markdown]
-# Find your own three. `matmul` is smaller than yours, because the second forward stands by itself under `recompute`. `tp` is yours, and `bubble` is larger, since idle stages also wait for everything that you had left out. Attention and the pointwise operations, also where they are done again, fill about half of the gap.
+# Find your own three. `matmul` is smaller than yours, because the second forward stands by itself under `recompute`. It is a little more than three quarters of yours, since only large products reach 0.85, and `tp` makes them smaller. `tp` is yours, and `bubble` is larger, since idle stages also wait for everything that you had left out. Attention and the pointwise operations, also where they are done again, fill about half of the gap. `fixed` is the host, and the wait for the slowest GPU.
 #
-# This sum of causes is what we call the **closed form**: no clock, no loop over micro-batches, about 250 operations of arithmetic. Remember that price, for we shall pay it many times.
+# This sum of causes is what we call the **closed form**: no clock, no loop over micro-batches, about 250 operations of arithmetic. Remember that price: we shall pay it often.
 
 # %% [markdown]
 # ## Is it true?
 #
-# One run that comes out right proves nothing: the constants could have been chosen for it. There are a few dozen of them, such as the 0.85 above, one for each kind of GPU, wire or software. They were fitted to 515 steps from 13 published sources.
+# One run that comes out right proves nothing: the constants could have been chosen for it. There are a few dozen of them, such as the 0.85 above, one for each kind of GPU, wire or software. They were fitted to 515 steps from 13 published sources, whose pages are listed in `course_lib/sim/data/published.json`.
 #
 # So here is the harder test. Leave one source out, fit the constants to the other twelve, and predict the source that nobody has looked at. Do that for each of the thirteen.
 
@@ -190,7 +190,7 @@ print(f"{'together':10} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each line is one source. The filled dot knows other rows of the same source, the open dot knows none. In most lines the two lie close together, and then the formula has not merely learnt that source by heart.
+# Each line is one source. The filled dot knows other rows of the same source, the open dot knows none. In twelve of the lines they are at most about three points apart, so the formula has not merely learnt these sources by heart.
 #
 # For half of the sources left out, the middle error is at most 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. That is about as far as the same run lies apart in two published tables, which is shaded. One line sticks out. All runs of InternEvo are about a fifth slower than similar ones, and no constant can know why. If *your* cluster is like that, three steps of your own will tell: see *Going deeper*.
 
@@ -258,7 +258,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, no text cut")
 # %% [markdown]
 # `tp` 8, `pp` 16, `dp` 128: these are the degrees that Meta published! Nobody had told the program. It knows matrices, wires, memory, and how long 515 steps of other people took.
 #
-# In the bar the idle time is a little longer than your formula says. 126 layers do not divide by sixteen, so some stages have eight, and the others wait for them.
+# In the bar the idle time is a little longer than your formula says. 126 layers do not divide by sixteen, so most stages have eight, and the others wait for them.
 #
 # Why do the next ones lose? Ask for the differences, cause by cause.
 
@@ -269,9 +269,9 @@ for one in best[1:]:
 print(f"the winner uses {best[0].mfu:.1%} of the peak for the model's own operations")
 
 # %% [markdown]
-# The second has half as many stages, so it idles less. But twice as many layers lie on each GPU, and they fit only if *all* activations are computed again. That costs more than the bubble saves. With 32 or 64 stages the bubble is longer, and hardly anything is shorter. So sixteen lies between two walls.
+# The second has half as many stages, so it idles less. But twice as many layers lie on each GPU, and they fit only if *all* activations are computed again. That costs more than the bubble saves. With 32 or 64 stages the bubble is longer, and hardly anything is shorter. So sixteen lies between two walls. But the second is only six percent behind, hardly more than the formula's error: measure both.
 #
-# Meta reports a few percent of the peak more for this phase. By our formulas half of the layers must be computed again, or it does not fit. They freed tensors by hand that our formulas keep, and recomputed nothing. A program finds the best of what it knows.
+# Meta reports four percent of the peak more. By our formulas half of the layers must be computed again, or it does not fit. They freed tensors by hand that our formulas keep, and recomputed nothing. A program finds the best of what it knows.
 
 # %% [markdown]
 # ### And if texts may be cut?
@@ -279,13 +279,15 @@ print(f"the winner uses {best[0].mfu:.1%} of the peak for the model's own operat
 # The whole search also tried `cp`. Cutting a text in two lets two GPUs share its activations, and each sends its keys and values to the other. How that works is lesson 09; here you only need its price. Compare the best of all ways with Meta's degrees.
 
 # %%
-meta = found.distinct[found.place_of(tp=8, pp=16, dp=128)]
+place = found.place_of(tp=8, pp=16, dp=128)
+meta = found.distinct[place]
+print(f"{place} other sets of degrees have a faster way than Meta's")
 with_cut, without = planner.described(found, [0, meta])
 print(fill(planner.why_slower(without, with_cut), 100))
 viz.plot_step_causes([with_cut, without], title="With and without a cut of the texts")
 
 # %% [markdown]
-# Now 28 other sets of degrees come before Meta's. Look at what is missing in the upper bar: nothing is computed again. Half a text needs half the activations, so they fit. And with half as many replicas each pipeline gets 32 micro-batches instead of sixteen, which halves the bubble. The messages along `cp` are too short to be seen.
+# So many sets come before Meta's! Look at what is missing in the upper bar: nothing is computed again. Half a text needs half the activations, so they fit. And with half as many replicas each pipeline gets 32 micro-batches instead of sixteen, which halves the bubble. The messages along `cp` are too short to be seen.
 #
 # Was Meta wrong? By freeing tensors they had escaped the recomputing already, so less was left to gain. And nobody here has measured the upper bar. What a search gives you is not the truth, but the first things to try.
 
@@ -298,7 +300,7 @@ viz.plot_step_causes([with_cut, without], title="With and without a cut of the t
 viz.plot_policy_front(found, named={"the fastest": 0, "Meta's degrees": meta})
 
 # %% [markdown]
-# Meta's degrees lie above the line, at the right end of their name. Start below them, at the fastest way, and walk along the line to the left. At first room is almost free: half of the memory can be had for a few percent more time, with more stages and smaller pieces of text. Then the line climbs, because now activations are computed again. In the end weights themselves are shared among all replicas, gathered anew for each micro-batch, and a step takes twice as long.
+# Meta's degrees lie above the line, at the right end of their name. Start at the fastest way, and walk along the line to the left. At first room is almost free: half of the memory can be had for a few percent more time, with more stages and smaller pieces of text. Then the line climbs, because hundreds of small pieces keep the host busy and fill no GPU. Farther left activations are computed again as well. In the end replicas share even the weights, gather them anew for each micro-batch, and a step takes twice as long.
 #
 # If someone tells you that their layout is the only one that fits, ask where on this line it lies.
 
@@ -334,11 +336,11 @@ played = {name: {tau: with_dice(run, tau) for tau in (60.0, 300.0, 1800.0, 7200.
 viz.plot_goodput(runs, played=played, wanted=planner.LLAMA_3_STOPS.least_goodput)
 
 # %% [markdown]
-# The share of time that trains is called **goodput**. On the left you write too often, on the right you lose too much, and the ring marks the best place between. The other marks are runs of 54 days, played through stop by stop with dice. They lie on the lines.
+# The share of time that trains is called **goodput**. On the left you write too often, on the right you lose too much, and the ring marks the best interval between. The small marks are 54 days played with dice, and lie on the lines.
 #
-# Now compare the two lines. If a checkpoint takes a minute, even the best interval loses much more. Meta reports that more than nine tenths of the time went into training. By our formula that leaves about a quarter of an hour for each restart.
+# Now compare the two lines. If a checkpoint takes a minute, even the best interval loses much more. Meta reports more than nine tenths, the dotted line. By our formula that leaves about a quarter of an hour for each restart.
 #
-# The rule is Young's, of 1974. Daly made it exact where stops are frequent, and his is the ring.
+# The dashed line is our sum, and its best interval is Young's, of 1974. It needs intervals much shorter than the time between stops. Daly's does not, and the ring is his.
 
 # %% [markdown]
 # ## Back to the eleven days
@@ -358,15 +360,15 @@ for name, step_s in steps_s.items():
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Meta's own number lies between our last two lines: they used these degrees, but computed nothing again. The published hours also hold phases with smaller batches and longer texts, so expect a rough agreement only. The third colleague would have waited months longer.
+# Meta's own number lies between our last two lines: they used these degrees, but computed nothing again. The hours are from the model card of Llama 3.1, and also hold phases with smaller batches and longer texts, so expect a rough agreement only. The third colleague would have waited months longer.
 #
 # ## Take it home
 #
-# All of this is one command. Give it your model, which may be a folder from Hugging Face, and your cluster:
+# All of this is one command. Give it your model, which may be a folder from Hugging Face, and your cluster.
 #
 # `python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 retime=0 out=plan.json`
 #
-# Any number of a cluster can be changed, as `cluster.between.bandwidth_bytes_per_s=25e9`. With `out=` everything goes into a file, too.
+# Any number of a cluster can be changed, as `cluster.between.bandwidth_bytes_per_s=25e9`. With `out=` everything goes into a file, too, and `retime=0` skips a second look that *Going deeper* explains.
 
 # %% varies="how long the search took"
 overrides = ["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "retime=0"]
@@ -374,6 +376,11 @@ with TemporaryDirectory() as folder, chdir(folder):
     plan_command([*overrides, "out=plan.json"])
     with open("plan.json") as file:
         plan = json.load(file)
+
+# %% [markdown]
+# Read it from the top: how many ways there are, which rules took most of them, and the five best, each compared with the first. Every step has a range beside it, because the formula may be off by as much.
+#
+# Look at the percentages. All five lie within two percent of each other, so for us they are equal. Then look at the memory: the first way fills its GPUs almost to the last GiB. Would you dare? The lines at the end say what room costs. For a twentieth more time, little more than half of that memory is enough.
 
 # %%
 print("in the file:", ", ".join(plan))
@@ -439,7 +446,7 @@ for row in sim.committed_records():
         print(f"all {row['rows']} clusters, {row['test'].removeprefix('sources, ')}: {float(row['median']):.1%}")
 
 # %% [markdown]
-# For a cluster with a peculiarity three rows are worth a lot. Over all clusters, drawn at random and left out in turn, they help less, because most had little to correct.
+# For a cluster with a peculiarity three rows are worth a lot. The last two lines leave out all sources in turn, those with several kinds of GPU once for each kind, and draw the three rows at random. There they help less, because most clusters had little to correct.
 #
 # ## The lists check the formula
 #
@@ -472,6 +479,6 @@ for one in planner.compare_methods(problem):
     print(f"{one.method:15} {one.slowest_s:.4f} s for the slowest stage, found in {one.search_s:5.2f} s: {on}")
 
 # %% [markdown]
-# All five reach the same pace. Only the first three know that nothing is better: the others have merely stopped. Dynamic programming, the second line, is by far the quickest, because a pipeline's stages lie in a row and it may use that.
+# All five reach the same pace. Only the first three know that nothing is better: the others have merely stopped. Dynamic programming, the second line, is by far the quickest, because it may use that stages lie in a row.
 #
-# References: Narayanan et al. 2021, *Efficient large-scale language model training on GPU clusters using Megatron-LM*; Grattafiori et al. 2024, *The Llama 3 herd of models*; Korthikanti et al. 2022, *Reducing activation recomputation*; Zhang et al. 2022, *OPT*; Young 1974, *A first order approximation to the optimum checkpoint interval*; Daly 2006, *A higher order estimate of the optimum checkpoint interval*.
+# References: Narayanan et al. 2021, *Efficient large-scale language model training on GPU clusters using Megatron-LM*; Grattafiori et al. 2024, *The Llama 3 herd of models*, for tokens, degrees and stops; Meta 2024, [model card of Llama 3.1](https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md), for GPU hours; Korthikanti et al. 2022, *Reducing activation recomputation*; Young 1974, *A first order approximation to the optimum checkpoint interval*; Daly 2006, *A higher order estimate of the optimum checkpoint interval*.
