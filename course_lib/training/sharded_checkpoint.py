@@ -42,8 +42,8 @@ from course_lib.training.checkpoint import check_names, on_first_rank
 from course_lib.training.checksums import SUMS, check_sums, write_sums
 from course_lib.training.trainer import Trainer
 
-_STATES, _GROUPS, _GROUP, _RECORD = "optimizer.state.", "optimizer.param_groups.", "optimizer.param_groups.0.", "record"
-_TABLE = ".metadata"
+_STATES, _GROUPS, _RECORD, _TABLE = "optimizer.state.", "optimizer.param_groups.", "record", ".metadata"
+_GROUP = f"{_GROUPS}0."
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
     _check_optimizer(table, layout.trained)
     parts = {name: {"": torch.empty_like(kinds[""])} for name, kinds in trainer.parts().items()}
     for name in trainer.trained:
-        prefix = _name(name, " ")[:-1]
+        prefix = f"{_STATES}{name}."
         for long, x in stored.items():
             if long.startswith(prefix) and "." not in long.removeprefix(prefix):
                 like = parts[name][""] if x.size or not shapes[name] else torch.empty((), device="cpu")
@@ -210,11 +210,12 @@ def _room_for(trainer: Trainer, table: Metadata) -> dict[str, dict[str, Tensor]]
 
 def _check_optimizer(table: Metadata, trained: Sequence[str]) -> None:
     """Refuse an optimizer's states by other names than the parameters', and several groups of parameters."""
-    theirs = {name.rpartition(".")[0].removeprefix(_STATES) for name in table.state_dict_metadata if _STATES in name}
+    names = [*table.state_dict_metadata]
+    theirs = {name.rpartition(".")[0].removeprefix(_STATES) for name in names if name.startswith(_STATES)}
     if unknown := sorted(theirs - {*trained}):
         values, rule = f"{_STATES}{unknown[0]}", "an optimizer's states are named after the trained parameters"
         raise ValueError(four_parts("load_pieces", values, rule, "save what PyTorch's get_state_dict gives"))
-    groups = {name.removeprefix(_GROUPS).split(".")[0] for name in table.state_dict_metadata if _GROUPS in name}
+    groups = {name.removeprefix(_GROUPS).split(".")[0] for name in names if name.startswith(_GROUPS)}
     if len(groups) > 1:
         values, rule = f"{len(groups)} groups of parameters", "here all have one learning rate and one weight decay"
         raise ValueError(four_parts("load_pieces", values, rule, "save one group, or the model alone"))

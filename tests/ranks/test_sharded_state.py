@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from sharded_models import MODELS, TOKENS, alone, sharded
+from torch import nn
 
 from course_lib.config import TrainConfig
 from course_lib.models.mlp import MLP
@@ -161,3 +162,12 @@ def test_what_is_not_there_or_another_model_s_is_refused(tmp_path):
         save_pieces(trainer, tmp_path / "one")
     with pytest.raises(ValueError, match="embedding.weight is not there in the checkpoint and of shape"):
         load_pieces(alone(ADAMW), tmp_path / "one")
+
+
+def test_a_module_may_bear_the_file_s_own_names(tmp_path):
+    def named():
+        return Trainer(nn.ModuleDict({"optimizer": nn.ModuleDict({"state": nn.Linear(2, 1)})}), ADAMW)
+
+    save_pieces(one := named(), tmp_path / "one")
+    load_pieces(other := named(), tmp_path / "one")
+    assert differing(one.parts(), other.parts()) == []
