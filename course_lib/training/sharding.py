@@ -125,17 +125,19 @@ def _is_quantised(gather_dtype: torch.dtype | None, strategy: Strategy, setup: S
 
     Raises: ValueError where they are not gathered, or where ranks along "tp" would round what they have alike apart.
     """
+    if gather_dtype is None:
+        return False
     values = f"gather_dtype={gather_dtype}"
-    if gather_dtype not in (None, torch.int8):
+    if gather_dtype != torch.int8:
         rule, way_out = "units are gathered in param_dtype, or in one-byte numbers", "give torch.int8, or leave it out"
-    elif gather_dtype is not None and strategy == "NO_SHARD":
+    elif strategy == "NO_SHARD":
         values += ", strategy='NO_SHARD'"
         rule, way_out = "weights that stay whole are not gathered", "leave gather_dtype out, or choose FULL_SHARD"
-    elif gather_dtype is not None and "tensor" in setup.applied:
+    elif "tensor" in setup.applied:
         values += " after tensor"
         rule, way_out = "what ranks along tp have alike must be rounded alike", "leave one of them out"
     else:
-        return gather_dtype is not None
+        return True
     raise ValueError(four_parts("fully_shard", values, rule, way_out))
 
 
