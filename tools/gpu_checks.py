@@ -108,9 +108,9 @@ def steps() -> Iterator[dict[str, Any]]:
 
 def limits() -> Iterator[dict[str, Any]]:
     """The longest text that fits by the formula, and whether one a little shorter does, and one a little longer."""
-    free = room()
-    for model, checkpointing in (("llama3_1_8b", False), ("llama3_1_8b", True)):
-        config = load_model(model)
+    free, model = room(), "llama3_1_8b"
+    config = load_model(model)
+    for checkpointing in (False, True):
         run = TwoAxes(dp=1, checkpointing=checkpointing, fused_norms=True)
         longest = longest_sequence(config, run, Room(device=free)).sequence
         row: dict[str, Any] = {"model": model, "checkpointing": checkpointing, "room": free, "longest": longest}
@@ -136,14 +136,11 @@ def machine() -> dict[str, Any]:
 
 def text(facts: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> str:
     """The file: a line for each row, so that a diff can be read."""
-    lines = ["# Written by `make gpu`; bytes of tensors, and the median of a few steps.", *_values(facts)]
+    lines = ["# Written by `make gpu`; bytes of tensors, and the median of a few steps."]
+    lines += [f"{name}: {json.dumps(value)}" for name, value in facts.items()]
     for name, rows in tables.items():
         lines += [f"{name}:", *(f"- {json.dumps(row)}" for row in rows)]
     return "\n".join(lines) + "\n"
-
-
-def _values(facts: dict[str, Any]) -> list[str]:
-    return [f"{name}: {json.dumps(value)}" for name, value in facts.items()]
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from course_lib.parallel.tensor_plan import plan_for
 from course_lib.parallel.tensor_styles import styles_of
 from course_lib.training.step import loss_of
 from course_lib.training.torch_plan import parallel_plan
+from course_lib.training.torch_recompute import torch_recompute_layers
 
 Instant = Literal["start", "loss", "gradients", "peak"]
 T = TypeVar("T")
@@ -47,7 +48,6 @@ def distribute(case: Case, mesh: DeviceMesh, device: str = "meta") -> nn.Module:
     """Tensor parallelism inside, then checkpointing, then FSDP2 by blocks; on meta not a byte is allocated."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
     from torch.distributed.tensor.parallel import parallelize_module
-    from torch.utils.checkpoint import checkpoint
 
     with torch.device(device):
         model = Decoder(case.config)
@@ -61,9 +61,9 @@ def distribute(case: Case, mesh: DeviceMesh, device: str = "meta") -> nn.Module:
         "offload_policy": CPUOffloadPolicy() if case.offload else OffloadPolicy(),
     }
     inner = policy(cast_forward_inputs=False)  # angles of later positions need more digits than bf16 has
+    if case.checkpointing:
+        torch_recompute_layers(model)
     for layer in model.layers:
-        if case.checkpointing:
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
         fully_shard(layer, mp_policy=inner, **where)
     outer = policy(output_dtype=torch.float32)
     fully_shard(model, mp_policy=outer, reshard_after_forward=False, **where)

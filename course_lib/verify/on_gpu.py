@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,7 @@ STEPS = 5  # that are timed, after one in which Adam's moments come
 SEQUENCE = 1024  # of the gradients that are compared
 _GAPS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}  # the allocator leaves none between tensors
 _TECHNIQUES = {"fully_shard": fully_shard, "torch_fully_shard": torch_fully_shard}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +78,7 @@ def measure(case: Case) -> Measured | None:
 
     Cost: half a minute, most of it to start.
     """
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
-        return process.submit(_measure, case).result()
+    return _in_new_process(_measure, case)
 
 
 def _measure(case: Case) -> Measured | None:
@@ -101,8 +101,7 @@ def _measure(case: Case) -> Measured | None:
 
 def room() -> int:
     """Bytes of the first GPU that tensors may fill, beside what CUDA, NCCL and cuBLAS take of it."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
-        return process.submit(_room).result()
+    return _in_new_process(_room)
 
 
 def _room() -> int:
@@ -115,6 +114,12 @@ def _room() -> int:
 
 def _allocated() -> int:
     return torch.cuda.memory_allocated()
+
+
+def _in_new_process(work: Callable[..., T], *given: Any) -> T:
+    """What `work` returns where nothing has touched the GPU before."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
+        return process.submit(work, *given).result()
 
 
 @contextmanager
@@ -134,8 +139,7 @@ def rounding(config: ModelConfig) -> dict[str, list[Rounding]]:
 
     The same weights throughout, which bf16 can hold, on one sequence.
     """
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as process:
-        return process.submit(_rounding, config).result()
+    return _in_new_process(_rounding, config)
 
 
 def _rounding(config: ModelConfig) -> dict[str, list[Rounding]]:
