@@ -7,11 +7,10 @@ three stand here, the third (gradients sent in fixed point) is still taken for o
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.distributed as dist
 from planted import BIAS, HEAD, RANKS, SHARED, Planted, average, from_all, gradients, hooked, loads, other_batch
+from planted_bugs import with_targets
 
 from course_lib import comm
 from course_lib.training.batches import IGNORED
@@ -149,15 +148,8 @@ def last_part_s_loss(trainer):
     trainer.engine.ends.loss, trainer.mean_loss = watched, mean_loss
 
 
-def largest_mean(trainer):
-    compute, mine = trainer.compute_gradients, []
-
-    def computed(batch):
-        mine[:] = [count_targets(tuple(x.tensor_split(RANKS)[dist.get_rank()] for x in batch))]
-        return compute(batch)
-
-    trainer.compute_gradients = computed
-    trainer.mean_loss = lambda summed, targets: max(trainer.over_shares([summed / mine[0]])[0])
+def largest_mean(trainer, summed, targets):
+    return max(trainer.over_shares([summed / trainer.own_targets])[0])
 
 
 def born_in_bf16(trainer):
@@ -167,11 +159,6 @@ def born_in_bf16(trainer):
 
 def rare_tokens_count_more(trainer):
     trainer.model.module.embedding.scale_grad_by_freq = True
-
-
-def limit_over_ranks(trainer):
-    if trainer.config.max_norm is not None:
-        trainer.config = replace(trainer.config, max_norm=trainer.config.max_norm / RANKS)
 
 
 def plain_sgd(trainer):
@@ -204,11 +191,13 @@ FRESH_EARLY = {
     "the rate falls after each step": Planted(cause="later", plant=rated(lambda n: 0.5 ** (n - 1)), only="sgd"),
     "the rate warms up": Planted(cause="rate", plant=rated(lambda n: n / 10), only="sgd"),
     "the last micro-batch's loss": Planted(cause="loss of some micro-batches", plant=last_part_s_loss, accumulation=2),
-    "the largest loss of the ranks": Planted(cause="loss", plant=largest_mean),
+    "the largest loss of the ranks": Planted(cause="loss", plant=with_targets(largest_mean)),
 }
 FRESH_LATE = {
     "a new optimizer for each step": Planted(cause="made anew", plant=changes.new_optimizer_each_step, only="adamw"),
-    "the limit divided by the ranks": Planted(cause="limit over ranks", plant=limit_over_ranks, only="adamw"),
+    "the limit divided by the ranks": Planted(
+        cause="limit over ranks", plant=changes.scaled_limit(1 / RANKS), only="adamw"
+    ),
     "betas the wrong way round": Planted(cause="AdamW", plant=changes.option(betas=(0.999, 0.9)), only="adamw"),
     "SGD in place of AdamW": Planted(cause="AdamW", plant=plain_sgd, only="adamw"),
     "two weights' moments are swapped after loading": Planted(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torchrun
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from course_lib.cli import train_run
@@ -228,11 +229,11 @@ def test_a_rank_that_dies_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-def started(*arguments, cwd):
+def started(*command, cwd):
     """A process in a session of its own, so that it can be told from others, and interrupted with all its children."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
     return subprocess.Popen(
-        [sys.executable, "-m", *arguments],
+        command,
         cwd=cwd,
         env=environment,
         stdout=subprocess.PIPE,
@@ -260,7 +261,7 @@ def left_of(folder):
     return found
 
 
-TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "course_lib")
+ALONE, TORCHRUN = (sys.executable, "-m", "course_lib"), torchrun.command(2, "-m", "course_lib")
 
 
 def first_step_of(process):
@@ -272,7 +273,7 @@ def first_step_of(process):
 
 @pytest.mark.parametrize("ranks", [(), ("dp=2",)], ids=["one device", "ranks"])
 def test_an_interrupt_ends_all_processes_with_one_line(tmp_path, ranks):
-    process = started("course_lib", "train", *SMALL, "steps=1000000", "out=run", *ranks, cwd=tmp_path)
+    process = started(*ALONE, "train", *SMALL, "steps=1000000", "out=run", *ranks, cwd=tmp_path)
     assert first_step_of(process) and left_of(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=ENDS_S)
@@ -281,7 +282,7 @@ def test_an_interrupt_ends_all_processes_with_one_line(tmp_path, ranks):
 
 
 def test_a_run_that_is_told_to_end_takes_its_ranks_along(tmp_path):
-    process = started("course_lib", "train", *SMALL, "steps=1000000", "out=run", "dp=2", cwd=tmp_path)
+    process = started(*ALONE, "train", *SMALL, "steps=1000000", "out=run", "dp=2", cwd=tmp_path)
     assert first_step_of(process)
     process.terminate()
     _, err = process.communicate(timeout=ENDS_S)

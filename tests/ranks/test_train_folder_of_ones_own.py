@@ -8,13 +8,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers
+from test_train_memory import held_while_begun
 
 from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.cli.train_config import read_train
 from course_lib.ranks import devices, run_ranks
 from course_lib.training.checkpoint import FILE
-from course_lib.verify.memory import peak_bytes
 
 TEXT = "The quick brown fox jumps over the lazy dog, and köttur sleeps. " * 40
 SMALL = ["steps=2", "batch=4", "sequence=16", "optimizer=sgd", "lr=0.1", "dtype=float64"]
@@ -57,20 +57,13 @@ def run_on_ranks(folder):
         train_run.work(run, train_run.make_batches(run), devices.choose(dist.get_rank(), run.ranks), False)
 
 
-def held_while_begun(folder):
-    """Bytes at the worst moment, and what the parts take, of a shape without weights."""
-    run, made = read_train(asked(folder, "new", *SHARED["own"])[1:] + [f"model={folder}/shape"]), []
-    most = peak_bytes(lambda: made.append(train_run.begun(run, torch.device("cpu"))))
-    ((trainer, _),) = made
-    return most, sum(x.nbytes for x in trainer.local.parameters.values())
-
-
 def test_no_rank_ever_has_the_whole_model_of_a_shape(brought):
     sizes = SIZES | {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8}
     config = transformers.LlamaConfig(**sizes)
     config.save_pretrained(brought / "shape")
     tensors = [x.nbytes for x in transformers.LlamaForCausalLM(config).double().parameters()]
-    for most, parts in run_ranks(held_while_begun, 4, brought, timeout=120):
+    shape = asked(brought, "new", *SHARED["own"])[1:] + [f"model={brought}/shape"]
+    for most, parts in run_ranks(held_while_begun, 4, *shape, timeout=120):
         assert parts < 0.26 * sum(tensors) and parts < most < parts + 3 * max(tensors) < 0.6 * sum(tensors)
 
 

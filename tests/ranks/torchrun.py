@@ -18,17 +18,22 @@ atexit.register(gloo_is_left)
 """
 
 
+def command(ranks, *script):
+    """What starts so many ranks on this machine."""
+    run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [sys.executable, "-m", *run, *map(str, script)]
+
+
 @contextmanager
 def started(ranks, *script, cwd, **variables):
     """The process of `torchrun script …`, killed with all of its own at the end if it still runs.
 
     It writes to the files `out` and `err` in `cwd`.
     """
-    run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *map(str, script)]
     (cwd / "sitecustomize.py").write_text(AT_THE_END)
     environment = {**os.environ, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1", **variables}
     with (cwd / "out").open("w") as out, (cwd / "err").open("w") as err:
-        process = subprocess.Popen([sys.executable, "-m", *run], stdout=out, stderr=err, cwd=cwd, env=environment)
+        process = subprocess.Popen(command(ranks, *script), stdout=out, stderr=err, cwd=cwd, env=environment)
     try:
         yield process
     finally:
