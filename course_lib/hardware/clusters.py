@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 from course_lib import presets
 from course_lib.errors import four_parts
@@ -71,14 +71,20 @@ def parse_cluster(values: Mapping[str, Any]) -> ClusterSpec:
         if type(found[field]) is not int:
             _refuse(f"{field}={found[field]!r}", f"{field} is of whole numbers", "write it without quotes and units")
     found["device"] = load_device(found["device"])
-    for place in ("inside", "between"):
-        _check_keys(found[place], Link)
-        for field in ("alpha_s", "bandwidth_bytes_per_s"):
-            if type(found[place][field]) not in (int, float):
-                given = f"{place}.{field}={found[place][field]!r}"
-                _refuse(given, f"{field} is a number", "write it without quotes and units, as 50.0e+9")
-        found[place] = Link(**found[place])
-    return ClusterSpec(**found)
+    links = {place: _link(place, found[place]) for place in ("inside", "between")}
+    return ClusterSpec(**found | links)
+
+
+def _link(place: str, values: Any) -> Link:
+    """One of a cluster's links from the keys of a preset file."""
+    if not isinstance(values, Mapping):
+        _refuse(f"{place}={values!r}", "a link has fields", f"give one, as {place}.bandwidth_bytes_per_s=50.0e+9")
+    _check_keys(values, Link)
+    for field in ("alpha_s", "bandwidth_bytes_per_s"):
+        if type(values[field]) not in (int, float):
+            given = f"{place}.{field}={values[field]!r}"
+            _refuse(given, f"{field} is a number", "write it without quotes and units, as 50.0e+9")
+    return Link(**values)
 
 
 def _check_keys(values: Mapping[str, Any], kind: type[ClusterSpec] | type[Link]) -> None:
@@ -88,5 +94,5 @@ def _check_keys(values: Mapping[str, Any], kind: type[ClusterSpec] | type[Link])
             _refuse(f"key {name!r}", f"not a field of {kind.__name__}", f"choose from {', '.join(names)}")
 
 
-def _refuse(values: str, rule: str, way_out: str) -> None:
+def _refuse(values: str, rule: str, way_out: str) -> NoReturn:
     raise ValueError(four_parts("cluster", values, rule, way_out))

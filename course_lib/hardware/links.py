@@ -6,6 +6,7 @@ A message of n bytes takes alpha + beta * n seconds, with beta = 1 / bandwidth (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from course_lib.errors import four_parts
 from course_lib.units import GB
@@ -25,12 +26,12 @@ class Link:
     date: str
 
     def __post_init__(self) -> None:
-        if self.alpha_s < 0 or self.bandwidth_bytes_per_s <= 0:
+        if not (0 <= self.alpha_s < inf and self.bandwidth_bytes_per_s > 0):  # nan is neither
             raise ValueError(
                 four_parts(
                     "Link",
                     f"alpha_s={self.alpha_s}, bandwidth_bytes_per_s={self.bandwidth_bytes_per_s}",
-                    "a latency is not negative and a bandwidth is positive",
+                    "a latency is not negative and finite, and a bandwidth is positive",
                     "give seconds and bytes per second, for example alpha_s=5e-6, bandwidth_bytes_per_s=50e9",
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_inside_a_node_is_faster_at_every_size():
         assert NVLINK.time_s(nbytes) < INFINIBAND.time_s(nbytes) < ETHERNET.time_s(nbytes)
 
 
-@pytest.mark.parametrize(("alpha_s", "bandwidth"), [(-1e-6, 1e9), (1e-6, 0)])
+@pytest.mark.parametrize(("alpha_s", "bandwidth"), [(-1e-6, 1e9), (1e-6, 0), (nan, 1e9), (1e-6, nan), (inf, 1e9)])
 def test_impossible_links_are_refused(alpha_s, bandwidth):
     with pytest.raises(ValueError, match=r"^Link: alpha_s=.*; a latency is not negative .*; give seconds and bytes"):
         Link(name="bad", alpha_s=alpha_s, bandwidth_bytes_per_s=bandwidth, source="-", date="-")
