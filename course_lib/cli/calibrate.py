@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib.cli.compose import parse_overrides
-from course_lib.errors import four_parts
+from course_lib.cli.compose import parse_overrides, refuse
 from course_lib.sim.calibrate import calibrate, constants_as_json, records_as_csv
 
 _COMMAND = "calibrate"
@@ -33,8 +32,7 @@ def _write(folder: Path, constants: str, table: str) -> str:
         for file, text in files.items():
             file.write_text(text, encoding="utf-8")
     except OSError as error:
-        rule = f"cannot be written: {error.strerror}"
-        raise ValueError(four_parts(_COMMAND, f"out={str(folder)!r}", rule, "name another folder")) from None
+        refuse(_COMMAND, f"out={str(folder)!r}", f"cannot be written: {error.strerror}", "name another folder")
     return " and ".join(map(str, files))
 
 

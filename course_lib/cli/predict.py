@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 from course_lib.cli.compose import parse_overrides, refuse
-from course_lib.errors import four_parts
 from course_lib.sim.predict import COLUMNS, factor_of, predict_rows
 from course_lib.sim.published import measured_runs, read_rows
 
@@ -58,8 +57,7 @@ def _write(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
             writer.writeheader()
             writer.writerows({key: _text(value) for key, value in record.items()} for record in records)
     except OSError as error:
-        rule = f"cannot be written: {error.strerror}"
-        raise ValueError(four_parts(_COMMAND, f"out={str(path)!r}", rule, "name another file")) from None
+        refuse(_COMMAND, f"out={str(path)!r}", f"cannot be written: {error.strerror}", "name another file")
 
 
 def _text(value: Any) -> Any:

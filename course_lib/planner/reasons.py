@@ -12,6 +12,7 @@ from course_lib.errors import four_parts
 from course_lib.planner.policy_search import Found, policy_name
 from course_lib.planner.space import RULES, Combinations, Job, Space
 from course_lib.sim.memory import CATEGORIES
+from course_lib.sim.simulate import bottleneck_in_words
 from course_lib.sim.step import CAUSES
 from course_lib.units import format_bytes, format_seconds
 
@@ -86,7 +87,7 @@ def described(found: Found, indices: list[int]) -> list[Ranked]:
             memory={part: number(getattr(said.memory, part), place) for part in CATEGORIES},
             tokens_per_s_per_gpu=float(said.tokens_per_s_per_gpu[place]),
             mfu=float(said.mfu[place]),
-            bottleneck=said.bottleneck_in_words(place),
+            bottleneck=bottleneck_in_words(said.time, place),
         )
         for place, index in enumerate(indices)
     ]

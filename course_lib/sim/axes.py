@@ -50,21 +50,16 @@ def tensor_s(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
     recomputed repeats its two.
     Source: Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section 4.2.
     """
-    tokens = p.micro_batch * p.sequence / p.cp
     calls = 4 + p.sequence_parallel + 2 * repeated
-    bandwidth = np.where(np.asarray(p.tp) <= rates.node_size, rates.inside_bytes_per_s, rates.between_bytes_per_s)
     hops = 2 * (p.tp - 1)
-    each = hops / p.tp * tokens * shape.hidden * BF16 / bandwidth + hops * rates.inside_alpha_s
+    each = hops / p.tp * p.tokens * shape.hidden * BF16 / _bandwidth(rates, p.tp) + hops * rates.inside_alpha_s
     return rates.tp_exposed * calls * each
 
 
 def context_s(shape: Shape, rates: Rates, p: Policies, attention: Value) -> Value:
     """One layer's keys and values around the ring of cp ranks, forward once and backward twice, behind attention."""
-    tokens = p.micro_batch * p.sequence / p.cp
-    inner = np.asarray(p.tp) * p.cp
-    bandwidth = np.where(inner <= rates.node_size, rates.inside_bytes_per_s, rates.between_bytes_per_s)
-    nbytes = (p.cp - 1) * tokens * 2 * shape.kv / p.tp * BF16
-    messages = 3 * (nbytes / bandwidth + (p.cp - 1) * rates.inside_alpha_s)
+    nbytes = (p.cp - 1) * p.tokens * 2 * shape.kv / p.tp * BF16
+    messages = 3 * (nbytes / _bandwidth(rates, p.tp * p.cp) + (p.cp - 1) * rates.inside_alpha_s)
     return _exposed(rates.cp_exposed, messages, attention)
 
 
@@ -72,42 +67,36 @@ def expert_s(shape: Shape, rates: Rates, p: Policies, repeated: Value) -> Value:
     """One mean layer's all-to-alls (two forward, two backward) and the host's work for its experts."""
     if not np.any(np.asarray(shape.sparse) > 0):
         return 0.0
-    tokens = p.micro_batch * p.sequence / p.cp / p.tp
-    group = np.asarray(p.ep) * p.etp
-    bandwidth = np.where(group <= rates.node_size, rates.inside_bytes_per_s, rates.between_bytes_per_s)
     leaving = (p.ep - 1) / p.ep
-    passes = tokens * shape.active * shape.hidden * BF16
-    each = leaving * passes / bandwidth + (p.etp - 1) * passes / rates.inside_bytes_per_s
+    passes = p.tokens / p.tp * shape.active * shape.hidden * BF16
+    each = leaving * passes / _bandwidth(rates, p.ep * p.etp) + (p.etp - 1) * passes / rates.inside_bytes_per_s
     latency = (p.ep - 1) * rates.inside_alpha_s
     return shape.sparse * ((4 + 2 * repeated) * (each + latency) + rates.expert_layer_s)
 
 
 def transfer_s(shape: Shape, rates: Rates, p: Policies) -> Value:
     """One micro-batch's activations over one cut, and its gradients back."""
-    tokens = p.micro_batch * p.sequence / p.cp
+    tokens = p.tokens
     cut = np.where(p.sequence_parallel, tokens / p.tp, tokens)
-    ranks = np.asarray(p.tp) * p.cp * p.dp
-    bandwidth = np.where(ranks * p.pp <= rates.node_size, rates.inside_bytes_per_s, rates.between_bytes_per_s)
+    bandwidth = _bandwidth(rates, p.world_size)
     return np.where(np.asarray(p.pp) > 1, 2 * (cut * shape.hidden * BF16 / bandwidth + rates.inside_alpha_s), 0.0)
 
 
-def data_s(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> Value:
+def data_s(shape: Shape, rates: Rates, p: Policies, numbers: Held, microbatch_s: Value) -> Value:
     """What of a step's gathers and reductions over the replicas nothing hides; `microbatch_s` is a stage's work.
 
     ZeRO-3 gathers twice and reduces once for each micro-batch, and hides behind all of them; the others reduce (and
     with ZeRO-1 or 2 gather) once a step, behind a part of one. A ring's latency grows with its ranks.
     """
-    numbers = held(shape, p)
     whole = np.asarray(p.zero_stage) >= 3
     times = np.where(whole, p.n_microbatches, 1.0)
     gathered = np.where(whole, 2.0, 1.0) * BF16
     replicas = p.dp * p.cp
     per_number = gathered + rates.gradient_bytes
-    seconds = _ring_s(rates, p, numbers.shared * per_number, p.shards, p.tp)
-    seconds = seconds + _across_s(rates, p, numbers.shared * rates.gradient_bytes / p.shards, replicas / p.shards)
+    seconds = _ring_s(rates, numbers.shared * per_number, p.shards, p.tp)
+    seconds = seconds + _across_s(rates, numbers.shared * rates.gradient_bytes / p.shards, replicas / p.shards)
     if np.any(np.asarray(shape.sparse) > 0):
-        group = np.maximum(1.0, p.shards * p.tp / (p.ep * p.etp))
-        seconds = seconds + _ring_s(rates, p, numbers.experts * per_number, group, np.asarray(p.ep) * p.etp)
+        seconds = seconds + _ring_s(rates, numbers.experts * per_number, p.expert_shards, p.ep * p.etp)
     buckets = np.ceil(numbers.total / _BUCKET)
     calls = np.where(whole, 3 * shape.layers / p.pp, 2 * buckets)
     seconds = seconds + np.where(np.asarray(p.shards) > 1, calls * rates.ring_alpha_s * p.shards, 0.0)
@@ -115,7 +104,12 @@ def data_s(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> Valu
     return _exposed(rates.dp_exposed, times * seconds, hiding)
 
 
-def _ring_s(rates: Rates, p: Policies, nbytes: Value, ranks: Value, inner: Value) -> Value:
+def _bandwidth(rates: Rates, ranks: Value) -> Value:
+    """Of neighbours, so many together: NVLink's if a node has them all, else the network's."""
+    return np.where(np.asarray(ranks) <= rates.node_size, rates.inside_bytes_per_s, rates.between_bytes_per_s)
+
+
+def _ring_s(rates: Rates, nbytes: Value, ranks: Value, inner: Value) -> Value:
     """Bytes of a whole row around a ring; of a node's ranks each brings its share of the network."""
     in_node = np.clip(rates.node_size / inner, 1.0, ranks)
     across = np.minimum(rates.inside_bytes_per_s, rates.between_bytes_per_s * in_node)
@@ -123,6 +117,6 @@ def _ring_s(rates: Rates, p: Policies, nbytes: Value, ranks: Value, inner: Value
     return (ranks - 1) / ranks * nbytes / bandwidth
 
 
-def _across_s(rates: Rates, p: Policies, nbytes: Value, groups: Value) -> Value:
+def _across_s(rates: Rates, nbytes: Value, groups: Value) -> Value:
     """Groups that shard among themselves: each rank averages its piece with its peers of the other groups."""
     return 2 * (groups - 1) / groups * nbytes / rates.between_bytes_per_s

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.conventions import find_convention
+from course_lib.sim.gpus import machine_called
 from course_lib.sim.machine import Software
 from course_lib.sim.memory import memory_of
-from course_lib.sim.policies import RECOMPUTE, Policies
+from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.runs import Run
-from course_lib.units import GB
 
-_V100_BYTES, _A100_BYTES = 34.0 * GB, 85.0 * GB
 _ABOVE = 1.05  # of the size that states alone would allow: no run can hold that
 _HIDDEN, _ZERO_SEQUENCE, _ZERO_BATCH = 8192, 1024, 8  # ZeRO's runs of many billions; Rajbhandari et al. 2020, Table 4
 
@@ -42,10 +41,8 @@ def recall(found: Iterable[Case], *, ran: bool) -> tuple[int, int]:
 
 def fits(run: Run) -> bool:
     """Whether it fits, with whatever recompute its row leaves open."""
-    ways = [run.policy["recompute"]] if run.recompute_stated else range(len(RECOMPUTE))
-    convention = find_convention(run.convention)
-    found = [memory_of(run.model, replace(run.policies, recompute=way), run.software, convention) for way in ways]
-    return any(float(one.total[0]) <= float(run.machine.memory_bytes) for one in found)
+    ways: Sequence[str | None] = [None] if run.recompute_stated else RECOMPUTE
+    return any(float(run.memory(way).total[0]) <= float(run.machine.memory_bytes) for way in ways)
 
 
 def _of_run(run: Run) -> Case:
@@ -70,7 +67,7 @@ def _zero_fits(parameters: float, tp: int, dp: int, stage: int) -> bool:
     layers = max(1, round(parameters / (12 * hidden**2)))
     model = _gpt("GPT", hidden, layers, hidden // 128)
     policies = _policy(tp=tp, dp=dp, zero_stage=stage, micro_batch=_ZERO_BATCH // 8, sequence=_ZERO_SEQUENCE)
-    return _total(model, policies, "zero") <= _V100_BYTES
+    return _total(model, policies, "zero") <= _capacity("V100")
 
 
 def _korthikanti() -> Iterator[Case]:
@@ -94,10 +91,10 @@ def _korthikanti() -> Iterator[Case]:
                 sequence=2048,
                 sequence_parallel=ran,
                 recompute=RECOMPUTE.index(recompute),
-                schedule=2 if v > 1 else 1,
+                schedule=SCHEDULES.index("interleaved" if v > 1 else "1f1b"),
                 stages_per_rank=v,
             )
-            fit = _total(model, policies, "megatron") <= _A100_BYTES
+            fit = _total(model, policies, "megatron") <= _capacity("A100")
             yield Case(name=f"{name}, recompute {recompute}", source="kort", ran=ran, predicted_to_fit=fit)
 
 
@@ -105,6 +102,11 @@ def _policy(**fields: Any) -> Policies:
     """As the papers ran: all recomputed unless said otherwise."""
     fields = {"recompute": RECOMPUTE.index("full"), "shards": fields.get("dp", 1)} | fields
     return Policies(**fields)
+
+
+def _capacity(gpu: str) -> float:
+    machine, _ = machine_called(gpu, None, "")
+    return float(machine.memory_bytes)
 
 
 def _total(model: ModelConfig, policies: Policies, convention: str) -> float:

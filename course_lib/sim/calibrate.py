@@ -19,30 +19,29 @@ from course_lib.sim.report import (
     three_row_records,
     time_records,
 )
-from course_lib.sim.runs import Run
 from course_lib.sim.validate import interval, tests
 
 
-def calibrate(runs: Sequence[Run] | None = None) -> tuple[Constants, list[dict[str, Any]]]:
+def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
     """The constants, with intervals from left-out sources and stacks, and the error table.
 
     Cost: about 200 fits of a second or less.
     """
-    own = published_runs() if runs is None else runs
-    found = tests(own)
-    sources, stacks = [run.source for run in own], [run.software.stack for run in own]
+    runs = published_runs()
+    found = tests(runs)
+    sources, stacks = [run.source for run in runs], [run.software.stack for run in runs]
     constants = Constants(
-        values=fit(own),
+        values=fit(runs),
         known=interval(found["sources"], sources),
         unknown=interval(found["stacks"], stacks),
-        fitted_on=f"{len(own)} runs of {len(set(sources))} sources",
+        fitted_on=f"{len(runs)} runs of {len(set(sources))} sources",
     )
     records = [
-        *time_records(own, found),
-        *three_row_records(own, found["sources"]),
+        *time_records(runs, found),
+        *three_row_records(runs, found["sources"]),
         *memory_records(published_rows()),
-        noise_record(own),
-        *ablation_records(own),
+        noise_record(runs),
+        *ablation_records(runs),
     ]
     return constants, records
 

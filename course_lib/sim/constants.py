@@ -26,9 +26,13 @@ class Constants:
     unknown: tuple[float, float]  # of others
     fitted_on: str = ""
 
+    def knows(self, stack: str | None) -> bool:
+        """Whether a stack of this name was fitted."""
+        return f"stack.{stack}" in self.values
+
     def interval(self, stack: str | None) -> tuple[float, float]:
         """The factors on a predicted step time for a stack by name."""
-        return self.known if f"stack.{stack}" in self.values else self.unknown
+        return self.known if self.knows(stack) else self.unknown
 
 
 @cache
@@ -60,9 +64,9 @@ def constant_names(generation: str, software: Software) -> dict[str, str]:
     }
 
 
-def rates_of(machine: Machine, software: Software, constants: Constants | None = None) -> Rates:
+def rates_of(machine: Machine, software: Software) -> Rates:
     """The rates of one machine and stack; a stack that nobody has fitted has the factor 1."""
-    values = (constants or load_constants()).values
+    values = load_constants().values
     names = constant_names(machine.generation, software)
     coefficients = {name: values.get(constant, 1.0) for name, constant in names.items()}
     return rates_from(

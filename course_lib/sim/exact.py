@@ -12,7 +12,7 @@ from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec
 from course_lib.schedules import Durations, Schedule, Slot, bubble_s, make_schedule, time_schedule
 from course_lib.sim import axes
-from course_lib.sim.constants import Constants, rates_of
+from course_lib.sim.constants import rates_of
 from course_lib.sim.machine import Software, machine_of
 from course_lib.sim.policies import SCHEDULES, Policies
 from course_lib.sim.rates import Rates
@@ -40,7 +40,6 @@ def exact_step(
     *,
     layers: Sequence[int] | None = None,
     software: Software | None = None,
-    constants: Constants | None = None,
 ) -> ExactStep:
     """Time one policy on the lists of `course_lib.schedules`: the embedding's rank is the first, the head's the last.
 
@@ -49,10 +48,9 @@ def exact_step(
     Cost: all instructions once, about 20 microseconds each.
     Raises: ValueError for layers that are not the model's, or numbers for which there is no such schedule.
     """
-    stack = software or Software()
-    rates = rates_of(machine_of(cluster), stack, constants)
+    rates = rates_of(machine_of(cluster), software or Software())
     p = policies.take([index]).pieces(1, np.float64)[0]
-    shape = shape_of(model, int(np.asarray(p.sequence).max()))
+    shape = shape_of(model)
     ranks = int(_first(p.pp))
     cut = tuple(layers) if layers is not None else even_layers(model.n_layers, ranks)
     if len(cut) != ranks or sum(cut) != model.n_layers or min(cut) < 0:

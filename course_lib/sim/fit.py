@@ -20,13 +20,12 @@ _STEP = 1e-4  # of the logarithm of a constant, for differences
 def fit(
     runs: Sequence[Run],
     *,
-    noise: float = _NOISE,
     held: Mapping[str, float] | None = None,
     start: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """The constants that these runs and the priors agree on; those `held` have their value, `start` saves time.
 
-    A row's residual is log(predicted/measured)/noise, weighted by (rows of its source)^(-1/4); the loss is soft-L1.
+    A row's residual is log(predicted/measured), weighted by (rows of its source)^(-1/4); the loss is soft-L1.
     Cost: about 15 steps of 50 evaluations of the closed form over all runs; a few seconds for 500.
     """
     from scipy.optimize import least_squares
@@ -40,7 +39,7 @@ def fit(
     free = np.array([name not in fixed for name in names])
     logs = np.log([fixed.get(name, (start or {}).get(name, PRIORS[name][0])) for name in names])
     counts = Counter(run.source for run in runs)
-    weight = np.array([counts[run.source] ** _WEIGHT for run in runs]) / noise
+    weight = np.array([counts[run.source] ** _WEIGHT for run in runs]) / _NOISE
     measured = np.log(table.step_s)
 
     def residuals(found: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from course_lib.sim.machine import Machine
+from course_lib.hardware import load_device
+from course_lib.sim.machine import Machine, generation_of, peaks_of
 from course_lib.units import GB
 
 _FILE = Path(__file__).parent / "data" / "gpus.yaml"
@@ -34,7 +35,7 @@ def machine_called(gpu: str, gpus_per_node: int | None, interconnect: str) -> tu
     assumed += [] if gpus_per_node else [f"{found['node']} GPUs per node"]
     printed = _MEMORY.search(_plain(gpu))
     machine = Machine(
-        generation=found["generation"],
+        generation=generation_of(found["name"]),
         bf16_flops_per_s=found["bf16"],
         fp8_flops_per_s=found["fp8"],
         memory_bytes=int(printed[1]) * GB * _DRIVER if printed else found["memory"],
@@ -64,7 +65,17 @@ def network_of(gpu: str, interconnect: str, gpus_per_node: int) -> float | None:
 
 @cache
 def _gpus() -> tuple[dict[str, Any], ...]:
-    return tuple(yaml.safe_load(_FILE.read_text(encoding="utf-8")))
+    return tuple(map(_figures, yaml.safe_load(_FILE.read_text(encoding="utf-8"))))
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    """A GPU's row; peaks, memory's rate and NVLink from the device's preset where it names one."""
+    if "device" not in row:
+        return row
+    device = load_device(row["device"])
+    half, fp8 = peaks_of(device)
+    inside = device.nvlinks * device.nvlink_bytes_per_s
+    return row | {"bf16": half, "fp8": fp8, "bandwidth": device.memory_bandwidth_bytes_per_s, "inside": inside}
 
 
 def _matches(known: str, name: str) -> bool:

@@ -33,9 +33,9 @@ def forward_of(shape: Shape, rates: Rates, p: Policies) -> Forward:
     Matmul M x K x N: 2MKN/rate (1 + c (1/M + 1/K + 1/N)), summed over the layer's matrices.
     Source of the flash kernel's operations: Dao 2023, FlashAttention-2, section 4.1 (backward: 2.5 times).
     """
-    tokens = p.micro_batch * p.sequence / p.cp
+    tokens = p.tokens
     per_token = tokens / p.tp
-    scores = per_token * p.sequence * shape.window  # of one head; divided by a head's share below
+    scores = per_token * p.sequence * _seen(shape, p)  # of one head; divided by a head's share below
     attention, traffic = _attention(shape, rates, p, scores)
     head = per_token * shape.hidden * shape.vocab
     size = rates.size_penalty * (shape.hidden * shape.vocab / p.tp + tokens * (shape.hidden + shape.vocab / p.tp))
@@ -47,6 +47,11 @@ def forward_of(shape: Shape, rates: Rates, p: Policies) -> Forward:
         head=2 / rates.head_flops_per_s * (head + size),
         head_pointwise=_LOGIT_BYTES * per_token * shape.vocab / rates.pointwise_bytes_per_s,
     )
+
+
+def _seen(shape: Shape, p: Policies) -> Value:
+    """Share of the causal scores that windows leave: of a layer that sees x of the sequence, x(2 - x)."""
+    return 1 - shape.windowed * (1 - np.minimum(1.0, shape.window / p.sequence)) ** 2
 
 
 def _matmul(shape: Shape, rates: Rates, p: Policies, tokens: Value) -> Value:

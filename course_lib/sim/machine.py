@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.errors import four_parts
-from course_lib.hardware import ClusterSpec
+from course_lib.hardware import ClusterSpec, Device
 from course_lib.sim.policies import Value
-from course_lib.units import GB
 
 _KINDS = ("eager", "compiled", "megatron", "legacy")  # legacy: Megatron-LM before flash attention
 _KERNELS = ("flash1", "flash2", "cudnn", "scores")  # scores: attention that writes its scores to memory
@@ -19,6 +18,7 @@ _GENERATIONS = {
     "H200": "H100",
     "H800": "H100",
     "B200": "Blackwell",
+    "B300": "Blackwell",
 }
 _ALPHA_S = 3.4e-6  # NCCL 2.30, src/graph/tuning.cc, hwLatencies (NVLink, ring, Simple)
 
@@ -62,19 +62,28 @@ def machine_of(cluster: ClusterSpec) -> Machine:
     Raises: ValueError for a device without a bf16 or fp16 peak, or of an unknown generation.
     """
     device = cluster.device
-    peaks = device.dense_flops_per_s
-    half = peaks["bf16"] if "bf16" in peaks else device.peak_flops_per_s("fp16")
+    half, fp8 = peaks_of(device)
     return Machine(
         generation=generation_of(device.name),
         bf16_flops_per_s=half,
-        fp8_flops_per_s=peaks.get("fp8", half),
-        memory_bytes=float(device.memory_gb * GB),
+        fp8_flops_per_s=fp8,
+        memory_bytes=float(device.memory_bytes()),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         inside_bytes_per_s=cluster.inside.bandwidth_bytes_per_s,
         between_bytes_per_s=cluster.between.bandwidth_bytes_per_s,
         node_size=cluster.gpus_per_node,
         inside_alpha_s=cluster.inside.alpha_s,
     )
+
+
+def peaks_of(device: Device) -> tuple[float, float]:
+    """Dense peaks of 16 and of 8 bits: of fp16 where there is no bf16, and of 16 bits where there is no FP8.
+
+    Raises: ValueError for a device without a bf16 or fp16 peak.
+    """
+    peaks = device.dense_flops_per_s
+    half = peaks["bf16"] if "bf16" in peaks else device.peak_flops_per_s("fp16")
+    return half, peaks.get("fp8", half)
 
 
 def generation_of(device: str) -> str:

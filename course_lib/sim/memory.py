@@ -14,7 +14,7 @@ from course_lib.costs.model.conventions import Convention
 from course_lib.costs.model.states import RankParameters, rank_parameters
 from course_lib.costs.sweep.gpu_memory import Work, layer_bytes
 from course_lib.sim.machine import Software
-from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.sim.policies import CHUNK, RECOMPUTE, SCHEDULES, Policies
 from course_lib.units import GB
 
 _LOGIT_BYTES = {"eager": 12, "compiled": 12, "megatron": 8, "legacy": 8}  # bf16 and fp32 logits, their gradients
@@ -26,7 +26,6 @@ _MASKS = 2  # bytes of dropout's masks for each number of the stream
 _GATHERED = 2  # layers that ZeRO-3 has whole at a time: this one and the next
 _KEPT = np.array([1.0, 1.0, 0.35, 0.5, 0.0])  # in RECOMPUTE's order, of what a layer keeps beyond its input
 _BESIDE_BYTES, _FRAGMENTS = 1.5 * GB, 0.06  # context and communication buffers; what the allocator loses
-_CHUNK = 20_000  # policies at a time
 _GPIPE, _INTERLEAVED, _ZB = (SCHEDULES.index(name) for name in ("gpipe", "interleaved", "zb-h1"))
 
 
@@ -58,7 +57,7 @@ def memory_of(model: ModelConfig, policies: Policies, software: Software, conven
     fragments, the copies that a loss makes of its logits) is added here.
     Raises: ValueError if a policy does not divide the model.
     """
-    parts = [_fullest(model, chunk, software, convention) for chunk in policies.pieces(_CHUNK)]
+    parts = [_fullest(model, chunk, software, convention) for chunk in policies.pieces(CHUNK)]
     return Memory(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in CATEGORIES})
 
 
@@ -82,7 +81,7 @@ def _fullest(model: ModelConfig, p: Policies, software: Software, convention: Co
 def _stage(model: ModelConfig, p: Policies, software: Software, convention: Convention, last: bool) -> Memory:
     """Bytes of one end of the pipeline."""
     n = _Numbers(model, p, software, last)
-    stage, group = np.asarray(p.zero_stage), np.maximum(1, np.asarray(p.shards) * p.tp // (np.asarray(p.ep) * p.etp))
+    stage, group = np.asarray(p.zero_stage), np.floor(p.expert_shards)
 
     def lasting(number_bytes: int, from_stage: int) -> Any:
         cut = stage >= from_stage

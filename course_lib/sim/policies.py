@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from course_lib.config import ParallelConfig
 from course_lib.errors import four_parts
 
 Value = npt.NDArray[np.float64] | float  # one number for all policies, or one for each
+CHUNK = 20_000  # policies at a time: their arrays stay in the processor's cache
 
 RECOMPUTE = ("none", "attention", "operators", "half", "full")  # a policy's code is the place in this list
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1")
@@ -62,6 +62,16 @@ class Policies:
         return np.asarray(self.dp) * self.tp * self.pp * self.cp
 
     @property
+    def tokens(self) -> Any:
+        """Of one micro-batch on one rank, where tp does not cut them."""
+        return self.micro_batch * self.sequence / self.cp
+
+    @property
+    def expert_shards(self) -> Any:
+        """Ranks over which ZeRO cuts an expert's states: fewer than `shards`, since ep has cut them already."""
+        return np.maximum(1.0, self.shards * self.tp / (self.ep * self.etp))
+
+    @property
     def global_batch(self) -> Any:
         """Sequences of a step."""
         return np.asarray(self.dp) * self.micro_batch * self.n_microbatches
@@ -86,37 +96,6 @@ class Policies:
             for start in range(0, len(self), size)
         ]
 
-    @classmethod
-    def of(
-        cls,
-        parallel: ParallelConfig,
-        *,
-        sequence: int,
-        micro_batch: int = 1,
-        n_microbatches: int = 1,
-        recompute: str = "none",
-        schedule: str = "1f1b",
-        stages_per_rank: int = 1,
-        offload: bool = False,
-    ) -> Policies:
-        """One policy, from the degrees of a ParallelConfig.
-
-        Raises: ValueError for an unknown way to recompute or schedule.
-        """
-        return cls(
-            **{name: np.array([getattr(parallel, name)]) for name in ("dp", "tp", "pp", "cp", "ep", "zero_stage")},
-            etp=parallel.tp if parallel.ep > 1 else 1,
-            shards=parallel.shards,
-            sequence_parallel=parallel.sequence_parallel,
-            micro_batch=micro_batch,
-            n_microbatches=n_microbatches,
-            sequence=sequence,
-            recompute=code_of("recompute", recompute, RECOMPUTE),
-            schedule=code_of("schedule", schedule, SCHEDULES),
-            stages_per_rank=stages_per_rank,
-            offload=offload,
-        )
-
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
 
@@ -127,13 +106,3 @@ class Policies:
         for name, value in values.items():
             object.__setattr__(made, name, value)
         return made
-
-
-def code_of(field: str, name: str, names: Sequence[str]) -> int:
-    """The place of a name in its list.
-
-    Raises: ValueError for a name that is not in it.
-    """
-    if name not in names:
-        raise ValueError(four_parts("Policies", f"{field}={name!r}", "not a known one", f"choose {', '.join(names)}"))
-    return names.index(name)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from course_lib.costs.model.conventions import find_convention
-from course_lib.sim.constants import Constants, constant_names, load_constants, rates_of
-from course_lib.sim.memory import CATEGORIES, Memory, memory_of
+from course_lib.sim.constants import constant_names, load_constants, rates_of
+from course_lib.sim.fit import errors
+from course_lib.sim.memory import CATEGORIES
 from course_lib.sim.policies import RECOMPUTE
 from course_lib.sim.runs import Run, Unreadable, read_run
 from course_lib.sim.simulate import bottleneck_in_words, step_times, utilisation
 from course_lib.sim.step import CAUSES
+from course_lib.sim.table import table_of
 from course_lib.sim.validate import own_factor
 from course_lib.units import GB
 
@@ -40,44 +40,39 @@ COLUMNS = (
 )
 
 
-def predict_rows(
-    rows: Iterable[Any], *, constants: Constants | None = None, factor: float = 1.0
-) -> list[dict[str, Any]]:
+def predict_rows(rows: Iterable[Any], *, factor: float = 1.0) -> list[dict[str, Any]]:
     """A record with COLUMNS for each row; what is not known is None, and `reason` says why a row has no prediction.
 
     `factor` multiplies every step time: what a user's own measured rows ask for (`factor_of`).
     """
-    known = constants or load_constants()
-    return [_record(read_run(row), known, factor) for row in rows]
+    return [_record(read_run(row), factor) for row in rows]
 
 
-def factor_of(runs: Sequence[Run], constants: Constants | None = None) -> float:
+def factor_of(runs: Sequence[Run]) -> float:
     """What measured runs say all predictions for their cluster should be multiplied by."""
-    known = constants or load_constants()
-    logs = [float(np.log(_seconds(run, known)[0] / run.step_s)) for run in runs if run.step_s]
-    return own_factor(logs)
+    return own_factor(errors(table_of(runs), load_constants().values).tolist())
 
 
-def _record(run: Run | Unreadable, constants: Constants, factor: float) -> dict[str, Any]:
+def _record(run: Run | Unreadable, factor: float) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(COLUMNS)
     if isinstance(run, Unreadable):
         return empty | {"id": run.name, "source_key": run.source, "reason": run.reason}
     named = {"id": run.name, "source_key": run.source, "measured_step_s": run.step_s}
     try:
-        return empty | named | _predicted(run, constants, factor)
+        return empty | named | _predicted(run, factor)
     except (ValueError, ArithmeticError, TypeError) as error:  # costs refuse what does not divide the model
         return empty | named | {"reason": str(error).replace("\n", " ")}
 
 
-def _predicted(run: Run, constants: Constants, factor: float) -> dict[str, Any]:
-    seconds, causes, bottleneck = _seconds(run, constants)
-    step = seconds * factor
+def _predicted(run: Run, factor: float) -> dict[str, Any]:
+    constants, rates = load_constants(), rates_of(run.machine, run.software)
+    times = step_times(run.model, rates, run.policies)
+    step = float(np.asarray(times.total)[0]) * factor
     if not 0 < step < float("inf"):
         raise ValueError(f"the formulas give a step of {step} s")
     low, high = constants.interval(run.software.stack)
-    rates = rates_of(run.machine, run.software, constants)
     per_gpu, mfu, hfu = utilisation(run.model, run.policies, np.array([step]), rates)
-    known = f"stack.{run.software.stack}" in constants.values
+    unknown = () if constants.knows(run.software.stack) else (_UNKNOWN_STACK,)
     return {
         "step_s": step,
         "low_s": step * low,
@@ -86,31 +81,19 @@ def _predicted(run: Run, constants: Constants, factor: float) -> dict[str, Any]:
         "mfu": float(mfu[0]),
         "hfu": float(hfu[0]),
         **_memory(run),
-        "bottleneck": bottleneck,
-        **{f"{cause}_s": value * factor for cause, value in causes.items()},
+        "bottleneck": bottleneck_in_words(times, 0),
+        **{f"{cause}_s": float(getattr(times, cause)[0]) * factor for cause in CAUSES},
         "constants": " ".join(sorted(set(constant_names(run.machine.generation, run.software).values()))),
-        "assumed": "; ".join([*run.assumed, *(() if known else (_UNKNOWN_STACK,))]),
+        "assumed": "; ".join([*run.assumed, *unknown]),
     }
-
-
-def _seconds(run: Run, constants: Constants) -> tuple[float, dict[str, float], str]:
-    """The step, its causes, and the largest of them in words."""
-    times = step_times(run.model, rates_of(run.machine, run.software, constants), run.policies)
-    causes = {cause: float(getattr(times, cause)[0]) for cause in CAUSES}
-    return float(np.asarray(times.total)[0]), causes, bottleneck_in_words(times, 0)
 
 
 def _memory(run: Run) -> dict[str, Any]:
     """By category, and whether it fits; where a row does not state its recompute, also with how much it would."""
-    found, capacity = _memory_with(run, None), float(run.machine.memory_bytes)
+    found, capacity = run.memory(), float(run.machine.memory_bytes)
     sizes = {column: float(getattr(found, name)[0]) / GB for column, name in _MEMORY.items()}
     fits = "yes" if found.total[0] <= capacity else "no"
     if fits == "no" and not run.recompute_stated:
-        enough = [name for name in RECOMPUTE[1:] if _memory_with(run, name).total[0] <= capacity]
+        enough = [name for name in RECOMPUTE[1:] if run.memory(name).total[0] <= capacity]
         fits = f"with recompute of {enough[0]}" if enough else "no"
     return sizes | {"fits": fits}
-
-
-def _memory_with(run: Run, recompute: str | None) -> Memory:
-    policies = replace(run.policies, recompute=RECOMPUTE.index(recompute)) if recompute else run.policies
-    return memory_of(run.model, policies, run.software, find_convention(run.convention))

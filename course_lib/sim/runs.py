@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 from course_lib.config import ModelConfig
 from course_lib.config.model import LatentAttention
+from course_lib.costs.model.conventions import find_convention
 from course_lib.costs.model.flops import training_flops
 from course_lib.sim.gpus import machine_called
 from course_lib.sim.machine import Machine, Software
+from course_lib.sim.memory import Memory, memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.stacks import Words, words_of
+from course_lib.units import GB, GiB
 
 _MALFORMED = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, OverflowError, IndexError)
 _STEPS = ("training", "memory")
@@ -41,6 +44,11 @@ class Run:
     def policies(self) -> Policies:
         """The policy alone."""
         return Policies(**self.policy)
+
+    def memory(self, recompute: str | None = None) -> Memory:
+        """Of the fullest GPU; with another recompute than the row's, if one is given."""
+        policies = replace(self.policies, recompute=RECOMPUTE.index(recompute)) if recompute else self.policies
+        return memory_of(self.model, policies, self.software, find_convention(self.convention))
 
     @property
     def gpus(self) -> int:
@@ -89,7 +97,7 @@ def _run(name: str, source: str, row: Mapping[str, Any]) -> Run:
     policy = _policy(row, hardware, parallel, words, model.n_layers, assumed)
     tokens = policy["dp"] * policy["micro_batch"] * policy["n_microbatches"] * sequence
     peak_gb = _number(measured, "peak_mem_gb")
-    unit = 2**30 if "gib" in str(measured.get("mem_unit") or "").lower() else 1e9
+    unit = GiB if "gib" in str(measured.get("mem_unit") or "").lower() else GB
     return Run(
         name=name,
         source=source,

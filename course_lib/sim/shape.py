@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.parameters import Weight, layer_weights
@@ -30,11 +31,12 @@ class Shape:
     active: Value  # experts that a token passes
     sparse: Value  # share of the layers that have experts; 0 without
     vocab: Value
-    window: Value  # share of the scores that windows leave, 1 without
+    window: Value  # tokens that a token sees in layers with a window; infinite without
+    windowed: Value  # share of the layers that have one
 
 
-def shape_of(model: ModelConfig, sequence: int | None = None) -> Shape:
-    """The shape of a model; windows are counted at `sequence`, or left out."""
+def shape_of(model: ModelConfig) -> Shape:
+    """The shape of a model."""
     dense, expert = _columns(model)
     sparse = (model.n_layers - model.dense_layers) / model.n_layers if model.n_experts > 1 else 0.0
     inner = 4 if model.gated_ffn else 2
@@ -54,7 +56,8 @@ def shape_of(model: ModelConfig, sequence: int | None = None) -> Shape:
         active=float(model.experts_per_token),
         sparse=sparse,
         vocab=float(model.vocab_size),
-        window=_window_share(model, sequence),
+        window=float(model.window or inf),
+        windowed=model.windowed_layers / model.n_layers,
     )
 
 
@@ -75,10 +78,3 @@ def _columns(model: ModelConfig) -> tuple[float, float]:
 
 def _is_expert(weight: Weight, model: ModelConfig) -> bool:
     return model.n_experts > 1 and weight.name.startswith("ffn.")
-
-
-def _window_share(model: ModelConfig, sequence: int | None) -> float:
-    if model.window is None or sequence is None or model.window >= sequence:
-        return 1.0
-    seen = model.window / sequence * (2 - model.window / sequence)  # of the causal half
-    return 1 - model.windowed_layers / model.n_layers * (1 - seen)

@@ -11,17 +11,16 @@ import numpy.typing as npt
 
 from course_lib.config import ModelConfig
 from course_lib.costs.model.conventions import find_convention
-from course_lib.costs.model.flops import training_flops
+from course_lib.costs.model.flops import forward_flops
 from course_lib.hardware import ClusterSpec
-from course_lib.sim.constants import Constants, load_constants, rates_of
+from course_lib.sim.constants import load_constants, rates_of
 from course_lib.sim.machine import Software, machine_of
 from course_lib.sim.memory import Memory, memory_of
-from course_lib.sim.policies import RECOMPUTE, Policies
+from course_lib.sim.policies import CHUNK, Policies
 from course_lib.sim.rates import Rates
-from course_lib.sim.shape import Shape, shape_of
-from course_lib.sim.step import CAUSES, StepTime, step_time
+from course_lib.sim.shape import shape_of
+from course_lib.sim.step import AGAIN, CAUSES, StepTime, step_time
 
-_CHUNK = 20_000  # policies at a time: their arrays stay in the processor's cache
 _WORDS = {
     "matmul": "compute: matrix products",
     "attention": "compute: attention",
@@ -37,7 +36,6 @@ _WORDS = {
     "offload": "optimizer states in the host's memory",
     "fixed": "host work and stragglers",
 }
-_AGAIN = {"none": "none", "attention": "selective", "operators": "none", "half": "none", "full": "full"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +57,6 @@ class Prediction:
     memory: Memory
     fits: npt.NDArray[np.bool_]
 
-    def bottleneck_in_words(self, index: int) -> str:
-        """As the function of this name."""
-        return bottleneck_in_words(self.time, index)
-
 
 def simulate(
     model: ModelConfig,
@@ -71,20 +65,18 @@ def simulate(
     *,
     software: Software | None = None,
     convention: str = "megatron",
-    constants: Constants | None = None,
 ) -> Prediction:
     """Predict every policy for one model on one cluster; the memory is that of the fullest GPU.
 
     Cost: 250 array operations and a sum for each policy; about a million a second on one core.
     Raises: ValueError for a device without constants, or a policy that does not divide the model.
     """
-    known = constants or load_constants()
     stack, machine = software or Software(), machine_of(cluster)
-    rates = rates_of(machine, stack, known)
+    rates = rates_of(machine, stack)
     times = step_times(model, rates, policies)
     memory = memory_of(model, policies, stack, find_convention(convention))
-    total = np.broadcast_to(times.total, (len(policies),)).astype(np.float64)
-    low, high = known.interval(stack.stack)
+    total = np.asarray(times.total)
+    low, high = load_constants().interval(stack.stack)
     per_gpu, mfu, hfu = utilisation(model, policies, total, rates)
     return Prediction(
         time=times,
@@ -95,16 +87,14 @@ def simulate(
         mfu=mfu,
         hfu=hfu,
         memory=memory,
-        fits=np.broadcast_to(memory.total <= machine.memory_bytes, total.shape),
+        fits=memory.total <= machine.memory_bytes,
     )
 
 
-def step_times(model: ModelConfig, rates: Rates, policies: Policies, shape: Shape | None = None) -> StepTime:
+def step_times(model: ModelConfig, rates: Rates, policies: Policies) -> StepTime:
     """The closed form over all policies, a cacheful at a time."""
-    sequence = np.asarray(policies.sequence)
-    seen = shape or shape_of(model, int(sequence.max()))
-    pieces = policies.pieces(_CHUNK, np.float64)
-    parts = [step_time(seen, rates, piece) for piece in pieces]
+    shape, pieces = shape_of(model), policies.pieces(CHUNK, np.float64)
+    parts = [step_time(shape, rates, piece) for piece in pieces]
     return StepTime(**{cause: _joined(parts, cause, pieces) for cause in CAUSES})
 
 
@@ -115,17 +105,17 @@ def _joined(parts: Sequence[StepTime], cause: str, pieces: Sequence[Policies]) -
 
 def bottleneck_in_words(times: StepTime, index: int) -> str:
     """What one policy spends most on beyond matrix products, if that is a quarter of theirs or more; else these."""
-    seconds = {cause: float(np.broadcast_to(getattr(times, cause), np.shape(times.total))[index]) for cause in CAUSES}
+    seconds = {cause: float(getattr(times, cause)[index]) for cause in CAUSES}
     seconds["matmul"] /= 4
     return _WORDS[max(seconds, key=lambda cause: seconds[cause])]
 
 
 def utilisation(model: ModelConfig, policies: Policies, step_s: Any, rates: Rates) -> tuple[Any, Any, Any]:
     """Tokens/s of a GPU, and the shares of the dense bf16 peak without and with what is recomputed."""
-    tokens = np.asarray(policies.global_batch * policies.sequence / policies.world_size)
-    per_gpu = np.broadcast_to(tokens / step_s, np.shape(step_s))
-    sequence = int(np.asarray(policies.sequence).max())
-    flops = np.array([training_flops(model, sequence=sequence, recompute=_AGAIN[name]) for name in RECOMPUTE])  # type: ignore[arg-type]
-    code = np.asarray(policies.recompute, dtype=int)
+    per_gpu = policies.global_batch * policies.sequence / policies.world_size / step_s
+    lengths, where = np.unique(np.asarray(policies.sequence, dtype=int), return_inverse=True)
+    forward = [forward_flops(model, sequence=length) for length in lengths.tolist()]
+    plain, matrices, scores = np.array([(3 * one.total, one.matrices, one.scores) for one in forward])[where].T
+    again = AGAIN[np.asarray(policies.recompute, dtype=int)]
     per_s = per_gpu / rates.peak_flops_per_s
-    return per_gpu, per_s * flops[0], per_s * np.broadcast_to(flops[code], per_gpu.shape)
+    return per_gpu, per_s * plain, per_s * (plain + again[..., 0] * matrices + again[..., 1] * scores)

@@ -13,7 +13,7 @@ from course_lib.sim.rates import Rates
 from course_lib.sim.shape import Shape
 
 # What of a layer's forward is computed again, in RECOMPUTE's order: matmul, attention, pointwise, the tp exchanges.
-_AGAIN = np.array([(0, 0, 0, 0), (0, 1, 0, 0), (0.5, 0, 1, 0), (0.5, 0.5, 0.5, 0.5), (1, 1, 1, 1)], dtype=float)
+AGAIN = np.array([(0, 0, 0, 0), (0, 1, 0, 0), (0.5, 0, 1, 0), (0.5, 0.5, 0.5, 0.5), (1, 1, 1, 1)], dtype=float)
 _ADAM_BYTES = 30  # read and written for each number: gradient, fp32 weight, two moments, bf16 weight
 _HOST_BYTES = 6  # to the host and back for each number whose states lie there
 _ZB, _INTERLEAVED = SCHEDULES.index("zb-h1"), SCHEDULES.index("interleaved")
@@ -100,14 +100,14 @@ def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
 
 def slowdown(rates: Rates, p: Policies) -> Value:
     """What multiplies a whole step: the stack's factor, and stragglers, whose number grows with the nodes."""
-    nodes = np.maximum(1.0, p.dp * p.tp * p.pp * p.cp / rates.node_size)
+    nodes = np.maximum(1.0, p.world_size / rates.node_size)
     return rates.stack * (1 + rates.node_slowdown * np.log2(nodes))
 
 
 def work(shape: Shape, rates: Rates, p: Policies) -> Work:
     """What a micro-batch costs in a layer and in the head, forward and backward."""
     ahead = forward_of(shape, rates, p)
-    again = _AGAIN[np.asarray(p.recompute, dtype=int)].T
+    again = AGAIN[np.asarray(p.recompute, dtype=int)].T
     attention = ahead.attention * (1 + BACKWARD_ATTENTION) + ahead.scores * (1 + BACKWARD_POINTWISE)
     layer = {
         "matmul": 3 * ahead.matmul,
@@ -156,6 +156,7 @@ def _fullest(layers: Value, p: Policies, one: Work) -> Value:
 def _bubble(shape: Shape, p: Policies, one: Work, mean: Value) -> Value:
     """(p - 1) micro-batches of the mean stage, over v if interleaved; ZB-H1 fills a part with gradients of weights.
 
+    `costs.pipeline_bubble_s` for arrays, where W is the least of F, B and W: each of the others has as many products.
     Source: Narayanan et al. 2021, section 2.2; Qi et al. 2023, table 2.
     """
     interleaved = np.where(np.asarray(p.schedule) == _INTERLEAVED, p.stages_per_rank, 1.0)
@@ -163,8 +164,7 @@ def _bubble(shape: Shape, p: Policies, one: Work, mean: Value) -> Value:
     if not np.any(np.asarray(p.schedule) == _ZB):
         return plain
     weights = (shape.layers * one.layer_weights + one.head_weights) / p.pp
-    ahead = (shape.layers * one.layer_forward + one.head_forward) / p.pp
-    filled = (np.minimum(p.n_microbatches, p.pp) - 1) * np.minimum(weights, ahead)
+    filled = (np.minimum(p.n_microbatches, p.pp) - 1) * weights
     return np.where(np.asarray(p.schedule) == _ZB, (p.pp - 1) * (mean - weights) - filled, plain)
 
 
@@ -174,13 +174,12 @@ def after(shape: Shape, rates: Rates, p: Policies, microbatch_s: Value) -> dict[
     Adam moves its states through memory: the GPU's, or with offload over the host's link and through the host's.
     """
     numbers = axes.held(shape, p)
-    group = np.maximum(1.0, p.shards * p.tp / (p.ep * p.etp))
     cut = np.asarray(p.zero_stage) >= 1
-    own = numbers.shared / np.where(cut, p.shards, 1.0) + numbers.experts / np.where(cut, group, 1.0)
+    own = numbers.shared / np.where(cut, p.shards, 1.0) + numbers.experts / np.where(cut, p.expert_shards, 1.0)
     away = np.asarray(p.offload, dtype=bool)
     there = own * (_HOST_BYTES + _ADAM_BYTES) / rates.host_bytes_per_s
     return {
-        "dp": axes.data_s(shape, rates, p, microbatch_s),
+        "dp": axes.data_s(shape, rates, p, numbers, microbatch_s),
         "optimizer": np.where(away, 0.0, own * _ADAM_BYTES / rates.optimizer_bytes_per_s),
         "offload": np.where(away, there, 0.0),
     }

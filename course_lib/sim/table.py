@@ -12,7 +12,6 @@ import numpy.typing as npt
 from course_lib.sim.constants import constant_names, rates_from
 from course_lib.sim.machine import Machine
 from course_lib.sim.policies import Policies
-from course_lib.sim.rates import Rates
 from course_lib.sim.runs import Run
 from course_lib.sim.shape import Shape, shape_of
 from course_lib.sim.step import StepTime, step_time
@@ -48,10 +47,8 @@ class Table:
     def times(self, values: Array, places: Mapping[str, npt.NDArray[np.int64]]) -> StepTime:
         """All runs at once, with these values of the constants that `places` were made for."""
         padded = np.append(values, 1.0)
-        return step_time(self.shape, self._rates({key: padded[index] for key, index in places.items()}), self.policies)
-
-    def _rates(self, coefficients: Mapping[str, Array]) -> Rates:
-        return rates_from(self.machine, coefficients, **self.switches)
+        coefficients = {key: padded[index] for key, index in places.items()}
+        return step_time(self.shape, rates_from(self.machine, coefficients, **self.switches), self.policies)
 
 
 def table_of(runs: Sequence[Run]) -> Table:
@@ -60,7 +57,7 @@ def table_of(runs: Sequence[Run]) -> Table:
     software = [run.software for run in runs]
     return Table(
         runs=tuple(runs),
-        shape=_stacked(Shape, [shape_of(run.model, run.policy["sequence"]) for run in runs]),
+        shape=_stacked(Shape, [shape_of(run.model) for run in runs]),
         machine=_stacked(Machine, [run.machine for run in runs]),
         policies=_policies(runs),
         names={key: tuple(one[key] for one in names) for key in names[0]},

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,31 +31,37 @@ class Score:
     worst_source: float
 
 
-def held_out(runs: Sequence[Run], groups: Sequence[Hashable], *, unknown_stack: bool = False, **options: Any) -> Errors:
+def held_out(
+    runs: Sequence[Run],
+    groups: Sequence[Hashable],
+    *,
+    unknown_stack: bool = False,
+    held: Mapping[str, float] | None = None,
+) -> Errors:
     """Each group predicted by constants that were fitted to all others; with `unknown_stack` its stack's factor is 1.
 
     Cost: a fit for each group.
     """
     found = np.zeros(len(runs))
-    start = fit(runs, **options)
+    start = fit(runs, held=held)
     for group in dict.fromkeys(groups):
         inside = np.array([one == group for one in groups])
-        values = fit([run for run, there in zip(runs, inside, strict=True) if not there], start=start, **options)
+        values = fit([run for run, there in zip(runs, inside, strict=True) if not there], start=start, held=held)
         if unknown_stack:
             values = {name: value for name, value in values.items() if name != f"stack.{group}"}
         found[inside] = errors(table_of([run for run, there in zip(runs, inside, strict=True) if there]), values)
     return found
 
 
-def tests(runs: Sequence[Run], **options: Any) -> dict[str, Errors]:
+def tests(runs: Sequence[Run]) -> dict[str, Errors]:
     """The four tests, from the one that flatters most to the one that flatters least."""
     folds = np.random.default_rng(_SEED).permutation(len(runs)) % _FOLDS
     stacks = [run.software.stack for run in runs]
     return {
-        "random rows": held_out(runs, folds.tolist(), **options),
-        "configurations": held_out(runs, _in_folds([run.configuration for run in runs]), **options),
-        "sources": held_out(runs, [run.source for run in runs], **options),
-        "stacks": held_out(runs, stacks, unknown_stack=True, **options),
+        "random rows": held_out(runs, folds.tolist()),
+        "configurations": held_out(runs, _in_folds([run.configuration for run in runs])),
+        "sources": held_out(runs, [run.source for run in runs]),
+        "stacks": held_out(runs, stacks, unknown_stack=True),
     }
 
 
@@ -85,14 +90,14 @@ def score(runs: Sequence[Run], logs: Errors) -> Score:
     )
 
 
-def interval(logs: Errors, groups: Sequence[Hashable], covered: float = _COVERED) -> tuple[float, float]:
+def interval(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
     """The factors from a predicted step to the low and high end that hold so many runs.
 
     A group of n runs weighs sqrt(n): neither the many rows of one source decide, nor one row as much as two hundred.
     Few groups show too little of how far a further one may lie: of g the share is (g + 1/2)/g of what is promised.
     """
     counts = Counter(groups)
-    covered = min(1.0, covered * (len(counts) + 0.5) / len(counts))
+    covered = min(1.0, _COVERED * (len(counts) + 0.5) / len(counts))
     weights = np.array([counts[group] ** -0.5 for group in groups])
     order = np.argsort(-logs)  # measured/predicted, from small to large
     place = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
@@ -148,10 +153,11 @@ def cluster_of(run: Run) -> str:
     return f"{run.source} {run.gpu}"
 
 
-def noise_floor(runs: Sequence[Run], key: Callable[[Run], Hashable]) -> list[float]:
+def noise_floor(runs: Sequence[Run]) -> list[float]:
     """How far repeated measurements of one configuration lie apart: the range of each over its mean, sorted."""
     repeats: dict[Hashable, list[float]] = {}
     for run in runs:
         assert run.step_s is not None
-        repeats.setdefault(key(run), []).append(run.step_s)
+        same = run.model, run.gpu, run.software, run.convention, tuple(run.policy.items())
+        repeats.setdefault(same, []).append(run.step_s)
     return sorted((max(times) - min(times)) / float(np.mean(times)) for times in repeats.values() if len(times) > 1)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
-from course_lib.sim.report import committed_records
+from course_lib.sim.report import NOISE, SUMMARIES, committed_records
 from course_lib.viz import marks, sheet, style
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _ROW = 2.6, 1.5, 0.36
 _HUE = style.RUN_HUES[1]
 _TESTS = {"random rows": _HUE, "sources": style.PAPER}  # and what fills their dots
-_SUMMARIES = ("all rows", "median of groups")
-_TARGET, _EVERY, _NOISE = 0.10, 0.05, "noise floor"
+_TARGET, _EVERY = 0.10, 0.05
 
 
 @sheet.course_style()
@@ -22,8 +21,8 @@ def plot_calibration() -> Picture:
     records = committed_records()
     errors = {test: {row["group"]: float(row["median"]) for row in records if row["test"] == test} for test in _TESTS}
     rows = {row["group"]: int(row["rows"]) for row in records if row["test"] == "sources"}
-    sources = sorted((name for name in rows if name not in _SUMMARIES), key=lambda name: errors["sources"][name])
-    noise = next(float(row["median"]) for row in records if row["test"] == _NOISE)
+    sources = sorted((name for name in rows if name not in SUMMARIES), key=lambda name: errors["sources"][name])
+    noise = next(float(row["median"]) for row in records if row["test"] == NOISE)
     title = "Predicted step times: how far off, by source"
     subtitle = "median absolute error; filled: rows of known sources, open: the source was left out"
     height = style.HEADER + len(sources) * _ROW + 0.85

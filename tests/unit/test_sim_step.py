@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from course_lib.config import ParallelConfig, load_model
-from course_lib.costs.comm.pipeline import pipeline_in_flight
+from course_lib.costs.comm.pipeline import pipeline_in_flight, pipeline_stashed
 from course_lib.costs.model.conventions import find_convention
+from course_lib.costs.model.flops import forward_flops, training_flops
 from course_lib.costs.sweep.gpu_memory import Work, gpu_memory
 from course_lib.hardware import load_cluster
 from course_lib.sim.constants import rates_of
 from course_lib.sim.machine import Software, generation_of, machine_of
 from course_lib.sim.memory import CATEGORIES, in_flight, memory_of
-from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies, code_of
+from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.simulate import simulate, step_times
 from course_lib.sim.step import CAUSES
 
@@ -53,8 +56,8 @@ def test_a_policy_alone_takes_as_long_and_as_much_memory_as_among_others():
 
 
 def test_states_and_activations_are_those_of_costs():
-    parallel = ParallelConfig(dp=4, tp=2, pp=2, zero_stage=1, sequence_parallel=True)
-    policy = Policies.of(parallel, sequence=4096, n_microbatches=8)
+    degrees = {"dp": 4, "tp": 2, "pp": 2, "zero_stage": 1, "sequence_parallel": True}
+    parallel, policy = ParallelConfig(**degrees), Policies(**degrees, shards=4, sequence=4096, n_microbatches=8)
     convention = find_convention("megatron")
     plain = Software(kind="legacy", kernel="flash2")  # no kernel that keeps less than its tensors
     found = memory_of(MODEL, policy, plain, convention)
@@ -64,7 +67,7 @@ def test_states_and_activations_are_those_of_costs():
     assert found.total[0] == pytest.approx(sum(getattr(found, name)[0] for name in CATEGORIES))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("last", [False, True])
 def test_microbatches_in_flight_are_those_of_costs(schedule, last):
     p, m = np.array([2, 4, 8]), np.array([4, 16, 8])
@@ -72,8 +75,8 @@ def test_microbatches_in_flight_are_those_of_costs(schedule, last):
     found = in_flight(Policies(pp=p, n_microbatches=m, stages_per_rank=v, schedule=SCHEDULES.index(schedule)), last)
     for number, (ranks, count) in enumerate(zip(p.tolist(), m.tolist(), strict=True)):
         rank = ranks - 1 if last else 0
-        wanted = pipeline_in_flight(schedule, n_ranks=ranks, n_microbatches=count, rank=rank, stages_per_rank=v)
-        assert found[number] == wanted / v
+        kept = pipeline_in_flight(schedule, n_ranks=ranks, n_microbatches=count, rank=rank, stages_per_rank=v)
+        assert found[number] == max(kept, pipeline_stashed(schedule, n_microbatches=count, rank=rank)) / v
 
 
 def test_the_bubble_shrinks_with_microbatches_and_with_stages_on_a_rank():
@@ -89,10 +92,32 @@ def test_the_bubble_shrinks_with_microbatches_and_with_stages_on_a_rank():
 def test_recomputing_costs_time_and_saves_memory():
     ways = Policies(recompute=np.arange(len(RECOMPUTE)), sequence=8192, dp=8, shards=8, zero_stage=3)
     found = simulate(MODEL, CLUSTER, ways)
-    none, attention, *_, full = found.step_s
-    assert none < attention < full
+    none, attention, _, half, full = found.step_s
+    assert none < attention < half < full
     assert found.memory.activations[-1] < found.memory.activations[0]
-    assert found.hfu[-1] > found.mfu[-1] and found.hfu[0] == found.mfu[0]
+    wanted = [training_flops(MODEL, sequence=8192, recompute=way) for way in ("none", "selective", "full")]
+    none, attention, operators, half, full = found.hfu / found.mfu * wanted[0]
+    assert [none, attention, full] == pytest.approx(wanted)
+    assert operators - none == pytest.approx((full - attention) / 2) and half == pytest.approx((none + full) / 2)
+
+
+def test_sequences_of_several_lengths_are_each_counted_with_their_own_window():
+    model = replace(MODEL, window=1024, windowed_layers=24)
+    lengths = [1024, 4096, 16384]
+    among = simulate(model, CLUSTER, Policies(sequence=np.array(lengths)))
+    for number, length in enumerate(lengths):
+        alone = simulate(model, CLUSTER, Policies(sequence=length))
+        for name in ("step_s", "mfu", "hfu"):
+            np.testing.assert_allclose(getattr(alone, name)[0], getattr(among, name)[number])
+        whole = simulate(MODEL, CLUSTER, Policies(sequence=length)).time.attention[0]
+        scores = [forward_flops(one, sequence=length, causal=True).scores for one in (model, MODEL)]
+        assert alone.time.attention[0] / whole == pytest.approx(scores[0] / scores[1], rel=1e-3)
+
+
+def test_states_in_the_hosts_memory_take_time_on_its_link_and_none_of_the_gpus_room():
+    here, away = (simulate(MODEL, CLUSTER, Policies(offload=offload, sequence=8192)) for offload in (False, True))
+    assert here.memory.optimizer[0] > 0 == away.memory.optimizer[0]
+    assert here.time.offload[0] == 0 == away.time.optimizer[0] and away.step_s[0] > here.step_s[0]
 
 
 def test_fields_of_different_lengths_are_refused_in_four_parts():
@@ -102,9 +127,8 @@ def test_fields_of_different_lengths_are_refused_in_four_parts():
         Policies(tp=0)
 
 
-def test_names_that_nobody_knows_are_refused_with_those_that_are():
-    with pytest.raises(ValueError, match="recompute='some'; not a known one; choose none, attention"):
-        code_of("recompute", "some", RECOMPUTE)
+def test_a_device_of_a_generation_without_constants_is_refused_with_those_that_have_some():
     with pytest.raises(ValueError, match="device 'TPU v4'; its generation has no constants; take one of V100"):
         generation_of("TPU v4")
-    assert [generation_of(name) for name in ("GB200", "A800-80GB", "H100-96GB")] == ["Blackwell", "A100", "H100"]
+    known = {"GB200": "Blackwell", "B300": "Blackwell", "A800-80GB": "A100", "H100-96GB": "H100"}
+    assert {name: generation_of(name) for name in known} == known
