@@ -88,6 +88,7 @@ def both(config, dp, tp, apply, model="llama"):
     ("dp", "tp", "apply", "model"),
     [
         (1, 2, (tensor(), fully_shard()), "llama"),
+        (2, 2, (tensor(), fully_shard()), "llama"),
         (2, 2, (KEEP, fully_shard(algorithm="native")), "tied"),
         (2, 2, (REGATHER, fully_shard(size_based(300))), "llama"),
         (2, 2, (tensor(), fully_shard(strategy="SHARD_GRAD_OP")), "gpt"),
@@ -96,7 +97,7 @@ def both(config, dp, tp, apply, model="llama"):
         (2, 2, (tensor(), fully_shard(strategy="NO_SHARD", overlap=False)), "frozen"),
         (3, 2, (KEEP, fully_shard(by_block_group(2))), "frozen"),
         (3, 2, (KEEP, fully_shard()), "even"),  # some ranks have no number of any norm
-        (2, 2, (tensor(), fully_shard()), "one kv head"),  # which has two copies
+        (2, 2, (KEEP, fully_shard()), "one kv head"),  # which has two copies
         (4, 2, (KEEP, fully_shard(strategy="HYBRID_SHARD", shards=2)), "llama"),
     ],
 )
