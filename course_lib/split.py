@@ -24,6 +24,16 @@ def split_sizes(length: int, parts: int) -> tuple[int, ...]:
     return (small + 1,) * longer + (small,) * (parts - longer)
 
 
+def divisors(length: int) -> list[int]:
+    """In how many equal parts it can be cut, fewest first.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [parts for parts in range(1, int(length**0.5) + 1) if length % parts == 0]
+    return sorted({*small, *(length // parts for parts in small)})
+
+
 def balanced_sizes(costs: Sequence[float], n_stages: int) -> tuple[int, ...]:
     """How many layers each stage gets if the most expensive stage is to be as cheap as possible.
 

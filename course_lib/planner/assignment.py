@@ -6,7 +6,6 @@ the activations of min(m, p - s) micro-batches, so that the first stages need th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -102,12 +101,6 @@ class StageProblem:
         kept = (self._kept_before[end] - self._kept_before[first]) * self.in_flight(stage)
         return max(0.0, state + kept - self.gpus[gpu].room_bytes)
 
-    def stage_seconds(self, answer: Assignment) -> list[float]:
-        """Seconds of one micro-batch on each stage."""
-        ends = [*accumulate(answer.sizes)]
-        firsts = [0, *ends[:-1]]
-        return [self.seconds(*one) for one in zip(firsts, ends, answer.gpus, strict=True)]
-
     def value(self, answer: Assignment) -> tuple[float, float]:
         """(bytes that all stages lack, seconds of the slowest): less is better, and room comes first."""
         lacking = slowest = 0.0
@@ -134,11 +127,6 @@ def fitting(problem: StageProblem, answer: Assignment | None, method: str) -> As
     values = f"{len(problem.layers)} layers on {problem.n_stages} stages, bytes: {rooms}"
     rule = f"{method} found no assignment in which each stage has room for its layers"
     _refuse(values, rule, "give more stages, more room, or fewer micro-batches")
-
-
-def even_sizes(n_layers: int, n_stages: int) -> Sequence[int]:
-    """As many layers on each stage as on every other, or one more: where searches begin."""
-    return [(stage + 1) * n_layers // n_stages - stage * n_layers // n_stages for stage in range(n_stages)]
 
 
 def _refuse(values: str, rule: str, way_out: str) -> NoReturn:

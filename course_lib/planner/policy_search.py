@@ -18,7 +18,7 @@ from course_lib.sim.memory import memory_of
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
 from course_lib.sim.simulate import Prediction, simulate, step_times
 
-_DEGREES = ("tp", "pp", "cp", "dp", "ep")
+_DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,11 @@ class Found:
     def __len__(self) -> int:
         return 0 if self.nearest else len(self.policies)
 
-    @property
-    def policies_per_s(self) -> float:
-        """Combinations that were looked at in a second."""
-        return self.n_tried / self.search_s
-
     @cached_property
     def distinct(self) -> list[int]:
         """The places of the fastest policy for each set of degrees, in their order."""
-        columns = [np.broadcast_to(np.asarray(getattr(self.policies, name)), (len(self),)) for name in _DEGREES]
-        _, first = np.unique(np.stack(columns), axis=1, return_index=True)
+        degrees = np.stack([getattr(self.policies, name) for name in _DEGREES])
+        _, first = np.unique(degrees, axis=1, return_index=True)
         return sorted(map(int, first))
 
     def place_of(self, **degrees: int) -> int | None:
@@ -69,7 +64,8 @@ class Found:
 
     def predict(self, indices: list[int]) -> Prediction:
         """Everything that the simulator says of some of them."""
-        return _predicted(self.job, self.policies.take(np.array(indices)))
+        job, policies = self.job, self.policies.take(np.array(indices))
+        return simulate(job.model, job.cluster, policies, software=job.software, convention=job.convention)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +104,7 @@ def search(job: Job, space: Space | None = None) -> Found:
         job=job,
         n_tried=len(grid),
         rejected=rejected,
-        policies=kept.take(order) if len(order) else kept,
+        policies=kept.take(order),
         step_s=step_s[order],
         memory_bytes=memory[fits][order],
         search_s=time.perf_counter() - started,
@@ -134,8 +130,7 @@ def policy_name(policies: Policies, index: int) -> str:
     'tp=8 pp=2 interleaved x 4, 16 micro-batches of 1'
     """
     one = policies.one(index)
-    words = [f"{name}={one[name]:.0f}" for name in ("dp", *_DEGREES) if one[name] > 1]
-    words = list(dict.fromkeys(words)) or ["one GPU"]
+    words = [f"{name}={one[name]:.0f}" for name in _DEGREES if one[name] > 1] or ["one GPU"]
     words += [f"zero_stage={one['zero_stage']:.0f}"] if one["zero_stage"] else []
     if one["pp"] > 1:
         turns = f" x {one['stages_per_rank']:.0f}" if one["stages_per_rank"] > 1 else ""
@@ -144,10 +139,6 @@ def policy_name(policies: Policies, index: int) -> str:
     end = f", recompute={recompute}" if recompute != "none" else ""
     m = one["n_microbatches"]
     return f"{' '.join(words)}, {m:.0f} micro-batch{'es' * (m > 1)} of {one['micro_batch']:.0f}{end}"
-
-
-def _predicted(job: Job, policies: Policies) -> Prediction:
-    return simulate(job.model, job.cluster, policies, software=job.software, convention=job.convention)
 
 
 def _memory_bytes(job: Job, policies: Policies) -> Any:

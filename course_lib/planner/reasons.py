@@ -72,10 +72,6 @@ def ranked(found: Found, n: int = 5) -> list[Ranked]:
 def described(found: Found, indices: list[int]) -> list[Ranked]:
     """These policies with all that is said of them."""
     said = found.predict(indices)
-
-    def number(value: object, place: int) -> float:
-        return float(np.broadcast_to(np.asarray(value), (len(indices),))[place])
-
     return [
         Ranked(
             name=policy_name(found.policies, index),
@@ -83,8 +79,8 @@ def described(found: Found, indices: list[int]) -> list[Ranked]:
             step_s=float(said.step_s[place]),
             low_s=float(said.low_s[place]),
             high_s=float(said.high_s[place]),
-            causes_s={cause: number(getattr(said.time, cause), place) for cause in CAUSES},
-            memory={part: number(getattr(said.memory, part), place) for part in CATEGORIES},
+            causes_s={cause: float(getattr(said.time, cause)[place]) for cause in CAUSES},
+            memory={part: float(getattr(said.memory, part)[place]) for part in CATEGORIES},
             tokens_per_s_per_gpu=float(said.tokens_per_s_per_gpu[place]),
             mfu=float(said.mfu[place]),
             bottleneck=bottleneck_in_words(said.time, place),

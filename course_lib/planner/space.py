@@ -14,6 +14,7 @@ from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec
 from course_lib.sim.machine import Software
 from course_lib.sim.policies import RECOMPUTE, SCHEDULES, Policies
+from course_lib.split import divisors
 
 _Array = Any  # of whole numbers, or of yes and no
 _Broken = dict[str, _Array]  # by rule, which combinations break it
@@ -103,9 +104,9 @@ class Combinations:
 
     def __init__(self, job: Job, space: Space) -> None:
         self.job, self.n_gpus = job, job.cluster.n_gpus
-        divisors = _divisors(self.n_gpus)
-        ep = space.ep or tuple(_divisors(job.model.n_experts))
-        self.tp, self.pp, self.cp, self.ep = _grid(space.tp or divisors, space.pp or divisors, space.cp or divisors, ep)
+        every = divisors(self.n_gpus)
+        ep = space.ep or divisors(job.model.n_experts)
+        self.tp, self.pp, self.cp, self.ep = _grid(space.tp or every, space.pp or every, space.cp or every, ep)
         turns = [
             (SCHEDULES.index(name), v)
             for name in space.schedule
@@ -224,9 +225,3 @@ def _unevenly(n_layers: int, pp: _Array, v: _Array) -> _Array:
 
 def _grid(*axes: Any) -> list[_Array]:
     return [axis.reshape(-1) for axis in np.meshgrid(*(np.array(axis, dtype=np.int64) for axis in axes), indexing="ij")]
-
-
-def _divisors(n: int) -> list[int]:
-    """In their order."""
-    small = [k for k in range(1, int(n**0.5) + 1) if n % k == 0]
-    return sorted({*small, *(n // k for k in small)})

@@ -8,7 +8,8 @@ from random import Random
 
 import numpy as np
 
-from course_lib.planner.assignment import Assignment, StageProblem, even_sizes
+from course_lib.planner.assignment import Assignment, StageProblem
+from course_lib.split import split_sizes
 
 _LACKING = 3.0  # what lacking room costs, and a stage's whole room once more, in stages of a perfect division
 _STARTS, _MOVES = 8, 2000  # of annealing
@@ -25,9 +26,8 @@ def annealing(problem: StageProblem, seed: int = 0) -> Assignment:
     Source: Kirkpatrick, Gelatt and Vecchi 1983, Optimization by simulated annealing.
     """
     random = Random(seed)
-    best = Assignment(
-        sizes=tuple(even_sizes(len(problem.layers), problem.n_stages)), gpus=tuple(problem.gpu_of_each_stage())
-    )
+    sizes = split_sizes(len(problem.layers), problem.n_stages)
+    best = Assignment(sizes=sizes, gpus=tuple(problem.gpu_of_each_stage()))
     for start in range(_STARTS):
         now = _anywhere(problem, random) if start else best
         worth = _price(problem, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 from course_lib.errors import four_parts
@@ -51,11 +52,11 @@ def toy_of(policy: Mapping[str, Any], ranks: int = 8) -> Toy:
 def _shrunk(degrees: Mapping[str, int], ranks: int) -> dict[str, int]:
     """2 for each degree above 1, then twice as much of the one that lost most, as long as there are ranks."""
     found = {axis: min(2, size) for axis, size in degrees.items()}
-    needed = _product(found)
+    needed = prod(found.values())
     if needed > ranks:
         rule = "each degree above 1 stays above 1"
         raise ValueError(four_parts("toy_of", f"{needed} ranks needed, {ranks} given", rule, f"give ranks={needed}"))
-    while 2 * _product(found) <= ranks:
+    while 2 * prod(found.values()) <= ranks:
         room = {a: degrees[a] / n for a, n in found.items() if 2 * n <= min(degrees[a], _MOST.get(a, ranks))}
         if not room:
             break
@@ -74,7 +75,3 @@ def _micro_batches(policy: Mapping[str, Any], degrees: Mapping[str, int]) -> tup
     if turns > 1:
         said.append(f"stages_per_rank={turns}")
     return count, [*said, f"model.n_layers={pp * turns}"]
-
-
-def _product(degrees: Mapping[str, int]) -> int:
-    return degrees["pp"] * degrees["dp"] * degrees["tp"]

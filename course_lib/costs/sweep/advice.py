@@ -14,6 +14,7 @@ from course_lib.config import ModelConfig, ParallelConfig
 from course_lib.costs.model.activations import Recompute
 from course_lib.costs.model.conventions import Convention
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
+from course_lib.split import divisors
 
 Flags = tuple[str, ...]  # as one types them
 _SHOWN = 3  # ways with the fewest flags: those that need least
@@ -37,12 +38,12 @@ class Asked:
 def indivisible(asked: Asked) -> list[str]:
     """What the ranks cannot share so, each with the nearest degrees at which they can."""
     model, tp, strict = asked.model, asked.parallel.tp, asked.engine == "torch"
-    kv, heads = model.n_kv_heads, _divisors(model.n_heads)
+    kv, heads = model.n_kv_heads, divisors(model.n_heads)
     fitting = {"heads": (model.n_heads, heads)}
     if tp in heads:  # else that is said already
         fitting["heads of keys and values"] = kv, [n for n in heads if kv % n == 0 or (n % kv == 0 and not strict)]
     if strict:
-        fitting |= {what: (size, _divisors(size)) for what, size in _widths(model).items()}
+        fitting |= {what: (size, divisors(size)) for what, size in _widths(model).items()}
     return [
         f"{size} {what} over tp={tp}; {_nearest(choices, tp)}"
         for what, (size, choices) in fitting.items()
@@ -54,7 +55,7 @@ def uneven(asked: Asked) -> list[str]:
     """Of what some ranks have one more than others; only our own engine cuts so."""
     tp = asked.parallel.tp
     return [
-        f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(_divisors(size), tp)}"
+        f"{size} {what} over tp={tp}, some ranks have one more; {_nearest(divisors(size), tp)}"
         for what, size in _widths(asked.model).items()
         if size % tp and asked.engine == "own"
     ]
@@ -123,7 +124,7 @@ def _changes(asked: Asked) -> Iterator[Asked]:
     """Each legal choice of the flags that save memory, on as many ranks."""
     parallel, work = asked.parallel, asked.work
     ranks = parallel.dp * parallel.tp
-    degrees = [tp for tp in _divisors(ranks) if tp >= parallel.tp]
+    degrees = [tp for tp in divisors(ranks) if tp >= parallel.tp]
     recomputing: tuple[Recompute, ...] = ("none", "full") if work.recompute == "none" else ("full",)
     sequence_parallel = (False, True) if not parallel.sequence_parallel else (True,)
     stages = range(parallel.zero_stage, _last_stage(parallel) + 1)
@@ -197,12 +198,6 @@ def _nearest(choices: Sequence[int], tp: int) -> str:
     below = [n for n in choices if n < tp][-1:]
     near = [f"tp={n}" for n in (*below, *[n for n in choices if n > tp][:1])]
     return f"nearest that divide: {' and '.join(near)}"
-
-
-def _divisors(size: int) -> list[int]:
-    """Degrees that divide it, in their order."""
-    small = [n for n in range(1, int(size**0.5) + 1) if size % n == 0]
-    return sorted({*small, *(size // n for n in small)})
 
 
 def _up(size: int, parts: int) -> int:
