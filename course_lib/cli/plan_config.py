@@ -30,7 +30,6 @@ _OPTIONS: dict[str, Any] = {
 }
 _TOKENS, _SEQUENCE = 2**22, 8192
 _KEYS = (*_GROUPS, *_OPTIONS)
-_FOLDER = "folder_of_ones_own"
 ConfigStore.instance().store(
     name=COMMAND, node={"defaults": ["_self_", {"model": "???"}, {"cluster": "???"}], **_OPTIONS}
 )
@@ -114,8 +113,8 @@ def _checked(values: dict[str, Any], model: ModelConfig) -> PlanConfig:
         job=job,
         space=Space(**axes),
         retime=values["retime"],
-        out=_path(values["out"], ".json"),
-        train=_path(values["train"], None),
+        out=_path("out", values["out"], suffix=".json"),
+        train=_path("train", values["train"]),
     )
 
 
@@ -130,12 +129,11 @@ def _axis(axis: str, value: Any) -> tuple[Any, ...] | None:
     return each
 
 
-def _path(given: Any, suffix: str | None) -> Path | None:
+def _path(name: str, given: Any, suffix: str = "") -> Path | None:
     """Where results go."""
     if given is None:
         return None
     path = Path(str(given)).expanduser()
-    name = "out" if suffix else "train"
     if suffix and path.suffix != suffix:
         refuse(COMMAND, f"{name}={given!r}", "the plan is JSON", f"give {name}=NAME{suffix}")
     if not path.parent.is_dir():

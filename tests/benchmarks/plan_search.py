@@ -102,9 +102,10 @@ def gates(runs: list[SearchRun]) -> list[list[str]]:
     figure = "search for policies against one after the other"
     rows = [gate_row(Verdict(figure=figure, ratio=run.comparison.ratio, gate=10, goal=100)) for run in runs]
     for run in runs:
-        verdict = Verdict(figure="", ratio=run.per_s, gate=1e6, goal=1e7)
         figure = f"ways looked at per second, {LARGE.model.name} on {LARGE.cluster.n_gpus:,} GPUs"
-        rows.append([figure, f"{run.per_s:,.0f} a second", "1,000,000", "10,000,000", verdict.words])
+        verdict = Verdict(figure=figure, ratio=run.per_s, gate=1e6, goal=1e7)
+        numbers = [f"{run.per_s:,.0f} a second", f"{verdict.gate:,.0f}", f"{verdict.goal:,.0f}"]
+        rows.append([verdict.figure, *numbers, verdict.words])
     return rows
 
 
