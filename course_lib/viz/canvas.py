@@ -222,6 +222,11 @@ def text_width(words: str, size: float = TEXT, *, bold: bool = False) -> float:
     return size * width_in_ems(words, 600 if bold else 400)
 
 
+def text_on(colour: str) -> str:
+    """White, or black where `style` has ink: on backward's colour its contrast is 5.4, that of ink 3.9."""
+    return "#000000" if style.text_on(colour) == style.INK else style.text_on(colour)
+
+
 def _check_fits(what: str, words: str, room: float, *, size: float = TEXT, bold: bool = False) -> None:
     if text_width(words, size, bold=bold) > room:
         rule = f"a {what} fits on its line of the card"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from course_lib.schedules import Durations
 
-DIGITS = 9  # of a second: rounding errors must not change a picture
+DIGITS = 9  # of a second: an emulated clock's rounding errors must not change a picture
 
 
 class Clock(NamedTuple):

@@ -22,16 +22,7 @@ from course_lib.viz.lines import Line
 from course_lib.viz.picture import Picture
 
 _LEFT, _HEIGHT = style.MARGIN + 0.8, 5.625
-_TICKS = {
-    1: "1 s",
-    10: "10 s",
-    60: "1 min",
-    600: "10 min",
-    3600: "1 h",
-    6 * 3600: "6 h",
-    86_400: "1 d",
-    864_000: "10 d",
-}
+_TICKS = (1, 10, 60, 600, 3600, 6 * 3600, 86_400, 864_000)
 _POINTS = 160
 _FLOOR = 0.05  # where the picture ends at the latest
 _MOST = len(style.RUN_HUES) - 1
@@ -93,10 +84,9 @@ def _between(low: float, high: float) -> list[float]:
 def _prepare(chart: Axes, reach: tuple[float, float], least: float) -> None:
     chart.set_xscale("log")
     chart.set_xlim(*reach)
-    ticks = {tick: name for tick, name in _TICKS.items() if reach[0] <= tick <= reach[1]}
-    chart.xaxis.set_major_locator(FixedLocator([float(tick) for tick in ticks]))
+    chart.xaxis.set_major_locator(FixedLocator([tick for tick in _TICKS if reach[0] <= tick <= reach[1]]))
     chart.xaxis.set_minor_locator(NullLocator())
-    chart.xaxis.set_major_formatter(lambda tick, _: ticks.get(round(tick), ""))
+    chart.xaxis.set_major_formatter(lambda tick, _: style.seconds(tick))
     chart.set_ylim(max(_FLOOR, min(0.9, least)), 1.0)
     chart.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     chart.tick_params(length=0, pad=6)

@@ -19,6 +19,7 @@ _MOST_ROWS = 24
 _NAMES, _GAP, _LINE = 3.6, 0.1, 0.27  # inches: names and shapes, between ranks, text
 _MATRIX, _VECTOR, _BETWEEN = 0.4, 0.1, 0.12  # inches: how tall they are, and what is free below each
 _TEXT = 0.24  # a line of it, if a vector is less tall
+_BADGE = 0.74  # inches: a badge with the word "rank"
 _FEW, _SQUARE = 8, 0.2  # where no tensor has more rows or columns each number is a square, so many inches wide
 
 
@@ -85,10 +86,13 @@ def _lengthwise(region: Region) -> Region:
 
 
 def _name_ranks(page: Axes, places: Sequence[Mapping[str, int]], axes: Sequence[str], left: float, cell: float) -> None:
-    """The ranks' badges, and below them their coordinates."""
+    """The ranks' badges, and below them their coordinates; in narrow columns a badge has its number alone."""
+    top, wide = style.HEADER + 0.12, min(_BADGE, cell - _GAP)
+    if wide < _BADGE:
+        marks.label(page, left - 0.15, top, "rank", size=style.SMALL_SIZE, colour=style.SOFT, align="right")
     for rank, place in enumerate(places):
         middle = left + (rank + 0.5) * cell - _GAP / 2
-        marks.rank_badge(page, middle, style.HEADER + 0.12, rank)
+        marks.rank_badge(page, middle, top, rank, width=wide, word=wide == _BADGE)
         for line, axis in enumerate(axes):
             y = style.HEADER + 0.47 + _LINE * line
             marks.label(page, middle, y, str(place[axis]), size=style.SMALL_SIZE, colour=style.SOFT)

@@ -43,7 +43,8 @@ def plot_gpu_memory(
     Raises: ValueError for no rows or more than a page holds, or a name that is too long for it.
     """
     _check_rows(rows)
-    key = [Entry(*_entry(part)) for part in MEMORY_PARTS if any(getattr(memory, part) for memory in rows.values())]
+    held = {part for part in MEMORY_PARTS if any(getattr(memory, part) for memory in rows.values())}
+    key = [Entry(words, [hue]) for part, (words, hue) in MEMORY_PARTS.items() if part in held]
     subtitle = subtitle or "all parts added up: the peak of a step is at most this"
     top = _KEY + KEY_LINE * len(key_lines(key, WIDE - 2 * WIDE_EDGE)) + _ABOVE
     foot = top + _STEP * len(rows) + 4
@@ -94,11 +95,6 @@ def _gib(nbytes: int) -> str:
     """Three digits, never in powers of ten."""
     gib = nbytes / GiB
     return f"{gib:,.0f}" if gib >= 100 else f"{gib:.1f}" if gib >= 10 else f"{gib:.2f}"
-
-
-def _entry(part: str) -> tuple[str, list[str]]:
-    name, hue = MEMORY_PARTS[part]
-    return name, [hue]
 
 
 def _draw_bar(canvas: Canvas, axis: Axis, top: float, memory: GpuMemory) -> None:

@@ -12,7 +12,7 @@ from course_lib.hardware import Link
 from course_lib.units import format_bytes
 from course_lib.viz import style
 from course_lib.viz.axis import Axis, draw_axis
-from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
+from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_on, text_width
 from course_lib.viz.canvas_key import draw_key
 from course_lib.viz.clock import time_unit
 from course_lib.viz.drawing import Drawing
@@ -99,8 +99,7 @@ def _bar(
     x, wide = sweep.x(start), sweep.x(end) - sweep.x(start)
     canvas.box(x, y, wide, _BAR, fill=hue, stroke=style.PAPER, stroke_width=1.2, **look)
     if words and text_width(words, SMALL) + 4 < wide:
-        colour = "#000000" if style.text_on(hue) == style.INK else style.text_on(hue)
-        canvas.text(x + wide / 2, y + _BAR / 2, words, size=SMALL, align="middle", colour=colour)
+        canvas.text(x + wide / 2, y + _BAR / 2, words, size=SMALL, align="middle", colour=text_on(hue))
 
 
 def _draw_computing(canvas: Canvas, panel: _Panel, sweep: Sweep, passes_s: tuple[float, float], layers: int) -> None:
@@ -159,8 +158,9 @@ def _send_buckets(canvas: Canvas, panel: _Panel, sweep: Sweep, time: DdpTime, bo
         )
         place = canvas.group(transform=f"translate({x:.5g},{y:g})")
         parcel = canvas.group(goes, parent=place, opacity=0)
-        canvas.box(0, 0, wide, _BAR, fill=style.COMPUTE["backward"], corner=4, motion=grows, parent=parcel)
-        canvas.text(wide / 2, _BAR / 2, str(number), size=SMALL, align="middle", colour="#000000", parent=parcel)
+        hue = style.COMPUTE["backward"]
+        canvas.box(0, 0, wide, _BAR, fill=hue, corner=4, motion=grows, parent=parcel)
+        canvas.text(wide / 2, _BAR / 2, str(number), size=SMALL, align="middle", colour=text_on(hue), parent=parcel)
 
 
 def _end(time: DdpTime, panel: _Panel) -> float:

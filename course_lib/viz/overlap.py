@@ -11,7 +11,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.comm.traces import call_times, covered_s
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, sheet, style
-from course_lib.viz.clock import time_unit
+from course_lib.viz.clock import DIGITS, time_unit
 from course_lib.viz.entries import Entry
 from course_lib.viz.keys import LINE, draw_key, lines_of
 from course_lib.viz.lanes import Place, Span, draw_ground, prepare_lanes, write_texts
@@ -25,7 +25,6 @@ _COMPUTE_LANE, _NETWORK_LANE = 0, 1
 _NAMES = ("compute", "network")
 _FULL: Place = (0.08, 0.92)
 _WAITING: Place = (0.3, 0.7)
-_DIGITS = 9  # of a second: an emulated clock's rounding errors must not change the picture
 
 
 @sheet.course_style()
@@ -46,7 +45,7 @@ def plot_overlap(
     _check(timelines, rank)
     subtitle = subtitle or f"rank {rank}; the line is the end of the step on the slowest rank"
     runs = {name: _spans(ledger, rank) for name, ledger in timelines.items()}
-    ends = {name: round(ledger.span_s, _DIGITS) for name, ledger in timelines.items()}
+    ends = {name: round(ledger.span_s, DIGITS) for name, ledger in timelines.items()}
     factor, unit = time_unit(max(ends.values()))
     key = key_of([span for spans in runs.values() for span in spans])
     key += [Entry("; ".join(f"bar {number}: {name}" for number, name in enumerate(calls, start=1)))] if calls else []
@@ -93,7 +92,7 @@ def _spans(ledger: Ledger, rank: int) -> list[Span]:
     mine = [event for event in ledger.events if event.rank == rank]
 
     def times(start_s: float, end_s: float) -> tuple[float, float]:
-        return round(start_s - origin, _DIGITS), round(end_s - origin, _DIGITS)
+        return round(start_s - origin, DIGITS), round(end_s - origin, DIGITS)
 
     compute = [
         Span(_COMPUTE_LANE, event.operation or "compute", *times(event.start_s, event.end_s))
@@ -151,6 +150,6 @@ def _in_words(runs: Mapping[str, list[Span]], ends: Mapping[str, float], subtitl
         calls = f"{_calls(spans)} {style.seconds(_covered(network))}"
         lines.append(
             f"  {name}: step {style.seconds(ends[name])}; computes {style.seconds(_covered(compute))}, waits "
-            f"{style.seconds(waiting)}; {calls}, of them {style.seconds(round(hidden, _DIGITS))} while computing"
+            f"{style.seconds(waiting)}; {calls}, of them {style.seconds(round(hidden, DIGITS))} while computing"
         )
     return "\n".join(lines)

@@ -23,7 +23,7 @@ _LINE = style.RUN_HUES[1]
 def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str, int] | None = None) -> Picture:
     """A mark for each policy whose step takes at most `slowest` times the fastest's; the Pareto front as a line.
 
-    `named` says which policies have their names at their marks, by index; else the fastest one and the front's other
+    `named` says which policies have a ring and their names, by index; else the fastest one and the front's other
     end. Of very many policies as many as a page can hold are drawn, evenly over their order. Units: GiB, seconds.
     Raises: ValueError for a search that found nothing.
     """
@@ -45,9 +45,10 @@ def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str,
     chart.plot(memory[drawn], step_s[drawn], "o", markersize=3.2, color=style.IDLE, markeredgewidth=0, zorder=2)
     chart.step(memory[front], step_s[front], where="post", color=_LINE, linewidth=2.2, zorder=3)
     chart.plot(memory[front], step_s[front], "o", markersize=6, color=_LINE, zorder=4)
-    for name, index in (named or {"fastest": front[-1], "least memory here": front[0]}).items():
+    named = named or {"fastest": front[-1], "least memory here": front[0]}
+    for name, index in named.items():
         _name(chart, found, name, index)
-    return Picture(figure, title=title, description=_in_words(found, front), kinds=["formula"])
+    return Picture(figure, title=title, description=_in_words(found, front, named), kinds=["formula"])
 
 
 def _prepare(chart: Axes, found: Found, slowest: float) -> None:
@@ -62,8 +63,10 @@ def _prepare(chart: Axes, found: Found, slowest: float) -> None:
 
 
 def _name(chart: Axes, found: Found, name: str, index: int) -> None:
-    """Beside a mark, on the side on which there is room."""
+    """A ring, and beside it the name, on the side on which there is room."""
     x, y = found.memory_bytes[index] / GiB, float(found.step_s[index])
+    ring: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgecolor": _LINE, "markeredgewidth": 2.4}
+    chart.plot(x, y, "o", markersize=9, zorder=5, **ring)
     left = x > chart.get_xlim()[1] / 2
     side: dict[str, Any] = {"ha": "right", "right": -10} if left else {"ha": "left", "right": 10}
     ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
@@ -71,9 +74,13 @@ def _name(chart: Axes, found: Found, name: str, index: int) -> None:
     charts.write(chart, x, y, name, within="data", down=down, color=_LINE, weight=600, bbox=ground, **side)
 
 
-def _in_words(found: Found, front: list[int]) -> str:
+def _in_words(found: Found, front: list[int], named: Mapping[str, int]) -> str:
     lines = ["what nothing beats in both, from the least memory on"]
-    for index in front:
-        memory, step_s = format_bytes(found.memory_bytes[index]), style.seconds(float(found.step_s[index]))
-        lines.append(f"  {memory}, {step_s}: {policy_name(found.policies, index)}")
+    lines += [f"  {_point_in_words(found, index)}" for index in front]
+    lines += [f"{name}: {_point_in_words(found, index)}" for name, index in named.items()]
     return "\n".join(lines)
+
+
+def _point_in_words(found: Found, index: int) -> str:
+    memory, step_s = format_bytes(found.memory_bytes[index]), style.seconds(float(found.step_s[index]))
+    return f"{memory}, {step_s}: {policy_name(found.policies, index)}"

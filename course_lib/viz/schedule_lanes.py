@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from course_lib.schedules import Slot
 from course_lib.viz import style
 from course_lib.viz.axis import Axis
-from course_lib.viz.canvas import SMALL, TEXT, Canvas, rectangles, text_width
+from course_lib.viz.canvas import SMALL, TEXT, Canvas, rectangles, text_on, text_width
 from course_lib.viz.clock import Clock
 from course_lib.viz.entries import Entry
 from course_lib.viz.schedule_runs import Run
@@ -76,7 +76,7 @@ def _number(canvas: Canvas, boxes: Sequence[_Box], texts: Sequence[str], hue: st
     size = next((size for size in _SIZES if max(text_width(text, size) for text in texts) <= room), None)
     if size:
         for (x, y, wide, tall), text in zip(boxes, texts, strict=True):
-            canvas.text(x + wide / 2, y + tall / 2, text, size=size, colour=_text_on(hue), align="middle")
+            canvas.text(x + wide / 2, y + tall / 2, text, size=size, colour=text_on(hue), align="middle")
 
 
 def _write_gaps(canvas: Canvas, run: Run, clock: Clock, axis: Axis, top: float, lane: float) -> None:
@@ -111,8 +111,3 @@ def key_of(runs: Sequence[Run]) -> list[Entry]:
 def shade(colour: str, chunk: int, chunks: int) -> str:
     """The colour of a computation at one of its rank's stages: paler from the first to the last."""
     return style.tint(colour, 1 - (1 - _PALEST) * chunk / max(1, chunks - 1))
-
-
-def _text_on(colour: str) -> str:
-    """Black for ink: on backward's colour its contrast is 5.4, that of ink 3.9."""
-    return "#000000" if style.text_on(colour) == style.INK else style.text_on(colour)

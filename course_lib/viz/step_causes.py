@@ -58,8 +58,7 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
         _draw_bar(chart, number, one)
         y = top + number * _STEP
         charts.write(chart, 0, number + 0.28, one.name, within="data", size=style.SMALL_SIZE)
-        behind = f"+{one.step_s / policies[0].step_s - 1:.1%}" if number else "the first"
-        behind = behind if one.step_s >= policies[0].step_s else ""
+        behind = f"{one.step_s / policies[0].step_s - 1:+.1%}" if number else "the first"
         x = style.PAGE_WIDTH - _RIGHT + 0.15
         marks.label(page, x, y + 0.56, style.seconds(one.step_s), bold=True, align="left")
         marks.label(page, x, y + 0.8, behind, size=style.SMALL_SIZE, colour=style.SOFT, align="left")

@@ -8,7 +8,7 @@ from course_lib.comm.ledger import Event, Ledger
 from course_lib.comm.traces import call_times
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, sheet, style
-from course_lib.viz.clock import time_unit
+from course_lib.viz.clock import DIGITS, time_unit
 from course_lib.viz.entries import Entry
 from course_lib.viz.keys import draw_key
 from course_lib.viz.lanes import Span, draw_ground, draw_spans, prepare_lanes, write_texts
@@ -26,7 +26,6 @@ _KINDS = {  # what an event is called in a ledger -> words, colour, lane
     "all_gather": ("gather weights", style.COMMUNICATION, _NETWORK),
     "reduce_scatter": ("reduce gradients", style.tint(style.COMMUNICATION, 0.5), _NETWORK),
 }
-_DIGITS = 9  # of a second: an emulated clock's rounding errors must not change the picture
 
 
 @sheet.course_style()
@@ -48,7 +47,7 @@ def plot_units(
         raise ValueError(four_parts("plot_units", f"{len(runs)} runs", rule, "draw two pictures"))
     subtitle = subtitle or f"rank {rank}; the number names the unit; the line is the end of the step"
     spans = {name: _spans(name, ledger, n_units, rank) for name, ledger in runs.items()}
-    ends = {name: round(ledger.span_s, _DIGITS) for name, ledger in runs.items()}
+    ends = {name: round(ledger.span_s, DIGITS) for name, ledger in runs.items()}
     factor, unit = time_unit(max(ends.values()))
     top = style.HEADER + 0.42
     figure, page = sheet.new_page(top + len(runs) * _PITCH + 0.64, title, subtitle)
@@ -88,7 +87,7 @@ def _spans(name: str, ledger: Ledger, n_units: int, rank: int) -> list[Span]:
             values, rule = f"run {name!r} has {len(times)} of {kind}", f"this is no step of {n_units} units"
             raise ValueError(four_parts("plot_units", values, rule, "give the ledger of one step, without a root unit"))
         for number, (start, end) in zip(units, times, strict=True):
-            found.append(Span(lane, kind, round(start - origin, _DIGITS), round(end - origin, _DIGITS), str(number)))
+            found.append(Span(lane, kind, round(start - origin, DIGITS), round(end - origin, DIGITS), str(number)))
     return found
 
 

@@ -300,7 +300,7 @@ viz.plot_step_causes([with_cut, without], title="With and without a cut of the t
 viz.plot_policy_front(found, named={"the fastest": 0, "Meta's degrees": meta})
 
 # %% [markdown]
-# Meta's degrees lie above the line, at the right end of their name. Start at the fastest way, and walk along the line to the left. At first room is almost free: half of the memory can be had for a few percent more time, with more stages and smaller pieces of text. Then the line climbs, because hundreds of small pieces keep the host busy and fill no GPU. Farther left activations are computed again as well. In the end replicas share even the weights, gather them anew for each micro-batch, and a step takes twice as long.
+# The ring of Meta's degrees lies above the line. Start at the fastest way, and walk along the line to the left. At first room is almost free: half of the memory can be had for a few percent more time, with more stages and smaller pieces of text. Then the line climbs, because hundreds of small pieces keep the host busy and fill no GPU. Farther left activations are computed again as well. In the end replicas share even the weights, gather them anew for each micro-batch, and a step takes twice as long.
 #
 # If someone tells you that their layout is the only one that fits, ask where on this line it lies.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 import pytest
@@ -198,6 +198,10 @@ def test_its_picture_has_every_rank_s_part():
         and "rank 7 rows 57% to 100%" in picture.description
     )
     assert "ranks: 0 (pp 0 dp 0 tp 0)" in picture.description and "</svg>" in picture.svg
+    badges = [patch for patch in picture.figure.axes[0].patches if patch.get_zorder() == 4]
+    sides = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in badges]
+    assert len(sides) == 8 and all(end + 0.05 < start for (_, end), (start, _) in pairwise(sides))
+    assert list(flaws(picture.figure)) == []
     with pytest.raises(ValueError, match="plot_layout: 25 tensors; this picture holds 24; give some of the regions"):
         plot_layout({str(number): parts[:8] for number in range(25)}, shapes, places[:8])
 

@@ -9,12 +9,7 @@ import pytest
 
 from course_lib import viz
 from course_lib.config import ParallelConfig, load_model
-from course_lib.costs import (
-    GpuMemory,
-    Work,
-    find_convention,
-    gpu_memory,
-)
+from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory
 from course_lib.hardware import load_device
 from course_lib.units import GiB
 from course_lib.viz.memory_parts import MEMORY_PARTS
@@ -44,7 +39,7 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in FIGURES if name.startswith("memory")])
+@pytest.mark.parametrize("name", FIGURES)
 def test_the_text_of_memory_is_large_within_the_margins_and_does_not_overlap(name):
     svg = FIGURES[name]().svg
     assert len(moving_svg.drawn_texts(svg)) >= 3

@@ -8,9 +8,9 @@ import pytest
 
 from course_lib.config import LLAMA_3_1_8B
 from course_lib.hardware import load_cluster
-from course_lib.planner import Job, Reliability, Space, daly_interval_s, goodput, ranked, search
+from course_lib.planner import Job, Reliability, Space, daly_interval_s, goodput, policy_name, ranked, search
 from course_lib.units import GiB
-from course_lib.viz import plot_goodput, plot_policy_front, plot_step_causes
+from course_lib.viz import plot_goodput, plot_policy_front, plot_step_causes, style
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 RUN = Reliability(mtbf_s=11_000.0, checkpoint_s=3.0, restart_s=600.0)
@@ -33,6 +33,8 @@ def test_a_bar_is_as_long_as_its_step_and_its_causes_are_said(found):
     assert all(one.name in picture.description for one in policies)
     texts = [text for text, _, _ in drawn_texts(picture.figure)]
     assert f"+{policies[1].step_s / policies[0].step_s - 1:.1%}" in texts
+    backwards = [text for text, _, _ in drawn_texts(plot_step_causes(policies[::-1]).figure)]
+    assert f"{policies[0].step_s / policies[2].step_s - 1:+.1%}" in backwards
     with pytest.raises(ValueError, match=r"^plot_step_causes: 0 policies; "):
         plot_step_causes([])
 
@@ -43,10 +45,19 @@ def test_the_front_is_a_line_and_every_possible_policy_a_mark(found):
     marks, line, *_ = [one for one in picture.figure.axes[1].lines if len(one.get_xdata()) > 2]
     assert len(marks.get_xdata()) == (found.step_s <= 2 * found.step_s[0]).sum()
     assert [*line.get_xdata()] == pytest.approx([found.memory_bytes[k] / GiB for k in found.front()])
-    assert len(picture.description.splitlines()) == 1 + len(found.front())
+    assert len(picture.description.splitlines()) == 1 + len(found.front()) + 2  # the two that are named
     large = replace(found.job, batch=7, cluster=replace(found.job.cluster, n_nodes=16))
     with pytest.raises(ValueError, match=r"^plot_policy_front: no policy; .*; look at found.nearest$"):
         plot_policy_front(search(large, Space(pp=(1,), cp=(1,))))
+
+
+def test_a_policy_that_is_named_has_a_ring_wherever_it_lies(found):
+    beaten = next(index for index in range(len(found)) if index not in found.front())
+    picture = plot_policy_front(found, named={"ours": beaten})
+    (ring,) = [one for one in picture.figure.axes[1].lines if one.get_markerfacecolor() == style.PAPER]
+    assert [*ring.get_xdata(), *ring.get_ydata()] == [found.memory_bytes[beaten] / GiB, found.step_s[beaten]]
+    assert picture.description.endswith(f": {policy_name(found.policies, beaten)}")
+    assert "\nours: " in picture.description and list(flaws(picture.figure)) == []
 
 
 def test_goodput_is_drawn_with_its_best_interval_and_what_was_played():
