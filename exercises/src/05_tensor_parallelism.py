@@ -32,7 +32,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # *Predict · easy · 20 minutes.* **You learn** to read "column" and "row" without being fooled by how torch stores a weight.
 #
-# Three people write one linear map in three ways, and each of them means something else by a column:
+# Three people write one linear map in three ways, and what Megatron calls a column is a row for the other two:
 #
 # ```text
 # mathematics        y = W x            W is (out, in)
@@ -184,8 +184,8 @@ check("05.3", row_parallel)
 # Autograd does not see through `comm.all_reduce`, so the sums are yours.
 
 # %% [markdown]
-# **Target:** the output of one device on every rank. One all-reduce forward and one backward, and of the multiplications only a p-th on
-# each rank. The gradients of `w1`, `b1` and `w2` are those of this rank's part; those of `b2` and `x` are whole.
+# **Target:** the output of one device on every rank. One all-reduce forward and one backward, and each rank
+# does only a p-th of the multiplications. The gradients of `w1`, `b1` and `w2` are those of this rank's part; those of `b2` and `x` are whole.
 
 
 # %%
@@ -378,7 +378,7 @@ check("05.7", spread_block)
 # *Predict · medium · 20 minutes.* **You learn** what a step costs before you run one, and which of its collectives is easily overlooked.
 #
 # A Llama of the 8B's shape trains on one sequence of `S` tokens with tensor parallelism on `p` ranks. Activations are bf16, two bytes
-# each, and the loss is computed of fp32 logits, four bytes each. All collectives are rings.
+# each, and the loss is computed from fp32 logits, four bytes each. All collectives are rings.
 
 # %% nbgrader={"grade": false, "grade_id": "05-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 p, L, S, H, V = given("05.8", GRADE_SEED)
@@ -394,7 +394,7 @@ print(f"p = {p} ranks, L = {L} layers, S = {S} tokens, H = {H} features, V = {V}
 # | `calls` | all-reduces of all layers together, without embedding, head and loss |
 # | `layer_sends` | bytes that each rank sends for one layer |
 # | `loss_numbers` | how many numbers the loss adds up or compares over the ranks, for all S tokens |
-# | `gather_sends` | bytes that each rank would send if the fp32 logits were gathered on all ranks instead |
+# | `gather_sends` | bytes that each rank would send in forward if the fp32 logits were gathered on all ranks instead; backward would send none for it |
 # | `spread_calls` | sequence parallelism, input kept: collectives of all layers together, without the norms' gradients |
 # | `spread_sends` | the same: bytes that each rank sends for one layer |
 # | `regather_sends` | sequence parallelism, input gathered again: bytes that each rank sends for one layer |
@@ -420,7 +420,7 @@ check("05.8", step, seed=GRADE_SEED)
 # %% [markdown]
 # ## 05.9
 #
-# *Find the bug · medium · 25 minutes.* **You learn** that one bug can hide behind another, and behind the numbers that a model starts with.
+# *Find the bug · medium · 25 minutes.* **You learn** to go on climbing after the first repair.
 #
 # A block of a Llama begins with a norm, which every rank has whole. So here the 6-4-2 MLP has a norm in front of it. `Suspect` is its
 # tensor-parallel version, written from memory. The course's `tensor()` has cut the weights of the two layers, and `forward` uses the
@@ -499,7 +499,7 @@ for at in (1, 20, 40, 60):
     print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
 
 # %% [markdown]
-# In the first step the losses agree to every digit, and afterwards the suspect learns as well as one device. From the curve alone you
+# In the first step the losses agree to every printed digit, and afterwards the suspect learns as well as one device. From the curve alone you
 # would let it run. So climb the ladder with `climb(Suspect)`. What the ladder says first is what it *saw*, on which rung and in which
 # step. What it says at the end is a guess: a place to look at, and sometimes the wrong one.
 #

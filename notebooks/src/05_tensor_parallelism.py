@@ -3,7 +3,7 @@
 #
 # In lesson 04 we cut a model between its layers. How far does that go? The largest Llama 3.1, the 405B, has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
 #
-# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it. The longer the text, the more there is to keep. The picture adds this for a single text of three lengths.
+# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it. The longer the text, the more there is to keep. The picture adds this for one text, at three lengths.
 
 # %% folded=true
 # %load_ext course_lib
@@ -53,7 +53,7 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar. It is the longest text that this Llama reads, and one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. A cut between its matrices would send 13 GiB<!-- =131072 * 53248 * 2 / GiB -->, not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->, because a token is 3.25<!-- =53248 / 16384 --> times as wide there. Recomputing does not help either, because in backward the whole layer is there again. And with a single text, one GPU always waits for the other.
+# Look at the lowest bar, the longest text that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. So cut that again, between its own matrices? There a token is 3.25<!-- =53248 / 16384 --> times as wide as between two layers, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel and not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. And with a single text, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, all of it is there again.
 #
 # So let several GPUs work on the same layer and the same text **at the same time**, and share its matrices.
 
@@ -86,13 +86,13 @@ viz.plot_mlp(dict(model.named_parameters()), bend="GELU", title="The perceptron,
 # %% [markdown]
 # ### Two ways to cut a matrix
 #
-# Give a rank some **rows** of $W$. Each row makes one output, so the rank gets some outputs, and they are finished. It needs all of $x$.
+# Give a rank some **rows** of $W$. Each row makes one output, so the rank's outputs are finished. It needs all of $x$.
 #
-# Or give it some **columns**. Each belongs to one input, so the rank needs only those inputs. But it finishes no output: it has a term of each, and the ranks' terms must be added up.
+# Or give it some **columns**. Then it needs only their inputs. But it finishes none of the outputs. It has a term of each of them, and the ranks' terms must be added up.
 #
-# The usual names sound the wrong way round because the Megatron paper writes $Y = XA$, with the transposed matrix.
+# Their names come from the Megatron paper, which writes $Y = XA$ with the transposed matrix, so in torch they sound the wrong way round.
 #
-# | cut | of $y = Wx$, as torch stores it | of $Y = XA$ | usual name |
+# | cut | in torch, $y = Wx$ | in $Y = XA$ | usual name |
 # | --- | --- | --- | --- |
 # | by outputs | rows: `weight[:2]` | columns | **column-parallel** |
 # | by inputs | columns: `weight[:, :2]` | rows | **row-parallel** |
@@ -154,11 +154,11 @@ display(wrong, viz.plot_pair("row", "row", title="Second attempt, put right: bot
 # %% [markdown]
 # ## Third attempt: what can a rank do with what it has?
 #
-# After the first matrix of the **first** attempt rank 0 had just that: two finished hidden numbers. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
+# Rank 0 had just that after the first matrix of the **first** attempt. So take the left half of the first picture and the right half of the last one. We add $b_2$ once, afterwards.
 #
 # With a middle of 400 instead of 4, a rank sends 201<!-- =chain_partition((6, 400, 2), ("out", "out"), tp=2).forward.sent_bytes[0] // 4 --> numbers in the first attempt, and 2<!-- =chain_partition((6, 400, 2), ("out", "in"), tp=2).forward.sent_bytes[0] // 4 --> in this one.
 #
-# **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. In the first attempt each of two ranks sends more numbers than in this one. How many times as many?
+# **Predict.** The 405B has 16,384 numbers at both ends and 53,248 in the middle. Pretend that it has a single matrix on the way in, as ours has. Take one token and two ranks. How many times as many numbers does a rank send in the first attempt as in the third?
 
 # %%
 terms = [F.linear(F.gelu(part), w2[:, half]) for part, half in zip(hidden, halves, strict=True)]  # no bias yet
@@ -172,7 +172,7 @@ viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by i
 # %% [markdown]
 # Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
 #
-# Why does this save only about half in the 405B? Its ends are not narrow. To add up 16,384 numbers, each of two ranks sends 16,384. In the first attempt it sends half of the middle and half of the end: 34,816.
+# Why does this save only about half in the 405B? Because its ends are wide, too. To add up 16,384 numbers, each of two ranks sends 16,384. In the first attempt it sends half of the middle and half of the end: 34,816.
 #
 # This pair, **column-parallel then row-parallel**, is Megatron's tensor parallelism.
 #
@@ -228,7 +228,7 @@ for name, gradient in (("rank 0", of_x[0]), ("rank 1", of_x[1]), ("one device", 
 print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right_ones[0]))
 
 # %% [markdown]
-# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$; summed over the samples it is that of $b_2$. Do not add the ranks' copies: they come from one loss, computed twice. Now, $y$ is a sum of two terms, and its gradient is that of each term. So a rank needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
+# Start at the end. Both ranks have the same $y$, so both find the same gradient of $y$, and from it that of $b_2$. Do not add the ranks' copies: they come from one loss, computed twice. Now, $y$ is rank 0's term plus rank 1's plus $b_2$, so each term has the same gradient as $y$. A rank starts from there, and needs nobody for its parts of $W_2$, $W_1$ and $b_1$.
 #
 # Only $x$ is left. Rank 0 knows how the loss depends on $x$ **through its own two hidden numbers**, but $x$ went into all four. Look at the printed lines: the first two add up to the third. So backward needs an all-reduce.
 
@@ -243,8 +243,6 @@ print("the ranks' sum is one device's:", torch.allclose(of_x[0] + of_x[1], right
 # | $g$ | at the end | **adds** | hands on |
 #
 # Autograd does not see messages, so each becomes a `torch.autograd.Function` with a backward of its own.
-#
-# **Predict.** Forward still sends 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] --> from each rank. How many does backward send?
 
 # %%
 # %%ranks 2 --push model,inputs --pull x_gradient,w1_gradient
@@ -254,7 +252,7 @@ from course_lib.comm import all_reduce
 
 
 class CopyTo(torch.autograd.Function):  # f
-    forward = staticmethod(lambda ctx, x: x.view_as(x))
+    forward = staticmethod(lambda ctx, x: x.view_as(x))  # not x itself: autograd wants a new tensor
     backward = staticmethod(lambda ctx, gradient: all_reduce(gradient))
 
 
@@ -272,7 +270,7 @@ x_gradient, w1_gradient = x.grad, w1.grad[mine]
 
 # %%
 forward_bytes = chain_partition((6, 4, 2), ("out", "in"), tp=2, samples=8).forward.sent_bytes[0]
-predict("bytes that a rank sends in backward", guess=None, answer=ledger().bytes_sent(0) - forward_bytes)
+print("bytes that a rank sends:", forward_bytes, "forward,", ledger().bytes_sent(0) - forward_bytes, "backward")
 print("gradient of x is one device's:", [torch.allclose(mine, right_ones[0]) for mine in x_gradient])
 print("gradient of W₁ is one device's:", torch.allclose(torch.cat(list(w1_gradient)), right_ones[1]))
 viz.show_source(RowParallelLinear)
@@ -290,7 +288,7 @@ viz.show_source(RowParallelLinear)
 viz.plot_heads()
 
 # %% [markdown]
-# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. Then `o_proj` mixes the heads. Mixing is adding, so this matrix is cut by inputs, and the ranks' terms are added up.
+# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. The earlier tokens are not drawn, but rank 0 has their blue keys and values as well, because each rank reads the whole text. Then `o_proj` mixes the heads. Mixing is adding, so this matrix is cut by inputs, and the ranks' terms are added up.
 #
 # In Llama a few query heads share one **kv head**, and go to the same rank with it.
 #
@@ -370,7 +368,7 @@ predict("KiB that a rank sends for one layer", guess=None, answer=of_one_layer(s
 print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 
 # %% [markdown]
-# Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So for a layer
+# Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So for a layer on $p$ ranks
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
 #
@@ -381,7 +379,7 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same text. On each rung their largest difference is compared with a tolerance, far above float64's rounding and far below any bug here.
+# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same text. Both compute in float64. On each rung their largest difference is compared with a tolerance, which is far above float64's rounding and far below the bugs that we shall plant.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
@@ -411,7 +409,7 @@ def one_layer_forward(link):
 
 
 switched = replace(NVLINK, bandwidth_bytes_per_s=3 * NVLINK.bandwidth_bytes_per_s)
-links = {"four, NVLink": NVLINK, "four, switch": switched, "four, InfiniBand": INFINIBAND}
+links = {"four, NVLink": NVLINK, "four, NVLink switch": switched, "four, InfiniBand": INFINIBAND}
 run_ranks(one_layer_forward, 1, NVLINK)
 runs = {"one GPU": ledger()}
 for name, link in links.items():
@@ -427,9 +425,9 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 # %% [markdown]
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
 #
-# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to one of these, and four GPUs are 2.4 times as fast as one. With a switch it gets all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->: 3.15 times.
+# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to only one, and four GPUs are 2.4 times as fast as one. Through a switch it sends all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> to that one: 3.15 times.
 #
-# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But forward of one text has nothing else to do, because the next block reads this sum. That is why tensor parallelism lives **inside a node**.
+# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But in forward the next block reads this very sum, so nothing can hide it. It has to be fast, and that is why tensor parallelism lives **inside a node**.
 
 # %% [markdown]
 # ## Bug museum
@@ -491,15 +489,11 @@ for run, error in falls.items():
 display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.forward))
 
 # %% [markdown]
-# A falls late. Twice 0 is 0, so its first step is right. Then the biases [count twice](https://github.com/awslabs/slapo/issues/10).
+# A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because training lets rounding grow. But by step 3, A and C are thousands of times as far off. A model too large for one device has no grey line.
+# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are thousands of times as far off. But a model too large for one device has no grey line to compare with.
 #
-# Which line of `forward` would you change to get C's halves?
-#
-# <details><summary>Run C</summary>The first line adds <code>self.bias / p</code> to each term, so autograd divides the bias's gradient, too. This <a href="https://github.com/pytorch/torchtitan/pull/4332">has happened</a>.</details>
-#
-# Adam nearly hides C, but clipping by the norm of **all** gradients carries the bug into every weight. Only the ladder says where it sits.
+# Only the ladder says where a bug sits. Why Adam nearly hides C, and why clipping shows it again, is a part of *Going deeper*.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -531,14 +525,12 @@ if rank == 0:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
 #
-# It ends with `4 ranks agree: …`. The last two rows of the table are parts of *Going deeper*.
+# It ends with `4 ranks agree: …`.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `tensor()` | `parallelize_module` | you write the plan |
 # | $f$ and $g$ | nothing to write | DTensors send by themselves |
-# | the loss of cut logits | `loss_parallel()` | stands around loss and backward |
-# | `sequence_parallel="keep"` | `SequenceParallel()` | the plan says where positions are cut |
 
 # %% [markdown]
 # ## When to use it
@@ -551,7 +543,7 @@ if rank == 0:
 #
 # How many ranks? At most a node's GPUs, and a number that divides the kv heads, 8 in every Llama 3.1.
 #
-# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations of our first layer. Now eight share it. What each of the two norms reads and writes is still whole on every GPU, 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
+# **Predict.** Alone, a GPU kept 76.7 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / GiB --> of activations. Now eight share it. But every GPU still does both norms in full, so what each reads and what it writes are whole there: 4 GiB<!-- =131072 * 16384 * 2 / GiB --> a tensor. How many GiB does each GPU keep?
 
 # %%
 shared = {f"on {p} GPU{'s' * (p > 1)}": one_layer(131072, tp=p) for p in (1, 2, 4, 8)}
@@ -560,13 +552,13 @@ predict("GiB of activations on each of eight", guess=None, answer=kept, unit="Gi
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# On paper, two GPUs just hold it. But an eighth of the activations would be 9.6 GiB<!-- =gpu_memory(load_model("llama3_1_405b"), ParallelConfig(tp=1, pp=126), Work(sequence=131072, microbatch=1), find_convention("zero"), stage=63).activations / 8 / GiB -->, and each of eight keeps more than twice as much, most of it in the four whole tensors around the norms. *Going deeper* cuts these too.
+# On paper, two GPUs just hold it. But look at the blue part of the last bar. The two norms read and write four whole tensors, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, and only the rest is divided by eight. *Going deeper* cuts these four, too.
 #
 # ## What still hurts
 #
-# Eight GPUs share each layer of the 405B, and sixteen such nodes are a pipeline. So 128 GPUs hold it once, and Meta's 16,384 make 128 copies.
+# When Meta trained the 405B on short texts, eight GPUs shared each layer, and sixteen such nodes were a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies. For longer texts Meta also cut the text.
 #
-# If each GPU kept all of Adam's states for its part, that would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there. For its longest texts Meta also cut the text.
+# Adam's states, 12 bytes<!-- =12 --> a parameter, would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> on each GPU, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there.
 
 # %%
 score()
@@ -576,16 +568,16 @@ score()
 #
 # **Next:** the [exercises](../exercises/release/05_tensor_parallelism.ipynb), then [lesson 06](06_zero_and_fsdp.ipynb).
 #
-# <details><summary>1. How could C add half of the bias on each rank and still have the right gradient?</summary>
-# <code>bias + (bias / p - bias).detach()</code>: backward it counts whole.
+# <details><summary>1. In run C four biases get half of their gradient. Which line of <code>forward</code> would cause that?</summary>
+# The first: with <code>self.bias / p</code> in each term, autograd divides the bias's gradient, too. This <a href="https://github.com/pytorch/torchtitan/pull/4332">has happened</a>.
 # </details>
 #
 # <details><summary>2. You double the batch. What happens to the bytes of tensor parallelism, and of data parallelism?</summary>
-# Tensor parallelism sends activations, so twice as many. Data parallelism sends gradients, so the same.
+# Tensor parallelism sends activations, so twice as many. Data parallelism sends gradients: the same.
 # </details>
 #
 # <details><summary>3. A Llama lacks every f. Which gradients are still right?</summary>
-# Of the matrices, only that of the output head. The gradient of its input already needs a sum.
+# Of the matrices, only that of the output head. That of its input already needs a sum.
 # </details>
 
 # %% [markdown]
@@ -617,7 +609,7 @@ print(torch.allclose(total.log() + largest - target, F.cross_entropy(logits, goa
 #
 # ## Sequence parallelism
 #
-# Between the pairs all ranks still do the same norms and additions, on activations that all keep. But an all-reduce is a reduce-scatter and an all-gather. Stop in the middle, and each rank has some **positions**. Do the norms and additions there, and gather where the next pair begins.
+# Between two pairs every rank does the same norms and additions, on activations that each keeps whole. But an all-reduce is a reduce-scatter and an all-gather. Stop in the middle, and each rank has some **positions**. Do the norms and additions there, and gather where the next pair begins.
 #
 # Backward needs the gathered activations again. `"keep"` holds on to them; `"regather"` gathers a second time.
 
@@ -634,13 +626,13 @@ for form in (None, "keep", "regather"):
     )
 
 # %% [markdown]
-# `"keep"` sends slightly more than all-reduces, because of the norms. From its own positions each rank finds a term of their gradients, and these are added up.
+# Look at the last numbers. `"keep"` cuts two of the four whole tensors, and for a quarter more bytes `"regather"` cuts all four. From its positions each rank finds terms of the norms' gradients, to be added up.
 #
 # In a PyTorch plan the norms get `SequenceParallel()`, and row-parallel matrices `output_layouts=Shard(1)`: axis 1 has the positions.
 #
 # ## Fewer kv heads than ranks
 #
-# Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds the gradient from its own queries alone, and the two are added up. PyTorch's plans know no copies: the number of ranks must divide the number of kv heads. Here is our small Llama with two kv heads on four ranks:
+# Llama 3.1 8B has 8 kv heads. On 16 ranks each would get half a head, so two ranks keep copies of one. Each finds the gradient from its own queries alone, and the two are added up. PyTorch's plans know no copies. Here is our small Llama with two kv heads on four ranks:
 
 # %%
 few = replace(SMALL, n_kv_heads=2)
@@ -682,9 +674,9 @@ for name in ("one device", "run C"):
 viz.plot_loss_differences(free, title="Without clipping: how far each loss is from one device's")
 
 # %% [markdown]
-# Without clipping C stays as near as B. With it, the halved gradients make C's norm too small at first, so it is clipped too little. Then its weights differ, and so do its norms.
+# Without clipping C stays as near as B. With it, the halved gradients make C's norm too small at first, so it is clipped too little. Then its weights differ.
 #
-# Adam would cancel a constant factor, but this one changes, so **every** weight moves a little wrongly.
+# Adam would cancel a constant factor, but the printed norms show that this one changes, so **every** weight moves a little wrongly.
 #
 # <details><summary>Last: two ranks compute W₃W₂W₁x for 4 samples, 8, 32, 8 and 16 floats wide. W₁ is cut by outputs, W₃ by inputs. And W₂, to send less?</summary>
 # By inputs: forward sends 320 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "in", "in"), tp=2, samples=4).forward.sent_bytes) -->, by outputs 512 bytes<!-- =max(chain_partition((8, 32, 8, 16), ("out", "out", "in"), tp=2, samples=4).forward.sent_bytes) -->, gathering where the chain is wide.
