@@ -15,11 +15,11 @@ class Row:
     """What one technique did in this run, and what the formulas said it would."""
 
     technique: str
-    world_size: int
+    world_size: int  # 0 where no ranks are needed
     deviation: float  # from one device
     tolerance: float
-    traffic: Traffic
-    predicted: Traffic
+    traffic: Traffic | None  # None where nothing is sent
+    predicted: Traffic | None
     step_s: float
     state_bytes: tuple[int, ...] = ()  # by rank: states, or activations; empty for what keeps nothing
     predicted_state_bytes: tuple[int, ...] = ()  # by rank
@@ -80,10 +80,10 @@ def written(row: Row) -> str:
     stated = bool(row.state_bytes)
     cells = [
         row.technique,
-        str(row.world_size),
+        str(row.world_size or "-"),
         f"{row.deviation:.1e}" if row.deviation else "0",
-        span(row.traffic.sent_bytes),
-        _equal_or_not(row.traffic == row.predicted),
+        span(row.traffic.sent_bytes) if row.traffic else "-",
+        _equal_or_not(row.traffic == row.predicted) if row.traffic else "-",
         format_bytes(max(row.state_bytes)) if stated else "-",
         _how_near(row.states_off, row.states_within) if stated else "-",
         format_seconds(row.step_s),

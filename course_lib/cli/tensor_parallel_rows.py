@@ -19,8 +19,10 @@ from course_lib.costs.comm.tensor import rows_traffic, tensor_rows
 from course_lib.costs.comm.traffic import CommTime
 from course_lib.costs.model.states import rank_parameters
 from course_lib.models.decoder import Decoder
+from course_lib.parallel.buckets import trained
 from course_lib.parallel.layout import Layout, coordinates
 from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.stages import cut
 from course_lib.parallel.tensor import write_table
 from course_lib.parallel.tensor_plan import plan_for
 from course_lib.parallel.tensor_styles import styles_of
@@ -41,13 +43,13 @@ _MICROBATCHES = 2
 def _tensor_parallel_rows(world_size: int, text: bytes) -> Iterator[Row]:
     """All ranks share matrices; then half of them, as replicas and as stages."""
     if _MODEL.n_heads % world_size == 0 and world_size > 1:
-        yield _row(ParallelConfig(tp=world_size), text)
+        yield tensor_row(ParallelConfig(tp=world_size), text)
     if world_size == 4:
-        yield _row(ParallelConfig(tp=2, dp=2), text)
-        yield _row(ParallelConfig(tp=2, pp=2), text)
+        yield tensor_row(ParallelConfig(tp=2, dp=2), text)
+        yield tensor_row(ParallelConfig(tp=2, pp=2), text)
 
 
-def _row(degrees: ParallelConfig, text: bytes) -> Row:
+def tensor_row(degrees: ParallelConfig, text: bytes) -> Row:
     """Climb the verification ladder; compare the SGD run's traffic and memory with their formulas."""
     batches = Batches(text=text, batch_size=_SEQUENCES, sequence=_SEQUENCE)
     world_size = degrees.world_size
@@ -83,14 +85,15 @@ def _on_ranks(config: TrainConfig, degrees: ParallelConfig) -> Trainer:
 
 def _traffic(degrees: ParallelConfig) -> Traffic:
     """What each rank sends along every axis, added up."""
-    shared = [Traffic.predicted(_among_sharers(degrees, stage)) for stage in range(degrees.pp)]
-    others = {
-        "dp": Traffic.predicted(_among_replicas(degrees)) if degrees.dp > 1 else None,
-        "pp": Traffic.predicted(_among_stages(degrees)) if degrees.pp > 1 else None,
-    }
+    every = range(degrees.pp)
+    shared = [Traffic.predicted(_among_sharers(degrees, stage)) for stage in every]
+    copied = [Traffic.predicted(_among_replicas(degrees, stage)) for stage in every] if degrees.dp > 1 else []
+    passed = Traffic.predicted(_among_stages(degrees)) if degrees.pp > 1 else None
     found = []
     for at in coordinates({"pp": degrees.pp, "dp": degrees.dp, "tp": degrees.tp}):
-        met = [(shared[at["pp"]], at["tp"]), *((traffic, at[axis]) for axis, traffic in others.items() if traffic)]
+        met = [(shared[at["pp"]], at["tp"])]
+        met += [(copied[at["pp"]], at["dp"])] if copied else []
+        met += [(passed, at["pp"])] if passed else []
         found.append([(one.sent_bytes[i], one.received_bytes[i], one.messages[i]) for one, i in met])
     columns = zip(*(map(sum, zip(*parts, strict=True)) for parts in found), strict=True)
     sent, received, messages = (tuple(column) for column in columns)
@@ -112,9 +115,9 @@ def _among_sharers(degrees: ParallelConfig, stage: int) -> list[CommTime]:
     return [ddp_wrapping([(weights, _DTYPE.itemsize)], world_size=tp), *[step, _number(tp)] * _STEPS]
 
 
-def _among_replicas(degrees: ParallelConfig) -> list[CommTime]:
-    """Along dp: this rank's part of the model, in each step its gradients, and twice a row of numbers."""
-    lengths, itemsize = _lengths(degrees.tp), _DTYPE.itemsize
+def _among_replicas(degrees: ParallelConfig, stage: int) -> list[CommTime]:
+    """Along dp: this rank's part of its stage, in each step its gradients, and twice a row of numbers."""
+    lengths, itemsize = _lengths(degrees, stage), _DTYPE.itemsize
     gather = partial(comm_time, "all_gather", "ring", world_size=degrees.dp, itemsize=8)
     step = ddp_step(lengths, world_size=degrees.dp, itemsize=itemsize)
     wrapping = ddp_wrapping([(lengths, itemsize)], world_size=degrees.dp)
@@ -125,23 +128,24 @@ def _among_stages(degrees: ParallelConfig) -> list[CommTime]:
     """Along pp: this rank's part of the model, in each step what passes the cut, the tied gradient, loss and norm."""
     itemsize, hidden = _DTYPE.itemsize, _MODEL.hidden_size
     step = pipeline_step(
-        [_SEQUENCES // _MICROBATCHES * _SEQUENCE * hidden * itemsize],
+        [_SEQUENCES // (degrees.dp * _MICROBATCHES) * _SEQUENCE * hidden * itemsize],
         n_ranks=degrees.pp,
         n_microbatches=_MICROBATCHES,
         tied_bytes=_MODEL.vocab_size // degrees.tp * hidden * itemsize,
     )
     loss = comm_time("broadcast", "tree", world_size=degrees.pp, root=degrees.pp - 1, length=1, itemsize=8)
-    wrapping = ddp_wrapping([(_lengths(degrees.tp), itemsize)], world_size=degrees.pp)
+    wrapping = ddp_wrapping([(_lengths(degrees), itemsize)], world_size=degrees.pp)
     return [wrapping, *[step, loss, _number(degrees.pp)] * _STEPS]
 
 
-def _lengths(tp: int) -> Sequence[int]:
-    """Of the parts that each of `tp` ranks has of the model's tensors; all of them divide."""
+def _lengths(degrees: ParallelConfig, stage: int | None = None) -> Sequence[int]:
+    """Of the parts that each rank along tp has of the model's tensors, or of a stage's; all of them divide."""
     with torch.device("meta"):
         model = Decoder(_MODEL)
-    layout = Layout(model, {"tp": tp})
+    layout = Layout(model, {"tp": degrees.tp})
     write_table(model, layout, styles_of(model, plan_for(model)))
-    return [layout.size_at(name, {"tp": 0}) for name in layout.parameters]
+    has = model if stage is None or degrees.pp == 1 else cut(model, _SIZES)[stage]
+    return [layout.size_at(layout.first_name.get(name, name), {"tp": 0}) for name in trained(has)]
 
 
 def _number(world_size: int) -> CommTime:

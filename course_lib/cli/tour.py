@@ -25,7 +25,8 @@ _LEGEND = (
     "memory: of the fullest rank, counted on the tensors that existed; the formula must give each rank's bytes\n"
     "  data, pipeline and tensor parallel: weights and gradients at the peak, all that SGD keeps; ZeRO and\n"
     "  checkpoint: what lasts from step to step; activations: what autograd keeps of one forward pass\n"
-    "step time: of the slowest rank, one call or the median training step, with guard and ledger on"
+    "step time: of the slowest rank, one call or the median training step, with guard and ledger on\n"
+    "plan: no ranks; max deviation is of the closed form from the instruction lists, step time that of the search"
 )
 
 

@@ -23,7 +23,8 @@ PIPELINES = 2 * len(SCHEDULES)  # on one axis and on two
 TENSOR = 3  # alone, with replicas, in stages
 SHARDED = 4  # ZeRO-1, ZeRO-2, all weights, runs of neighbours
 SHARDED_TENSOR = 2  # the ladder, and a checkpoint at several layouts
-EXPECTED = sum([*map(len, ALGORITHMS.values()), len(PRECISIONS), MEMORY, PIPELINES, TENSOR, SHARDED, SHARDED_TENSOR])
+ON_FOUR = sum([*map(len, ALGORITHMS.values()), len(PRECISIONS), MEMORY, PIPELINES, TENSOR, SHARDED, SHARDED_TENSOR])
+EXPECTED = ON_FOUR + 2  # the plan, on no ranks, and three axes, on eight
 
 
 def test_every_row_of_the_tour_is_measured_and_holds():
@@ -33,11 +34,13 @@ def test_every_row_of_the_tour_is_measured_and_holds():
     assert done.stderr == ""
     good = [line for line in done.stdout.splitlines() if line.endswith("  ok")]
     assert len(good) == EXPECTED
-    assert all(re.search(r"\s4\s", line) for line in good)
+    assert all(re.search(r"\s4\s", line) for line in good[:ON_FOUR])
     assert f"{EXPECTED} rows measured in" in done.stdout
     losses = re.findall(r"loss ([\d.]+) -> ([\d.]+) nats", done.stdout)
-    assert good[-2].startswith("FULL_SHARD x tensor, dp=2 x tp=2 ")
-    assert good[-1].startswith("checkpoint, 2 x 2, 4 x 1, 2 x 2 ")
+    assert good[-4].startswith("FULL_SHARD x tensor, dp=2 x tp=2 ")
+    assert good[-3].startswith("checkpoint, 2 x 2, 4 x 1, 2 x 2 ")
+    assert good[-2].startswith("plan, 972,000 layouts  ")
+    assert re.match(r"tensor, pp=2 x dp=2 x tp=2, float64\s+8\s", good[-1])
     assert len(losses) == len(PRECISIONS) + 1 and all(float(last) < float(first) for first, last in losses)
     assert ("Shakespeare's works" in done.stdout) != ("standard library" in done.stdout)
 

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from course_lib.cli import plan_rows
 from course_lib.cli import tour as tours
 from course_lib.cli.machine import describe_machine
 from course_lib.cli.main import main
 from course_lib.cli.proof import COLUMNS, Row, Rows, header, written
 from course_lib.comm.traces import Traffic
+from course_lib.config import load_model
+from course_lib.hardware import load_cluster
+from course_lib.planner import Job, Space, search
 from course_lib.ranks import RankError
 
 TRAFFIC = Traffic(sent_bytes=(4, 8), received_bytes=(8, 4), messages=(1, 2))
@@ -60,6 +64,41 @@ def test_a_formula_of_memory_may_leave_out_something_small():
     assert " 2.01 KiB 0.49% 12.3 ms ok" in " ".join(written(near).split())
 
 
+def test_a_row_without_ranks_has_no_bytes():
+    plan = replace(GOOD, world_size=0, traffic=None, predicted=None, state_bytes=(), predicted_state_bytes=())
+    assert plan.faults == []
+    assert " ".join(written(plan).split()) == "broadcast, tree - 1.0e-07 - - - - 12.3 ms ok"
+
+
+SMALL_JOB = Job(model=load_model("llama3_1_8b"), cluster=load_cluster("dgx_h100"), batch=16, sequence=8192)
+
+
+def test_a_plan_that_loses_layouts_fails_its_row():
+    found = search(SMALL_JOB, Space(cp=(1,)))
+    lossy = replace(found, rejected={**found.rejected, "memory": 0})
+    tried, lost = found.n_tried, found.rejected["memory"]
+    with pytest.raises(AssertionError, match=f"plan: {tried:,} layouts tried, and {tried - lost:,} kept or rejected"):
+        plan_rows.plan_row(lossy, found)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "words"),
+    [({"tp": 3}, "no layout has"), ({"tp": 8}, r"\d+ other sets of degrees are faster than")],
+)
+def test_a_plan_whose_fastest_layout_is_not_the_published_one_fails_its_row(monkeypatch, degrees, words):
+    found = search(SMALL_JOB, Space(cp=(1,)))
+    monkeypatch.setattr(plan_rows, "_PUBLISHED", degrees)
+    with pytest.raises(AssertionError, match=f"^plan: {words} the degrees that Meta published$"):
+        plan_rows.plan_row(found, found)
+
+
+def test_a_formula_far_from_the_lists_fails_the_plan_s_row(monkeypatch):
+    monkeypatch.setattr(plan_rows, "_TOLERANCE", 0.001)
+    (row,) = plan_rows.ROWS.prove(4, b"")
+    assert row.technique == "plan, 972,000 layouts" and row.faults == ["deviation above 0.001"]
+    assert 0.001 < row.deviation < 0.02 and "has Meta's degrees, dp=128 tp=8 pp=16 " in row.note
+
+
 def test_columns_line_up():
     names, rule = header().splitlines()
     assert rule.split() == ["-" * int(spec[1:]) for spec in COLUMNS.values()]
@@ -67,7 +106,7 @@ def test_columns_line_up():
 
 
 def test_every_file_of_rows_is_found_in_the_order_of_lessons():
-    assert [found.lesson for found in tours.discover()] == [1, 2, 3, 4, 4, 5, 6, 7]
+    assert [found.lesson for found in tours.discover()] == [1, 2, 3, 4, 4, 5, 6, 7, 8, 8]
 
 
 def broken(world_size, text):
