@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from course_lib.config import ModelConfig
 from course_lib.errors import four_parts
 from course_lib.hardware import ClusterSpec
-from course_lib.schedules import Durations, Schedule, Slot, bubble_s, make_schedule, time_schedule
+from course_lib.schedules import Compute, Durations, Schedule, Slot, bubble_s, make_schedule, time_schedule
 from course_lib.sim import axes
 from course_lib.sim.constants import rates_of
 from course_lib.sim.machine import Software, machine_of
@@ -27,9 +28,24 @@ class ExactStep:
     schedule: Schedule
     slots: list[Slot]
     layers: tuple[int, ...]  # of each rank
+    messages_s: tuple[float, ...]  # of each rank and micro-batch, along tp, cp and ep: a third of them forward
     pipeline_s: float
     bubble_s: float  # idle time of the busiest rank
-    step_s: float
+    after_s: Mapping[str, float]  # by cause, what comes after the pipeline; what slows all of it down is under `fixed`
+
+    @property
+    def step_s(self) -> float:
+        """All of it."""
+        return self.pipeline_s + sum(self.after_s.values())
+
+    @cached_property
+    def computed(self) -> list[list[Slot]]:
+        """By rank, the slots in which it computes."""
+        found: list[list[Slot]] = [[] for _ in self.layers]
+        for slot in self.slots:
+            if isinstance(slot.instruction, Compute):
+                found[slot.rank].append(slot)
+        return found
 
 
 def exact_step(
@@ -63,13 +79,15 @@ def exact_step(
     message = float(_first(axes.transfer_s(shape, rates, p))) / 2
     slots = time_schedule(schedule, _durations(one, cut), message_s=message)
     pipeline = max(slot.end_s for slot in slots)
+    messages_s = sum(_first(one.layer[axis]) for axis in ("tp", "cp", "ep"))
     return ExactStep(
         schedule=schedule,
         slots=slots,
         layers=cut,
+        messages_s=tuple(count * messages_s for count in cut),
         pipeline_s=pipeline,
         bubble_s=bubble_s(slots, ranks),
-        step_s=_whole(shape, rates, p, one, pipeline),
+        after_s=_after(shape, rates, p, one, pipeline),
     )
 
 
@@ -95,11 +113,13 @@ def _durations(one: Work, layers: Sequence[int]) -> list[Durations]:
     return found
 
 
-def _whole(shape: Shape, rates: Rates, p: Policies, one: Work, pipeline_s: float) -> float:
-    """The pipeline, and what the closed form counts beside it."""
+def _after(shape: Shape, rates: Rates, p: Policies, one: Work, pipeline_s: float) -> dict[str, float]:
+    """What the closed form counts beside the pipeline, by cause."""
     mean = sum(one.causes(shape.layers / p.pp, 1 / p.pp).values())
-    rest = sum(after(shape, rates, p, mean).values()) + rates.step_s + p.n_microbatches * rates.microbatch_s
-    return float(_first((pipeline_s + rest) * slowdown(rates, p)))
+    found = {cause: _first(seconds) for cause, seconds in after(shape, rates, p, mean).items()}
+    fixed = _first(rates.step_s + p.n_microbatches * rates.microbatch_s)
+    whole = pipeline_s + sum(found.values()) + fixed
+    return {**found, "fixed": fixed + whole * (_first(slowdown(rates, p)) - 1)}
 
 
 def _first(value: object) -> float:

@@ -33,9 +33,9 @@ def _width(kind: Kind) -> float:
 
 
 def _draw_badge(page: Axes, left: float, y: float, width: float, kind: Kind) -> None:
-    marks.box(page, left, y - _HIGH / 2, width, _HIGH, edge=style.FAINT, corner=_HIGH / 2)
+    marks.box(page, left, y - _HIGH / 2, width, _HIGH, fill="none", edge=style.FAINT, corner=_HIGH / 2)
     centre = (left + _PAD + _DOT, y)
-    page.add_patch(Circle(centre, _DOT, facecolor=style.PAPER, edgecolor=style.SOFT, linewidth=1.1, zorder=2))
+    page.add_patch(Circle(centre, _DOT, facecolor="none", edgecolor=style.SOFT, linewidth=1.1, zorder=2))
     if kind != "formula":
         ends = (90, 270) if kind == "emulated" else (0, 360)
         page.add_patch(Wedge(centre, _DOT, *ends, facecolor=style.SOFT, linewidth=0, zorder=3))

@@ -207,8 +207,8 @@ class Canvas:
         """A pill that ends at `right`; its dot is open for a formula, half full if emulated, full if measured."""
         width = 34 + text_width(kind, SMALL)
         left, y = right - width, 31.0
-        self.box(left, y - _PILL / 2, width, _PILL, stroke=style.FAINT, corner=_PILL / 2)
-        self.drawing.append(drawsvg.Circle(_short(left + 14), y, _DOT, fill=style.PAPER, stroke=style.SOFT))
+        self.box(left, y - _PILL / 2, width, _PILL, fill="none", stroke=style.FAINT, corner=_PILL / 2)
+        self.drawing.append(drawsvg.Circle(_short(left + 14), y, _DOT, fill="none", stroke=style.SOFT))
         if kind != "formula":
             whole = f"a{_DOT} {_DOT} 0 0 0 0 {-2 * _DOT}" if kind == "measured" else ""
             half = f"M{_short(left + 14)} {y - _DOT}a{_DOT} {_DOT} 0 0 0 0 {2 * _DOT}{whole}z"

@@ -25,28 +25,31 @@ _PALEST = 0.5  # as far from idle's grey as from the full colour, for colour-bli
 _Box = tuple[float, float, float, float]  # left, top, width, height
 
 
-def draw_lanes(canvas: Canvas, run: Run, clock: Clock, axis: Axis, top: float, lane: float) -> None:
+def draw_lanes(
+    canvas: Canvas, run: Run, clock: Clock, axis: Axis, top: float, lane: float, *, word: str = "rank"
+) -> None:
     """Boxes of all computations on their ranks' idle time up to the end, from `top` on, each lane `lane` tall.
 
     Where messages take time, each is a strip below its sender's boxes. Micro-batches are numbered on the kinds of
-    boxes in which all numbers fit. `axis` is in seconds.
+    boxes in which all numbers fit. `axis` is in seconds; `word` is what a lane's number counts.
     """
     size = TEXT if lane > TEXT * 1.6 else SMALL
     for rank in range(run.schedule.n_ranks):
-        canvas.text(canvas.edge, top + (rank + 0.5) * lane, f"rank {rank}", size=size)
+        canvas.text(canvas.edge, top + (rank + 0.5) * lane, f"{word} {rank}", size=size)
     wide = axis.x(run.end_s) - axis.left
     ground = [_box(axis.left, wide, top + rank * lane, lane) for rank in range(run.schedule.n_ranks)]
     canvas.path(rectangles(ground), fill=style.IDLE)
     groups: dict[tuple[str, int], list[Slot]] = defaultdict(list)
     for slot in run.computed:
         groups[run.what(slot), run.chunk(slot)].append(slot)
+    sent = run.sent
     for (what, chunk), slots in groups.items():
         hue = shade(style.COMPUTE[what], chunk, run.schedule.stages_per_rank)
-        boxes = [_slot_box(axis, slot, top, lane, bottom=_STRIP if run.sent else _BOTTOM) for slot in slots]
+        boxes = [_slot_box(axis, slot, top, lane, bottom=_STRIP if sent else _BOTTOM) for slot in slots]
         canvas.path(rectangles(boxes), fill=hue, stroke=style.PAPER, stroke_width=min(0.8, boxes[0][2] / 12))
         _number(canvas, boxes, [str(slot.instruction.microbatch) for slot in slots], hue)
     _write_gaps(canvas, run, clock, axis, top, lane)
-    strips = [_slot_box(axis, slot, top, lane, _STRIP, _BOTTOM) for slot in run.sent]
+    strips = [_slot_box(axis, slot, top, lane, _STRIP, _BOTTOM) for slot in sent]
     if strips:  # with a line around, so that a short one is seen
         hue = style.COMMUNICATION
         canvas.path(rectangles(strips), fill=hue, stroke=hue, stroke_width=0.7)

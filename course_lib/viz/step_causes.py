@@ -11,24 +11,10 @@ from matplotlib.patches import Rectangle
 from course_lib.errors import four_parts
 from course_lib.planner.reasons import CAUSE_NAMES, Ranked
 from course_lib.viz import charts, keys, marks, sheet, style
+from course_lib.viz.cause_hues import CAUSE_HUES
 from course_lib.viz.entries import Entry
 from course_lib.viz.picture import Picture
 
-_HUES = {  # violet computes, slate sends, as everywhere
-    "matmul": style.OTHER_COMPUTE,
-    "attention": "#8F7CC0",
-    "pointwise": "#DCD3EF",
-    "recompute": "#5B4A8A",
-    "tp": style.COMMUNICATION,
-    "cp": "#5F7C93",
-    "ep": "#86A0B4",
-    "dp": "#1F2E3A",
-    "transfer": "#AFC1CE",
-    "bubble": style.IDLE,
-    "optimizer": style.COMPUTE["optimizer"],
-    "offload": "#B9AE2C",
-    "fixed": "#E9DFD2",
-}
 _SEEN = 0.004  # of the longest step: what has a colour in the key
 _STEP, _BAR = 0.98, 0.46  # inches from bar to bar, and of one
 _LEFT, _RIGHT, _MOST = style.MARGIN + 0.06, 1.75, 6
@@ -45,8 +31,8 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
         rule = f"this picture holds 1 to {_MOST} bars"
         raise ValueError(four_parts("plot_step_causes", f"{len(policies)} policies", rule, "give fewer, or some"))
     longest = max(one.step_s for one in policies)
-    causes = [cause for cause in _HUES if any(one.causes_s[cause] > _SEEN * longest for one in policies)]
-    entries = [Entry(CAUSE_NAMES[cause], [_HUES[cause]]) for cause in causes]
+    causes = [cause for cause in CAUSE_HUES if any(one.causes_s[cause] > _SEEN * longest for one in policies)]
+    entries = [Entry(CAUSE_NAMES[cause], [CAUSE_HUES[cause]]) for cause in causes]
     top = style.HEADER + 0.2 + keys.LINE * len(keys.lines_of(entries, style.MARGIN))
     tall = _STEP * len(policies)
     figure, page = sheet.new_page(top + tall + 0.85, title, "one bar = one step of one policy, by the closed form")
@@ -76,7 +62,7 @@ def _prepare(chart: Axes, bars: int, longest: float) -> None:
 def _draw_bar(chart: Axes, number: int, one: Ranked) -> None:
     """Each cause behind the one before it."""
     left, top = 0.0, number + 0.44
-    for cause, hue in _HUES.items():
+    for cause, hue in CAUSE_HUES.items():
         seconds = one.causes_s[cause]
         look: dict[str, Any] = {"facecolor": hue, "edgecolor": style.PAPER, "linewidth": 0.6, "zorder": 2}
         chart.add_patch(Rectangle((left, top), seconds, _BAR / _STEP, **look))

@@ -86,7 +86,6 @@ def llama_3d(train):
     return Trainer(Decoder(SMALL), train, mesh=make_mesh(pp=2, dp=2, tp=2), apply=apply)
 
 
-# %%
 layout = run_ranks(lambda: llama_3d(TrainConfig()).local.layout, 8)[0]
 places = [*coordinates(layout.sizes)]
 partner = next(rank for rank, at in enumerate(places) if at == {**places[5], "dp": 1 - places[5]["dp"]})
@@ -392,16 +391,19 @@ print(*(f"left out: {words}" for words in toy.left_out), sep="\n")
 # %% [markdown]
 # The last command is the winner of sixteen thousand GPUs, shrunk until it runs on eight ranks of your machine. Every degree above one stays above one, so the same techniques meet. `plan … train=FOLDER` runs it at once, and the notebook leaves that to you.
 #
-# Try your own cluster now. Halve its bandwidth between nodes, and see whether the winner changes, and why.
-#
+# The same search has knobs, too. Press the buttons, and see whether the winner changes when the network slows down. The last button asks for the impossible, and learns what it lacks.
+
+# %%
+viz.planner_explorer()
+
+# %% [markdown]
 # | what you want to know | ask |
 # | --- | --- |
 # | does it fit, and how fast is it | `plan model=… cluster=…` |
 # | how fast is exactly this layout | `plan … tp=8 pp=16 cp=1` |
 # | what do my own measured steps say | `predict runs=… calibrate=MY_RUNS.json` |
 # | does the combination work at all | `plan … train=FOLDER` |
-
-# %% [markdown]
+#
 # ## What still hurts
 #
 # The search has found a use for `cp`, and we took its price on trust. How can two GPUs share one text, if every token looks at all tokens before it? And there is another axis that stood at 1 all the time, `ep`, for models with experts. Both are what lesson 09 is about.
@@ -450,13 +452,14 @@ for row in sim.committed_records():
 #
 # ## The lists check the formula
 #
-# The closed form knows a pipeline by a single fraction. Lesson 04's instruction lists know every forward and backward. So take the ten fastest ways once more, and let the lists say how long their pipelines last.
+# The closed form knows a pipeline by a single fraction. Lesson 04's instruction lists know every forward and backward. So take the ten fastest ways once more, and let the lists say how long their pipelines last. The picture shows the fastest one, pass by pass.
 
 # %%
 recheck = planner.retimed(whole, range(10))
 for one in recheck.policies[:4]:
     print(f"{one.closed_s:6.3f} s by the formula, {one.exact_s:6.3f} s by the lists: {one.name}")
 print(f"in the middle {recheck.median_off:.1%} off, at most {abs(recheck.most_off.off):.1%}")
+viz.plot_step_timeline(whole, recheck.policies[0].index)
 
 # %% [markdown]
 # That is far below what either is off from a real cluster. So the fast way may choose.
