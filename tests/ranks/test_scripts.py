@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 import runpy
 import shutil
 import signal
 import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
+import kept_torchrun
 import pytest
 import torch
-from torchrun import started
+import torchrun
 
 from course_lib.training.step import loss_of
 from tools.paths import ROOT
@@ -55,26 +57,41 @@ def test_each_block_has_one_comment_that_is_a_sentence(script):
     assert [line for line in comments if not (line[2].isupper() and line.endswith("."))] == []
 
 
-def ran(ranks, script, *args, cwd, **variables):
-    """What it printed, and nothing on stderr."""
-    with started(ranks, script, *args, cwd=cwd, **variables) as process:
+def ran_alone(ranks, script, *args, cwd, **variables):
+    """What it printed under a torchrun of its own, as people start it, and nothing on stderr."""
+    with torchrun.started(ranks, script, *args, cwd=cwd, **variables) as process:
         process.wait(100)
     assert (process.returncode, (cwd / "err").read_text()) == (0, "")
     return (cwd / "out").read_text()
 
 
+@pytest.fixture(scope="module")
+def kept():
+    """What gives a torchrun of so many ranks, in which scripts run one after another."""
+    with ExitStack() as stack:
+        yield functools.cache(lambda ranks: stack.enter_context(kept_torchrun.kept(ranks, SCRIPTS)))
+
+
+def ran(ready, script, *args, cwd, **variables):
+    """What it printed, and nothing on stderr."""
+    with ready.started(script, *args, cwd=cwd, **variables) as run:
+        statuses = run.wait(100)
+    assert (set(statuses), (cwd / "err").read_text()) == ({0}, "")
+    return (cwd / "out").read_text()
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("lesson", [path for path in SCRIPTS if path != FINE_TUNING], ids=lambda path: path.stem)
-def test_a_script_runs_under_torchrun_and_no_thread_can_abort_its_end(lesson, ranks, tmp_path):
-    assert ran(ranks, lesson, cwd=tmp_path).startswith(f"{ranks} ranks agree")
+def test_a_script_runs_under_torchrun_and_no_thread_can_abort_its_end(kept, lesson, ranks, tmp_path):
+    assert ran(kept(ranks), lesson, cwd=tmp_path).startswith(f"{ranks} ranks agree")
 
 
-def test_data_parallel_training_goes_on_where_it_stopped_and_gives_the_same_on_any_number_of_ranks(tmp_path):
+def test_data_parallel_training_goes_on_where_it_stopped_and_gives_the_same_on_any_number_of_ranks(kept, tmp_path):
     (alone, in_two) = (tmp_path / name for name in ("alone", "in two"))
     alone.mkdir(), in_two.mkdir()
-    losses = [re.search("a loss of (.+)", ran(1, DDP, cwd=alone))[1]]
-    losses.append(re.search("a loss of (.+)", ran(2, DDP, cwd=in_two, EPOCHS="2"))[1])
-    losses.append(re.search("a loss of (.+)", ran(4, DDP, cwd=in_two))[1])
+    losses = [re.search("a loss of (.+)", ran_alone(1, DDP, cwd=alone))[1]]
+    losses.append(re.search("a loss of (.+)", ran(kept(2), DDP, cwd=in_two, EPOCHS="2"))[1])
+    losses.append(re.search("a loss of (.+)", ran(kept(4), DDP, cwd=in_two))[1])
     assert losses[2] == losses[0] != losses[1]
 
 
@@ -110,17 +127,16 @@ def on_one_device(folder, text):
     return losses, model.state_dict()
 
 
-def killed(ranks, script, *args, cwd, lines):
+def killed(ready, script, *args, cwd, lines):
     """So many lines that it printed; then all its processes are killed."""
-    with started(ranks, script, *args, cwd=cwd) as process:
+    with ready.started(script, *args, cwd=cwd) as run:
         while len(found := (cwd / "out").read_text().splitlines()) < lines:
-            assert process.poll() is None, (cwd / "err").read_text()
-            time.sleep(0.01)
-    assert process.returncode == -signal.SIGKILL
+            assert set(run.wait(0.01)) == {None}, (cwd / "err").read_text()
+    assert set(run.statuses.values()) == {-signal.SIGKILL}
     return found[:lines]
 
 
-def test_fine_tuning_is_one_device_s_and_goes_on_bit_by_bit_where_it_was_killed(tmp_path):
+def test_fine_tuning_is_one_device_s_and_goes_on_bit_by_bit_where_it_was_killed(kept, tmp_path):
     from transformers import AutoModelForCausalLM
 
     text, (four, two) = tmp_path / "text", (tmp_path / str(ranks) for ranks in (4, 2))
@@ -129,11 +145,11 @@ def test_fine_tuning_is_one_device_s_and_goes_on_bit_by_bit_where_it_was_killed(
     losses, weights = on_one_device(tmp_path / "llama", text)
     for folder in (four, two):
         folder.mkdir()
-    first = killed(4, FINE_TUNING, tmp_path / "llama", text, cwd=four, lines=5)
+    first = killed(kept(4), FINE_TUNING, tmp_path / "llama", text, cwd=four, lines=5)
     shutil.rmtree(four / "checkpoints/6", ignore_errors=True)  # if they were fast
-    second = ran(4, FINE_TUNING, tmp_path / "llama", text, cwd=four).splitlines()
+    second = ran(kept(4), FINE_TUNING, tmp_path / "llama", text, cwd=four).splitlines()
     assert second[:2] == first[3:]
-    for lines in (first[:3] + second, ran(2, FINE_TUNING, tmp_path / "llama", text, cwd=two).splitlines()):
+    for lines in (first[:3] + second, ran(kept(2), FINE_TUNING, tmp_path / "llama", text, cwd=two).splitlines()):
         found = [float(re.match(r"step \d+: loss ([\d.]+), norm", line)[1]) for line in lines]
         assert found == pytest.approx(losses, rel=0.01)  # they compute in bfloat16
     for folder in (four, two):

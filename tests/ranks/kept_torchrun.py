@@ -1,0 +1,121 @@
+"""One torchrun for many scripts: its ranks import once what these import, and fork a process for each of them.
+
+That process reads, writes and ends as it would alone; a rank has one thread when it forks, or refuses. As at a restart
+by torchrun, every script meets at a store of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Client, Connection, wait
+from pathlib import Path
+
+import torchrun
+
+READY_S = 100
+
+
+class KeptTorchrun:
+    """So many ranks that wait for scripts to run."""
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+
+    @contextmanager
+    def started(self, script, *args, cwd, **variables):
+        """The processes of `torchrun script …`, killed at the end if they still run.
+
+        They write to the files `out` and `err` in `cwd`.
+        """
+        from torch.distributed import TCPStore  # torchrun's own would have the keys of the script before
+
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        for name in ("out", "err"):
+            (cwd / name).write_text("")
+        for rank in self.ranks:
+            rank.send(((str(script), *map(str, args)), str(cwd), {**variables, "MASTER_PORT": str(store.port)}))
+        run = Run(self.ranks)
+        try:
+            yield run
+        finally:
+            run.kill()
+
+
+class Run:
+    """A script's processes, one for each rank."""
+
+    def __init__(self, ranks):
+        self.pids = {rank: rank.recv() for rank in ranks}
+        self.statuses = {}
+
+    def wait(self, seconds):
+        """Each rank's exit status, or None if it still runs; who fails ends the wait."""
+        until = time.monotonic() + seconds
+        while (running := self.pids.keys() - self.statuses.keys()) and not any(self.statuses.values()):
+            ended = wait(running, max(until - time.monotonic(), 0))
+            if not ended:
+                break
+            self.statuses |= {rank: rank.recv() for rank in ended}
+        return [self.statuses.get(rank) for rank in self.pids]
+
+    def kill(self):
+        """End all that still run, at once."""
+        running = self.pids.keys() - self.statuses.keys()
+        for rank in running:
+            os.kill(self.pids[rank], signal.SIGKILL)
+        self.statuses |= {rank: rank.recv() for rank in running}
+
+
+@contextmanager
+def kept(ranks, scripts):
+    """A torchrun of so many ranks that have imported what these scripts import."""
+    with ExitStack() as stack:
+        cwd = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="t")))  # a socket's path is short
+        path = cwd / "ranks"
+        server = stack.enter_context(socket.socket(socket.AF_UNIX))
+        server.bind(str(path))
+        server.listen()
+        server.settimeout(READY_S)
+        stack.enter_context(torchrun.started(ranks, __file__, path, *scripts, cwd=cwd))
+        connections = [stack.enter_context(Connection(server.accept()[0].detach())) for _ in range(ranks)]
+        yield KeptTorchrun(sorted(connections, key=lambda rank: rank.recv()))
+
+
+def serve(path, *scripts):
+    """A rank: import, then run what is asked for until nobody is there to ask; a script's process returns from here."""
+    for script in scripts:
+        runpy.run_path(script)  # not as the main program, so that it defines and does no more
+    gc.freeze()  # else each process would look through all of this when it ends
+    with Client(path) as pytest:
+        pytest.send(int(os.environ["RANK"]))
+        while True:
+            asked = pytest.recv()
+            assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
+            if not (child := os.fork()):
+                break
+            pytest.send(child)
+            pytest.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    run(*asked)
+
+
+def run(argv, cwd, variables):
+    """Be the process that would run this script."""
+    os.chdir(cwd)
+    os.environ.update(variables)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), number)
+    sys.argv = list(argv)
+    sys.path[0] = str(Path(argv[0]).parent)
+    runpy.run_path(argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
