@@ -8,7 +8,8 @@ one `dist.send` the next `dist.all_reduce` is refused. So point-to-point calls w
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -41,6 +42,17 @@ def join(backend: str, store: str, rank: int, world_size: int) -> None:
 def means_all_ranks(group: ProcessGroup) -> bool:
     """Whether it is the group that a call without a group means."""
     return group.group_name in _of_all_ranks
+
+
+@contextmanager
+def plain_default() -> Iterator[None]:
+    """Within the block the twin is PyTorch's default group as well: its DDP crashes on a watched one (torch 2.13)."""
+    before, twin = dist.distributed_c10d._get_default_group(), call.resolve(None, "plain_default")
+    dist.distributed_c10d._update_default_pg(twin)
+    try:
+        yield
+    finally:
+        dist.distributed_c10d._update_default_pg(before)
 
 
 def _on_twin(function: Callable[..., Any], twin: ProcessGroup) -> Callable[..., Any]:

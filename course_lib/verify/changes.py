@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,12 +10,23 @@ from torch import Tensor
 from course_lib.training.batches import Batch
 from course_lib.training.step import count_targets
 from course_lib.training.trainer import Trainer, make_optimizer
-from course_lib.verify.replay import Change
+from course_lib.verify.replay import Change, Reconfigured
+
+_MILLIONTH = 1e-6  # what torch.nn.utils.clip_grad_norm_ adds
+
+no_clipping = Reconfigured(max_norm=lambda config: None)  # gradients stay as long as they are
+no_decay = Reconfigured(weight_decay=lambda config: 0.0)
+default_eps = Reconfigured(adam_eps=lambda config: 1e-8)
 
 
-def no_clipping(trainer: Trainer) -> None:
-    """Gradients stay as long as they are."""
-    trainer.config = replace(trainer.config, max_norm=None)
+def scaled_limit(factor: float) -> Change:
+    """Gradients may be so many times as long."""
+    return Reconfigured(max_norm=lambda config: None if config.max_norm is None else config.max_norm * factor)
+
+
+def scaled_rate(factor: float) -> Change:
+    """The learning rate times a number."""
+    return Reconfigured(learning_rate=lambda config: config.learning_rate * factor)
 
 
 def no_clamp(trainer: Trainer) -> None:
@@ -31,14 +41,16 @@ def no_clamp(trainer: Trainer) -> None:
     trainer.clip = clip  # type: ignore[method-assign]
 
 
-def scaled_limit(factor: float) -> Change:
-    """Gradients may be so many times as long."""
+def clip_as_torch(trainer: Trainer) -> None:
+    """By a norm that is a millionth too long, so that nothing divides by zero."""
 
-    def change(trainer: Trainer) -> None:
-        most = trainer.config.max_norm
-        trainer.config = replace(trainer.config, max_norm=None if most is None else most * factor)
+    def clip() -> float:
+        norm = trainer.local.global_norm().item()
+        for gradient in trainer.local.gradients().values():
+            gradient.mul_(min(1.0, (trainer.config.max_norm or math.inf) / (norm + _MILLIONTH)))
+        return norm
 
-    return change
+    trainer.clip = clip  # type: ignore[method-assign]
 
 
 def clip_each(trainer: Trainer) -> None:
@@ -96,11 +108,6 @@ def clip_shares(n_shares: int) -> Change:
 def option(**options: object) -> Change:
     """An option of the optimizer."""
     return lambda trainer: [group.update(options) for group in trainer.optimizer.param_groups]
-
-
-def scaled_rate(factor: float) -> Change:
-    """The learning rate times a number."""
-    return lambda trainer: [group.update(lr=group["lr"] * factor) for group in trainer.optimizer.param_groups]
 
 
 def coupled_decay(trainer: Trainer) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,12 +17,11 @@ from course_lib import comm
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.config import TrainConfig
+from course_lib.ranks.groups import plain_default
 from course_lib.training.batches import Batch
-from course_lib.training.step import state_bytes
-from course_lib.training.trainer import Trainer
-from course_lib.verify.narrowing import Narrowing
-
-Make = Callable[..., Trainer]  # of a configuration; for the museum also of a bug, a technique that comes last
+from course_lib.verify.look import Look, copied, hides_gradients, norm_of, read_gradients, state_of
+from course_lib.verify.narrowing import Narrowing, narrowest
+from course_lib.verify.trainable import InParts, Make, Trainable, facts_of
 
 SGD = TrainConfig(optimizer="sgd", learning_rate=0.1)
 # Where a gradient crosses 0, its rounding turns Adam's step round, unless eps is far above: float32 rounds 0.1 by 1e-8.
@@ -53,19 +52,28 @@ class SgdTrace:
     tied: tuple[str, ...]  # what the model uses in several places
     places: dict[str, str]  # where each tensor lies, in words
     n_shares: int  # into how many the ranks cut a batch
-    n_microbatches: int
+    n_microbatches: int | None
     narrow: torch.dtype | None  # a lower precision in which the model computes inside, on one device
+    has_buffers: bool  # whether the trainer shows them
     start: dict[str, Tensor]  # parameters and buffers
-    output: Tensor
+    output: Tensor | None
     gradients: dict[str, Tensor]
-    norm: float
+    halved: dict[str, Tensor]  # where gradients are read from a step: the same, read from one of half the learning rate
+    norm: float  # NaN if the trainer does not give it
     after_first: dict[str, Tensor]
     second_gradients: dict[str, Tensor]
     end: dict[str, Tensor]
-    losses: tuple[float, ...]
+    n_steps: int
+    losses: tuple[float, ...]  # empty if the trainer does not give them
+    changed_batch: bool  # the first step has left other numbers in its batch
     peak_state_bytes: int
     step_s: float  # median
     events: tuple[Event, ...]  # of wrapping and the steps
+
+    @property
+    def is_read(self) -> bool:
+        """Whether gradients were read from what a step did to the weights."""
+        return bool(self.halved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +84,7 @@ class AdamWTrace:
     loaded: dict[str, Tensor]  # what the k more began with
     end: dict[str, Tensor]
     losses: tuple[float, ...]
+    saves: bool = True  # whether there is a checkpoint to look at
 
 
 Trace = tuple[SgdTrace, AdamWTrace | None]
@@ -83,86 +92,91 @@ Trace = tuple[SgdTrace, AdamWTrace | None]
 
 def climb_alone(make: Make, plan: Plan) -> SgdTrace:
     """SGD on one device with the weights of rank 0."""
-    with born_with(0, plan.dtype):
-        return sgd(make, plan, watch=Narrowing())
+    return sgd(make, plan, seed=0, watch=Narrowing())
 
 
 def norms_without_clipping(make: Make, plan: Plan) -> list[float]:
-    """The gradient's norm in each of AdamW's first k steps on one device."""
+    """The gradient's norm in each of AdamW's first k steps on one device; of SGD's, if only these show gradients."""
     found = []
     with born_with(0, plan.dtype):
         trainer = make(ADAMW)
+        reads = hides_gradients(trainer) and not hasattr(trainer, "norm")
+        trainer = make(SGD) if reads else trainer
         for number in range(plan.steps):
-            trainer.compute_gradients(plan_batch(plan, number))
-            found.append(trainer.clip())
-            trainer.update()
+            before = copied(trainer.parameters()) if reads else {}
+            _, norm, _ = take_step(trainer, plan_batch(plan, number), _nothing)
+            if reads:
+                norm = norm_of(read_gradients(before, trainer.parameters(), SGD.learning_rate).values())
+            found.append(norm_of(trainer.gradients().values()) if norm is None else norm)  # type: ignore[attr-defined]
     return found
 
 
 def climb_rank(make: Make, plan: Plan) -> Trace:
     """SGD, then AdamW, on this rank; every rank is seeded differently, so that equal weights are not luck."""
     rank = dist.get_rank()
-    with born_with(rank, plan.dtype):
-        first = sgd(make, plan)
-    with comm.settings(ledger=False):
-        return first, adamw(make, plan, rank) if plan.adamw else None
-
-
-def sgd(make: Make, plan: Plan, watch: Narrowing | None = None) -> SgdTrace:
-    """k steps, taken apart: what the ladder looks at in between is not in the ledger."""
-    trainer = make(SGD)
-    with comm.settings(ledger=False), watch or nullcontext():
-        start, output = _state_of(trainer), trainer.output(plan_batch(plan, 0)[0])
-    losses, norms, seconds, peak_bytes = [], [], [], 0
-    gradients: list[dict[str, Tensor]] = [{}, {}]  # of the first two steps
-    after = start
-    for number in range(plan.steps):
-        batch = plan_batch(plan, number)
-        started = time.perf_counter()
-        losses.append(trainer.compute_gradients(batch))
-        computed = time.perf_counter()
-        peak_bytes = max(peak_bytes, state_bytes([*trainer.model.parameters(), *trainer.local.parameters.values()]))
+    with plain_default():
+        first = sgd(make, plan, seed=rank)
         with comm.settings(ledger=False):
-            if number < len(gradients):
-                gradients[number] = _copied(trainer.gradients())
-            after = _state_of(trainer) if number == 1 else after
-        looked = time.perf_counter()
-        norms.append(trainer.clip())
-        trainer.update()
-        seconds.append(time.perf_counter() - looked + computed - started)
-    events = tuple(ledger.current())
-    with comm.settings(ledger=False):
-        end = _state_of(trainer)
+            return first, adamw(make, plan, rank) if plan.adamw else None
+
+
+def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> SgdTrace:
+    """k steps, looked at in between; what the ladder itself sends is not in the ledger."""
+    with born_with(seed, plan.dtype):
+        trainer = make(SGD)
+        with comm.settings(ledger=False):
+            look = Look(trainer, SGD.learning_rate)
+            with watch or nullcontext():
+                output = trainer.output(plan_batch(plan, 0)[0]) if hasattr(trainer, "output") else None
+        losses, norms, seconds, changed = [], [], [], False
+        for number in range(plan.steps):
+            batch = plan_batch(plan, number)
+            kept = [x.clone() for x in batch] if number == 0 else []
+            inside = watch if watch and number == 0 and not isinstance(trainer, InParts) else nullcontext()
+            with inside:
+                loss, norm, took = take_step(trainer, batch, look)
+            changed = changed or any(not torch.equal(*both) for both in zip(batch, kept, strict=False))
+            losses.append(loss)
+            norms.append(norm)
+            seconds.append(took)
+        events = tuple(ledger.current())
+        with comm.settings(ledger=False):
+            end, facts = state_of(trainer), facts_of(trainer)
+            halved = _at_half_the_rate(make, plan, seed) if look.reads else {}
     return SgdTrace(
-        **_facts(trainer),
-        narrow=watch.dtype if watch else None,
-        start=start,
+        **facts,
+        narrow=narrowest([watch.dtype, *(x.dtype for x in look.start.values())], plan.dtype) if watch else None,
+        has_buffers=hasattr(trainer, "buffers"),
+        start=look.start,
         output=output,
-        gradients=gradients[0],
-        norm=norms[0],
-        after_first=after if plan.steps > 1 else end,
-        second_gradients=gradients[1],
+        gradients=look.gradients[0],
+        halved=halved,
+        norm=math.nan if norms[0] is None else norms[0],
+        after_first=look.after_first or end,
+        second_gradients=look.gradients[1] if plan.steps > 1 else {},
         end=end,
-        losses=tuple(losses),
-        peak_state_bytes=peak_bytes,
+        n_steps=plan.steps,
+        losses=known(losses),
+        changed_batch=changed,
+        peak_state_bytes=look.peak_bytes,
         step_s=median(seconds),
         events=events,
     )
 
 
-def _facts(trainer: Trainer) -> dict[str, Any]:
-    """What is fixed about a trainer; the parameters' names take an exchange."""
-    layout = trainer.local.layout
+def take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> tuple[float | None, float | None, float]:
+    """Loss, norm, and seconds without those of `look`, which is called when the step's gradients are there."""
+    started = time.perf_counter()
+    loss = trainer.compute_gradients(batch) if isinstance(trainer, InParts) else trainer.step(batch)
+    computed = time.perf_counter()
     with comm.settings(ledger=False):
-        names = tuple(trainer.parameters())
-    return {
-        "parameter_names": names,
-        "frozen": tuple(name for name in layout.parameters if not layout.places[name].trained),
-        "tied": tuple({first for name, first in layout.first_name.items() if name != first}),
-        "places": {name: layout.describe(name) for name in layout.places},
-        "n_shares": trainer.local.size("dp"),
-        "n_microbatches": trainer.n_microbatches,
-    }
+        look()
+    looked = time.perf_counter()
+    if not isinstance(trainer, InParts):
+        return loss, getattr(trainer, "norm", None), computed - started
+    norm = trainer.clip()
+    trainer.update()
+    return loss, norm, time.perf_counter() - looked + computed - started
 
 
 def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrace:
@@ -171,34 +185,44 @@ def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrac
     with born_with(seed, plan.dtype):
         trainer = make(plan.adamw)
         losses = [trainer.step(plan_batch(plan, number)) for number in range(plan.steps)]
-        half = _state_of(trainer)
-        if plan.folder is None:
-            return AdamWTrace(half=half, loaded=half, end=half, losses=tuple(losses))
-        loaded = half
+        half = state_of(trainer)
+        saves = not stops or (hasattr(trainer, "save") and hasattr(trainer, "load"))
+        if plan.folder is None or not saves:
+            return AdamWTrace(half=half, loaded=half, end=half, losses=known(losses), saves=saves)
         if stops:
-            trainer.save(plan.folder)
+            trainer.save(plan.folder)  # type: ignore[attr-defined]
             torch.manual_seed(OTHER_SEEDS + seed)
             trainer = make(plan.adamw)
-            trainer.load(plan.folder)
-        loaded = _state_of(trainer)
+            trainer.load(plan.folder)  # type: ignore[attr-defined]
+        loaded = state_of(trainer)
         losses += [trainer.step(plan_batch(plan, number)) for number in range(plan.steps, 2 * plan.steps)]
-        return AdamWTrace(half=half, loaded=loaded, end=_state_of(trainer), losses=tuple(losses))
+        return AdamWTrace(half=half, loaded=loaded, end=state_of(trainer), losses=known(losses))
+
+
+def _at_half_the_rate(make: Make, plan: Plan, seed: int) -> dict[str, Tensor]:
+    """The first gradient, read from a step of half the size: the same, if the step is one of SGD."""
+    config = replace(SGD, learning_rate=SGD.learning_rate / 2)
+    with born_with(seed, plan.dtype):
+        trainer = make(config)
+        before = copied(trainer.parameters())
+        trainer.step(plan_batch(plan, 0))
+        return read_gradients(before, trainer.parameters(), config.learning_rate)
+
+
+def known(losses: Sequence[float | None]) -> tuple[float, ...]:
+    """All of them, or none."""
+    there = tuple(loss for loss in losses if loss is not None)
+    return there if len(there) == len(losses) else ()
+
+
+def _nothing() -> None:
+    """What is looked at where nothing is to be seen."""
 
 
 def plan_batch(plan: Plan, number: int) -> Batch:
     """One batch; inputs that are no tokens take the run's dtype."""
     inputs, targets = plan.batch_of(number)
     return (inputs.to(plan.dtype) if inputs.is_floating_point() else inputs), targets
-
-
-def _state_of(trainer: Trainer) -> dict[str, Tensor]:
-    """Copies of parameters and buffers."""
-    return _copied(trainer.parameters() | trainer.buffers())
-
-
-def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same names with tensors that later steps do not change."""
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @contextmanager

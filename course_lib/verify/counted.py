@@ -96,6 +96,13 @@ def by_targets(count: Tensor, groups: Sequence[Sequence[int]], cut: Cut, sizes: 
     return bool((weights - weights[0]).abs().max() < _NEAR * weights[0].abs())
 
 
+def is_mean_of_means(count: Tensor, cut: Cut) -> bool:
+    """Whether each micro-batch weighs the same, however many targets it has, within its share or within the batch."""
+    parts = cut.micro_batches()
+    whole = by_targets(count, [rows for share in parts for rows in share], cut)
+    return whole or all(by_targets(count, share, cut) for share in parts)
+
+
 def odd_rows(count: Tensor) -> tuple[list[int], list[int]]:
     """The rows that do not count though most do, and those that count more than most."""
     values = count[~count.isnan()]

@@ -45,9 +45,10 @@ def explain(evidence: Evidence) -> NotEqual:
     pair, found, p = evidence.first, evidence.signature, evidence.n_ranks
     late = _second_step(evidence)
     causes = convicted(late or evidence)
-    rule = f"{p} ranks together equal one device on the same batch within {evidence.tolerance:g}"
+    equal = f"{p} ranks together equal" if p > 1 else "1 rank equals"
+    rule = f"{equal} one device on the same batch within {evidence.tolerance:g}"
     if pair.exact:
-        rule = f"{p} ranks together equal one device on the same batch to the last bit"
+        rule = f"{equal} one device on the same batch to the last bit"
     if pair.replica:
         rule = "all copies of a parameter are equal to the last bit"
     name = "" if pair.name == pair.rung else f", {pair.name}"
@@ -84,7 +85,9 @@ def _second_step(evidence: Evidence) -> Evidence | None:
         return None
     if wrong_after_first(alone, ranks, tolerance):
         return None
-    pairs = list(gradient_pairs(alone, alone.second_gradients, [trace.second_gradients for trace in ranks]))
+    pairs = list(
+        gradient_pairs(alone, alone.second_gradients, [trace.second_gradients for trace in ranks], ranks[0].is_read)
+    )
     wrong = [pair for pair in pairs if not pair.holds(tolerance)]
     right = names_right(pairs, wrong, alone)
     return replace(evidence, wrong=wrong, right=right, step=1) if wrong else None

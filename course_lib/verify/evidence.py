@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.training.step import count_targets
 from course_lib.verify.climb import AdamWTrace, SgdTrace
-from course_lib.verify.counted import Cut, counts
+from course_lib.verify.counted import Cut, counts, is_mean_of_means
 from course_lib.verify.equality import Signature, deviation, noise, ratio_of, same, signature
 from course_lib.verify.pairs import Pair
 from course_lib.verify.ratios import agrees
@@ -54,10 +54,15 @@ class Evidence:
         """Into how many a batch is cut."""
         return self.ranks[0].n_shares
 
-    @property
+    @cached_property
     def n_microbatches(self) -> int:
-        """m."""
-        return self.ranks[0].n_microbatches
+        """m; where the ranks do not say it, what explains how often each row counts, else 1."""
+        said = self.ranks[0].n_microbatches
+        if said is not None or not self.counted:
+            return said or 1
+        most = len(self.targets) // self.n_shares
+        cuts = [Cut(targets=self.targets, shares=self.n_shares, parts=m) for m in range(2, most)]
+        return next((cut.parts for cut in cuts if all(is_mean_of_means(count, cut) for count in self.counted)), 1)
 
     @property
     def names(self) -> list[str]:
@@ -111,11 +116,16 @@ class Evidence:
     # --- of the gradients ---
 
     @cached_property
-    def cut(self) -> Cut:
-        """The batch as the ranks share it."""
+    def targets(self) -> Tensor:
+        """How many each row of the batch has. Shapes: (B,)."""
         inputs, targets = self.replay.parts(1, self.step)[0]
         each = [count_targets((inputs[row : row + 1], targets[row : row + 1])) for row in range(len(inputs))]
-        return Cut(targets=torch.tensor(each), shares=self.n_shares, parts=self.n_microbatches)
+        return torch.tensor(each)
+
+    @cached_property
+    def cut(self) -> Cut:
+        """The batch as the ranks share it."""
+        return Cut(targets=self.targets, shares=self.n_shares, parts=self.n_microbatches)
 
     @property
     def is_no_sum_of_rows(self) -> bool:
@@ -128,7 +138,7 @@ class Evidence:
         rows = self.replay.row_gradients(self.step)
         if rows is None:
             return None
-        targets = int(self.cut.targets.sum())
+        targets = int(self.targets.sum())
         held = [trace.second_gradients if self.step else trace.gradients for trace in self.ranks]
         once = [name for name in self.names if name not in self.alone.tied]  # of others one use may be right
         rows = {name: rows[name] for name in once or self.names if name in rows}
@@ -140,6 +150,8 @@ class Evidence:
     def replays(self, change: Change, *, late: bool = False) -> bool:
         """Whether one device with this change leaves what each rank has left, or nearly all of it."""
         changed = self.replay.adamw(change, late=late)
+        if changed is None:
+            return False
         far = max(pair.distance() for pair in self.wrong if pair.name in changed or pair.name == "loss")
         near = max(10 * self.tolerance, _NEARLY * far)
         held = [trace.end if late else trace.half for trace in self.adamw]

@@ -16,7 +16,8 @@ from course_lib.parallel.layout import Layout
 from course_lib.parallel.local import own_part
 from course_lib.parallel.placement import At
 from course_lib.ranks import run_ranks
-from course_lib.verify.climb import SGD, Make, born_with
+from course_lib.verify.climb import SGD, born_with
+from course_lib.verify.trainable import MakeTrainer
 
 
 class _Mine(NamedTuple):
@@ -47,7 +48,7 @@ class HeldParts:
         return "\n".join([*lines, *self.wrong] if self.wrong else [*lines, "every part is the layout's, bit by bit"])
 
 
-def held_parts(reference: Make, parallel: Make, *, world_size: int) -> HeldParts:
+def held_parts(reference: MakeTrainer, parallel: MakeTrainer, *, world_size: int) -> HeldParts:
     """Compare each rank's part of each parameter with what the layout says it is of one device's, bit by bit.
 
     Both make a trainer, as for the ladder. The whole that every rank puts together from the parts is compared as well.
@@ -71,7 +72,7 @@ def held_parts(reference: Make, parallel: Make, *, world_size: int) -> HeldParts
     )
 
 
-def _held(make: Make) -> _Mine:
+def _held(make: MakeTrainer) -> _Mine:
     with born_with(0, torch.float64):
         trainer = make(SGD)
     local = trainer.local

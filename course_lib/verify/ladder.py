@@ -7,7 +7,7 @@ AdamW with weight decay and clipping, and a checkpoint, since plain SGD has no s
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -20,7 +20,6 @@ from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch, Batches
 from course_lib.verify.climb import (
     ADAMW,
-    Make,
     Plan,
     SgdTrace,
     Trace,
@@ -32,8 +31,10 @@ from course_lib.verify.climb import (
 from course_lib.verify.diagnosis import BYTES, compare_bytes, explain
 from course_lib.verify.equality import TOLERANCES, name_of
 from course_lib.verify.evidence import Evidence
-from course_lib.verify.pairs import RUNGS, all_pairs, names_right
+from course_lib.verify.matching import matched
+from course_lib.verify.pairs import RUNGS, all_pairs, left_out, names_right, reading_rounds
 from course_lib.verify.replay import Replay
+from course_lib.verify.trainable import Make
 
 _SAME = 1e-3  # norms this near are one
 _CLIPPED = 0.5  # of the norms is what clipping leaves where all steps have the same
@@ -51,6 +52,8 @@ class Report:
     narrow: torch.dtype | None  # a lower precision in which the model computes inside
     tolerance: float
     deviations: dict[str, float]  # by rung
+    left_out: dict[str, str]  # a rung that was asked for, and why it cannot be climbed
+    notes: tuple[str, ...]  # what else is to be said, a sentence each
     losses: tuple[float, ...]  # of SGD, over the whole batch
     adamw_losses: tuple[float, ...]
     peak_state_bytes: tuple[int, ...]  # by rank: weights and gradients under SGD
@@ -65,10 +68,11 @@ class Report:
 
     def __str__(self) -> str:
         inside = f" ({name_of(self.narrow)} inside)" if self.narrow else ""
-        head = (
-            f"{self.world_size} ranks against one device, {name_of(self.dtype)}{inside}, tolerance {self.tolerance:g}"
-        )
-        return "\n".join([head, *(f"  {rung:<14}{found:8.1e}" for rung, found in self.deviations.items())])
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        head = f"{ranks} against one device, {name_of(self.dtype)}{inside}, tolerance {self.tolerance:g}"
+        climbed = [f"  {rung:<14}{found:8.1e}" for rung, found in self.deviations.items()]
+        lacking = [f"  {rung:<14}left out: {why}" for rung, why in self.left_out.items()]
+        return "\n".join([head, *climbed, *lacking, *self.notes])
 
 
 def assert_parallel_equals(
@@ -110,31 +114,48 @@ def assert_parallel_equals(
             plan = replace(plan, adamw=replace(ADAMW, max_norm=most), folder=folder)
             alone = (alone[0], adamw(reference, plan, seed=0, stops=False))
         ranks: list[Trace] = run_ranks(climb_rank, world_size, parallel, plan, timeout=timeout)
+    alone, ranks, notes = matched(alone, ranks)
     deviations = compare(alone, ranks, rungs, within, Replay(reference, plan))
-    report = _report(alone[0], ranks, deviations, dtype, within)
+    report = _report(alone, ranks, deviations, rungs, dtype, within, notes)
     if cost is not None:
-        compare_bytes(report.ledger, cost, ranks[0][0].n_microbatches)
+        compare_bytes(report.ledger, cost, ranks[0][0].n_microbatches or 1)
         deviations[BYTES] = 0.0
     return report
 
 
 def _report(
-    alone: SgdTrace, ranks: Sequence[Trace], deviations: dict[str, float], dtype: torch.dtype, within: float
+    alone: Trace,
+    ranks: Sequence[Trace],
+    deviations: dict[str, float],
+    rungs: Sequence[str],
+    dtype: torch.dtype,
+    within: float,
+    notes: Sequence[str],
 ) -> Report:
     traces, adamw_trace = [trace for trace, _ in ranks], ranks[0][1]
     return Report(
         world_size=len(ranks),
         dtype=dtype,
-        narrow=alone.narrow,
+        narrow=alone[0].narrow,
         tolerance=within,
         deviations=deviations,
+        left_out={rung: why for rung, why in left_out(alone, ranks).items() if rung in rungs},
+        notes=(*notes, *_reading(alone[0], traces[0])),
         losses=traces[0].losses,
         adamw_losses=adamw_trace.losses if adamw_trace else (),
         peak_state_bytes=tuple(trace.peak_state_bytes for trace in traces),
         step_s=max(trace.step_s for trace in traces),
-        alone_step_s=alone.step_s,
+        alone_step_s=alone[0].step_s,
         ledger=Ledger([event for trace in traces for event in trace.events], len(ranks)),
     )
+
+
+def _reading(alone: SgdTrace, first: SgdTrace) -> Iterator[str]:
+    """Whose gradients were read from a step, and how exactly that can be."""
+    who = [name for name, trace in (("the reference", alone), ("the parallel side", first)) if trace.is_read]
+    if who:
+        most = max(reading_rounds(alone.start[name]) for name in alone.parameter_names)
+        yield f"gradients of {' and '.join(who)} were read from one step of SGD, to {most:.1g}"
 
 
 def check(dtype: torch.dtype, tolerance: float | None, rungs: Sequence[str]) -> None:
@@ -174,7 +195,8 @@ def compare(
 
     Raises: NotEqual for the first rung that has a pair further apart than `tolerance`.
     """
-    deviations, below = {rung: 0.0 for rung in RUNGS if rung in rungs}, ""
+    lacking = left_out(alone, ranks)
+    deviations, below = {rung: 0.0 for rung in RUNGS if rung in rungs and rung not in lacking}, ""
     for rung, group in groupby(all_pairs(alone, ranks), key=lambda pair: pair.rung):
         pairs = list(group)
         wrong = [pair for pair in pairs if not pair.holds(tolerance)]

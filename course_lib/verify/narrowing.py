@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,12 @@ class Narrowing(TorchDispatchMode):
             if _is_narrower(narrow, wide) and (self.dtype is None or narrow.dtype.itemsize < self.dtype.itemsize):
                 self.dtype = narrow.dtype
         return result
+
+
+def narrowest(found: Iterable[torch.dtype | None], dtype: torch.dtype) -> torch.dtype | None:
+    """The lowest of these that is lower than the run's own; None if none is."""
+    lower = [one for one in found if one is not None and one.is_floating_point and one.itemsize < dtype.itemsize]
+    return min(lower, key=lambda one: one.itemsize, default=None)
 
 
 def _is_narrower(narrow: Tensor, wide: Tensor) -> bool:

@@ -20,8 +20,9 @@ from course_lib.parallel.placement import At, Shard
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
-from course_lib.verify.climb import SGD, Make, born_with
+from course_lib.verify.climb import SGD, born_with
 from course_lib.verify.equality import deviation
+from course_lib.verify.trainable import MakeTrainer
 
 _TP, _DP = "tp", "dp"
 
@@ -47,7 +48,7 @@ class ModuleOutput:
 
 
 def compare_outputs(
-    reference: Make, parallel: Make, batch: Batch, *, world_size: int, dtype: torch.dtype = torch.float64
+    reference: MakeTrainer, parallel: MakeTrainer, batch: Batch, *, world_size: int, dtype: torch.dtype = torch.float64
 ) -> list[ModuleOutput]:
     """The output of every module on ranks beside one device's, in the order of forward.
 
@@ -67,7 +68,7 @@ def compare_outputs(
     return found
 
 
-def _seen(make: Make, batch: Batch, dtype: torch.dtype) -> _Seen:
+def _seen(make: MakeTrainer, batch: Batch, dtype: torch.dtype) -> _Seen:
     with born_with(0, dtype):
         trainer = make(SGD)
         return _Seen(trainer.local.at, _outputs(trainer, batch), trainer.local.layout)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from course_lib.verify.climb import AdamWTrace, SgdTrace, Trace
+from course_lib.verify.climb import SGD, AdamWTrace, SgdTrace, Trace
 from course_lib.verify.equality import deviation, largest
 
 RUNGS = ("output", "gradients", "gradient norm", "parameters", "loss curve", "AdamW", "save and load")
@@ -26,6 +27,7 @@ class Pair(NamedTuple):
     exact: bool = False  # to the last bit
     scale: float = 0.0  # what a deviation is relative to, where the numbers themselves are smaller
     replica: bool = False  # `want` is the first rank's copy, not one device's
+    rounded: float = 0.0  # a difference that comes from how they were read, and is none of theirs
 
     def distance(self) -> float:
         """The deviation; infinite if one is missing where the other is, or the shapes differ."""
@@ -37,13 +39,31 @@ class Pair(NamedTuple):
 
     def holds(self, tolerance: float) -> bool:
         """Whether they are as near as they must be; not so if one holds a NaN."""
-        return self.distance() <= (0.0 if self.exact else tolerance)
+        within = 0.0 if self.exact else tolerance
+        if self.rounded and self.want is not None:
+            within += self.rounded / (max(largest(self.want), self.scale) or 1.0)
+        return self.distance() <= within
 
 
 def all_pairs(alone: Trace, ranks: Sequence[Trace]) -> Iterator[Pair]:
-    """Everything, in the order of the rungs."""
-    yield from _sgd_pairs(alone[0], [trace for trace, _ in ranks])
-    yield from _adamw_pairs(alone, [trace for _, trace in ranks if trace])
+    """Everything that there is, in the order of the rungs."""
+    lacking = left_out(alone, ranks)
+    yield from (pair for pair in _sgd_pairs(alone[0], [trace for trace, _ in ranks]) if pair.rung not in lacking)
+    yield from (
+        pair for pair in _adamw_pairs(alone, [trace for _, trace in ranks if trace]) if pair.rung not in lacking
+    )
+
+
+def left_out(alone: Trace, ranks: Sequence[Trace]) -> dict[str, str]:
+    """The rungs that cannot be climbed with what the two sides give, and why."""
+    sides = (("the reference", *alone), ("the parallel side", *ranks[0]))
+    lacks = [
+        (RUNGS[0], "has no output(inputs)", [who for who, sgd, _ in sides if sgd.output is None]),
+        (RUNGS[2], "has no norm", [who for who, sgd, _ in sides if math.isnan(sgd.norm)]),
+        (RUNGS[4], "returns no loss from step", [who for who, sgd, _ in sides if not sgd.losses]),
+        (RUNGS[6], "has no save(folder) and load(folder)", [who for who, _, a in sides if a and not a.saves]),
+    ]
+    return {rung: f"{' and '.join(who)} {what}" for rung, what, who in lacks if who}
 
 
 def _sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
@@ -51,7 +71,7 @@ def _sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
     for rank, trace in enumerate(ranks):
         yield Pair(RUNGS[0], "output", rank, trace.output, alone.output)
     vanishing = vanishing_gradients(alone)
-    yield from gradient_pairs(alone, alone.gradients, [trace.gradients for trace in ranks])
+    yield from gradient_pairs(alone, alone.gradients, [trace.gradients for trace in ranks], ranks[0].is_read)
     for rank, trace in enumerate(ranks):
         yield Pair(RUNGS[2], "norm", rank, _numbers([trace.norm]), _numbers([alone.norm]))
     yield from _state_pairs(RUNGS[3], [trace.end for trace in ranks], alone.end, alone, vanishing)
@@ -60,7 +80,7 @@ def _sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:
 
 
 def gradient_pairs(
-    alone: SgdTrace, want: Mapping[str, Tensor], ranks: Sequence[Mapping[str, Tensor]]
+    alone: SgdTrace, want: Mapping[str, Tensor], ranks: Sequence[Mapping[str, Tensor]], are_read: bool
 ) -> Iterator[Pair]:
     """The gradients of one step. A trained parameter without a gradient counts as one whose gradient is 0."""
     vanishing = vanishing_gradients(alone)
@@ -68,10 +88,23 @@ def gradient_pairs(
         for name in trainable(alone):
             zero = torch.zeros_like(alone.start[name])
             yield Pair(
-                RUNGS[1], name, rank, found.get(name, zero), want.get(name, zero), scale=vanishing.get(name, 0.0)
+                RUNGS[1],
+                name,
+                rank,
+                found.get(name, zero),
+                want.get(name, zero),
+                scale=vanishing.get(name, 0.0),
+                rounded=(alone.is_read + are_read) * reading_rounds(alone.start[name]),
             )
         for name in sorted(found.keys() - trainable(alone)):
-            yield Pair(RUNGS[1], name, rank, found[name], None)
+            if not are_read or found[name].any():  # what is read is there for all
+                yield Pair(RUNGS[1], name, rank, found[name], None)
+
+
+def reading_rounds(weight: Tensor) -> float:
+    """What a gradient may be off by that is read from what SGD does to this weight."""
+    eps = torch.finfo(weight.dtype).eps if weight.is_floating_point() else 0.0
+    return eps * largest(weight) / SGD.learning_rate
 
 
 def _adamw_pairs(alone: Trace, traces: Sequence[AdamWTrace]) -> Iterator[Pair]:
@@ -79,13 +112,14 @@ def _adamw_pairs(alone: Trace, traces: Sequence[AdamWTrace]) -> Iterator[Pair]:
     first, want = alone
     if want is None:
         return
-    k, vanishing = len(first.losses), vanishing_gradients(first)
+    k, vanishing = first.n_steps, vanishing_gradients(first)
     for rung, losses in ((RUNGS[5], slice(0, k)), (RUNGS[6], slice(k, None))):
         half = rung == RUNGS[5]
         ends = [trace.half if half else trace.end for trace in traces]
         yield from _state_pairs(rung, ends, want.half if half else want.end, first, vanishing)
         for rank, trace in enumerate(traces):
-            yield Pair(rung, "loss", rank, _numbers(trace.losses[losses]), _numbers(want.losses[losses]))
+            if trace.losses and want.losses:
+                yield Pair(rung, "loss", rank, _numbers(trace.losses[losses]), _numbers(want.losses[losses]))
 
 
 def _state_pairs(
@@ -118,6 +152,7 @@ def vanishing_gradients(alone: SgdTrace) -> dict[str, float]:
         name: most
         for name, gradient in alone.gradients.items()
         if 0 < largest(gradient) < _ROUNDINGS * torch.finfo(alone.narrow or gradient.dtype).eps * most
+        or (alone.is_read and 0 < largest(gradient) <= 2 * reading_rounds(alone.start[name]))
     }
 
 

@@ -85,10 +85,7 @@ def means_of_micro_batches(e: Evidence) -> str | None:
     count = _together(e)
     if count is None or e.n_microbatches == 1:
         return None
-    parts = e.cut.micro_batches()
-    whole = counted.by_targets(count, [rows for share in parts for rows in share], e.cut)
-    each = all(counted.by_targets(count, share, e.cut) for share in parts)
-    return "" if whole or each else None
+    return "" if counted.is_mean_of_means(count, e.cut) else None
 
 
 def shares_missing(e: Evidence) -> str | None:
@@ -139,7 +136,7 @@ def micro_batches_repeated(e: Evidence) -> str | None:
 def averaged_early(e: Evidence) -> str | None:
     """On each rank a micro-batch of all shares counts, and of the others its own share's alone."""
     parts, m = e.cut.micro_batches(), e.n_microbatches
-    if m == 1 or e.counted is None or len(e.counted) != len(parts):
+    if min(m, len(parts)) == 1 or e.counted is None or len(e.counted) != len(parts):
         return None
     for k in range(m):
         early = [row for share in parts for row in share[k]]

@@ -270,8 +270,8 @@ def buffers_loaded_otherwise(e: Evidence) -> str | None:
 def some_states_lost(e: Evidence) -> str | None:
     """One device that loses the states of all that is placed alike, or of all else, leaves the same weights."""
     trained, places = trainable(e.alone), e.ranks[0].places
-    for place in dict.fromkeys(places[name] for name in trained):
-        there = frozenset(name for name in trained if places[name] == place)
+    for place in dict.fromkeys(places[name] for name in trained if name in places):
+        there = frozenset(name for name in trained if places.get(name) == place)
         for names, words in ((there, place), (frozenset(trained) - there, f"elsewhere than {place}")):
             if names and e.replays(lost_of(names), late=True):
                 return words

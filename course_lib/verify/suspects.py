@@ -255,6 +255,9 @@ _OF_ADAMW = (
     Suspect("no clipping", s.replays(c.no_clipping),
             "nothing was clipped, one device without it ends up there too: clip by one norm of all gradients, after "
             "averaging and before the update"),
+    Suspect("PyTorch's clipping", s.replays(c.clip_as_torch),
+            "one device that clips with clip_grad_norm_ ends up there too: it adds 1e-6 to the norm, so clip with it on"
+            " both sides or on none"),
     Suspect("no clamp", s.replays(c.no_clamp),
             "one device that makes short gradients longer ends up there too: never scale by more than 1"),
     Suspect("clipped before averaging", lambda e: s.replays(c.clip_shares(e.n_shares))(e),
@@ -266,7 +269,7 @@ _OF_ADAMW = (
             "one device that clips each parameter by its own norm ends up there too: clip by one norm of all"),
     Suspect("clipped by value", s.replays(c.clip_value),
             "one device that clips each number ends up there too: clip by one norm of all"),
-    Suspect("no weight decay", s.replays(c.option(weight_decay=0.0)),
+    Suspect("no weight decay", s.replays(c.no_decay),
             "one device without weight decay ends up there too: give the optimizer weight_decay"),
     Suspect("decay of matrices", s.replays(c.decay_of_matrices),
             "one device on which biases and norms do not decay ends up there too: give both the same parameter "
@@ -277,7 +280,7 @@ _OF_ADAMW = (
             "one device with p times the learning rate ends up there too: compare the learning rates"),
     Suspect("rate by root of ranks", lambda e: s.replays(c.scaled_rate(math.sqrt(e.n_shares)))(e),
             "one device with √p times the learning rate ends up there too: compare the learning rates"),
-    Suspect("eps", s.replays(c.option(eps=1e-08)),
+    Suspect("eps", s.replays(c.default_eps),
             "one device with Adam's default eps ends up there too: give the optimizer adam_eps"),
     Suspect("made anew", s.replays(c.new_optimizer_each_step),
             "one device that begins each step with a new optimizer ends up there too: make it once, before the first"),

@@ -14,7 +14,7 @@ from torch.distributed import ReduceOp
 
 from course_lib import comm
 from course_lib.training.step import count_targets
-from course_lib.training.trainer import Trainer
+from course_lib.verify.replay import Change, Reconfigured
 
 RANKS = 4
 BIAS, HEAD, SHARED = "inner.bias", "head.weight", "embedding.weight"
@@ -25,7 +25,7 @@ class Planted:
     """A bug. `plant` changes a trainer that was just made; a technique hooks in before; `model` is another one."""
 
     cause: str
-    plant: Callable[[Trainer], object] = lambda trainer: None
+    plant: Change = lambda trainer: None
     technique: Callable[..., object] | None = None
     accumulation: int = 1
     sound: Callable[[], nn.Module] = Toy
@@ -36,8 +36,11 @@ class Planted:
         """The maker for ranks."""
         model = (self.model or self.sound)()
         techniques = [self.technique] if self.technique else []
-        trainer = Replicated(model, replace(config, accumulation=self.accumulation), *techniques)
-        if self.only in ("", config.optimizer):
+        config, here = replace(config, accumulation=self.accumulation), self.only in ("", config.optimizer)
+        if isinstance(self.plant, Reconfigured):
+            return Replicated(model, self.plant.of(config) if here else config, *techniques)
+        trainer = Replicated(model, config, *techniques)
+        if here:
             self.plant(trainer)
         return trainer
 

@@ -150,7 +150,7 @@ UNSEEN_EARLY = {
 UNSEEN_LATE = {
     "a checkpoint one step old": Planted(cause="weights not loaded", plant=one_step_old, only="adamw"),
     "another learning rate after loading": Planted(
-        cause="save and load", plant=loads(changes.scaled_rate(10.0)), only="adamw"
+        cause="save and load", plant=loads(changes.option(lr=1e-2)), only="adamw"
     ),
     "the largest second moment": Planted(cause="AdamW", plant=amsgrad, only="adamw"),
 }

@@ -285,8 +285,11 @@ def test_copies_are_compared_bit_by_bit():
 
 
 class OtherNames(Replicated):
+    """Names of its own for other tensors."""
+
     def parameters(self):
-        return {name.replace("inner", "hidden"): tensor for name, tensor in super().parameters().items()}
+        found = super().parameters()
+        return {n.replace("inner", "hidden"): x * (1 + ("inner" in n)) for n, x in found.items()}
 
 
 class OtherShape(Replicated):

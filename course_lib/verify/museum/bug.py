@@ -11,8 +11,8 @@ from course_lib.config import TrainConfig
 from course_lib.training.batches import Batch, Batches
 from course_lib.training.setup import Technique
 from course_lib.training.trainer import Trainer
-from course_lib.verify.climb import Make
 from course_lib.verify.data_order import DATA_ORDER, sampled
+from course_lib.verify.trainable import MakeTrainer
 
 _METHODS = ("output", "compute_gradients", "clip", "update", "save", "load")
 ISSUES = "https://github.com/{}/issues/{}"
@@ -44,7 +44,7 @@ class Bug:
     accumulation: int = 1  # micro-batches per step that it needs to show
     ragged: bool = False  # whether it needs shares with unequal numbers of targets
 
-    def planted(self, make: Make) -> Make:
+    def planted(self, make: MakeTrainer) -> MakeTrainer:
         """The maker of a trainer that has the bug in all that it does; `make` takes techniques after the config."""
         last = [self.technique] if self.technique else []
 
@@ -57,7 +57,7 @@ class Bug:
 
         return make_with_bug
 
-    def sound(self, make: Make) -> Make:
+    def sound(self, make: MakeTrainer) -> MakeTrainer:
         """The maker of the same trainer without the bug."""
         return lambda config: make(replace(config, accumulation=self.accumulation))
 

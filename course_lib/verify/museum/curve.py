@@ -14,7 +14,8 @@ from course_lib import comm
 from course_lib.config import TrainConfig
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch
-from course_lib.verify.climb import OTHER_SEEDS, Make, born_with
+from course_lib.verify.climb import OTHER_SEEDS, born_with
+from course_lib.verify.trainable import MakeTrainer
 
 _AS_PEOPLE_TRAIN = TrainConfig(optimizer="adamw", learning_rate=0.01, weight_decay=0.1, max_norm=1.0)
 _NEAR = 0.05  # a few per cent: two runs with other seeds are no nearer
@@ -28,26 +29,26 @@ class Curve:
     norms: tuple[float, ...]  # of the gradients, before clipping
 
 
-def curve_alone(make: Make, batch_of: Callable[[int], Batch], steps: int) -> Curve:
+def curve_alone(make: MakeTrainer, batch_of: Callable[[int], Batch], steps: int) -> Curve:
     """The curve of one device."""
     with tempfile.TemporaryDirectory() as folder:
         return train(make, batch_of, steps, folder, seed=0)
 
 
-def curve_on_ranks(make: Make, batch_of: Callable[[int], Batch], *, world_size: int, steps: int) -> Curve:
+def curve_on_ranks(make: MakeTrainer, batch_of: Callable[[int], Batch], *, world_size: int, steps: int) -> Curve:
     """The curve that the first of the ranks logs; they are seeded differently."""
     with tempfile.TemporaryDirectory() as folder:
         curves: list[Curve] = run_ranks(_train_on_rank, world_size, make, batch_of, steps, folder)
     return curves[0]
 
 
-def _train_on_rank(make: Make, batch_of: Callable[[int], Batch], steps: int, folder: str) -> Curve:
+def _train_on_rank(make: MakeTrainer, batch_of: Callable[[int], Batch], steps: int, folder: str) -> Curve:
     """The same on this rank; nobody wants to see what a long run sends."""
     with comm.settings(guard=False, ledger=False):
         return train(make, batch_of, steps, folder, seed=dist.get_rank())
 
 
-def train(make: Make, batch_of: Callable[[int], Batch], steps: int, folder: str, seed: int) -> Curve:
+def train(make: MakeTrainer, batch_of: Callable[[int], Batch], steps: int, folder: str, seed: int) -> Curve:
     """Half of the steps, a checkpoint, the other half by a trainer that loaded it."""
     losses, norms = [], []
     with born_with(seed, torch.float32):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from course_lib.errors import four_parts
 from course_lib.training.batches import Batches
-from course_lib.verify.climb import Make
 from course_lib.verify.data_order import DATA_ORDER
 from course_lib.verify.diagnosis import NotEqual
 from course_lib.verify.ladder import assert_parallel_equals
 from course_lib.verify.museum.bug import Bug
 from course_lib.verify.museum.curve import curve_alone, curve_on_ranks, off
 from course_lib.verify.pairs import RUNGS
+from course_lib.verify.trainable import MakeTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,9 @@ class Fall:
         return off(self.losses, self.reference)
 
 
-def fall(bug: Bug, reference: Make, parallel: Make, batches: Batches, *, world_size: int = 4, steps: int = 40) -> Fall:
+def fall(
+    bug: Bug, reference: MakeTrainer, parallel: MakeTrainer, batches: Batches, *, world_size: int = 4, steps: int = 40
+) -> Fall:
     """Climb the ladder with a bug, and train `steps` steps with it as people train, beside one device.
 
     Raises: ValueError for a bug in the data's order, which no ladder looks at.
