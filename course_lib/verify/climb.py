@@ -104,7 +104,7 @@ def norms_without_clipping(make: Make, plan: Plan) -> list[float]:
         trainer = make(SGD) if reads else trainer
         for number in range(plan.steps):
             before = copied(trainer.parameters()) if reads else {}
-            _, norm, _ = take_step(trainer, plan_batch(plan, number), _nothing)
+            _, norm, _ = _take_step(trainer, plan_batch(plan, number), _nothing)
             if reads:
                 norm = norm_of(read_gradients(before, trainer.parameters(), SGD.learning_rate).values())
             found.append(norm_of(trainer.gradients().values()) if norm is None else norm)  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
             kept = [x.clone() for x in batch] if number == 0 else []
             inside = watch if watch and number == 0 and not isinstance(trainer, InParts) else nullcontext()
             with inside:
-                loss, norm, took = take_step(trainer, batch, look)
+                loss, norm, took = _take_step(trainer, batch, look)
             changed = changed or any(not torch.equal(*both) for both in zip(batch, kept, strict=False))
             losses.append(loss)
             norms.append(norm)
@@ -164,7 +164,7 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
     )
 
 
-def take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> tuple[float | None, float | None, float]:
+def _take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> tuple[float | None, float | None, float]:
     """Loss, norm, and seconds without those of `look`, which is called when the step's gradients are there."""
     started = time.perf_counter()
     loss = trainer.compute_gradients(batch) if isinstance(trainer, InParts) else trainer.step(batch)

@@ -42,6 +42,11 @@ def of_kind(*kinds: str) -> Seen:
     return lambda e: "" if e.signature.kind in kinds else None
 
 
+def without_output(seen: Seen) -> Seen:
+    """What the rung of outputs would have said, where a trainer shows none."""
+    return lambda e: seen(e) if e.alone.output is None or e.ranks[0].output is None else None
+
+
 def looks_rounded(e: Evidence) -> str | None:
     """Errors have the size that rounding to a lower precision gives, and both signs; in the first step already."""
     if e.step or e.rounded_to is None:

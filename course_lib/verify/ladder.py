@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -106,32 +105,37 @@ def assert_parallel_equals(
     check(dtype, tolerance, rungs)
     batch_of = batches.batch if isinstance(batches, Batches) else batches
     plan = Plan(batch_of=batch_of, steps=steps, dtype=dtype)
-    alone: Trace = (climb_alone(reference, plan), None)
-    within = _tolerance_of(alone[0].narrow or dtype) if tolerance is None else tolerance
-    with tempfile.TemporaryDirectory() if RUNGS[6] in rungs else nullcontext() as folder:
-        if RUNGS[5] in rungs or folder:
-            most = norm_that_clips(norms_without_clipping(reference, plan))
-            plan = replace(plan, adamw=replace(ADAMW, max_norm=most), folder=folder)
-            alone = (alone[0], adamw(reference, plan, seed=0, stops=False))
+    with tempfile.TemporaryDirectory() as folder:
+        plan, alone = _climb_first(reference, plan, rungs, folder)
         ranks: list[Trace] = run_ranks(climb_rank, world_size, parallel, plan, timeout=timeout)
-    alone, ranks, notes = matched(alone, ranks)
-    deviations = compare(alone, ranks, rungs, within, Replay(reference, plan))
-    report = _report(alone, ranks, deviations, rungs, dtype, within, notes)
+    report = _judge(alone, ranks, Replay(reference, plan), rungs, tolerance)
     if cost is not None:
         compare_bytes(report.ledger, cost, ranks[0][0].n_microbatches or 1)
-        deviations[BYTES] = 0.0
+        report.deviations[BYTES] = 0.0
     return report
 
 
-def _report(
-    alone: Trace,
-    ranks: Sequence[Trace],
-    deviations: dict[str, float],
-    rungs: Sequence[str],
-    dtype: torch.dtype,
-    within: float,
-    notes: Sequence[str],
+def _climb_first(reference: Make, plan: Plan, rungs: Sequence[str], folder: str) -> tuple[Plan, Trace]:
+    """One device, as far as the rungs ask, and the plan for the ranks, who write their checkpoint to `folder`."""
+    alone = climb_alone(reference, plan)
+    if not {RUNGS[5], RUNGS[6]} & {*rungs}:
+        return plan, (alone, None)
+    most = norm_that_clips(norms_without_clipping(reference, plan))
+    plan = replace(plan, adamw=replace(ADAMW, max_norm=most), folder=folder if RUNGS[6] in rungs else None)
+    return plan, (alone, adamw(reference, plan, seed=0, stops=False))
+
+
+def _judge(
+    alone: Trace, ranks: Sequence[Trace], replay: Replay, rungs: Sequence[str], tolerance: float | None = None
 ) -> Report:
+    """The report of what was climbed.
+
+    Raises: NotEqual on the first rung that fails.
+    """
+    dtype = replay.plan.dtype
+    within = _tolerance_of(alone[0].narrow or dtype) if tolerance is None else tolerance
+    alone, ranks, notes = matched(alone, ranks)
+    deviations = compare(alone, ranks, rungs, within, replay)
     traces, adamw_trace = [trace for trace, _ in ranks], ranks[0][1]
     return Report(
         world_size=len(ranks),

@@ -19,7 +19,7 @@ _OF_ADAMW = ("half", "loaded", "end")
 def matched(alone: Trace, ranks: Sequence[Trace]) -> tuple[Trace, list[Trace], list[str]]:
     """Both sides with one device's names for what both have, and what is to be said of that."""
     first, notes = ranks[0][0], []
-    names = other_names(alone[0].start, first.start)
+    names = _other_names(alone[0].start, first.start)
     if names:
         ranks = [_edited(trace, lambda name: names.get(name, name)) for trace in ranks]
         pairs = [f"{theirs} is {mine}" for theirs, mine in names.items()]
@@ -31,13 +31,14 @@ def matched(alone: Trace, ranks: Sequence[Trace]) -> tuple[Trace, list[Trace], l
     return alone, list(ranks), notes
 
 
-def other_names(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:
+def _other_names(mine: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:
     """Of each of their names that I do not have, mine; empty unless each of both has its partner.
 
     Of several equal tensors the one with the most letters in common at the end is taken.
 
+    >>> import torch
     >>> w = torch.ones(2)
-    >>> other_names({"a.w": w, "b.w": w}, {"m.b.w": w, "m.a.w": w})
+    >>> _other_names({"a.w": w, "b.w": w}, {"m.b.w": w, "m.a.w": w})
     {'m.a.w': 'a.w', 'm.b.w': 'b.w'}
     """
     missing = [name for name in mine if name not in theirs]

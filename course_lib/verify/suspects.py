@@ -67,14 +67,17 @@ _ROUNDED = (
             "all errors are {}, though not all numbers fit it: something on the way has fewer bits. Reduce, add up and "
             "update in the gradient's own dtype"),
 )
-_OF_OUTPUT = (
-    *_ANYWHERE,
-    Suspect("random", s.is_random,
-            "one device gives two outputs for one batch: compare without dropout, p=0 or eval()"),
+_BORN = (
     Suspect("built otherwise", s.born_otherwise,
             "before the first step rank 0's {} is not one device's: build both models from one configuration and "
             "one seed"),
     Suspect("not broadcast", s.born_apart, "{}: broadcast it when wrapping"),
+)
+_OF_OUTPUT = (
+    *_ANYWHERE,
+    Suspect("random", s.is_random,
+            "one device gives two outputs for one batch: compare without dropout, p=0 or eval()"),
+    *_BORN,
     Suspect("over the batch", s.mixes_rows,
             "a row's output depends on the rows beside it, as with BatchNorm: take statistics over all ranks "
             "(SyncBatchNorm), or compare with eval()"),
@@ -90,6 +93,7 @@ _OF_OUTPUT = (
 )
 _OF_GRADIENTS_OF_RANKS = (
     *_ANYWHERE,
+    *(one._replace(seen=g.without_output(one.seen)) for one in _BORN),
     Suspect("not cleared", g.stale, "they hold the first step's{} as well: call zero_grad() after each update"),
     *_REARRANGED,
     *_ROUNDED[:1],
