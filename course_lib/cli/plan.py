@@ -15,9 +15,10 @@ from course_lib.planner.reasons import Ranked, described, ranked, why_slower
 from course_lib.planner.retime import Recheck, retimed
 from course_lib.planner.space import RULES
 from course_lib.planner.toy import Toy, toy_of
+from course_lib.sim.step import CAUSE_NAMES
 from course_lib.units import format_bytes, format_seconds
 
-_SHOWN = 5
+_SHOWN = 3
 _MORE_TIME = (0.05, 0.25, 1.0)  # shares of the fastest step
 _SHARE = 0.01  # of a step: a cause that is worth a word
 
@@ -57,10 +58,9 @@ def _heading(found: Found) -> str:
 
 
 def _rejections(found: Found) -> list[str]:
-    """How many ways there are, and which rule took how many away."""
-    lines = [f"{found.n_tried:,} ways looked at in {format_seconds(found.search_s)}; {len(found):,} are possible"]
-    counts = sorted(found.rejected.items(), key=lambda item: -item[1])
-    return [*lines, *(f"  {count:>12,} break: {RULES[rule]}" for rule, count in counts if count)]
+    """How many layouts there are, and which rule took how many away, in the order in which rules are applied."""
+    lines = [f"{found.n_tried:,} layouts looked at in {format_seconds(found.search_s)}; {len(found):,} are possible"]
+    return [*lines, *(f"  {count:>12,} out: {RULES[rule]}" for rule, count in found.rejected.items() if count)]
 
 
 def _nearest(found: Found) -> list[str]:
@@ -72,7 +72,7 @@ def _nearest(found: Found) -> list[str]:
     return [
         "nothing is possible; what comes nearest:",
         f"  {found.nearest.in_words}",
-        f"  breaks: {rules}{room * (lacking > 0)}",
+        f"  out: {rules}{room * (lacking > 0)}",
     ]
 
 
@@ -80,7 +80,7 @@ def _best(best: Sequence[Ranked]) -> list[str]:
     """The winners, and why each next one loses to the first."""
     lines = []
     for place, one in enumerate(best, start=1):
-        interval = f"{format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
+        interval = f"four of five such runs: {format_seconds(one.low_s)} to {format_seconds(one.high_s)}"
         speed = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s on each GPU, MFU {one.mfu:.1%}"
         lines.append(f"{place}. {one.name}")
         lines.append(f"   {format_seconds(one.step_s)} a step ({interval}), {speed}, {format_bytes(one.memory_bytes)}")
@@ -91,8 +91,8 @@ def _best(best: Sequence[Ranked]) -> list[str]:
 def _causes(one: Ranked) -> str:
     """What a step's time goes into, largest first."""
     order = sorted(one.causes_s.items(), key=lambda item: -item[1])
-    shares = [f"{cause} {seconds / one.step_s:.0%}" for cause, seconds in order if seconds > _SHARE * one.step_s]
-    return f"{', '.join(shares)}; bound by {one.bottleneck}"
+    shares = [f"{CAUSE_NAMES[c]} {seconds / one.step_s:.0%}" for c, seconds in order if seconds > _SHARE * one.step_s]
+    return ", ".join(shares)
 
 
 def _memory(first: Ranked, found: Found) -> list[str]:

@@ -13,25 +13,10 @@ from course_lib.planner.policy_search import Found, policy_name
 from course_lib.planner.space import RULES, Combinations, Job, Space
 from course_lib.sim.memory import CATEGORIES
 from course_lib.sim.simulate import bottleneck_in_words
-from course_lib.sim.step import CAUSES
+from course_lib.sim.step import CAUSE_NAMES, CAUSES
 from course_lib.units import format_bytes, format_seconds
 
 _SAID = 0.02  # of the step: a difference that is worth a word
-CAUSE_NAMES = {
-    "matmul": "matrix products",
-    "attention": "attention",
-    "pointwise": "norms and activation functions",
-    "recompute": "computing activations again",
-    "tp": "messages along tp",
-    "cp": "messages along cp",
-    "ep": "messages along ep",
-    "bubble": "idle stages",
-    "transfer": "messages between stages",
-    "dp": "messages along dp that nothing hides",
-    "optimizer": "the optimizer",
-    "offload": "the host's memory",
-    "fixed": "host and stragglers",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +47,7 @@ def ranked(found: Found, n: int = 5) -> list[Ranked]:
     """
     if found.nearest:
         model, gpus = found.job.model.name, found.job.cluster.n_gpus
-        values = f"{model} on {gpus} GPUs: none of {found.n_tried:,} ways is possible"
+        values = f"{model} on {gpus} GPUs: none of {found.n_tried:,} layouts is possible"
         lacking = f", which lacks {format_bytes(found.nearest.lacking_bytes)}" if found.nearest.lacking_bytes else ""
         rules = "; ".join(RULES[rule] for rule in found.nearest.broken)
         raise ValueError(four_parts("plan", values, f"broken: {rules}", f"nearest: {found.nearest.in_words}{lacking}"))

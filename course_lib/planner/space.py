@@ -83,19 +83,19 @@ class Space:
             raise ValueError(four_parts("plan", given, rule, "give stages_per_rank >= 2, or another schedule"))
 
 
-RULES = {
-    "ranks": "tp x pp x cp divides the number of GPUs",
-    "bandwidth": "tp stays in a node, for nothing hides its exchanges and the network is slower",
-    "heads": "query heads divide by tp",
-    "kv heads": "kv heads divide by tp, or tp by them",
-    "widths": "the feed-forward size divides by tp",
-    "layers": "layers divide by the stages, with or without embedding and head, or leave some for the last stage",
-    "experts": "ep divides the experts, and the ranks of a stage divide by ep",
-    "sequence": "the sequence divides by cp x tp",
-    "batch": "the batch divides by dp x micro-batch",
-    "schedule": "stages in turn need micro-batches in groups of pp; one stage alone has no schedule",
-    "zero": "ZeRO shares among replicas; stage 2 would reduce gradients for each micro-batch, so it has one",
-    "memory": "the fullest GPU has room",
+RULES = {  # and what is wrong where one is broken, in the order in which they are applied
+    "ranks": "tp x pp x cp needs more GPUs than there are, or leaves some over",
+    "bandwidth": "tp leaves its node, where its messages would wait for slower wires",
+    "heads": "query heads do not divide by tp",
+    "kv heads": "kv heads do not divide by tp, nor tp by them",
+    "widths": "the feed-forward size does not divide by tp",
+    "layers": "layers do not divide by the stages, and leave none for the last one",
+    "experts": "ep does not divide the experts, or the ranks of a stage",
+    "sequence": "the sequence does not divide by cp x tp",
+    "batch": "the batch does not divide by dp x micro-batch",
+    "schedule": "interleaved stages lack micro-batches in groups of pp, or one stage alone has a schedule",
+    "zero": "ZeRO has nobody to share with, or its stage 2 would reduce gradients again for each micro-batch",
+    "memory": "the fullest GPU has no room",
 }
 
 

@@ -16,6 +16,7 @@ from course_lib.sim.report import (
     ablation_records,
     memory_records,
     noise_record,
+    order_records,
     three_row_records,
     time_records,
 )
@@ -41,6 +42,7 @@ def calibrate() -> tuple[Constants, list[dict[str, Any]]]:
         *three_row_records(runs, found["sources"]),
         *memory_records(published_rows()),
         noise_record(runs),
+        *order_records(runs, found["sources"]),
         *ablation_records(runs),
     ]
     return constants, records

@@ -14,12 +14,38 @@ import numpy as np
 from course_lib.sim.ablation import ablations
 from course_lib.sim.boundaries import Case, cases, recall
 from course_lib.sim.runs import Run, read_run
-from course_lib.sim.validate import Errors, cluster_of, coverage, held_out, noise_floor, off_by, score, with_three_rows
+from course_lib.sim.validate import (
+    Errors,
+    cluster_of,
+    coverage,
+    held_out,
+    noise_floor,
+    off_by,
+    pairs_of_layouts,
+    score,
+    with_three_rows,
+)
 
 _FILE = Path(__file__).parent / "data" / "errors.csv"
 COLUMNS = ("test", "group", "rows", "median", "p90", "bias", "covered", "note")
 SUMMARIES = _ALL, _MEDIAN = "all rows", "median of groups"
 NOISE = "noise floor"
+ORDER, _APART = "order", (0.0, 0.02, 0.1)
+SOURCE_NAMES = {  # of the carried file's keys, for tables and figures
+    "foundry": "MosaicML llm-foundry",
+    "mlm21t1": "Megatron-LM 2021",
+    "mlm20": "Megatron-LM 2020",
+    "kort": "Korthikanti et al. 2022",
+    "titan2412": "torchtitan, Dec. 2024",
+    "titan2024": "torchtitan, early 2024",
+    "fms": "IBM fms-fsdp",
+    "ptblog2403": "PyTorch blog, March 2024",
+    "internevo": "InternEvo",
+    "nemo2407": "NeMo 24.07",
+    "nemolauncher": "NeMo launcher",
+    "nemolong": "NeMo, long texts",
+    "dgxc": "NVIDIA DGX Cloud",
+}
 _WHY = {  # what is known of the sources that lie farthest off
     "internevo": "all its runs alike are about a fifth slower than other eager torch on A100s; three own rows mend it",
     "dgxc": "three of DeepSeek-V3's runs on GB200 are three times slower than this model, probably bound by the host; "
@@ -102,6 +128,17 @@ def noise_record(runs: Sequence[Run]) -> dict[str, Any]:
     ranges = noise_floor(runs)
     note = f"the same configuration in two tables: {ranges[0]:.1%} to {ranges[-1]:.1%} apart"
     return _record(NOISE, _ALL, len(ranges), median(ranges), note=note)
+
+
+def order_records(runs: Sequence[Run], logs: Errors) -> Iterator[dict[str, Any]]:
+    """How often, of two layouts of one training, the one predicted to be faster was: by how far they are apart."""
+    pairs = pairs_of_layouts(runs, logs)
+    for low, high in zip(_APART, [*_APART[1:], float("inf")], strict=True):
+        inside = [pair for pair in pairs if low <= pair.predicted_apart < high]
+        right = sum(pair.right for pair in inside) / len(inside)
+        own = sum(pair.source == "internevo" for pair in inside)
+        group = f"{low:.0%} to {high:.0%} apart" if high < float("inf") else f"{low:.0%} apart or more"
+        yield _record(ORDER, group, len(inside), None, covered=right, note=f"{own} of them internevo's")
 
 
 def _group(test: str, group: str, logs: Errors, groups: Sequence[str]) -> dict[str, Any]:

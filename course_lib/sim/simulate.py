@@ -19,23 +19,7 @@ from course_lib.sim.memory import Memory, memory_of
 from course_lib.sim.policies import CHUNK, Policies
 from course_lib.sim.rates import Rates
 from course_lib.sim.shape import shape_of
-from course_lib.sim.step import AGAIN, CAUSES, StepTime, step_time
-
-_WORDS = {
-    "matmul": "compute: matrix products",
-    "attention": "compute: attention",
-    "pointwise": "memory bandwidth: norms, activation functions, logits",
-    "recompute": "recomputed activations",
-    "tp": "tensor-parallel communication",
-    "cp": "context-parallel communication",
-    "ep": "expert all-to-all",
-    "bubble": "idle pipeline stages",
-    "transfer": "messages between pipeline stages",
-    "dp": "data-parallel communication that nothing hides",
-    "optimizer": "the optimizer's memory traffic",
-    "offload": "optimizer states in the host's memory",
-    "fixed": "host work and stragglers",
-}
+from course_lib.sim.step import AGAIN, CAUSE_NAMES, CAUSES, StepTime, step_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +91,7 @@ def bottleneck_in_words(times: StepTime, index: int) -> str:
     """What one policy spends most on beyond matrix products, if that is a quarter of theirs or more; else these."""
     seconds = {cause: float(getattr(times, cause)[index]) for cause in CAUSES}
     seconds["matmul"] /= 4
-    return _WORDS[max(seconds, key=lambda cause: seconds[cause])]
+    return CAUSE_NAMES[max(seconds, key=lambda cause: seconds[cause])]
 
 
 def utilisation(model: ModelConfig, policies: Policies, step_s: Any, rates: Rates) -> tuple[Any, Any, Any]:

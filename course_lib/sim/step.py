@@ -44,6 +44,21 @@ class StepTime:
 
 
 CAUSES = tuple(field.name for field in fields(StepTime))
+CAUSE_NAMES = {  # as every text and figure calls them
+    "matmul": "matrix products",
+    "attention": "attention",
+    "pointwise": "norms and activation functions",
+    "recompute": "computing activations again",
+    "tp": "messages along tp",
+    "cp": "messages along cp",
+    "ep": "messages along ep",
+    "bubble": "idle stages",
+    "transfer": "messages between stages",
+    "dp": "messages along dp that nothing hides",
+    "optimizer": "the optimizer",
+    "offload": "the host's memory",
+    "fixed": "host and stragglers",
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +104,7 @@ def step_time(shape: Shape, rates: Rates, policies: Policies) -> StepTime:
     mean = sum(stage.values())
     parts = {
         **{cause: m * seconds for cause, seconds in stage.items()},
-        "bubble": m * (_fullest(shape.layers, p, one) - mean) + _bubble(shape, p, one, mean),
+        "bubble": np.maximum(0.0, m * (_fullest(shape.layers, p, one) - mean) + _bubble(shape, p, one, mean)),
         "transfer": axes.transfer_s(shape, rates, p) * (p.pp - 1 + rates.pp_exposed * m * p.stages_per_rank),
         **after(shape, rates, p, mean),
     }

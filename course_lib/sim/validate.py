@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -115,6 +117,31 @@ def coverage(logs: Errors, groups: Sequence[Hashable]) -> tuple[float, float]:
         inside[here] = (-logs[here] >= low) & (-logs[here] <= high)
         each.append(float(inside[here].mean()))
     return float(inside.mean()), float(np.mean(each))
+
+
+class Pair(NamedTuple):
+    """Two layouts of one training that one source measured on the same GPUs."""
+
+    source: str
+    predicted_apart: float  # a share of the faster one's step
+    right: bool  # whether the one that is predicted to be faster was
+
+
+def pairs_of_layouts(runs: Sequence[Run], logs: Errors) -> list[Pair]:
+    """Every two runs of one source that differ in their policy alone: same model, GPUs, batch, texts and software."""
+    alike: dict[Hashable, list[int]] = {}
+    for place, run in enumerate(runs):
+        p = run.policies
+        size = run.gpus, float(np.mean(p.global_batch)), float(np.mean(p.sequence))
+        alike.setdefault((run.source, run.gpu, run.model, run.software, *size), []).append(place)
+    found = []
+    for a, b in (two for places in alike.values() for two in combinations(places, 2)):
+        if runs[a].policy == runs[b].policy:
+            continue
+        measured = float(np.log(runs[a].step_s / runs[b].step_s))  # type: ignore[operator]
+        predicted = measured + float(logs[a] - logs[b])
+        found.append(Pair(runs[a].source, float(np.expm1(abs(predicted))), measured * predicted > 0))
+    return found
 
 
 def own_factor(logs: Sequence[float]) -> float:

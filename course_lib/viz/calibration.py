@@ -5,14 +5,14 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
-from course_lib.sim.report import NOISE, SUMMARIES, committed_records
+from course_lib.sim.report import NOISE, SOURCE_NAMES, SUMMARIES, committed_records
 from course_lib.viz import marks, sheet, style
 from course_lib.viz.picture import Picture
 
-_LEFT, _RIGHT, _ROW = 2.6, 1.5, 0.36
+_LEFT, _RIGHT, _ROW = 3.1, 1.5, 0.36
 _HUE = style.RUN_HUES[1]
 _TESTS = {"random rows": _HUE, "sources": style.PAPER}  # and what fills their dots
-_TARGET, _EVERY = 0.10, 0.05
+_EVERY = 0.05
 
 
 @sheet.course_style()
@@ -24,23 +24,22 @@ def plot_calibration() -> Picture:
     sources = sorted((name for name in rows if name not in SUMMARIES), key=lambda name: errors["sources"][name])
     noise = next(float(row["median"]) for row in records if row["test"] == NOISE)
     title = "Predicted step times: how far off, by source"
-    subtitle = "median absolute error; filled: rows of known sources, open: the source was left out"
-    height = style.HEADER + len(sources) * _ROW + 0.85
+    subtitle = "middle error; filled: other runs of the source were fitted, open: none was"
+    height = style.HEADER + len(sources) * _ROW + 1.05
     figure, page = sheet.new_page(height, title, subtitle)
     width, tall = style.PAGE_WIDTH - _LEFT - _RIGHT, len(sources) * _ROW
     chart = sheet.chart_axes(figure, _LEFT, style.HEADER, width, tall)
     _draw(chart, sources, errors, noise)
     for number, source in enumerate(sources):
         middle = style.HEADER + (number + 0.5) * _ROW
-        marks.label(page, style.MARGIN, middle, source, bold=True, align="left")
+        marks.label(page, style.MARGIN, middle, SOURCE_NAMES[source], bold=True, align="left")
         marks.label(page, style.PAGE_WIDTH - style.MARGIN, middle, f"{rows[source]} runs", align="right")
-    return Picture(figure, title=title, description=_in_words(sources, errors, noise), kinds=["measured"])
+    return Picture(figure, title=title, description=_in_words(sources, errors, noise), kinds=["formula", "measured"])
 
 
 def _draw(chart: Axes, sources: list[str], errors: dict[str, dict[str, float]], noise: float) -> None:
     """A dot for each test, joined by a line; what repeated measurements differ by is shaded."""
     chart.axvspan(0, noise, color=style.PANEL, zorder=0)
-    chart.axvline(_TARGET, color=style.SOFT, linestyle="--", linewidth=1.2)
     for number, source in enumerate(sources):
         ends = [errors[test][source] for test in _TESTS]
         chart.plot(ends, [number, number], color=style.FAINT, linewidth=2, zorder=1)
@@ -52,11 +51,12 @@ def _draw(chart: Axes, sources: list[str], errors: dict[str, dict[str, float]], 
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     chart.grid(visible=False, axis="y")
     chart.tick_params(length=0, pad=6)
+    chart.set_xlabel(f"shaded: up to {noise:.1%}, as far apart as two tables of the same run", labelpad=8)
 
 
 def _in_words(sources: list[str], errors: dict[str, dict[str, float]], noise: float) -> str:
-    lines = [f"shaded: up to {noise:.1%}, what the same run differs by in two tables; dashed: {_TARGET:.0%}"]
+    lines = [f"shaded: up to {noise:.1%}, what the same run differs by in two tables"]
     for source in sources:
         seen, left_out = (errors[test][source] for test in _TESTS)
-        lines.append(f"  {source}: random rows {seen:.1%}, left out {left_out:.1%}")
+        lines.append(f"  {SOURCE_NAMES[source]}: random rows {seen:.1%}, left out {left_out:.1%}")
     return "\n".join(lines)

@@ -1,21 +1,17 @@
-"""The colours of a step's causes: violet computes, slate sends, as everywhere."""
+"""The colours of a step's causes, few enough for a key: violet computes, slate sends, light grey is idle."""
 
 from __future__ import annotations
 
 from course_lib.viz import style
 
-CAUSE_HUES = {
-    "matmul": style.OTHER_COMPUTE,
-    "attention": "#8F7CC0",
-    "pointwise": "#DCD3EF",
-    "recompute": "#5B4A8A",
-    "tp": style.COMMUNICATION,
-    "cp": "#5F7C93",
-    "ep": "#86A0B4",
-    "dp": "#1F2E3A",
-    "transfer": "#AFC1CE",
-    "bubble": style.IDLE,
-    "optimizer": style.COMPUTE["optimizer"],
-    "offload": "#B9AE2C",
-    "fixed": "#E9DFD2",
+CAUSE_GROUPS = {  # by their name in a key: a hue, and the causes that have it
+    "the model's own work": (style.OTHER_COMPUTE, ("matmul", "attention", "pointwise")),
+    "computing again": ("#5B4A8A", ("recompute",)),
+    "messages along tp": ("#22313D", ("tp",)),
+    "messages along cp": ("#4F9DA6", ("cp",)),
+    "messages along ep": ("#2F6F77", ("ep",)),
+    "messages along dp": ("#6C8BA3", ("dp",)),
+    "idle stages": (style.IDLE, ("bubble",)),
+    "the rest": ("#E9DFD2", ("transfer", "optimizer", "offload", "fixed")),
 }
+CAUSE_HUES = {cause: hue for hue, causes in CAUSE_GROUPS.values() for cause in causes}

@@ -33,13 +33,13 @@ def plot_goodput(
     runs: Mapping[str, Reliability],
     *,
     played: Mapping[str, Mapping[float, float]] | None = None,
-    wanted: float | None = None,
+    reported: float | None = None,
     title: str = "How often to write a checkpoint",
 ) -> Picture:
     """A line for each run by its name, a ring where Daly's interval is; dashed what the first order says of the first.
 
-    `played` has goodputs of runs that were played through, by interval, as marks of the same hue; `wanted` is a
-    goodput that is drawn across. Units: seconds between checkpoints.
+    `played` has goodputs of runs that were played through, by interval, as marks of the same hue; `reported`
+    is a goodput that is drawn across. Units: seconds between checkpoints.
     Raises: ValueError for no run, or more than have hues.
     """
     if not 1 <= len(runs) <= _MOST:
@@ -51,7 +51,7 @@ def plot_goodput(
         Line(name, hue, {tau: goodput(run, tau) for tau in _between(*reach)})
         for (name, run), hue in zip(runs.items(), style.RUN_HUES[1:], strict=False)
     ]
-    subtitle = "ring: Daly's interval; dashed: first order, of the first line" + "; marks: played" * bool(played)
+    subtitle = "ring: the best interval; dashed: sum of losses, first line" + "; marks: played" * bool(played)
     figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     right = style.MARGIN + 0.4 + max(sheet.text_width(name, weight=600) for name in runs)
     width = style.PAGE_WIDTH - _LEFT - right
@@ -63,8 +63,8 @@ def plot_goodput(
         _draw_best(chart, line, run)
         if line.name in played:
             lines.draw_marks(chart, line._replace(points=played[line.name]), number + 3)
-    if wanted is not None:
-        chart.axhline(wanted, color=style.SOFT, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
+    if reported is not None:
+        _draw_reported(chart, reported)
     lines.name_ends(chart, curves, least=0.09)
     kinds: list[Kind] = ["formula", "emulated"] if played else ["formula"]
     return Picture(figure, title=title, description=_in_words(runs, played), kinds=kinds)
@@ -90,7 +90,7 @@ def _prepare(chart: Axes, reach: tuple[float, float], least: float) -> None:
     chart.set_ylim(max(_FLOOR, min(0.9, least)), 1.0)
     chart.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     chart.tick_params(length=0, pad=6)
-    chart.set_xlabel("training between two checkpoints", labelpad=8)
+    chart.set_xlabel("training between two checkpoints, log scale", labelpad=8)
     charts.write(chart, 0, 1.06, "share of the time that trains", color=style.SOFT)
     charts.centre_on_ticks(chart)
 
@@ -99,6 +99,13 @@ def _draw_first_order(chart: Axes, run: Reliability, reach: tuple[float, float])
     floor = chart.get_ylim()[0]
     points = {tau: first_order_goodput(run, tau) for tau in _between(*reach)}
     lines.draw_dashed(chart, {tau: share for tau, share in points.items() if share > floor}, style.INK, zorder=3)
+
+
+def _draw_reported(chart: Axes, share: float) -> None:
+    """Dotted, and its words at its right end, on a ground that hides the curves."""
+    chart.axhline(share, color=style.SOFT, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
+    look: dict[str, Any] = {"size": style.SMALL_SIZE, "color": style.SOFT, "ha": "right"}
+    charts.write(chart, chart.get_xlim()[1], share, f"reported: {share:.0%}", within="data", down=-9, **look)
 
 
 def _draw_best(chart: Axes, line: Line, run: Reliability) -> None:

@@ -34,9 +34,8 @@ def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str,
     shown = np.flatnonzero(found.step_s <= slowest * found.step_s[0])
     drawn = shown[:: -(-len(shown) // _MOST)]
     title = f"{found.job.model.name} on {found.job.cluster.n_gpus:,} GPUs: memory against time"
-    subtitle = (
-        f"{len(shown):,} policies at most {slowest:g} times as slow as the fastest; line: nothing beats these in both"
-    )
+    reach = f"at most {slowest:g} times as slow as the fastest"
+    subtitle = f"dots: {len(drawn):,} of {len(found):,} layouts, {reach}; line: unbeaten in both"
     figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)

@@ -9,20 +9,22 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course_lib.errors import four_parts
-from course_lib.planner.reasons import CAUSE_NAMES, Ranked
+from course_lib.planner.reasons import Ranked
+from course_lib.sim.step import CAUSE_NAMES
 from course_lib.viz import charts, keys, marks, sheet, style
-from course_lib.viz.cause_hues import CAUSE_HUES
+from course_lib.viz.cause_hues import CAUSE_GROUPS, CAUSE_HUES
 from course_lib.viz.entries import Entry
 from course_lib.viz.picture import Picture
 
-_SEEN = 0.004  # of the longest step: what has a colour in the key
+_SEEN = 0.004  # of the longest step: what is worth words
 _STEP, _BAR = 0.98, 0.46  # inches from bar to bar, and of one
 _LEFT, _RIGHT, _MOST = style.MARGIN + 0.06, 1.75, 6
+_PAD = 0.16  # inches around a name in its block
 
 
 @sheet.course_style()
 def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's time goes") -> Picture:
-    """A stacked bar for each policy, as long as its step; a cause has the same colour in all of them.
+    """A stacked bar for each policy, as long as its step; a group of causes has the same colour in all of them.
 
     Units: seconds.
     Raises: ValueError for no policy, or more than a page holds.
@@ -31,24 +33,29 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
         rule = f"this picture holds 1 to {_MOST} bars"
         raise ValueError(four_parts("plot_step_causes", f"{len(policies)} policies", rule, "give fewer, or some"))
     longest = max(one.step_s for one in policies)
-    causes = [cause for cause in CAUSE_HUES if any(one.causes_s[cause] > _SEEN * longest for one in policies)]
-    entries = [Entry(CAUSE_NAMES[cause], [CAUSE_HUES[cause]]) for cause in causes]
+    groups = [name for name in CAUSE_GROUPS if any(_seconds(one, name) > 0 for one in policies)]
+    entries = [Entry(name, [CAUSE_GROUPS[name][0]]) for name in groups]
     top = style.HEADER + 0.2 + keys.LINE * len(keys.lines_of(entries, style.MARGIN))
     tall = _STEP * len(policies)
-    figure, page = sheet.new_page(top + tall + 0.85, title, "one bar = one step of one policy, by the closed form")
+    figure, page = sheet.new_page(top + tall + 0.85, title, "one bar = one step of one layout, by the closed form")
     keys.draw_key(page, entries, style.MARGIN)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     chart = sheet.chart_axes(figure, _LEFT, top, width, tall)
     _prepare(chart, len(policies), longest)
     for number, one in enumerate(policies):
-        _draw_bar(chart, number, one)
+        _draw_bar(chart, number, one, width / chart.get_xlim()[1])
         y = top + number * _STEP
         charts.write(chart, 0, number + 0.28, one.name, within="data", size=style.SMALL_SIZE)
         behind = f"{one.step_s / policies[0].step_s - 1:+.1%}" if number else "the first"
         x = style.PAGE_WIDTH - _RIGHT + 0.15
         marks.label(page, x, y + 0.56, style.seconds(one.step_s), bold=True, align="left")
         marks.label(page, x, y + 0.8, behind, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
-    return Picture(figure, title=title, description=_in_words(policies, causes), kinds=["formula"])
+    return Picture(figure, title=title, description=_in_words(policies), kinds=["formula"])
+
+
+def _seconds(one: Ranked, group: str) -> float:
+    """What a group's causes take together."""
+    return sum(one.causes_s[cause] for cause in CAUSE_GROUPS[group][1])
 
 
 def _prepare(chart: Axes, bars: int, longest: float) -> None:
@@ -59,19 +66,23 @@ def _prepare(chart: Axes, bars: int, longest: float) -> None:
     chart.set_xlabel("seconds", labelpad=6)
 
 
-def _draw_bar(chart: Axes, number: int, one: Ranked) -> None:
-    """Each cause behind the one before it."""
+def _draw_bar(chart: Axes, number: int, one: Ranked, inch: float) -> None:
+    """Each group behind the one before it; its name is written where it has room. `inch` is of a second."""
     left, top = 0.0, number + 0.44
-    for cause, hue in CAUSE_HUES.items():
-        seconds = one.causes_s[cause]
+    for name, (hue, _) in CAUSE_GROUPS.items():
+        seconds = _seconds(one, name)
         look: dict[str, Any] = {"facecolor": hue, "edgecolor": style.PAPER, "linewidth": 0.6, "zorder": 2}
         chart.add_patch(Rectangle((left, top), seconds, _BAR / _STEP, **look))
+        if seconds * inch > sheet.text_width(name, style.SMALL_SIZE) + _PAD:
+            middle, ink = (left + seconds / 2, top + _BAR / _STEP / 2), style.text_on(hue)
+            charts.write(chart, *middle, name, within="data", size=style.SMALL_SIZE, ha="center", color=ink)
         left += seconds
 
 
-def _in_words(policies: Sequence[Ranked], causes: Sequence[str]) -> str:
-    lines = ["each policy's step, and its causes"]
+def _in_words(policies: Sequence[Ranked]) -> str:
+    lines = ["each layout's step, and its causes"]
     for one in policies:
-        parts = ", ".join(f"{CAUSE_NAMES[cause]} {style.seconds(one.causes_s[cause])}" for cause in causes)
+        seen = [cause for cause in CAUSE_HUES if one.causes_s[cause] > _SEEN * one.step_s]
+        parts = ", ".join(f"{CAUSE_NAMES[cause]} {style.seconds(one.causes_s[cause])}" for cause in seen)
         lines.append(f"  {one.name}: {style.seconds(one.step_s)}; {parts}")
     return "\n".join(lines)

@@ -37,7 +37,7 @@ def test_the_best_are_printed_with_their_causes_and_the_rest_with_its_rules(tmp_
     assert sum(first["memory"].values()) == pytest.approx(first["memory_bytes"])
     assert values["tried"] == values["possible"] + sum(one["count"] for one in values["rejected"].values())
     for rule, one in values["rejected"].items():
-        assert (f" break: {RULES[rule]}" in said) == (one["count"] > 0)
+        assert (f" out: {RULES[rule]}" in said) == (one["count"] > 0)
     off = sorted(abs(one["exact_s"] / one["closed_s"] - 1) for one in values["retimed"])
     said_off = f"the instruction lists of the best 6: in the middle {(off[2] + off[3]) / 2:.1%} off, at most "
     assert len(off) == 6 and said_off in said

@@ -9,8 +9,10 @@ import pytest
 from course_lib.config import LLAMA_3_1_8B
 from course_lib.hardware import load_cluster
 from course_lib.planner import Job, Reliability, Space, daly_interval_s, goodput, policy_name, ranked, search
+from course_lib.sim import CAUSES
 from course_lib.units import GiB
 from course_lib.viz import plot_goodput, plot_policy_front, plot_step_causes, style
+from course_lib.viz.cause_hues import CAUSE_GROUPS
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 RUN = Reliability(mtbf_s=11_000.0, checkpoint_s=3.0, restart_s=600.0)
@@ -28,8 +30,10 @@ def test_a_bar_is_as_long_as_its_step_and_its_causes_are_said(found):
     assert list(flaws(picture.figure)) == [] and picture.kinds == ("formula",)
     chart = picture.figure.axes[1]
     ends = [patch.get_x() + patch.get_width() for patch in chart.patches]
-    causes = len(policies[0].causes_s)
-    assert ends[causes - 1 :: causes] == pytest.approx([one.step_s for one in policies])
+    groups = len(CAUSE_GROUPS)
+    assert ends[groups - 1 :: groups] == pytest.approx([one.step_s for one in policies])
+    assert {cause for _, causes in CAUSE_GROUPS.values() for cause in causes} == {*CAUSES}
+    assert len({hue for hue, _ in CAUSE_GROUPS.values()}) == groups  # and no two of them look alike
     assert all(one.name in picture.description for one in policies)
     texts = [text for text, _, _ in drawn_texts(picture.figure)]
     assert f"+{policies[1].step_s / policies[0].step_s - 1:.1%}" in texts
@@ -62,7 +66,7 @@ def test_a_policy_that_is_named_has_a_ring_wherever_it_lies(found):
 
 def test_goodput_is_drawn_with_its_best_interval_and_what_was_played():
     runs = {"short restarts": RUN, "long ones": replace(RUN, restart_s=3600.0)}
-    picture = plot_goodput(runs, played={"short restarts": {60.0: 0.9, 900.0: 0.91}}, wanted=0.9)
+    picture = plot_goodput(runs, played={"short restarts": {60.0: 0.9, 900.0: 0.91}}, reported=0.9)
     assert list(flaws(picture.figure)) == [] and picture.kinds == ("formula", "emulated")
     best = daly_interval_s(RUN)
     rings = [one for one in picture.figure.axes[1].lines if [*one.get_xdata()] == [best]]
