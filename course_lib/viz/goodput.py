@@ -62,7 +62,7 @@ def plot_goodput(
         lines.draw_line(chart, line)
         _draw_best(chart, line, run)
         if line.name in played:
-            lines.draw_marks(chart, line._replace(points=played[line.name]), number + 3)
+            lines.draw_marks(chart, line._replace(points=played[line.name]), number + 2)
     if reported is not None:
         _draw_reported(chart, reported)
     lines.name_ends(chart, curves, least=0.09)

@@ -69,7 +69,7 @@ def _name(chart: Axes, found: Found, name: str, index: int) -> None:
     left = x > chart.get_xlim()[1] / 2
     side: dict[str, Any] = {"ha": "right", "right": -10} if left else {"ha": "left", "right": 10}
     ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
-    down = 14 if left else -8
+    down = 14 if left else -12
     charts.write(chart, x, y, name, within="data", down=down, color=_LINE, weight=600, bbox=ground, **side)
 
 

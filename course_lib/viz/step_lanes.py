@@ -17,7 +17,7 @@ from course_lib.sim.exact import ExactStep
 from course_lib.viz import style
 from course_lib.viz.axis import Axis
 from course_lib.viz.canvas import SMALL, Canvas, rectangles
-from course_lib.viz.cause_hues import CAUSE_HUES
+from course_lib.viz.cause_hues import CAUSE_GROUPS, CAUSE_HUES
 from course_lib.viz.clock import DIGITS, Clock
 from course_lib.viz.entries import Entry
 from course_lib.viz.schedule_lanes import draw_lanes, key_of
@@ -66,7 +66,8 @@ def step_key(step: ExactStep, axis: Axis) -> list[Entry]:
         entries = [Entry(kind, [hue]) for kind, hue in style.COMPUTE.items() if kind in kinds]
         entries += [Entry("idle", [style.IDLE])]
     entries += [Entry("messages along tp, cp, ep", [_MESSAGES])] * (max(step.messages_s) > 0)
-    return [*entries, *(Entry(CAUSE_NAMES[cause], [CAUSE_HUES[cause]]) for cause in _after(step, axis))]
+    after = {*_after(step, axis)}
+    return [*entries, *(Entry(name, [hue]) for name, (hue, causes) in CAUSE_GROUPS.items() if after & {*causes})]
 
 
 def step_words(step: ExactStep, clock: Clock) -> list[str]:
