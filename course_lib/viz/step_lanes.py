@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.planner.reasons import CAUSE_NAMES
 from course_lib.schedules import LABELS, Slot, idle_s
 from course_lib.sim.exact import ExactStep
+from course_lib.sim.step import CAUSE_NAMES
 from course_lib.viz import style
 from course_lib.viz.axis import Axis
 from course_lib.viz.canvas import SMALL, Canvas, rectangles

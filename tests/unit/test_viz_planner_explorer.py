@@ -48,7 +48,7 @@ def test_a_step_s_boxes_are_those_of_its_lists_and_what_follows_is_behind_them()
     (forward,), (idle,) = (paths(picture.svg, hue) for hue in (style.COMPUTE["forward"], style.IDLE))
     assert len(boxes(forward)) == 4 * step.schedule.n_microbatches
     left, _, pipeline, _ = boxes(idle)[0]
-    (host,) = paths(picture.svg, "#E9DFD2")
+    _, host = paths(picture.svg, "#E9DFD2")  # the optimizer, then the host: the rest, in one colour
     assert boxes(host)[0][0] > left + pipeline - 0.1 and len(boxes(host)) == 4
     end = boxes(host)[0][0] + boxes(host)[0][2]
     assert (end - left) / pipeline == pytest.approx(step.step_s / step.pipeline_s, rel=1e-3)
@@ -158,7 +158,7 @@ def test_where_nothing_fits_the_nearest_policy_is_shown_with_what_it_lacks(small
     assert "0 of 7,200 ways are possible" in small.text
     assert small.text.endswith("it lacks 382.3 GiB.") and "tp=8 pp=2 1f1b, 64 micro-batches of 1" in small.text
     small.controls["gpus"].value, small.controls["batch"].value = 16384, 8
-    assert "It breaks a rule: the batch divides by dp x micro-batch." in small.text
+    assert "It breaks a rule: the batch does not divide by dp x micro-batch." in small.text
     assert flaws(small._draw(before=None, **small._drawn).svg) == []
 
 
