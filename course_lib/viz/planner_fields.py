@@ -95,7 +95,7 @@ def _draw(*, before: Values | None, **now: Any) -> Drawing:
     """The table, and below it the step, or what the nearest policy lacks."""
     plan, old = _plan(**now), _plan(**before) if before else None
     title = f"{plan.job.model.name} on {plan.job.cluster.n_gpus:,} × {plan.job.cluster.device.name}"
-    subtitle = f"{plan.possible:,} of {plan.tried:,} ways are possible{_what_if(now)}"
+    subtitle = f"{plan.possible:,} of {plan.tried:,} layouts are possible{_what_if(now)}"
     if plan.nearest:
         return _nearest_drawn(plan.job, plan.nearest, title, subtitle)
     if not plan.step:

@@ -138,11 +138,11 @@ print(f"by hand {multiply_s:.1f} s, measured {run.step_s:.1f} s")
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and after feed-forward: in both forwards and in backward, so six times for each layer. A GPU has 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
+# Along `tp` eight GPUs add up activations after attention and feed-forward, in both forwards and in backward: six times for each layer. A GPU has 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
 #
 # ### 3 · Wait for the other stage
 #
-# At the beginning the second stage is idle, and at the end the first. By lesson 04 that is $(p-1)/m$ of the busy time, here one twelfth.
+# At the beginning the second stage is idle, and at the end the first. For $p$ stages and $m$ micro-batches that is $(p-1)/m$ of the busy time, here one twelfth.
 
 # %%
 activation = 4 * 2048 * run.model.hidden_size * 2  # bytes
@@ -192,7 +192,7 @@ viz.plot_calibration()
 # %% [markdown]
 # Each line is one source. For the filled dot, other runs of it were fitted; for the open dot, none was. In twelve lines they lie close together, so nothing was learnt by heart.
 #
-# How far off is one step? For half of the sources left out, the middle error is at most 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. But one run in ten is off by 18 %<!-- =100 * float(next(row["p90"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "all rows")) --> or more. InternEvo sticks out: nearly all of its runs are slower than predicted, by about a fifth. No constant fitted on others can know it. If *your* cluster is like that, see *Going deeper*. Few runs are much faster than predicted, so `plan` prints ranges that reach farther up.
+# How far off is one step? Of the sources left out, the middle one's middle run is off by 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. One run in ten is off by 18 %<!-- =100 * float(next(row["p90"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "all rows")) --> or more. InternEvo sticks out: nearly all of its runs are slower than predicted, by about a fifth. No constant fitted on others can know it. If *your* cluster is like that, see *Going deeper*. Few runs are much faster than predicted, so `plan` prints ranges that reach farther up.
 
 # %% [markdown]
 # ### Is the order right?
@@ -210,7 +210,7 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# Below two percent the formula is a coin. Above, the order is right in nine pairs of ten or more. Most of these pairs are InternEvo's, the source with the largest error of all! Its steps are too slow by a fifth, but all of them, so the order survives. Five sources are few, so do not take these shares too exactly.
+# Below two percent the formula is a coin. Above, the order is right in nine pairs of ten or more. Most of these pairs are InternEvo's, the source with the largest error of all! It is a fifth slower than predicted, but nearly all of its runs are, so the order survives. Five sources are few, so do not take these shares too exactly.
 #
 # So take away two things. Two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
@@ -401,7 +401,7 @@ print("in the file:", ", ".join(plan))
 # %% [markdown]
 # You know most of it: the rules, the best layouts with the range of their steps, and what room costs. All three layouts lie within two percent, so for us they are equal. But the first fills its GPUs almost to the last GiB. Would you dare?
 #
-# At the end, lesson 04's instruction lists time the best hundred once more. They are within three percent of the closed form, so the fast formula may choose. Below you see the lists' step of our sixteen stages. Grey is the bubble.
+# At the end, lesson 04's instruction lists time the best hundred once more. They are within three percent of the closed form, so the fast formula may choose. Below is our winner's step by these lists. Its grey corners are the bubble.
 #
 # After it comes the search with knobs. Press the buttons: does the winner change when the network slows down? The last one asks for the impossible, and learns what it lacks.
 
