@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isinf, isnan
 
-from matplotlib.axes import Axes
-
 from course_lib.errors import four_parts
-from course_lib.viz import explorer, marks, sheet, style
+from course_lib.viz import explorer, style
+from course_lib.viz.canvas import WIDE, WIDE_EDGE, Canvas, text_on, text_width
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.explorer import Explorer
-from course_lib.viz.picture import Picture
 
 # name -> dtype of torch, bits of the exponent, bits of the mantissa
 _FORMATS = {
@@ -25,8 +24,10 @@ _FORMATS = {
     "fp8 e5m2": ("float8_e5m2", 5, 2),
 }
 _HUES = {"sign": style.SOFT, "exponent": "#9BD3C9", "mantissa": "#DCD6F7"}
-_CELL, _GAP, _TALL, _STEP = 0.25, 0.02, 0.34, 0.92  # inches
-_LEFT = style.PAGE_WIDTH - style.MARGIN - (32 * _CELL - _GAP)  # fp32 ends where the remarks do
+_LEGEND, _TOP = 106.0, 146.0  # the legend's middle; where the first row begins
+_CELL, _GAP, _TALL, _STEP, _BELOW = 21.0, 1.6, 29.0, 77.0, 17.0  # of a bit and a row; from the bits down to their words
+_SWATCH, _BESIDE, _APART = 17.0, 6.0, 25.0  # of the legend
+_LEFT = WIDE - WIDE_EDGE - (32 * _CELL - _GAP)  # fp32 ends where the remarks do
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _SIGNS: dict[type, Callable[[float], float]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
@@ -114,8 +115,7 @@ def as_formats(number: float) -> list[FloatBits]:
     return found
 
 
-@sheet.course_style()
-def float_bits(value: float) -> Picture:
+def float_bits(value: float) -> Drawing:
     """The bits of a number in fp32, bf16, fp16 and both fp8, the rounded number and its relative error.
 
     Source: bits and roundings are PyTorch's own on a CPU, to fp32 first; its e4m3 has no infinity.
@@ -123,36 +123,33 @@ def float_bits(value: float) -> Picture:
     rows = as_formats(float(value))
     title = f"{_short(value)} in five formats"
     subtitle = "rounded to fp32, and from there to the others, as PyTorch does"
-    top = style.HEADER + 0.62
-    figure, page = sheet.new_page(top + _STEP * len(rows) + 0.1, title, subtitle)
-    _draw_legend(page, style.HEADER + 0.14)
+    canvas = Canvas(_TOP + _STEP * len(rows), title, subtitle, width=WIDE)
+    _draw_legend(canvas)
     for number, row in enumerate(rows):
-        _draw_row(page, top + number * _STEP, row)
-    return Picture(figure, title=title, description="\n".join([subtitle, *(_in_words(row) for row in rows)]))
+        _draw_row(canvas, _TOP + number * _STEP, row)
+    return Drawing(canvas, title=title, description="\n".join([subtitle, *(_in_words(row) for row in rows)]))
 
 
-def _draw_legend(page: Axes, y: float) -> None:
+def _draw_legend(canvas: Canvas) -> None:
     x = _LEFT
     for name, hue in _HUES.items():
-        marks.box(page, x, y - 0.1, 0.2, 0.2, fill=hue, corner=0.03)
-        marks.label(page, x + 0.28, y, name, align="left")
-        x += 0.28 + sheet.text_width(name) + 0.3
+        canvas.box(x, _LEGEND - _SWATCH / 2, _SWATCH, _SWATCH, fill=hue, corner=2.5)
+        canvas.text(x + _SWATCH + _BESIDE, _LEGEND, name)
+        x += _SWATCH + _BESIDE + text_width(name) + _APART
 
 
-def _draw_row(page: Axes, y: float, row: FloatBits) -> None:
-    marks.label(page, style.MARGIN, y + _TALL / 2, row.name, bold=True, align="left")
-    x = _LEFT
-    for field, bits in row.fields.items():
-        for bit in bits:
-            hue = _HUES[field]
-            marks.box(page, x, y, _CELL - _GAP, _TALL, fill=hue, corner=0.03)
-            marks.label(page, x + (_CELL - _GAP) / 2, y + _TALL / 2, bit, colour=style.text_on(hue))
-            x += _CELL
+def _draw_row(canvas: Canvas, y: float, row: FloatBits) -> None:
+    canvas.text(WIDE_EDGE, y + _TALL / 2, row.name, bold=True)
+    fields = ((field, bit) for field, bits in row.fields.items() for bit in bits)
+    for place, (field, bit) in enumerate(fields):
+        x, hue = _LEFT + place * _CELL, _HUES[field]
+        canvas.box(x, y, _CELL - _GAP, _TALL, fill=hue, corner=2.5)
+        canvas.text(x + (_CELL - _GAP) / 2, y + _TALL / 2, bit, colour=text_on(hue), align="middle")
     shown = f"{_raised(row.formula)} = {_short(row.value)}" if row.formula else _short(row.value)
-    marks.label(page, _LEFT, y + _TALL + 0.2, shown, align="left")
+    below = y + _TALL + _BELOW
+    canvas.text(_LEFT, below, shown)
     off = row.relative_error > 0 or isnan(row.value)
-    look = {"bold": True} if off else {"colour": style.SOFT}
-    marks.label(page, style.PAGE_WIDTH - style.MARGIN, y + _TALL + 0.2, row.remark, align="right", **look)
+    canvas.text(WIDE - WIDE_EDGE, below, row.remark, bold=off, colour=style.INK if off else style.SOFT, align="end")
 
 
 def _raised(formula: str) -> str:

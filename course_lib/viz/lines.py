@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from course_lib.viz import charts, style
 
 _PERIOD = 6.0  # widths of a line, from one dash to the next
+_DOTS = 0.25  # below this share dashes would be too short to be seen, so there are round dots, broader than the line
 _NAME_GAP = 0.03  # of the chart's width, between a line's end and its name
 
 
@@ -34,7 +35,9 @@ def draw_line(chart: Axes, line: Line) -> None:
     places = sorted(line.points)
     heights = [line.points[place] for place in places]
     look: dict[str, Any] = {"color": line.hue, "linewidth": line.width, "solid_capstyle": "round", "zorder": 2}
-    if line.shown < 1:
+    if line.shown < _DOTS:
+        look |= {"linewidth": 1.9 * line.width, "linestyle": (0, (0.01, 2)), "dash_capstyle": "round", "zorder": 3}
+    elif line.shown < 1:
         look["linestyle"] = (0, (_PERIOD * line.shown, _PERIOD * (1 - line.shown)))
     chart.plot(places, heights, **look)
 

@@ -10,6 +10,7 @@ from course_lib.hardware import Device
 from course_lib.units import GiB
 from course_lib.viz import style
 from course_lib.viz.axis import Axis, draw_axis
+from course_lib.viz.bars import draw_outline, draw_parts
 from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, rectangles, text_width
 from course_lib.viz.canvas_key import KEY_LINE, draw_key, key_lines
 from course_lib.viz.drawing import Drawing
@@ -24,7 +25,7 @@ _ABOVE, _AXIS = 18.0, 56.0  # above the bars, for the device's name; below them
 _BESIDE = 22.0  # from the chart to the sums
 _MOST_ROWS = 8
 _GRID = "#E6EBEF"
-_CUT, _BROKEN, _GHOST = 6.0, 3.0, 5.0  # from the end to a longer bar's gaps; a gap; from a bar to the one before
+_BEFORE = 15.0  # from a bar up to what it was before
 
 
 def plot_gpu_memory(
@@ -98,17 +99,9 @@ def _gib(nbytes: int) -> str:
 
 
 def _draw_bar(canvas: Canvas, axis: Axis, top: float, memory: GpuMemory) -> None:
-    """One part after the other; two gaps near the end of the axis say that the bar goes on."""
-    x, y = axis.left, top + _STEP - _BAR
-    for part, (_, hue) in MEMORY_PARTS.items():
-        wide = axis.x(getattr(memory, part) / GiB) - axis.left
-        seen = min(x + wide, axis.right) - x
-        if seen > 0:
-            canvas.box(x, y, seen, _BAR, fill=hue)
-        x += wide
-    if x > axis.right:
-        gaps = [(axis.right - number * _CUT, y, _BROKEN, _BAR) for number in (1, 2)]
-        canvas.path(rectangles(gaps), fill=style.PAPER)
+    """One part after the other."""
+    parts = [(getattr(memory, part) / GiB, hue) for part, (_, hue) in MEMORY_PARTS.items()]
+    draw_parts(canvas, axis, top + _STEP - _BAR, _BAR, parts)
 
 
 def _draw_device(canvas: Canvas, axis: Axis, top: float, foot: float, device: Device) -> None:
@@ -134,12 +127,10 @@ def _write_row(canvas: Canvas, top: float, name: str, memory: GpuMemory, device:
 
 
 def _draw_ghost(canvas: Canvas, axis: Axis, top: float, old: GpuMemory) -> None:
-    """What the bar was before, open where it goes on beyond the axis; and beside it the sum."""
-    x, y = min(axis.x(old.total / GiB), axis.right), top + _STEP - _BAR - _GHOST
-    end = f"V{y + _BAR + 2 * _GHOST:g}" if x < axis.right else f"M{x:.5g} {y + _BAR + 2 * _GHOST:g}"
-    d = f"M{axis.left:g} {y:g}H{x:.5g}{end}H{axis.left:g}"
-    canvas.path(d, fill="none", stroke=style.INK, stroke_width=1.4, stroke_dasharray="4 3")
-    canvas.text(_RIGHT + _BESIDE, y - 10, f"before: {_gib(old.total)} GiB", size=SMALL)
+    """What the bar was before, and beside it the sum."""
+    y = top + _STEP - _BAR
+    draw_outline(canvas, axis, y, _BAR, old.total / GiB)
+    canvas.text(_RIGHT + _BESIDE, y - _BEFORE, f"before: {_gib(old.total)} GiB", size=SMALL)
 
 
 def _in_words(rows: Mapping[str, GpuMemory], device: Device, subtitle: str) -> str:

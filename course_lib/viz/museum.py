@@ -7,11 +7,11 @@ from typing import Protocol
 
 from course_lib.errors import four_parts
 from course_lib.viz import style
-from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas, text_width
+from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, text_width
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.ladder import APART, EQUAL
 
-_LEFT, _PITCH, _ROW, _TOP = 214.0, 44.0, 42.0, 162.0
+_LEFT, _PITCH, _ROW, _TOP = 268.0, 60.0, 42.0, 162.0
 _NAME_LINE, _LINES, _BELOW = 17.0, 2, 66.0
 _MOST, _NUMBER = 16, 12.0
 _DIFFERS = "≠"
@@ -46,11 +46,11 @@ def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug break
         raise ValueError(four_parts("plot_museum", values, rule, "draw two pictures"))
     rungs = next(iter(falls.values())).rungs
     subtitle = "and how far its loss is from one device's, in the last quarter"
-    canvas = Canvas(_TOP + _ROW * len(falls) + _BELOW, title, subtitle, kinds=["measured"])
+    canvas = Canvas(_TOP + _ROW * len(falls) + _BELOW, title, subtitle, width=WIDE, kinds=["measured"])
     for number, rung in enumerate(rungs):
         place = f"translate({_column(number):g},{_TOP - 12:g}) rotate(-38)"
         canvas.text(-4, 0, f"{number + 1} {rung}", size=SMALL, colour=style.SOFT, parent=canvas.group(transform=place))
-    canvas.text(WIDTH - EDGE, _TOP - 16, "loss off by", size=SMALL, colour=style.SOFT, align="end")
+    canvas.text(WIDE - WIDE_EDGE, _TOP - 16, "loss off by", size=SMALL, colour=style.SOFT, align="end")
     for row, (name, fall) in enumerate(falls.items()):
         _draw_row(canvas, _TOP + row * _ROW, names[name], fall)
     _draw_key(canvas, _TOP + _ROW * len(falls) + 26)
@@ -94,10 +94,10 @@ def _lines(name: str) -> list[str]:
     """A name in lines that fit beside the rungs."""
     lines = [""]
     for word in name.split():
-        if lines[-1] and text_width(f"{lines[-1]} {word}", SMALL) > _LEFT - EDGE - 8:
+        if lines[-1] and text_width(f"{lines[-1]} {word}", SMALL) > _LEFT - WIDE_EDGE - 8:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
-    if len(lines) > _LINES or any(text_width(line, SMALL) > _LEFT - EDGE - 8 for line in lines):
+    if len(lines) > _LINES or any(text_width(line, SMALL) > _LEFT - WIDE_EDGE - 8 for line in lines):
         rule = "a run's name fits beside the rungs in two lines"
         raise ValueError(four_parts("plot_museum", f"run {name!r}", rule, "shorten it"))
     return lines
@@ -106,13 +106,13 @@ def _lines(name: str) -> list[str]:
 def _draw_row(canvas: Canvas, top: float, name: Sequence[str], fall: Fall) -> None:
     """Equal up to the first rung that breaks, which bears its deviation; nobody climbs beyond it."""
     y = top + _ROW / 2
-    canvas.path(f"M{EDGE:g} {top:g}H{WIDTH - EDGE:g}", stroke=style.FAINT)
+    canvas.path(f"M{WIDE_EDGE:g} {top:g}H{WIDE - WIDE_EDGE:g}", stroke=style.FAINT)
     for number, line in enumerate(name):
-        canvas.text(EDGE, y + (number - (len(name) - 1) / 2) * _NAME_LINE, line, size=SMALL)
+        canvas.text(WIDE_EDGE, y + (number - (len(name) - 1) / 2) * _NAME_LINE, line, size=SMALL)
     broken = broken_at(fall)
     for number in range(len(fall.rungs)):
         _draw_mark(canvas, _column(number), y, "=" if number < broken else "·" if number > broken else "", fall)
-    canvas.text(WIDTH - EDGE, y, share(fall.off), align="end", bold=True)
+    canvas.text(WIDE - WIDE_EDGE, y, share(fall.off), align="end", bold=True)
 
 
 def _draw_mark(canvas: Canvas, x: float, y: float, sign: str, fall: Fall) -> None:
@@ -124,10 +124,10 @@ def _draw_mark(canvas: Canvas, x: float, y: float, sign: str, fall: Fall) -> Non
 
 
 def _draw_key(canvas: Canvas, y: float) -> None:
-    canvas.path(f"M{EDGE:g} {y - 26:g}H{WIDTH - EDGE:g}", stroke=style.FAINT)
-    canvas.text(EDGE, y, "=", bold=True, colour=EQUAL)
-    canvas.text(EDGE + 16, y, "equal to one device", size=SMALL, colour=style.SOFT)
-    canvas.box(EDGE + 172, y - 9, 24, 18, fill=APART, corner=5)
-    canvas.text(EDGE + 204, y, "the first rung to break, and by how much", size=SMALL, colour=style.SOFT)
-    canvas.text(EDGE + 510, y, "·", bold=True, colour=style.SOFT)
-    canvas.text(EDGE + 522, y, "not tried", size=SMALL, colour=style.SOFT)
+    canvas.path(f"M{WIDE_EDGE:g} {y - 26:g}H{WIDE - WIDE_EDGE:g}", stroke=style.FAINT)
+    canvas.text(WIDE_EDGE, y, "=", bold=True, colour=EQUAL)
+    canvas.text(WIDE_EDGE + 16, y, "equal to one device", size=SMALL, colour=style.SOFT)
+    canvas.box(WIDE_EDGE + 172, y - 9, 24, 18, fill=APART, corner=5)
+    canvas.text(WIDE_EDGE + 204, y, "the first rung to break, and by how much", size=SMALL, colour=style.SOFT)
+    canvas.text(WIDE_EDGE + 510, y, "·", bold=True, colour=style.SOFT)
+    canvas.text(WIDE_EDGE + 522, y, "not tried", size=SMALL, colour=style.SOFT)

@@ -2,101 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from matplotlib.axes import Axes
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from course_lib.costs.model.conventions import CONVENTIONS, find_convention
 from course_lib.costs.model.states import StateBytes, state_bytes
 from course_lib.errors import four_parts
 from course_lib.hardware import load_device
 from course_lib.units import GB
-from course_lib.viz import explorer, marks, sheet, style
+from course_lib.viz import explorer, style
+from course_lib.viz.axis import Axis
+from course_lib.viz.bars import draw_outline, draw_parts
+from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, text_width
+from course_lib.viz.canvas_key import draw_key
+from course_lib.viz.drawing import Drawing
 from course_lib.viz.entries import Entry
-from course_lib.viz.explorer import Explorer
-from course_lib.viz.keys import draw_key
+from course_lib.viz.explorer import Explorer, Values
 from course_lib.viz.memory_parts import MEMORY_PARTS
-from course_lib.viz.picture import Picture
-from course_lib.viz.style import WRONG
 
-_NAMES, _BAR, _STEP, _SUM = 1.9, 0.4, 0.62, 1.35  # inches: names, a bar, from one bar to the next, sums
+_KEY, _TOP, _FOOT, _LINE = (
+    90.0,
+    120.0,
+    10.0,
+    24.0,
+)  # pixels: the key, the first bar; below all bars, with words
+_NAMES, _BAR, _STEP, _SUM = 160.0, 34.0, 52.0, 113.0  # names, a bar, from one bar to the next, sums
+_BESIDE = 10.0  # a sum is so far from its bar, or from the line
 _MOST = 8
 _PARTS = ("weights", "gradients", "optimizer")
 _STAGES = ("all on each", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)")
 _DEVICE = "h100_sxm_80"
+_REACH = 2.0  # the explorer's axis ends at so many times the device's memory, whatever the bars are
+_FIRST: dict[str, Any] = {"billions": 7.5, "ranks": 64, "convention": "zero"}
+_PRESETS = {
+    "7.5B on 64 ranks": _FIRST,
+    "70B on 64 ranks": {**_FIRST, "billions": 70.6},
+    "405B on 1,024 ranks": {**_FIRST, "billions": 405.9, "ranks": 1024},
+}
 
 
-@sheet.course_style()
 def plot_states(
     rows: Mapping[str, StateBytes],
     *,
     memory_bytes: float = 0,
     title: str = "What each rank has when backward is through",
     subtitle: str = "",
-) -> Picture:
+    reach_bytes: float = 0,
+    before: Sequence[StateBytes] = (),
+) -> Drawing:
     """A stacked bar for each row; a line at `memory_bytes`, if they are given, is what one device has.
 
-    Units: GB.
+    The axis ends with the longest bar or the line, or at `reach_bytes`, where a longer bar is cut; `before` outlines
+    what the bars were before, in their order. Units: GB.
     Raises: ValueError for no rows or more than 8, or a name that is too long.
     """
     _check(rows)
-    top = style.HEADER + 0.46
-    figure, page = sheet.new_page(top + _STEP * len(rows) + (0.5 if memory_bytes else 0.22), title, subtitle)
-    left = style.MARGIN + _NAMES
+    foot = _TOP + _STEP * len(rows)
+    canvas = Canvas(foot + (_LINE if memory_bytes else _FOOT), title, subtitle, width=WIDE, kinds=["formula"])
     shown = [part for part in _PARTS if any(getattr(states, part) for states in rows.values())]
-    draw_key(page, [Entry(*_entry(part)) for part in shown], left)
-    width = style.PAGE_WIDTH - style.MARGIN - _SUM - left
-    scale = width / max(memory_bytes, *(states.total for states in rows.values()))
+    draw_key(canvas, [Entry(MEMORY_PARTS[part][0], [MEMORY_PARTS[part][1]]) for part in shown], _KEY)
+    reach = reach_bytes or max(memory_bytes, *(states.total for states in rows.values()))
+    axis = Axis(WIDE_EDGE + _NAMES, WIDE - WIDE_EDGE - _SUM, reach / GB)
     for number, (name, states) in enumerate(rows.items()):
-        y = top + number * _STEP
-        marks.label(page, style.MARGIN, y + _BAR / 2, name, bold=True, align="left")
-        _draw_bar(page, left, y, states, scale)
-        x = _clear_of(
-            left + memory_bytes * scale, left + states.total * scale + 0.12, sheet.text_width(_gb(states.total))
-        )
-        marks.label(page, x, y + _BAR / 2, _gb(states.total), align="left")
+        y = _TOP + number * _STEP
+        canvas.text(WIDE_EDGE, y + _BAR / 2, name, bold=True)
+        draw_parts(canvas, axis, y, _BAR, [(getattr(states, part) / GB, MEMORY_PARTS[part][1]) for part in _PARTS])
+    for number, old in enumerate(before[: len(rows)]):
+        draw_outline(canvas, axis, _TOP + number * _STEP, _BAR, old.total / GB)
     if memory_bytes:
-        x, below = left + memory_bytes * scale, top + _STEP * len(rows)
-        page.plot([x, x], [top - 0.1, below - 0.05], color=style.PAPER, linewidth=5, zorder=5)
-        page.plot([x, x], [top - 0.1, below - 0.05], color=WRONG, linewidth=2.2, linestyle=(0, (4, 2)), zorder=6)
-        marks.label(page, x, below + 0.12, f"one GPU has {_gb(memory_bytes)}", colour=WRONG, size=style.SMALL_SIZE)
-    return Picture(figure, title=title, description=_in_words(rows, memory_bytes, subtitle), kinds=["formula"])
+        _draw_device(canvas, axis.x(memory_bytes / GB), foot, memory_bytes)
+    for number, states in enumerate(rows.values()):
+        words, end = _gb(states.total), min(axis.x(states.total / GB), axis.right)
+        x = _clear_of(axis.x(memory_bytes / GB), end + _BESIDE, text_width(words))
+        canvas.text(x, _TOP + number * _STEP + _BAR / 2, words)
+    return Drawing(canvas, title=title, description=_in_words(rows, memory_bytes, subtitle), kinds=["formula"])
+
+
+def _draw_device(canvas: Canvas, x: float, foot: float, memory_bytes: float) -> None:
+    """A line at its memory, and below it the words."""
+    d = f"M{x:.5g} {_TOP - 8:g}V{foot - 6:g}"
+    canvas.path(d, stroke=style.PAPER, stroke_width=5, fill="none")
+    canvas.path(d, stroke=style.WRONG, stroke_width=2.2, stroke_dasharray="9 4", fill="none")
+    words = f"one GPU has {_gb(memory_bytes)}"
+    canvas.text(x, foot + 6, words, size=SMALL, colour=style.WRONG, align="middle")
 
 
 def _clear_of(line: float, x: float, width: float) -> float:
     """Where a text that begins at `x` stands, if it must not lie on the line."""
-    return line + 0.12 if x - 0.08 < line < x + width + 0.08 else x
+    return line + _BESIDE if x - 7 < line < x + width + 7 else x
 
 
 def zero_explorer() -> Explorer:
     """Controls for parameters, ranks and bytes of each parameter, above what every stage of ZeRO leaves on a rank.
 
-    The line is the memory of an H100 of 80 GB.
+    The line is the memory of an H100 of 80 GB. An outline is the picture before.
     """
     return Explorer(
-        _stages,
+        _drawn,
         {
-            "billions": explorer.decimal("billion param.", 7.5),
-            "ranks": explorer.number("ranks", 64),
-            "convention": explorer.choice("counted as", "zero", list(CONVENTIONS)),
+            "billions": explorer.decimal("billion param.", _FIRST["billions"]),
+            "ranks": explorer.number("ranks", _FIRST["ranks"]),
+            "convention": explorer.choice("counted as", _FIRST["convention"], list(CONVENTIONS)),
         },
+        presets=_PRESETS,
+        compares=True,
     )
 
 
-def _stages(*, billions: float, ranks: int, convention: str) -> Picture:
+def _drawn(*, before: Values | None, **now: Any) -> Drawing:
     """One bar for each stage."""
+    rows, old = _stages(**now), list(_stages(**before).values()) if before else []
+    counted, memory_bytes = find_convention(now["convention"]), load_device(_DEVICE).memory_bytes()
+    each = f"{counted.weights} + {counted.gradients} + {counted.optimizer}"
+    ranks = f"{now['ranks']:,} rank{'s' * (now['ranks'] != 1)}"
+    return plot_states(
+        rows,
+        memory_bytes=memory_bytes,
+        title=f"{now['billions']:g} billion parameters on {ranks}, after backward",
+        subtitle=f"{each} bytes a parameter: weights, gradients, optimizer",
+        reach_bytes=_REACH * memory_bytes,
+        before=old,
+    )
+
+
+def _stages(*, billions: float, ranks: int, convention: str) -> dict[str, StateBytes]:
+    """By name, what each leaves."""
     if not 0 < billions < 1e6:
         rule, way_out = "a model has parameters", "give more than 0, in billions"
         raise ValueError(four_parts("zero_explorer", f"{billions:g} billion parameters", rule, way_out))
-    counted = find_convention(convention)
-    rows = {
-        name: state_bytes(round(billions * 1e9), counted, zero_stage=stage, shards=ranks)
-        for stage, name in enumerate(_STAGES)
+    counted, parameters = find_convention(convention), round(billions * 1e9)
+    return {
+        name: state_bytes(parameters, counted, zero_stage=stage, shards=ranks) for stage, name in enumerate(_STAGES)
     }
-    title = f"{billions:g} billion parameters on {ranks:,} rank{'s' * (ranks != 1)}, after backward"
-    each = f"{counted.weights} + {counted.gradients} + {counted.optimizer}"
-    subtitle = f"{each} bytes a parameter: weights, gradients, optimizer"
-    return plot_states(rows, memory_bytes=load_device(_DEVICE).memory_bytes(), title=title, subtitle=subtitle)
 
 
 def _check(rows: Mapping[str, StateBytes]) -> None:
@@ -104,23 +141,9 @@ def _check(rows: Mapping[str, StateBytes]) -> None:
         rule, way_out = f"this picture holds 1 to {_MOST} bars", "draw several pictures"
         raise ValueError(four_parts("plot_states", f"{len(rows)} rows", rule, way_out))
     for name in rows:
-        if sheet.text_width(name, weight=600) > _NAMES - 0.1:
+        if text_width(name, bold=True) > _NAMES - 8:
             rule = "a bar's name fits beside it"
             raise ValueError(four_parts("plot_states", f"row {name!r}", rule, "shorten it"))
-
-
-def _entry(part: str) -> tuple[str, list[str]]:
-    name, hue = MEMORY_PARTS[part]
-    return name, [hue]
-
-
-def _draw_bar(page: Axes, x: float, y: float, states: StateBytes, scale: float) -> None:
-    """One after the other; a part too thin to see is left to the sum."""
-    for part in _PARTS:
-        wide = getattr(states, part) * scale
-        if wide > 0:
-            marks.box(page, x, y, wide, _BAR, fill=MEMORY_PARTS[part][1], corner=0)
-        x += wide
 
 
 def _gb(nbytes: float) -> str:

@@ -1,4 +1,4 @@
-"""The explorers of lessons 01 and 04, driven as learners do: what they say is what the same picture says in Python."""
+"""The explorers of lessons 01, 04 and 08, driven as learners do: they say what the same picture says in Python."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LABELS = {
 
 @pytest.fixture(scope="module")
 def lesson(browser, lab, work):
-    """One page for all tests here: lesson 01's imports, its explorers and lesson 04's, run once."""
+    """One page for all tests here: lesson 01's imports, its explorers and those of lessons 04 and 08, run once."""
     notebook = nbformat.read(work / "notebooks/01_why_distributed.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     notebook.cells = [code[0], *(cell for cell in code if cell.source.endswith("_explorer()"))]
-    notebook.cells.append(nbformat.v4.new_code_cell("viz.schedule_explorer()"))
+    notebook.cells += [nbformat.v4.new_code_cell(f"viz.{name}_explorer()") for name in ("schedule", "planner")]
     path = work / "explorers.ipynb"
     for cell in notebook.cells:
         cell.outputs, cell.execution_count = [], None
@@ -44,20 +44,21 @@ def lesson(browser, lab, work):
     open_notebook(page, lab, path.name)
     cells = run_all(page, path)
     assert [error for cell in cells for error in unexpected_errors(cell)] == []
-    assert len(cells) == 4
+    assert len(cells) == 5
     yield page
     page.close()
     assert errors == []
 
 
 def control_of(page, label):
-    """The box of the control called `label`, with its words."""
-    return page.locator(".widget-inline-hbox", has=page.get_by_text(label, exact=True))
+    """The box of the first control called `label`, with its words."""
+    return page.locator(".widget-inline-hbox", has=page.get_by_text(label, exact=True)).first
 
 
 def explorer_of(page, label):
-    """The output that holds the control called `label`."""
-    return page.locator(".jp-OutputArea-output", has=control_of(page, label))
+    """The first output that holds a control called `label`."""
+    named = page.locator(".widget-inline-hbox", has=page.get_by_text(label, exact=True))
+    return page.locator(".jp-OutputArea-output", has=named).first
 
 
 def said(page, label):
@@ -125,7 +126,7 @@ def assert_refused_in_a_sentence(page, label, message):
     assert "Traceback" not in page.locator(".jp-Notebook").inner_text()
 
 
-@pytest.mark.parametrize(("label", "controls"), [("a number", 1), ("model", 9), ("schedule", 7)])
+@pytest.mark.parametrize(("label", "controls"), [("a number", 1), ("model", 9), ("schedule", 7), ("GPUs", 9)])
 def test_an_explorer_is_as_wide_as_its_picture_and_nothing_is_cut_off(lesson, label, controls):
     output = explorer_of(lesson, label)
     picture = output.locator("img, div > svg[role=img]")
@@ -204,3 +205,17 @@ def test_the_schedule_explorer_reacts_to_every_control(lesson):
     message = f"make_schedule: interleaved, n_microbatches=3, n_ranks=2; {rule}; choose 2 or 4"
     assert_refused_in_a_sentence(lesson, "micro-batches", message)
     assert without_comparison(change(lesson, "micro-batches", "4", twin.text)) == without_comparison(twin.text)
+
+
+def test_the_planner_plans_what_its_controls_say_and_shows_what_comes_nearest(lesson):
+    twin = viz.planner_explorer()
+    assert said(lesson, "GPUs") == twin.text
+    for name in ("405B on 16 GPUs", "8B on one node"):
+        twin.presets[name].click()
+        explorer_of(lesson, "GPUs").get_by_role("button", name=name).click()
+        assert at_rest(lesson, "GPUs", twin.text) == twin.text
+    for name, value in {"cut": True, "place": 3, "network": 0.25}.items():
+        twin.controls[name].value = value
+        found = change(lesson, twin.controls[name].description, twin.controls[name].label, twin.text)
+        assert without_comparison(found) == without_comparison(twin.text)
+    assert "No. 3: step " in twin.text and "network × 0.25" in twin.text

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from matplotlib.patches import Wedge
+from matplotlib.patches import FancyBboxPatch, Wedge
 
 from course_lib import viz
 from course_lib.comm.ledger import Ledger
-from course_lib.costs.model.states import StateBytes
 from course_lib.hardware import INFINIBAND
+from course_lib.schedules import make_schedule
 from course_lib.viz.kinds import KINDS
+from tests.unit.moving_svg import Film
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 from tests.unit.viz_ledgers import one_message, ring_ledger
 
@@ -22,7 +23,6 @@ def on_the_clock(ledger):
 
 SHARES = {"a": {1: 0.9, 2: 0.8}}
 WORN = {
-    "states": (lambda: viz.plot_states({"a": StateBytes(weights=1, gradients=1, optimizer=1)}), ["formula"]),
     "lines": (lambda: viz.plot_cost_lines(["ring"], world_size=4, link=INFINIBAND), ["formula"]),
     "ledger": (lambda: viz.plot_timeline(one_message()), ["measured"]),
     "clock": (lambda: viz.plot_timeline(on_the_clock(one_message())), ["emulated"]),
@@ -50,9 +50,17 @@ def test_a_dot_is_open_half_full_or_full():
     def wedges(picture):
         return [part.theta2 - part.theta1 for part in picture.figure.axes[0].patches if isinstance(part, Wedge)]
 
-    assert wedges(WORN["states"][0]()) == []
+    assert wedges(WORN["lines"][0]()) == []
     assert wedges(WORN["clock"][0]()) == [180]
     assert wedges(WORN["ledger"][0]()) == [360]
+
+
+def test_a_badge_has_no_ground_of_its_own_which_would_glare_on_a_dark_page():
+    shapes = viz.plot_idle(SHARES).figure.axes[0].patches
+    badges = [shape for shape in shapes if isinstance(shape, FancyBboxPatch) and shape.get_height() == 0.27]
+    assert [badge.get_facecolor()[3] for badge in badges] == [0]
+    pills = [part.element for part in Film(viz.plot_schedule(make_schedule("gpipe", 2, 2)).svg).parts("rect")]
+    assert [pill.get("fill") for pill in pills if pill.get("rx") == "12" and pill.get("height") == "24"] == ["none"]
 
 
 @pytest.mark.parametrize("length", [20, 48, 56, 60])

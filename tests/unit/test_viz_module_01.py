@@ -18,8 +18,9 @@ from course_lib.costs import (
 )
 from course_lib.hardware import load_device
 from course_lib.viz.bits import as_formats, parse_number
+from course_lib.viz.canvas import WIDE, WIDE_EDGE
 from course_lib.viz.image import as_image
-from course_lib.viz.style import MARGIN, PAGE_WIDTH
+from tests.unit import moving_svg
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 TINY = ModelConfig(
@@ -33,14 +34,25 @@ MODELS = ("llama3_1_8b", "llama3_1_405b", "grok_1", "mixtral_8x7b", "gpt3_175b",
 FIGURES = {
     **{f"anatomy-{name}": lambda name=name: viz.plot_anatomy(load_model(name)) for name in MODELS},
     "anatomy-tiny": lambda: viz.plot_anatomy(TINY),
-    **{f"bits-{number}": lambda number=number: viz.float_bits(number) for number in NUMBERS},
-    "bits-explorer": lambda: viz.float_bits_explorer().first,
     "saved": lambda: viz.plot_saved(layer_activations(load_model("llama3_1_70b"), batch=1, sequence=4096, itemsize=2)),
     "saved-small": lambda: viz.plot_saved(layer_activations(TINY, batch=1, sequence=4, itemsize=4)),
+}
+
+
+DRAWINGS = {
+    **{f"bits-{number}": lambda number=number: viz.float_bits(number) for number in NUMBERS},
+    "bits-explorer": lambda: viz.float_bits_explorer().first,
     "states-clear-of-the-line": lambda: viz.plot_states(
         {"GPU 0": StateBytes(weights=71 * 10**9, gradients=0, optimizer=0)}, memory_bytes=H100.memory_bytes()
     ),
 }
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_drawing_s_text_is_large_within_the_margins_and_does_not_overlap(name):
+    svg = DRAWINGS[name]().svg
+    assert len(moving_svg.drawn_texts(svg)) >= 3
+    assert moving_svg.flaws(svg) == []
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -50,10 +62,10 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
     assert list(flaws(figure)) == []
 
 
-@pytest.mark.parametrize("name", ["anatomy-llama3_1_8b", "bits-65520"])
-def test_the_svg_speaks_and_is_the_same_in_every_call(name):
-    picture = FIGURES[name]()
-    assert picture.svg == FIGURES[name]().svg
+@pytest.mark.parametrize("make", [FIGURES["anatomy-llama3_1_8b"], DRAWINGS["bits-65520"]])
+def test_the_svg_speaks_and_is_the_same_in_every_call(make):
+    picture = make()
+    assert picture.svg == make().svg
     root = ElementTree.fromstring(picture.svg)
     assert (root[0].text, root[1].text) == (picture.title, picture.description)
 
@@ -172,15 +184,15 @@ def test_what_is_no_number_is_said_in_four_parts(text):
     explorer = viz.float_bits_explorer()
     explorer.controls["text"].value = text
     assert explorer.text.startswith("float_bits_explorer: ")
-    assert "<img" in shown(explorer)
+    assert "<svg " in shown(explorer) and "<img" not in shown(explorer)
 
 
 def test_the_widest_row_of_bits_ends_where_the_remarks_do_and_powers_are_raised():
-    figure = viz.float_bits(0.1).figure
-    boxes = [patch.get_bbox().x1 for patch in figure.axes[0].patches + figure.axes[0].artists if patch.zorder == 1.0]
-    assert max(boxes) == pytest.approx(PAGE_WIDTH - MARGIN)
-    drawn = [words for words, _, _ in drawn_texts(figure)]
-    assert "2⁻⁴ × 1.60000002 = 0.100000001" in drawn
+    film = moving_svg.Film(viz.float_bits(0.1).svg)
+    places = [part.element for part in film.parts("rect") if part.element.get("height") == "29"]
+    assert len(places) == 32 + 16 + 16 + 8 + 8
+    assert max(float(one.get("x")) + float(one.get("width")) for one in places) == pytest.approx(WIDE - WIDE_EDGE)
+    assert "2⁻⁴ × 1.60000002 = 0.100000001" in film.words()
 
 
 def test_every_byte_that_a_layer_keeps_is_in_the_picture():

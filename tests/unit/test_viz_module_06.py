@@ -17,7 +17,9 @@ from course_lib.costs.model.conventions import find_convention
 from course_lib.models.decoder import Decoder
 from course_lib.parallel.wrapping import by_block, by_block_group, by_name, size_based
 from course_lib.viz import plot_kept, plot_memory_strips, plot_states, plot_units, plot_wrapping, zero_explorer
+from course_lib.viz.memory_parts import MEMORY_PARTS as PARTS
 from course_lib.viz.style import FAINT, PAPER, SOFT, rank_hue
+from tests.unit import moving_svg
 from tests.unit.test_viz_pictures import drawn_texts, flaws
 
 EVEN = find_convention("zero")
@@ -70,14 +72,33 @@ FIGURES = {
     "strips-named": lambda: plot_memory_strips({"FSDP, 4 texts": strip(4), "2 × 2, 4 texts": strip(4)}),
     "strips-many": lambda: plot_memory_strips({f"way {n}": strip(9, gradients=10**n) for n in range(5)}),
     **{f"kept-{stage}": lambda stage=stage: plot_kept(stage) for stage in range(4)},
-    "states": lambda: plot_states(states(), memory_bytes=80e9),
-    "states-one": lambda: plot_states({"each GPU": states()["ZeRO-0"]}, subtitle="one"),
-    "states-large": lambda: plot_states(states(10**13)),
-    "zero": lambda: zero_explorer().first,
     "units": lambda: plot_units({"in turn": step_of(6)}, 6),
     "units-many": lambda: plot_units({"a": step_of(12), "b": step_of(12, again=False), "c": step_of(12)}, 12),
     "wrapping": lambda: wrapped(by_block=by_block, groups=by_block_group(2), size=size_based(500)),
 }
+
+
+DRAWINGS = {
+    "states": lambda: plot_states(states(), memory_bytes=80e9),
+    "states-one": lambda: plot_states({"each GPU": states()["ZeRO-0"]}, subtitle="one"),
+    "states-large": lambda: plot_states(states(10**13)),
+    "zero": lambda: zero_explorer().first,
+    "zero-large": lambda: clicked(zero_explorer(), "405B on 1,024 ranks"),
+}
+
+
+def clicked(explorer, name):
+    """The picture after a button, with the outline of the one before."""
+    before = explorer._drawn
+    explorer.presets[name].click()
+    return explorer._draw(before=before, **explorer._drawn)
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_drawing_s_text_is_large_within_the_margins_and_does_not_overlap(name):
+    svg = DRAWINGS[name]().svg
+    assert len(moving_svg.drawn_texts(svg)) >= 3
+    assert moving_svg.flaws(svg) == []
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -89,8 +110,9 @@ def test_the_text_is_large_within_the_margins_and_does_not_overlap(name):
 
 @pytest.mark.parametrize("name", ["kept-1", "states", "units", "wrapping"])
 def test_the_svg_speaks_and_is_the_same_in_every_call(name):
-    picture = FIGURES[name]()
-    assert picture.svg == FIGURES[name]().svg
+    make = {**FIGURES, **DRAWINGS}[name]
+    picture = make()
+    assert picture.svg == make().svg
     root = ElementTree.fromstring(picture.svg)
     assert (root[0].text, root[1].text) == (picture.title, picture.description)
 
@@ -151,14 +173,43 @@ def test_from_stage_2_on_each_layer_is_cut():
 
 
 def test_the_states_are_those_of_the_paper():
-    texts = [text for text, _, _ in drawn_texts(plot_states(states(), memory_bytes=80e9).figure)]
+    texts = moving_svg.Film(plot_states(states(), memory_bytes=80e9).svg).words()
     assert [text for text in texts if text.endswith("GB")] == [
+        "one GPU has 80 GB",
         "120 GB",
         "31.4 GB",
         "16.6 GB",
         "1.88 GB",
-        "one GPU has 80 GB",
     ]
+
+
+def bars(svg):
+    """By colour, the widths of what is drawn in it."""
+    rectangles = [part.element for part in moving_svg.Film(svg).parts("rect") if part.element.get("height") == "34"]
+    return {hue: [float(one.get("width")) for one in rectangles if one.get("fill") == hue] for _, hue in PARTS.values()}
+
+
+def test_the_explorer_s_axis_stays_a_longer_bar_is_cut_and_the_bars_before_are_outlined():
+    explorer = zero_explorer()
+    first = bars(explorer.first.svg)[PARTS["weights"][1]]
+    large = clicked(explorer, "70B on 64 ranks")
+    (device, *_), *_ = [[one for one in texts(p) if one[0].startswith("one GPU has")] for p in (explorer.first, large)]
+    assert device in texts(large)  # at the same place
+    assert bars(large.svg)[PARTS["weights"][1]][3] == pytest.approx(70.6 / 7.5 * first[3], rel=0.02)
+    gaps, outlines = (
+        [one for one in paths(large.svg) if test(one)]
+        for test in (lambda one: one.get("fill") == PAPER, lambda one: one.get("stroke-dasharray") == "4 3")
+    )
+    assert (len(gaps), len(outlines)) == (2, 4)
+    assert "1,130 GB" in moving_svg.Film(large.svg).words()
+
+
+def texts(picture):
+    return [(words, place) for words, _, place in moving_svg.drawn_texts(picture.svg)]
+
+
+def paths(svg):
+    return [part.element for part in moving_svg.Film(svg).parts("path")]
 
 
 def test_the_explorer_counts_as_it_is_told_and_says_what_is_not_possible():

@@ -37,7 +37,7 @@ FALLS = {
 def rows(film):
     """Between each two lines of the table, what is written, from left to right."""
     paths = [part.element.get("d") for part in film.parts("path")]
-    lines = sorted(float(y[1]) for y in (re.fullmatch(r"M24 ([\d.]+)H616", d) for d in paths) if y)
+    lines = sorted(float(y[1]) for y in (re.fullmatch(r"M35 ([\d.]+)H805", d) for d in paths) if y)
     texts = [(float(one.element.get("x")), float(one.element.get("y")), one.element.text) for one in film.parts("text")]
     return [[words for _, y, words in sorted(texts) if top < y < foot] for top, foot in pairwise(lines)]
 
