@@ -14,7 +14,7 @@ from course_lib.viz.drawing import Drawing
 from course_lib.viz.schedule_lanes import LEFT, draw_ghost
 from course_lib.viz.step_lanes import draw_step, lane_height, shown_ranks, step_key, step_words
 
-_MOST_PASSES = 4_000  # of a micro-batch through a stage: a quarter of a second
+_MOST_PASSES = 2_500  # of a micro-batch through a stage: a quarter of a second
 _KEY, _HEADS, _AXIS = 92.0, 34.0, 56.0  # the key's first line; above the lanes; below them
 _REACHES = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
