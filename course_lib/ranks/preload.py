@@ -19,4 +19,5 @@ from course_lib.ranks import worker as worker
 
 torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 gc.freeze()
+gc.enable()
 atexit.register(tether.leave)  # now, to come before what torch has to do at the end

@@ -91,9 +91,11 @@ def kept(ranks, scripts):
 
 def serve(path, *scripts):
     """A rank: import, then run what is asked for until nobody is there to ask; a script's process returns from here."""
+    gc.disable()  # what is imported is no garbage, so nobody need look through it, now or when a process ends
     for script in scripts:
         runpy.run_path(script)  # not as the main program, so that it defines and does no more
-    gc.freeze()  # else each process would look through all of this when it ends
+    gc.freeze()
+    gc.enable()
     with Client(path) as pytest:
         pytest.send(int(os.environ["RANK"]))
         while True:
