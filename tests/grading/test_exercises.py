@@ -46,7 +46,14 @@ def test_a_mutant_is_rejected_for_the_right_reason(exercise, level, reason, answ
     assert reason in failed.detail
 
 
-WITH_DIAGNOSIS = {"05.9": [0, 2, 1], "06.9": [0, 3, 1], "06.10": [0, 2, 1, 1], "07.6": [0, 3, 1], "07.7": [0, 2, 1]}
+WITH_DIAGNOSIS = {
+    "05.9": [0, 2, 1],
+    "06.9": [0, 3, 1],
+    "06.10": [0, 2, 1, 1],
+    "07.6": [0, 3, 1],
+    "07.7": [0, 2, 1],
+    "08.10": [0, 2, 1, 1],
+}
 
 
 @pytest.mark.parametrize(("exercise", "points"), WITH_DIAGNOSIS.items())

@@ -22,7 +22,9 @@ from course_lib.verify.ratios import in_words, times
 Amounts = Mapping[str, float]
 _LIBRARY = (
     "course_lib.costs",
+    "course_lib.planner",
     "course_lib.schedules",
+    "course_lib.sim",
     "course_lib.split",
     "course_lib.training.sampler",
     "torch.utils.data",

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.checks.kit.calls import calls_exercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_07.calls import calls_exercise
 
 NAMES = ("the ranks of its tp group", "the ranks of its dp group", "the numbers of those in other nodes")
 _Found = tuple[list[int], list[int], list[int]]

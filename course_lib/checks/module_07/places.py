@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.checks.kit.calls import calls_exercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_07.calls import calls_exercise
 
 Shapes = tuple[tuple[str, tuple[int, ...], int | None], ...]  # name, shape, and the dim that tp cuts
 LAYER1: Shapes = (("weight", (4, 6), 0), ("bias", (4,), 0))

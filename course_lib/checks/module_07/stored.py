@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.checks.kit.calls import calls_exercise
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_07.calls import calls_exercise
 
 _NAME = "weight"
 Span = tuple[int, int]

@@ -113,6 +113,7 @@ def _tensor(x: Any) -> Result:
     """A tensor, or a list of whole numbers as one; else its type's name."""
     if isinstance(x, Tensor):
         return x.detach().clone()
+    x = x.tolist() if hasattr(x, "tolist") else x  # NumPy's
     numbers = [number_of(one) for one in x] if isinstance(x, list | tuple | range) else [None]
     whole = all(isinstance(one, int) for one in numbers)
     return torch.tensor(numbers, dtype=torch.int64) if whole else type(x).__name__

@@ -1,0 +1,1 @@
+"""The exercises of module 08: three axes and a planner."""

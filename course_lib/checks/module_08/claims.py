@@ -1,0 +1,149 @@
+"""08.4: four lines about large runs, of which one counts something twice; and what a measured step says."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.costs.model.flops import megatron_flops
+from course_lib.costs.model.parameters import model_parameters
+from course_lib.hardware import load_device
+from course_lib.sim.published import published_runs
+from course_lib.sim.runs import Run
+
+WRONG_LINE = 3
+_A100, _H100 = (load_device(name).dense_flops_per_s["bf16"] for name in ("a100_sxm_80", "h100_sxm_80"))
+_SPARSE = 2  # times the dense peak
+_OF_V100, _ALONE, _TOGETHER, _V100S = 0.30, 39.0, 15.1e3, 512  # Shoeybi et al. 2019: share of the peak, and TFLOP/s
+_LLAMA = 430.0  # TFLOP/s of a GPU: Grattafiori et al. 2024, table 4, 8,192 GPUs
+_SMALL, _LARGE = "mlm20-008", "mlm20-012"  # Megatron-LM's page of 2020: eight GPUs, and 128 times as many
+_TABLE = tuple(f"mlm21t1-{row:03}" for row in (10, 7, 8, 9, 6))  # Narayanan et al. 2021, table 1
+
+
+class Claims(NamedTuple):
+    """What the lines and the questions stand on: rates of a GPU in TFLOP/s, steps in seconds."""
+
+    v100s: int
+    alone: float
+    together: float
+    small_s: float
+    large_s: float
+    name: str
+    a100s: int
+    a100_each: float
+    h100_each: float
+    a100_peak: float
+    h100_peak: float
+    parameters: int
+    tokens: int
+    step_s: float
+
+    @property
+    def used(self) -> float:
+        """Share of the peak for the model's own operations, six for each parameter and token."""
+        return 6 * self.parameters * self.tokens / (self.a100s * self.a100_peak * 1e12 * self.step_s)
+
+    @property
+    def claimed(self) -> float:
+        """What line 3 says."""
+        return self.a100_each / self.a100_peak
+
+    @property
+    def of_one(self) -> float:
+        """What all V100s do together, over as many times what one does alone."""
+        return self.together / (self.v100s * self.alone)
+
+    @property
+    def llama(self) -> float:
+        """What line 4 says."""
+        return self.h100_each / self.h100_peak
+
+
+def claims(seed: int) -> Claims:
+    """Megatron's largest model, unless an instructor asks for another row of its table."""
+    name = _TABLE[0] if seed == 0 else random.Random(seed).choice(_TABLE[1:])
+    runs = {run.name: run for run in published_runs() if run.name in (name, _SMALL, _LARGE)}
+    run, small, large = runs[name], runs[_SMALL], runs[_LARGE]
+    batch, sequence = int(run.policies.global_batch), int(run.policies.sequence)
+    done = megatron_flops(run.model, batch=batch, sequence=sequence) / (run.gpus * _seconds(run)) / 1e12
+    rates = round(done), _LLAMA, _A100 / 1e12, _H100 / 1e12
+    measured = model_parameters(run.model), batch * sequence, round(_seconds(run), 1)
+    return Claims(
+        _V100S, _ALONE, _TOGETHER, _seconds(small), _seconds(large), run.model.name, run.gpus, *rates, *measured
+    )
+
+
+def _seconds(run: Run) -> float:
+    assert run.step_s is not None
+    return run.step_s
+
+
+_PERCENT = "in percent? The share itself is asked, between 0 and 1"
+
+_CLAIMS = NumberExercise(
+    key="08.4",
+    title="find the wrong number: whose GPUs are busiest?",
+    given=claims,
+    levels={
+        "line": Group(2, (
+            Ask("wrong_line", "", WRONG_LINE, {
+                "line 1 is true: it is what all GPUs do, over as many times what one does alone": 1,
+                "line 2 is true: with 128 times as many GPUs and texts a step takes a little longer": 2,
+                "line 4 is true: nothing was computed again, and the peak is the dense one": 4,
+            }, collective=False),
+            Ask("right_share", "", lambda g: g.claimed * 6 / 8, {
+                "that is the line's own. It counts the second forward, which the model does not need": (
+                    lambda g: g.claimed
+                ),
+                "the second forward is two of eight operations, not one of three": lambda g: g.claimed * 2 / 3,
+                "two of eight go. What is left are three quarters of it": lambda g: g.claimed / 4,
+                "that is over the sparse peak, which no dense model reaches": lambda g: g.claimed * 3 / 8,
+                _PERCENT: lambda g: 75 * g.claimed,
+            }, collective=False, tolerance=1e-3),
+        ), "right. Line 3 counts operations that were done, and line 4 those that the model needs"),
+        "step": Group(2, (
+            Ask("from_step", "", lambda g: g.used, {
+                "that counts eight operations. The model needs six for each parameter and token": (
+                    lambda g: g.used * 8 / 6
+                ),
+                "two operations are forward alone. Backward takes four more": lambda g: g.used / 3,
+                "with one GPU's peak? All of them have worked for the whole step": lambda g: g.used * g.a100s,
+                "that is a text's tokens. The step read a whole batch": lambda g: g.used * 2048 / g.tokens,
+                "that is over the H100's peak. These were A100s": lambda g: g.used * g.a100_peak / g.h100_peak,
+                _PERCENT: lambda g: 100 * g.used,
+            }, collective=False, tolerance=1e-3),
+            Ask("done", "", lambda g: g.used * 8 / 6, {
+                "that is the model's own. With the second forward there are eight operations": lambda g: g.used,
+                "the second forward adds two operations, not four": lambda g: g.used * 10 / 6,
+                _PERCENT: lambda g: 100 * g.used * 8 / 6,
+            }, follows=lambda own, g: own["from_step"] * 8 / 6, collective=False, tolerance=1e-3),
+        ), "right: nearly the same from a clock. What is missing are the scores of attention"),
+        "whole": Group(2, (
+            Ask("of_peak", "", lambda g: g.of_one * _OF_V100, {
+                "that is line 1's own, a share of what one GPU does alone": lambda g: g.of_one,
+                "that is one GPU alone": _OF_V100,
+                "one GPU alone reaches a part of its peak, so all together reach less than that": (
+                    lambda g: g.of_one / _OF_V100
+                ),
+                _PERCENT: lambda g: 100 * g.of_one * _OF_V100,
+            }, collective=False, tolerance=1e-3),
+            Ask("of_sparse", "", lambda g: g.llama / _SPARSE, {
+                "that is of the dense peak, as line 4 has it": lambda g: g.llama,
+                "the sparse peak is twice the dense one, so the share is half": lambda g: g.llama * _SPARSE,
+                _PERCENT: lambda g: 100 * g.llama / _SPARSE,
+            }, collective=False, tolerance=1e-3),
+        ), "right: the same run may be a half, a quarter or a fifth. Always ask: a share of what?"),
+    },
+    hints=(
+        "Recompute each line from its own numbers. All four come out. So one of them must count something that the "
+        "others do not.",
+        "Which of the runs computed activations again? Lesson 08 has that run's table: all of it, in every layer.",
+        "Forward has two operations for each parameter and token, backward four. With a second forward there are "
+        "eight, of which the model needs six.",
+        "From a clock: 6 · parameters · tokens is what the model needs. All GPUs could have done a100s · a100_peak · "
+        "1e12 · step_s in that time.",
+        "Line 1 divides by what one GPU does alone. That is 0.3 of its peak already, so multiply. The sparse peak "
+        "is twice the dense one.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""08.10: a trainer on pp x dp whose replicas average too early; the learner says what the ladder finds and mends it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+
+from course_lib.checks.kit import models
+from course_lib.checks.kit.diagnosis import Diagnosis
+from course_lib.checks.kit.hunt import RATE, Given, hunt_exercise
+from course_lib.checks.kit.mended import Step, first_wrong, step_beside
+from course_lib.checks.kit.said import import_optimizers, plural
+from course_lib.checks.kit.scene import in_dtype
+from course_lib.checks.kit.spec import Level
+from course_lib.checks.kit.step import Cause, possible
+from course_lib.checks.kit.work import import_sympy
+from course_lib.comm.ledger import Ledger
+from course_lib.config import TrainConfig
+from course_lib.training.trainer import Trainer
+
+_BEFORE = "every step before is right: is something of the last step still counted?"
+_CAUSES: tuple[Cause, ...] = (
+    (lambda case: case.dp, "the sum over the replicas, where their average is asked for"),
+    (lambda case: 1 / case.dp, "divided by the number of replicas twice?"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hunt:
+    """So many steps by SGD on pp x dp ranks; or what the learner found."""
+
+    pp: int = 2
+    dp: int = 2
+    micro_batches: int = 4
+    rows: int = 8
+    steps: int = 2
+    look: bool = False  # at the calls
+    diagnosis: bool = False
+
+    @property
+    def world_size(self) -> int:
+        """All ranks of the mesh."""
+        return self.pp * self.dp
+
+    def __str__(self) -> str:
+        if self.diagnosis:
+            return "diagnosis"
+        sizes = f"pp {self.pp} x dp {self.dp}"
+        return f"{sizes}, {plural(self.micro_batches, 'micro-batch')}, {plural(self.rows, 'row')}"
+
+
+class _Report(NamedTuple):
+    """One rank: the diagnosis, or its steps, and how many tensors with gradients it has."""
+
+    diagnosis: Any
+    steps: Sequence[Step] = ()
+    tensors: int = 0
+
+
+def _warm_up() -> None:
+    """Runs on a rank, outside the learner's time."""
+    for module in ("techniques", "pipeline_engine"):
+        import_module(f"course_lib.training.{module}")
+    import_sympy()
+    import_optimizers()
+
+
+def _attempt(answer: Callable[..., Any], given: Given) -> _Report:
+    """Runs on a rank: `answer` is a class of trainers; beside it one device trains on the same batches."""
+    case = given.case
+    with in_dtype(torch.float64):
+        model = models.build("gelu", given.seed, torch.float64)
+        config = TrainConfig(learning_rate=RATE)
+        alone = Trainer(copy.deepcopy(model), config)
+        trainer = answer(model, config, case.pp, case.dp, case.micro_batches)
+        if case.diagnosis:
+            return _Report(trainer.diagnosis())
+        steps = [step_beside(trainer, alone, batch) for batch in given.batches]
+    return _Report(None, steps, len(trainer.local.parameters))
+
+
+def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
+    case = given.case
+    reason = first_wrong([report.steps for report in reports], possible(_CAUSES, case, levels))
+    if reason and not reason.startswith("step 1:"):
+        reason += f", and {_BEFORE}"
+    return reason or (_too_many_calls(case, reports, book) if case.look else None)
+
+
+def _too_many_calls(case: Hunt, reports: Sequence[_Report], book: Ledger) -> str | None:
+    """One all-reduce for each tensor and step."""
+    for rank, report in enumerate(reports):
+        mine = {event.call for event in book.of("all_reduce").events if event.rank == rank}
+        calls = len(mine) / case.steps
+        if calls > report.tensors:
+            found = f"right gradients, but rank {rank} makes {calls:g} all-reduces in a step, target {report.tensors}"
+            return f"{found}: average each tensor once, when all {case.micro_batches} micro-batches are in it"
+    return None
+
+
+_TOO_EARLY = hunt_exercise(
+    key="08.10",
+    title="find the bug: replicas that drift apart",
+    answer=Diagnosis(
+        rung="gradients",
+        number=1,
+        name="the number of micro-batches whose gradients are averaged",
+        way_out="when is `average` called, and how many backwards are still to come then?",
+    ),
+    probe=_attempt,
+    wrong=_wrong,
+    warm_up=_warm_up,
+    levels={
+        "diagnosis": Level(
+            points=1,
+            cases=(Hunt(diagnosis=True),),
+            alone=True,
+            praise="one of four: what the other three leave stays on its own replica",
+        ),
+        "steps": Level(
+            points=2,
+            again=True,
+            cases=(Hunt(), Hunt(pp=1, micro_batches=3, rows=9)),
+            praise="one device's gradients, step after step: all micro-batches are in before replicas average",
+        ),
+        "calls": Level(points=1, cases=(Hunt(look=True),), praise="and each tensor travels once a step"),
+        "edges": Level(
+            points=1,
+            cases=(
+                Hunt(pp=1, micro_batches=1, look=True),
+                Hunt(dp=1, micro_batches=2),
+                Hunt(pp=1, dp=3, rows=7, micro_batches=2),
+            ),
+            praise="also with one micro-batch, with one replica, and on three",
+        ),
+    },
+    hints=(
+        "climb(Suspect) names the rung. apart(Suspect) says that two replicas of one stage differ after a few steps: "
+        "something that they have to share stays with one of them.",
+        "`arrived` is called each time when a backward has added to a gradient. How often does that happen in a step "
+        "of four micro-batches, and at which of these times does it average?",
+        "Average at the last of them: count the arrivals of each name, and compare with self.micro_batches.",
+        "A step ends, and the next one counts anew. Set the count back to 0 when you have averaged, or clear it in "
+        "compute_gradients.",
+    ),
+)

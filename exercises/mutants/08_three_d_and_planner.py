@@ -1,0 +1,177 @@
+"""Plausible wrong answers to the exercises of module 08, each with the level that must reject it and why.
+
+A dict is an edit: the exercise's solution, with pieces of its text changed. Not for learners: it comes close to the
+solutions. Slips stand in the exercises themselves.
+"""
+
+from __future__ import annotations
+
+WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
+HANGS = {}  # those that end by their time limit
+
+# 08.1 ------------------------------------------------------------------------------------------------------------
+
+FOUND, NODES = "return *found, ", "[len({other // per_node for other in group}) for group in found]"
+
+WRONG["08.1", "groups"] = {
+    "rank 0 of 2 x 3 x 4, 8 in a node: returned tuple, not 4 things: the ranks along the first axis": {
+        f"{FOUND}{NODES}": "return found[0], found[1], found[2]"
+    },
+    "the ranks along the first axis: int, not a tensor": {FOUND: "return 7, found[1], found[2], "},
+    "the first axis counts fastest here. The last one does: its neighbours are neighbouring ranks": {
+        "reversed(sizes)": "sizes",
+        "found.insert(0, ": "found.append(",
+    },
+    "the groups stand in the opposite order": {"found.insert(0, ": "found.append("},
+    "the ranks along the first axis are [12, 0], expected [0, 12]: the order counts": {
+        FOUND: "found = [sorted(g, reverse=True) for g in found]\n    return *found, "
+    },
+}
+WRONG["08.1", "nodes"] = {
+    "those are the ranks that sit in other nodes": {
+        NODES: "[sum(other // per_node != rank // per_node for other in group) for group in found]"
+    },
+    "the numbers of nodes are": {"{other // per_node for": "{other // 4 for"},
+}
+
+# 08.5 ------------------------------------------------------------------------------------------------------------
+
+ROOM, KEPT, DONE = "gigabytes(tp, pp, micro) > room", "possible.append((tp, pp, micro))", "return possible, rejected"
+INNER = " " * 20
+
+WRONG["08.5", "possible"] = {
+    "12 layers: returned list, not two things: the possible ways, and a dict of counts": {DONE: "return possible"},
+    "returned int in second place, not a dict of counts": {DONE: "return possible, 0"},
+    "returned int in first place, not a list of ways": {DONE: "return len(possible), rejected"},
+    "(1, 4, 4, 1) is no way: give tp, pp and the micro-batch": {KEPT: "possible.append((tp, pp, dp, micro))"},
+    "the count of 'gpus' is '40', not a number": {
+        DONE: "return possible, {rule: str(count) for rule, count in rejected.items()}"
+    },
+    "tp 1, pp 8, micro-batch 1 is among the possible ways, but 12 layers do not divide by 8": {
+        "elif layers % pp:": "elif False:"
+    },
+    "micro-batch 1 is missing, and breaks no rule": {"(1, 2, 4, 8)": "(2, 4, 8)"},
+    "tp 1, pp 4, micro-batch 1 stands there 2 times": {KEPT: f"{KEPT}\n                    {KEPT}"},
+    "GB, and a GPU has 80": {ROOM: f"{ROOM} + 10"},
+    "micro-batch 16 is none of the ways": {"(1, 2, 4, 8)": "(1, 2, 4, 8, 16)"},
+}
+WRONG["08.5", "reasons"] = {
+    "'stage' is no rule: they are gpus, node, heads, layers, batch, memory": {
+        DONE: "return possible, rejected | {'stage': 0}"
+    },
+    "the possible ways are right, but rule 'memory' has 0 ways, expected 11": {'rejected["memory"] += 1': "pass"},
+    "the possible ways are right, but rule 'layers' has 23 ways, expected 44": {
+        "elif layers % pp:": f"elif batch % (dp * micro):\n{INNER}rejected['batch'] += 1\n{INNER[4:]}elif layers % pp:"
+    },
+}
+WRONG["08.5", "edges"] = {
+    "right, but gigabytes(...) was called 400 times, target 76: ask it last, of what breaks no other rule": {
+        "dp = gpus // (tp * pp)\n": "dp = gpus // (tp * pp)\n                much = gigabytes(tp, pp, micro)\n",
+        ROOM: "much > room",
+    },
+}
+
+# 08.6 ------------------------------------------------------------------------------------------------------------
+
+BETTER, SORTED = "seconds[place] < fastest", "key=lambda place: (gigabytes[place], seconds[place])"
+
+WRONG["08.6", "front"] = {
+    "returned int, not a list of places": {"return kept": "return len(kept)"},
+    "returned a list with 40.0, not a list of places": {"return kept": "return [gigabytes[place] for place in kept]"},
+    "there is no place 5: places count from 0": {"return kept": "return [*kept, len(seconds)]"},
+    "place 1 (4 s, 70 GB) is missing, and no other way beats it": {"return kept": "return kept[:-1]"},
+    "place 4 (9 s, 55 GB) is in it, but place 3 (7 s, 40 GB) beats it": {BETTER: "True"},
+    "the right places, but in another order: the smallest memory comes first": {"return kept": "return sorted(kept)"},
+    "a place stands there twice": {"return kept": "return [*kept, kept[0]]"},
+}
+WRONG["08.6", "ties"] = {
+    "a way that needs more memory and is just as fast was kept": {BETTER: "seconds[place] <= fastest"},
+    "place 4 (5 s, 50 GB) is as place 1 in both, and of equals the first one stays": {
+        SORTED: "key=lambda place: (gigabytes[place], seconds[place], -place)"
+    },
+}
+
+# 08.7 ------------------------------------------------------------------------------------------------------------
+
+WRONG["08.7", "alike"] = {
+    "returned dict, not the number of layers of each stage": {"return best[0, 0][1]": "return best"},
+    "returned a list with 1.0, not the number of layers of each stage": {
+        "return best[0, 0][1]": "return [1.0 for _ in speeds]"
+    },
+    "are 2 stages, and there are 3": {"return best[0, 0][1]": "return best[0, 0][1][1:]"},
+    "layers, and there are 9": {"return best[0, 0][1]": "return [1 for _ in speeds]"},
+    "stage 0 of [0, ": {"return best[0, 0][1]": "a, b, *c = best[0, 0][1]\n    return [0, a + b, *c]"},
+    "s are possible for the slowest one, as with [5, 3, 1]": {"max(here, rest)": "max(here, rest) if stage else here"},
+    "the last stage has all that the others left over": {"max(here, rest)": "here + rest"},
+}
+WRONG["08.7", "unlike"] = {
+    "the speeds were left out": {"seconds[end - 1] / speeds[stage]": "seconds[end - 1]"},
+    "a stage's seconds were multiplied by its speed": {"/ speeds[stage]": "* speeds[stage]"},
+}
+HANGS["08.7", "edges"] = {
+    "a large model: a hang: ": {
+        "n, p = len(seconds), len(speeds)\n": (
+            "n, p = len(seconds), len(speeds)\n"
+            "    from itertools import combinations, pairwise\n"
+            "    every = ([e - f for f, e in pairwise((0, *cut, n))] for cut in combinations(range(1, n), p - 1))\n"
+            "    pace = lambda s: max(sum(seconds[sum(s[:i]):sum(s[:i + 1])]) / speeds[i] for i in range(p))\n"
+            "    return min(every, key=pace)\n"
+        ),
+    },
+}
+
+# 08.9 ------------------------------------------------------------------------------------------------------------
+
+TAKES = "there <= here or random.random() < exp((here - there) / temperature)"
+HEAT = "first * 0.3 * (0.001 / 0.3) ** (step / steps)"
+
+WRONG["08.9", "steps"] = {
+    ", which is no possible way: return one that neighbour(...) gave, or start": {"return best": "return least"},
+    "s: keep the best one": {"return best": "return other"},
+    "that is where the search ended, not the best way that it has seen": {"return best": "return now"},
+    "price(...) was called 101 times, target 51: keep the price of where you are": {
+        "        there = price(other)\n": "        here, there = price(now), price(other)\n"
+    },
+}
+WRONG["08.9", "search"] = {
+    "a worse way is never taken, so the first hollow is the last": {TAKES: "there <= here"},
+    "it hardly ever went to a worse way, so the first hollow that it came to was its last": {
+        HEAT: "0.000001",
+    },
+    "the temperature stays as high as at the beginning": {HEAT: "first * 0.3"},
+    "It has to cool down, and to take fewer and fewer of them": {HEAT: "first * 0.5"},
+    "it stopped before half of its steps were made": {"range(steps)": "range(steps // 4)"},
+    "every neighbour was asked of the same way": {"neighbour(now, random)": "neighbour(start, random)"},
+}
+
+# 08.10 -----------------------------------------------------------------------------------------------------------
+
+SEEN, LAST = '"gradients", 1', "self.seen[name] == self.micro_batches"
+
+WRONG["08.10", "diagnosis"] = {
+    "rung 'output': that one passes": {SEEN: '"output", 1'},
+    "rung 'loss curve': an earlier one fails": {SEEN: '"loss curve", 1'},
+    "the rung is right, but the number of micro-batches whose gradients are averaged is not 4": {
+        SEEN: '"gradients", 4'
+    },
+}
+WRONG["08.10", "steps"] = {
+    "pp 2 x dp 2, 4 micro-batches, 8 rows: step 1: ": {LAST: "self.seen[name] == 2"},
+    "step 1: your gradient is exactly 2.0 x the reference: the sum over the replicas": {
+        "self.average(parameter)": 'parameter.grad.copy_(comm.all_reduce(parameter.grad, group=self.local.group("dp")))'
+    },
+    "divided by the number of replicas twice?": {
+        "self.average(parameter)": 'self.average(parameter)\n            parameter.grad.div_(self.local.size("dp"))'
+    },
+    "and every step before is right: is something of the last step still counted?": {
+        "class Repaired(Suspect):\n": (
+            "class Repaired(Suspect):\n"
+            "    def compute_gradients(self, batch):\n"
+            "        return Trainer.compute_gradients(self, batch)\n\n"
+        ),
+    },
+    "pp 1 x dp 2, 3 micro-batches, 9 rows: step 1: ": {LAST: "self.seen[name] == 4"},
+}
+WRONG["08.10", "calls"] = {
+    "right gradients, but rank 0 makes 8 all-reduces in a step, target 2: average each tensor once": {LAST: "True"},
+}

@@ -1,0 +1,600 @@
+# %% [markdown]
+# # Exercises 08: three axes and a planner
+#
+# [Lesson 08](../../notebooks/08_three_d_and_planner.ipynb) let a program choose among a million layouts. Here you write its parts: the mesh, the
+# price of a step, the rules, the front, and two searches. If you have an hour, do 08.2, 08.3, 08.6 and 08.8.
+
+# %% [markdown]
+# ## How to work
+#
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("08.1", ...)`, runs what you wrote in a
+# **process of its own**, or on up to four, and compares it with what the course computes. Then it tells you what it has seen. A hang, a
+# crash or an endless loop ends after some seconds and costs nothing but that check.
+#
+# Are you stuck? `hint("08.1")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
+
+# %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from math import exp, sqrt
+
+import torch
+
+from course_lib import comm
+from course_lib.checks import check, given, hint
+
+GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
+
+# %% [markdown]
+# ## 08.1
+#
+# *Write · easy · 15 minutes.* **You learn** to say with whom each rank talks, however many axes there are.
+#
+# Eight ranks stand on a mesh of two by two by two. Its axes are `pp`, `dp` and `tp` in this order, and the last one counts fastest:
+#
+# ```text
+#            pp 0                     pp 1
+#          tp 0   tp 1              tp 0   tp 1
+# dp 0        0      1       dp 0      4      5
+# dp 1        2      3       dp 1      6      7
+# ```
+#
+# Take rank 5. Along `tp` it stands with rank 4, along `dp` with rank 7, and along `pp` with rank 1. In each of these groups one
+# coordinate changes, and the two others stay. If four GPUs are in a node, only the last group reaches over two nodes.
+
+# %% [markdown]
+# **Target:** for any sizes of three axes the three groups of a rank, in the order of the axes, each from its smallest rank to its largest.
+# And a list of three: in how many nodes the ranks of each group sit. Nodes are filled one after the other, and the last one may have free
+# places.
+
+
+# %% nbgrader={"grade": false, "grade_id": "08-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def groups(rank, sizes, per_node):
+    """Return four lists: the ranks along the first axis, the second and the third, and the number of nodes of each group.
+
+    sizes: how many ranks each axis has; the last one counts fastest. per_node: GPUs in a node, one for each rank.
+    """
+    ### BEGIN SOLUTION
+    found, stride = [], 1
+    for size in reversed(sizes):
+        first = rank - rank // stride % size * stride
+        found.insert(0, [first + other * stride for other in range(size)])
+        stride *= size
+    return *found, [len({other // per_node for other in group}) for group in found]
+    ### END SOLUTION
+
+
+check("08.1", groups)
+# hint("08.1")
+
+# %% [markdown]
+# ## 08.2
+#
+# *Predict · medium · 20 minutes.* **You learn** why tp belongs inside a node, and the other two axes do not need to.
+#
+# Somebody trains a Llama of 70 billion parameters on three axes. Every node has tp GPUs. A stage has L / pp layers, and each of its
+# matrices is cut into tp parts. A replica's pipeline gets m micro-batches in a step, each one text of S tokens. Everything that is
+# sent has bf16 numbers, and every sum is made in a ring.
+
+# %% nbgrader={"grade": false, "grade_id": "08-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+pp, dp, tp, m, S, H, L, layer = given("08.2", GRADE_SEED)
+print(f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches, each a text of S = {S} tokens of H = {H} numbers")
+print(f"L = {L} layers, each of {layer:,} numbers in its matrices")
+
+# %% [markdown]
+# Along `tp` ranks add up activations after attention and after feed-forward, in forward and again in backward. Along `pp` a stage sends
+# activations on and gradients back. We take one in the middle of the pipeline. Along `dp` ranks average the gradients of their layers, once
+# a step. Nothing is cut along the sequence, so an activation is whole on each rank along tp.
+#
+# | name | number to give, for one GPU and one step; GB are of 10⁹ bytes |
+# | --- | --- |
+# | `activation` | bytes of one micro-batch between two layers |
+# | `tp_gb`, `pp_gb`, `dp_gb` | GB that the GPU sends along each axis |
+# | `network_gb` | GB of these that leave its node |
+# | `twice_gb` | the same if the batch is twice as large, with twice as many micro-batches |
+#
+# Let Python compute: answers are compared to 7 digits.
+
+# %% nbgrader={"grade": false, "grade_id": "08-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+activation = 2 * S * H
+tp_gb = m * L / pp * 4 * 2 * (tp - 1) / tp * activation / 1e9
+pp_gb = 2 * m * activation / 1e9
+dp_gb = 2 * (dp - 1) / dp * 2 * layer * L / pp / tp / 1e9
+network_gb = pp_gb + dp_gb
+twice_gb = 2 * pp_gb + dp_gb
+### END SOLUTION
+sent = ...
+check("08.2", sent, seed=GRADE_SEED)
+# hint("08.2")
+
+# %% [markdown]
+# ## 08.3
+#
+# *Predict · medium · 25 minutes.* **You learn** to price a step with a pencil, before a simulator does.
+#
+# Here is a Llama of 8 billion parameters on a cluster with a slow network. Products reach `reached` operations per second on each GPU.
+# The ranks along tp share a node's fast wire, and everything else takes the slow one.
+
+# %% nbgrader={"grade": false, "grade_id": "08-3-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+pp, dp, tp, m, tokens, P, H, L, reached, fast, slow, peak = given("08.3", GRADE_SEED)
+print(f"pp = {pp}, dp = {dp}, tp = {tp}; m = {m} micro-batches of {tokens} tokens in each pipeline")
+print(f"P = {P:,} parameters in L = {L} layers, H = {H}")
+print(f"a GPU reaches {reached / 1e12:.1f} TFLOP/s of its peak of {peak / 1e12:.0f}")
+print(f"{fast / 1e9:g} GB/s on the fast wire, {slow / 1e9:g} GB/s on the slow one")
+
+# %% [markdown]
+# Nothing is computed again, so a parameter costs six operations for each token. Along `tp` nothing hides the sums of 08.2: the GPU waits
+# for them. While it is idle, the others are at their micro-batches, and idle time over that time is (pp - 1) / m, as in lesson 04. Along
+# `dp` it sends the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward, which takes
+# two thirds of what one micro-batch takes, sums and all. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
+# short, and we leave them out.
+
+# %% [markdown]
+# | name | number to give |
+# | --- | --- |
+# | `multiply_s`, `tp_s` | seconds that a GPU multiplies in a step, and that it waits for sums along tp |
+# | `idle_s` | seconds that it waits for other stages |
+# | `dp_s` | seconds for all messages along dp, hidden or not |
+# | `exposed_s` | seconds of these that nothing hides |
+# | `step_s` | seconds of the whole step |
+# | `used` | the model's own operations as a share of the peak, between 0 and 1 |
+# | `fewer_s` | seconds of a step that reads the same batch in half as many micro-batches, each twice as large |
+
+# %% nbgrader={"grade": false, "grade_id": "08-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+flops = 6 * P * dp * m * tokens
+multiply_s = flops / (pp * dp * tp * reached)
+tp_s = m * L / pp * 4 * 2 * (tp - 1) / tp * 2 * tokens * H / fast
+busy = multiply_s + tp_s
+idle_s = busy * (pp - 1) / m
+dp_s = 2 * (dp - 1) / dp * 2 * P / (tp * pp) / slow
+exposed_s = max(0, dp_s - 2 / 3 * busy / m)
+step_s = busy + idle_s + exposed_s
+used = flops / (pp * dp * tp * peak * step_s)
+fewer_s = busy + 2 * idle_s + max(0, dp_s - 2 * 2 / 3 * busy / m)
+### END SOLUTION
+times = ...
+check("08.3", times, seed=GRADE_SEED)
+# hint("08.3")
+
+# %% [markdown]
+# ## 08.4
+#
+# *Find the wrong number · medium · 20 minutes.* **You learn** to ask of every share: a share of what?
+#
+# Somebody has collected four famous runs, to see whose GPUs were busiest. All numbers before the arrows were published. What stands behind
+# the arrows was computed from them, and one of the four does not belong beside the others.
+
+# %% nbgrader={"grade": false, "grade_id": "08-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+c = given("08.4", GRADE_SEED)
+print(f"1  Megatron-LM, 2019: {c.v100s} V100s do {c.together / 1000:g} PFLOP/s, one alone {c.alone:g} TFLOP/s")
+print(f"   -> weak scaling {c.together / (c.v100s * c.alone):.0%}")
+print(f"2  Megatron-LM, 2020: a step takes {c.small_s:g} s on 8 A100s,")
+print(f"   and {c.large_s:g} s on 1,024 with 128 times as many texts -> weak scaling {c.small_s / c.large_s:.0%}")
+print(f"3  Megatron-LM, 2021: {c.name} on {c.a100s:,} A100s, {c.a100_each:g} of {c.a100_peak:g} TFLOP/s on each,")
+print(f"   all activations computed again -> model FLOPs utilisation {c.a100_each / c.a100_peak:.0%}")
+print(f"4  Llama 3, 2024: 405B on 8,192 H100s, {c.h100_each:g} of {c.h100_peak:g} TFLOP/s on each,")
+print(f"   nothing computed again -> model FLOPs utilisation {c.h100_each / c.h100_peak:.0%}")
+print()
+print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a step of {c.step_s:g} s")
+
+# %% [markdown]
+# Model FLOPs utilisation counts what the *model* needs: six operations for each parameter and token, however often the program does
+# them. Line 3's rate counts what the GPUs have *done*. Line 1 measures against one GPU alone, and that one reached 0.30 of its own
+# peak.
+#
+# | name | number to give; shares are between 0 and 1 |
+# | --- | --- |
+# | `wrong_line` | the number of the line that does not belong there |
+# | `right_share` | what should stand in it, by its own rate |
+# | `from_step` | the same by a clock: from parameters, tokens and the seconds of the step |
+# | `done` | by the same clock, with all operations that were done |
+# | `of_peak` | line 1's 512 GPUs together, as a share of their peak |
+# | `of_sparse` | line 4 as a share of the *sparse* peak, which is twice the dense one |
+
+# %% nbgrader={"grade": false, "grade_id": "08-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+wrong_line = 3
+right_share = 6 / 8 * c.a100_each / c.a100_peak
+from_step = 6 * c.parameters * c.tokens / (c.a100s * c.a100_peak * 1e12 * c.step_s)
+done = from_step * 8 / 6
+of_peak = 0.30 * c.together / (c.v100s * c.alone)
+of_sparse = c.h100_each / c.h100_peak / 2
+### END SOLUTION
+shares = ...
+check("08.4", shares, seed=GRADE_SEED)
+# hint("08.4")
+
+# %% [markdown]
+# ## 08.5
+#
+# *Write · medium · 25 minutes.* **You learn** to throw out most of a million ways before you price any of them, and to say why.
+#
+# A small planner knows two degrees and a micro-batch. `tp` and `pp` may be any divisor of the number of GPUs, a micro-batch has 1, 2, 4
+# or 8 texts, and `dp` is what is left. That makes 100 ways for sixteen GPUs. Six rules throw some of them out:
+#
+# | rule | a way is thrown out if |
+# | --- | --- |
+# | `gpus` | tp · pp does not divide the number of GPUs |
+# | `node` | tp is larger than a node |
+# | `heads` | the heads do not divide by tp |
+# | `layers` | the layers do not divide by pp |
+# | `batch` | the batch does not divide by dp times the micro-batch |
+# | `memory` | `gigabytes(tp, pp, micro)` is more than there is room for |
+
+# %% [markdown]
+# The first four cost a division. `gigabytes` is a whole formula, so ask it only about a way that breaks no other rule.
+#
+# **Target:** all ways that are possible, in whichever order, and how many each rule has thrown out. A way that breaks several rules counts
+# at the first of them, in the order of the table.
+
+
+# %% nbgrader={"grade": false, "grade_id": "08-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def legal(gpus, per_node, heads, layers, batch, room, gigabytes):
+    """Return two things: a list of the possible ways, each as (tp, pp, micro), and a dict that has a count for every rule.
+
+    room: GB of a GPU. gigabytes: a function of tp, pp and the micro-batch.
+    """
+    ### BEGIN SOLUTION
+    degrees = [n for n in range(1, gpus + 1) if gpus % n == 0]
+    possible, rejected = [], dict.fromkeys(["gpus", "node", "heads", "layers", "batch", "memory"], 0)
+    for tp in degrees:
+        for pp in degrees:
+            for micro in (1, 2, 4, 8):
+                dp = gpus // (tp * pp)
+                if gpus % (tp * pp):
+                    rejected["gpus"] += 1
+                elif tp > per_node:
+                    rejected["node"] += 1
+                elif heads % tp:
+                    rejected["heads"] += 1
+                elif layers % pp:
+                    rejected["layers"] += 1
+                elif batch % (dp * micro):
+                    rejected["batch"] += 1
+                elif gigabytes(tp, pp, micro) > room:
+                    rejected["memory"] += 1
+                else:
+                    possible.append((tp, pp, micro))
+    return possible, rejected
+    ### END SOLUTION
+
+
+check("08.5", legal)
+# hint("08.5")
+
+# %% [markdown]
+# ## 08.6
+#
+# *Write · easy · 15 minutes.* **You learn** which of a thousand ways are worth a second look.
+#
+# A way is *beaten* if another one is at least as good in time and in memory, and better in one of them. What nobody beats is the Pareto
+# front. Of these five, the last one is beaten by the one before it, and the third by the first:
+#
+# ```text
+# place       0     1     2     3     4
+# seconds     5     4     6     7     9
+# GB         60    70    65    40    55
+# ```
+#
+# The front is `[3, 0, 1]`: each of them needs more memory than the one before, and is faster.
+#
+# **Target:** the places of the front, the smallest memory first. Of ways that are equal in both, the first one stays. Twenty thousand ways
+# take less than a second.
+
+
+# %% nbgrader={"grade": false, "grade_id": "08-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def front(seconds, gigabytes):
+    """Return the places of the ways that nobody beats, as a list of whole numbers.
+
+    seconds, gigabytes: a list each, with a number for every way.
+    """
+    ### BEGIN SOLUTION
+    kept, fastest = [], float("inf")
+    for place in sorted(range(len(seconds)), key=lambda place: (gigabytes[place], seconds[place])):
+        if seconds[place] < fastest:
+            kept.append(place)
+            fastest = seconds[place]
+    return kept
+    ### END SOLUTION
+
+
+check("08.6", front)
+# hint("08.6")
+
+# %% [markdown]
+# ## 08.7
+#
+# *Write · hard · 35 minutes.* **You learn** to find the best of more cuts than anybody could try.
+#
+# Layers are not alike. An embedding takes hardly any time, the head takes as long as some layers, and some layers are larger than others.
+# GPUs are not always alike either. Give each stage some neighbouring layers, so that the *slowest* stage is as fast as possible, since
+# all others wait for it:
+#
+# ```text
+# seconds      0.5  3  7  |  4  4  2  3  |  2  9          three stages, all of speed 1
+# stages          10.5    |      13      |   11           no other cut has a slowest stage below 13
+# ```
+#
+# You could try all cuts of nine layers, but 128 layers on 16 stages have more than 10¹⁹ of them.
+
+# %% [markdown]
+# Dynamic programming needs none of that. Suppose that somebody has already told you, for every number of layers that may be left, the best
+# for the stages *after* the first. Then you would only try where the first stage ends.
+#
+# **Target:** the number of layers of each stage, at least one for each. A stage takes the seconds of its layers, divided by the speed of its
+# GPU. Where several cuts are equally good, any of them is right. 128 layers on 16 stages take a few seconds at most.
+
+
+# %% nbgrader={"grade": false, "grade_id": "08-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def assign(seconds, speeds):
+    """Return how many layers each stage has: a list of whole numbers.
+
+    seconds: of each layer on a GPU of speed 1. speeds: of each stage's GPU, in the order of the stages.
+    """
+    ### BEGIN SOLUTION
+    n, p = len(seconds), len(speeds)
+    best = {(n, p): (0.0, [])}  # (first layer, stage): the slowest of the stages from this one on, and their sizes
+    for stage in reversed(range(p)):
+        for first in range(stage, n):
+            here, choices = 0.0, []
+            for end in range(first + 1, n + 1):
+                here += seconds[end - 1] / speeds[stage]
+                if (end, stage + 1) in best:
+                    rest, sizes = best[end, stage + 1]
+                    choices.append((max(here, rest), [end - first, *sizes]))
+            if choices:
+                best[first, stage] = min(choices)
+    return best[0, 0][1]
+    ### END SOLUTION
+
+
+check("08.7", assign)
+# hint("08.7")
+
+# %% [markdown]
+# ## 08.8
+#
+# *Predict · medium · 20 minutes.* **You learn** to plan for stops, which come whether you plan for them or not.
+#
+# While Llama 3.1 405B was trained, Meta counted how often the run stopped without being asked to:
+
+# %% nbgrader={"grade": false, "grade_id": "08-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
+gpus, days, stops, nbytes, storage, restart_min, more = given("08.8", GRADE_SEED)
+print(f"{gpus:,} GPUs, {stops} stops in {days} days")
+print(f"a checkpoint of {nbytes:,} bytes, a storage that takes {storage / 1e12:g} TB/s")
+print(f"{restart_min:g} minutes from a stop until training goes on")
+print(f"and a cluster of {more:,} such GPUs, with the same storage")
+
+# %% [markdown]
+# Any GPU that fails stops all of them. If a run writes a checkpoint every τ seconds, and one takes δ seconds, a share δ/τ of the time goes
+# into writing. A stop every M seconds destroys half an interval on average, and costs a restart of R seconds, which makes (τ/2 + R)/M. The best
+# interval is Young's, √(2δM).
+#
+# | name | number to give |
+# | --- | --- |
+# | `mtbf_h` | hours from one stop of the run to the next, on average |
+# | `gpu_years` | years from stop to stop if a single GPU ran alone, with 365.25 days in a year |
+# | `checkpoint_s` | seconds to write a checkpoint |
+# | `interval_min` | the best interval, in minutes |
+# | `goodput` | the share of the time that trains, by these three losses |
+# | `larger_min`, `larger_goodput` | the same two for the larger cluster |
+
+# %% nbgrader={"grade": false, "grade_id": "08-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
+### BEGIN SOLUTION
+mtbf_h = 24 * days / stops
+gpu_years = mtbf_h * gpus / (24 * 365.25)
+checkpoint_s = nbytes / storage
+interval_min = sqrt(2 * checkpoint_s * 3600 * mtbf_h) / 60
+goodput = 1 - checkpoint_s / (60 * interval_min) - (30 * interval_min + 60 * restart_min) / (3600 * mtbf_h)
+larger_min = interval_min * sqrt(gpus / more)
+larger_goodput = (
+    1 - checkpoint_s / (60 * larger_min) - (30 * larger_min + 60 * restart_min) / (3600 * mtbf_h * gpus / more)
+)
+### END SOLUTION
+plan = ...
+check("08.8", plan, seed=GRADE_SEED)
+# hint("08.8")
+
+# %% [markdown]
+# A formula with averages in it may be wrong. So play the 54 days with dice, by your own interval and by others. Each line is the mean of eight
+# runs:
+
+
+# %%
+def played(interval_min):
+    from course_lib.planner import DAY_S, Reliability, play_run
+
+    run = Reliability(mtbf_s=3600 * mtbf_h, checkpoint_s=checkpoint_s, restart_s=60 * restart_min)
+    ends = [play_run(run, 60 * interval_min, elapsed_s=days * DAY_S, seed=seed) for seed in range(8)]
+    return sum(end.shares.training for end in ends) / len(ends)
+
+
+if goodput is not None:
+    print(f"by your formula {goodput:.3f}")
+    for factor in (0.1, 0.5, 1, 2, 10):
+        print(f"{factor * interval_min:7.2f} minutes: played {played(factor * interval_min):.3f}")
+
+# %% [markdown]
+# ## 08.9
+#
+# *Write · hard · 30 minutes.* **You learn** to search where you cannot look at everything.
+#
+# Here are nearly eight thousand ways to train a Llama of 8 billion parameters on 128 GPUs. Each has seven numbers, from `tp` to the stages of
+# a rank, and the closed form knows its step time. You stand at the worst of them, and in one step you may look at one *neighbour*, which
+# differs in a single number. The search may look at four thousand, many of them twice.
+#
+# Always going to the better neighbour ends in the first hollow: a way none of whose neighbours is better, while a better one lies behind a
+# hill. There are dozens of hollows. So sometimes go *up*.
+
+# %% [markdown]
+# *Simulated annealing* has a temperature. A better neighbour is always taken. A worse one is taken with probability exp(-d / temperature), where
+# d is by how much it is worse. Hot, nearly everything is taken. The temperature falls step by step, and at the end it is so cold that the search
+# only goes down.
+#
+# **Target:** the best way that was seen. With at least 8 of 12 different dice it must be the best of all ways. Ask `price` once in each step,
+# and once at the beginning.
+
+
+# %% nbgrader={"grade": false, "grade_id": "08-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def anneal(start, neighbour, price, steps, random):
+    """Return the best way that was seen: start, or one that neighbour(...) has given.
+
+    neighbour(way, random): one of the ways beside it, by chance. price(way): seconds of a step, infinite if it is not
+    possible. random: Python's generator; random.random() is a number between 0 and 1.
+    """
+    ### BEGIN SOLUTION
+    now = best = start
+    here = least = first = price(start)
+    for step in range(steps):
+        temperature = first * 0.3 * (0.001 / 0.3) ** (step / steps)
+        other = neighbour(now, random)
+        there = price(other)
+        if there <= here or random.random() < exp((here - there) / temperature):
+            now, here = other, there
+            if here < least:
+                best, least = now, here
+    return best
+    ### END SOLUTION
+
+
+check("08.9", anneal)
+# hint("08.9")
+
+# %% [markdown]
+# ## 08.10
+#
+# *Find the bug · hard · 30 minutes.* **You learn** when replicas may average, if a pipeline stands in each of them.
+#
+# Four ranks stand on pp 2 by dp 2. Somebody wants to overlap: as soon as a gradient arrives, average it with the other replica, while
+# the pipeline goes on. `arrived` is called each time when the backward of a micro-batch has added to a parameter's gradient.
+
+
+# %% nbgrader={"grade": false, "grade_id": "suspect-early", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from functools import partial
+
+from course_lib.parallel.mesh import make_mesh
+from course_lib.parallel.replicate import broadcast_state
+from course_lib.schedules import make_schedule
+from course_lib.training.techniques import stages
+from course_lib.training.trainer import Trainer
+
+
+class Suspect(Trainer):
+    def __init__(self, model, config, pp=2, dp=2, micro_batches=4):
+        self.micro_batches, self.seen = micro_batches, {}
+        schedule = make_schedule("1f1b", pp, micro_batches)
+        super().__init__(model, config, mesh=make_mesh(pp=pp, dp=dp), apply=(stages(schedule), self.overlapped))
+
+    def overlapped(self, setup):
+        """A technique: replicas begin alike, and whenever a gradient arrives we hear of it."""
+        setup.begin("replicate", "dp")
+        setup.local.layout.averaged.add("dp")
+        broadcast_state(setup.model, setup.local.group("dp"), setup.local.name_of(**{**setup.local.at, "dp": 0}))
+        for name, parameter in setup.local.parameters.items():
+            parameter.register_post_accumulate_grad_hook(partial(self.arrived, name))
+
+    def compute_gradients(self, batch):
+        self.seen.clear()
+        return super().compute_gradients(batch)
+
+    def average(self, parameter):
+        """Replace the gradient by its mean over the replicas."""
+        total = comm.all_reduce(parameter.grad, group=self.local.group("dp"))
+        parameter.grad.copy_(total / self.local.size("dp"))
+
+    def arrived(self, name, parameter):
+        if name not in self.seen:
+            self.seen[name] = True
+            self.average(parameter)
+
+
+# %% [markdown]
+# Train it beside one device:
+
+
+# %%
+from course_lib.config import TrainConfig
+from course_lib.models.mlp import MLP
+from course_lib.ranks import run_ranks
+from course_lib.verify import RUNGS, NotEqual, assert_parallel_equals
+
+
+def task(number):
+    inputs = torch.randn(16, 6, generator=torch.Generator().manual_seed(number))
+    return inputs, (inputs[:, 0] > inputs[:, 1]).long()
+
+
+def losses(trainer_class):
+    torch.manual_seed(0)
+    trainer = trainer_class(MLP(gelu=True), TrainConfig(learning_rate=0.3))
+    return [trainer.step(task(number)) for number in range(60)]
+
+
+one_device, on_ranks = losses(Trainer), run_ranks(losses, 4, Suspect)[0]
+for at in (1, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at - 1]:.3f}   suspect {on_ranks[at - 1]:.3f}")
+
+# %% [markdown]
+# It learns nearly as well. Climb the ladder nevertheless, with `climb(Suspect)`. And `apart(Suspect)` trains for five steps, and then says how
+# far the two replicas of each stage are apart:
+
+
+# %%
+def climb(trainer_class, rungs=RUNGS):
+    def make(kind):
+        return lambda config: kind(MLP(gelu=True), config)
+
+    try:
+        print(assert_parallel_equals(make(Trainer), make(trainer_class), task, world_size=4, rungs=rungs))
+    except NotEqual as error:
+        print(error)
+
+
+def apart(trainer_class):
+    def distances():
+        torch.manual_seed(0)
+        trainer = trainer_class(MLP(gelu=True), TrainConfig(learning_rate=0.3))
+        for number in range(5):
+            trainer.step(task(number))
+        mine = torch.cat([p.detach().flatten() for p in trainer.local.parameters.values()])
+        both = comm.all_gather(mine.unsqueeze(0), group=trainer.local.group("dp"))
+        return (both[0] - both[1]).abs().max().item()
+
+    for rank, found in enumerate(run_ranks(distances, 4)):
+        print(f"rank {rank}: a weight differs from the other replica's by up to {found:.3f}")
+
+
+# %% [markdown]
+# Write down the first rung that fails, and of how many of a step's four micro-batches the gradients are averaged. Then write `arrived` again.
+#
+# **Target:** the gradients of one device, with one average of each parameter in a step. Try it with `climb(Repaired)` and `apart(Repaired)`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "08-10", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Repaired(Suspect):
+    def diagnosis(self):
+        """Return two things: the first rung that fails, and of how many of four micro-batches the gradients are averaged."""
+        ### BEGIN SOLUTION
+        return "gradients", 1
+        ### END SOLUTION
+
+    def arrived(self, name, parameter):
+        """Called each time when a backward has added to the gradient of a parameter of this rank."""
+        ### BEGIN SOLUTION
+        self.seen[name] = self.seen.get(name, 0) + 1
+        if self.seen[name] == self.micro_batches:
+            self.average(parameter)
+        ### END SOLUTION
+
+
+check("08.10", Repaired)
+# hint("08.10")
+
+# %% [markdown]
+# ## Where this leads
+#
+# You have priced a step, thrown out what cannot be, kept what nobody beats, and found the best of the rest in two ways. That is a planner.
+# Its axes are still three. Texts that are too long for one GPU need a fourth, and so do models with experts: lesson 09 adds both.
