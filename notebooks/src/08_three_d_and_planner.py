@@ -56,7 +56,7 @@ viz.plot_step_causes([planner.ranked(found, 1)[0] for found in proposals.values(
 # - search all layouts for a model and a cluster, and say why the others lose.
 # - choose how often a long run writes a checkpoint.
 #
-# *One hour.*
+# *One hour; the exercises take four.*
 #
 # <details><summary>Before you start</summary>You need pipelines from lesson 04, tensor parallelism from 05, ZeRO from 06, and the mesh from 07. In a layout's name, interleaved x 2 means two stages on each rank, zb-h1 is lesson 04's zero bubble, and recompute=half computes half of the layers again.</details>
 
@@ -422,7 +422,7 @@ viz.planner_explorer()
 #
 # The search has found a use for `cp`, and we took its price on trust. How can two GPUs share one text, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lesson 09 is about both.
 #
-# **Next:** the exercises of this lesson, then lesson 09 on long texts and experts. `make slides` builds the slides of this lesson.
+# **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then lesson 09 on long texts and experts. `make slides` builds the slides of this lesson.
 
 # %%
 score()

@@ -17,7 +17,7 @@ from course_lib.hardware import load_cluster
 from course_lib.planner.policy_search import search
 from course_lib.planner.space import Job, Space
 
-AXES = ("tp", "pp", "cp", "micro_batch", "zero_stage", "recompute", "stages_per_rank")
+_AXES = ("tp", "pp", "cp", "micro_batch", "zero_stage", "recompute", "stages_per_rank")
 _Way = tuple[int, ...]
 _SEEDS, _FOUND, _STEPS = 12, 8, 4000
 _UPHILL = 0.02  # of the proposals that were worse: a search that takes fewer takes none
@@ -29,7 +29,7 @@ class Landscape:
 
     def __init__(self, prices: Mapping[_Way, float]) -> None:
         self.prices = prices
-        self.values = [sorted({way[axis] for way in prices}) for axis in range(len(AXES))]
+        self.values = [sorted({way[axis] for way in prices}) for axis in range(len(_AXES))]
         self.start, self.least = max(prices, key=prices.__getitem__), min(prices.values())
 
     def price(self, way: _Way) -> float:
@@ -39,7 +39,7 @@ class Landscape:
     def neighbour(self, way: _Way, random: Random) -> _Way:
         """One of the ways beside this one, by chance."""
         while True:
-            axis = random.randrange(len(AXES))
+            axis = random.randrange(len(_AXES))
             place = self.values[axis].index(way[axis]) + random.choice((-1, 1))
             if 0 <= place < len(self.values[axis]):
                 return (*way[:axis], self.values[axis][place], *way[axis + 1 :])
@@ -51,14 +51,14 @@ def landscape(nodes: int) -> Landscape:
     cluster = replace(load_cluster("dgx_h100"), n_nodes=nodes)
     job = Job(model=load_model("llama3_1_8b"), cluster=cluster, batch=512, sequence=8192)
     found = search(job, Space(zero_stage=(0, 1, 3), schedule=("1f1b", "interleaved")))
-    columns = zip(*(getattr(found.policies, axis).tolist() for axis in AXES), strict=True)
+    columns = zip(*(getattr(found.policies, axis).tolist() for axis in _AXES), strict=True)
     prices: dict[_Way, float] = {}
     for way, seconds in zip(columns, found.step_s.tolist(), strict=True):
         prices.setdefault(tuple(map(int, way)), seconds)  # the fastest comes first
     return Landscape(prices)
 
 
-class Play(NamedTuple):
+class _Play(NamedTuple):
     """One run of a search: what it returned and saw, how often it asked, and where it went up."""
 
     returned: float | str  # a price; a text says what came instead
@@ -98,7 +98,7 @@ class _Watched:
         self.path.append((tuple(way), found))
         return found
 
-    def play(self, returned: Any) -> Play:
+    def play(self, returned: Any) -> _Play:
         """What has happened."""
         offered, taken, half = [0, 0], [0, 0], max(1, len(self.path) // 2)
         steps = zip(self.path, [now for now, _ in self.path[1:]], strict=False)
@@ -108,10 +108,10 @@ class _Watched:
                 taken[number >= half] += then == other
         is_way = isinstance(returned, tuple | list) and tuple(returned) in self.land.prices
         price = self.land.price(tuple(returned)) if is_way else repr(returned)[:60]
-        return Play(price, self.seen, self.calls, (offered[0], offered[1]), (taken[0], taken[1]))
+        return _Play(price, self.seen, self.calls, (offered[0], offered[1]), (taken[0], taken[1]))
 
 
-def _use(answer: Callable[..., Any], asked: Asked) -> list[Play]:
+def _use(answer: Callable[..., Any], asked: Asked) -> list[_Play]:
     """Runs on a rank: the same search with other dice, again and again."""
     plays = []
     for number in range(_SEEDS):
@@ -121,7 +121,7 @@ def _use(answer: Callable[..., Any], asked: Asked) -> list[Play]:
     return plays
 
 
-def _judge(asked: Asked, plays: list[Play]) -> str | None:
+def _judge(asked: Asked, plays: list[_Play]) -> str | None:
     for play in plays:
         if isinstance(play.returned, str):
             return f"returned {play.returned}, which is no possible way: return one that neighbour(...) gave, or start"
@@ -139,10 +139,10 @@ def _judge(asked: Asked, plays: list[Play]) -> str | None:
     return f"the best way of all was found with {plural(hits, 'seed')} of {_SEEDS}, target {_FOUND}{_because(plays)}"
 
 
-def _because(plays: list[Play]) -> str:
+def _because(plays: list[_Play]) -> str:
     """What its steps reveal, behind a colon; empty if nothing is seen."""
     offered, taken = (
-        [sum(getattr(play, what)[half] for play in plays) for half in (0, 1)] for what in Play._fields[3:]
+        [sum(getattr(play, what)[half] for play in plays) for half in (0, 1)] for what in _Play._fields[3:]
     )
     first, second = (took / max(1, were) for took, were in zip(taken, offered, strict=True))
     if sum(play.calls for play in plays) < len(plays) * _STEPS / 2:

@@ -14,7 +14,7 @@ from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.verify.numbers import number_of
 
-RULES = ("gpus", "node", "heads", "layers", "batch", "memory")
+_RULES = ("gpus", "node", "heads", "layers", "batch", "memory")
 MICRO = (1, 2, 4, 8)
 Way = tuple[int, int, int]  # tp, pp, micro-batch
 
@@ -113,7 +113,7 @@ class Asked(NamedTuple):
         return str(self.job)
 
 
-class Found(NamedTuple):
+class _Found(NamedTuple):
     """What an answer returned, as far as it can be read; `problem` says what cannot."""
 
     problem: str = ""
@@ -122,7 +122,7 @@ class Found(NamedTuple):
     calls: int = 0
 
 
-def _use(answer: Callable[..., Any], asked: Asked) -> Found:
+def _use(answer: Callable[..., Any], asked: Asked) -> _Found:
     """Runs on a rank: count how often the memory of a way is asked for."""
     job, calls = asked.job, Counter[str]()
 
@@ -132,21 +132,21 @@ def _use(answer: Callable[..., Any], asked: Asked) -> Found:
 
     result = answer(*job[:-1], gigabytes)
     if not isinstance(result, tuple | list) or len(result) != 2:
-        return Found(wrong_kind(type(result).__name__, "two things: the possible ways, and a dict of counts"))
+        return _Found(wrong_kind(type(result).__name__, "two things: the possible ways, and a dict of counts"))
     ways, counts = result
     ways = ways.tolist() if hasattr(ways, "tolist") else ways  # NumPy's
     if not isinstance(ways, list | tuple | set):
-        return Found(wrong_kind(f"{type(ways).__name__} in first place", "a list of ways"))
+        return _Found(wrong_kind(f"{type(ways).__name__} in first place", "a list of ways"))
     if not isinstance(counts, Mapping):
-        return Found(wrong_kind(f"{type(counts).__name__} in second place", "a dict of counts"))
+        return _Found(wrong_kind(f"{type(counts).__name__} in second place", "a dict of counts"))
     for way in ways:
         if _way(way) is None:
-            return Found(f"{way!r} is no way: give tp, pp and the micro-batch, three whole numbers")
+            return _Found(f"{way!r} is no way: give tp, pp and the micro-batch, three whole numbers")
     for rule, count in counts.items():
         if number_of(count) is None:
-            return Found(f"the count of {rule!r} is {count!r}, not a number")
+            return _Found(f"the count of {rule!r} is {count!r}, not a number")
     possible = [read for way in ways if (read := _way(way))]
-    return Found(possible=possible, rejected=_numbers(counts), calls=calls["memory"])
+    return _Found(possible=possible, rejected=_numbers(counts), calls=calls["memory"])
 
 
 def _numbers(counts: Mapping[Any, Any]) -> dict[str, float]:
@@ -161,7 +161,7 @@ def _way(given: Any) -> Way | None:
     return (numbers[0], numbers[1], numbers[2]) if all(isinstance(one, int) for one in numbers) else None  # type: ignore[return-value]
 
 
-def _judge(asked: Asked, found: Found) -> str | None:
+def _judge(asked: Asked, found: _Found) -> str | None:
     reason = found.problem or _wrong_ways(asked.job, found.possible)
     if not reason and asked.reasons:
         reason = _wrong_counts(asked.job, found.rejected)
@@ -188,8 +188,8 @@ def _wrong_ways(job: Job, found: Sequence[Way]) -> str:
 
 def _wrong_counts(job: Job, found: Mapping[str, float]) -> str:
     want = _counts(job)
-    if strange := [rule for rule in found if rule not in RULES]:
-        return f"{strange[0]!r} is no rule: they are {', '.join(RULES)}"
+    if strange := [rule for rule in found if rule not in _RULES]:
+        return f"{strange[0]!r} is no rule: they are {', '.join(_RULES)}"
     for rule, right in want.items():
         if found.get(rule, 0) != right:
             return f"the possible ways are right, but rule {rule!r} has {found.get(rule, 0)} ways, expected {right}"
@@ -207,7 +207,7 @@ def _too_many_calls(job: Job, calls: int) -> str:
 
 def _counts(job: Job, which: Callable[[list[str]], Iterable[str]] = lambda broken: broken[:1]) -> dict[str, int]:
     counts = Counter(rule for way in job.ways for rule in which(job.broken(way)))
-    return {rule: counts[rule] for rule in RULES}
+    return {rule: counts[rule] for rule in _RULES}
 
 
 def _searched(
@@ -219,7 +219,7 @@ def _searched(
     job = Job(*given)
     found = {way: broken(job, way) for way in job.ways}
     counts = Counter(rule for rules in found.values() for rule in which(rules))
-    return [way for way, rules in found.items() if not rules], {rule: counts[rule] for rule in RULES}
+    return [way for way, rules in found.items() if not rules], {rule: counts[rule] for rule in _RULES}
 
 
 def _without(rule: str) -> Callable[..., Any]:

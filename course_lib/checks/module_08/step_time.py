@@ -99,7 +99,7 @@ def _ring(n: int) -> float:
     return 2 * (n - 1) / n
 
 
-def step(seed: int) -> Step:
+def _given(seed: int) -> Step:
     """The 8B on 32 GPUs, unless an instructor asks for other numbers; something stays exposed in all of them."""
     draw = random.Random(seed)
     choices = ((2, 4, 4, 8), (4, 4, 4, 16), (2, 8, 4, 8), (4, 8, 2, 16))
@@ -116,7 +116,7 @@ _MS = "in milliseconds? Seconds are asked"
 _STEP = NumberExercise(
     key="08.3",
     title="a step by hand",
-    given=step,
+    given=_given,
     levels={
         "parts": Group(3, (
             Ask("multiply_s", "s", lambda g: g.multiply, {
