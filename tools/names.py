@@ -19,7 +19,15 @@ from pathlib import Path
 from tools.paths import ROOT
 
 OTHERS = ("tests", "tools", "slides", "notebooks/src", "notebooks/scripts", "exercises/src", "exercises/mutants")
-TEXTS = ("README.md", "COMMANDS.md", "CONTRIBUTING.md", "slides/*.md", "notebooks/src/*.py", "exercises/src/*.py")
+TEXTS = (
+    "README.md",
+    "COMMANDS.md",
+    "CHECK_YOUR_TRAINER.md",
+    "CONTRIBUTING.md",
+    "slides/*.md",
+    "notebooks/src/*.py",
+    "exercises/src/*.py",
+)
 CODE = re.compile(r"```.*?```|`[^`\n]+`|<!--\s*=.*?-->|\{\{.*?\}\}", re.DOTALL)
 BY_NAME = {"load_ipython_extension", "EXERCISES", "ROWS"}  # asked for by other programs, and by discovery
 

@@ -19,7 +19,14 @@ import jupytext
 from tools import downloads
 from tools.paths import ROOT
 
-PROSE = ("README.md", "COMMANDS.md", "CONTRIBUTING.md", "notebooks/src/*.py", "exercises/src/*.py")
+PROSE = (
+    "README.md",
+    "COMMANDS.md",
+    "CHECK_YOUR_TRAINER.md",
+    "CONTRIBUTING.md",
+    "notebooks/src/*.py",
+    "exercises/src/*.py",
+)
 SHARED_NAMES = ("units", "hardware", "config", "costs")  # an expression may use what these define
 
 NUMBER = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"

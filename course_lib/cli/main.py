@@ -44,6 +44,12 @@ _COMMANDS = {  # name -> what it is for, what it is told; all of it is name=valu
         f"job=NAME, one of {', '.join(presets.names('job'))}; nodes, gpus_per_node, cpus_per_task, mem, time and "
         "partition as sbatch takes them; and what train takes",
     ),
+    "verify": (
+        "prove that a trainer of yours computes on ranks what it computes on one device, or say what it does instead",
+        "my_file:reference and my_file:parallel (needed; functions that make the trainers), ranks=2 (needed without "
+        "torchrun), batches=my_file:batches, dtype=float64 or float32, out=FOLDER for report.json, report.txt and "
+        "ladder.svg",
+    ),
     "predict": (
         "predict step time and memory of published runs, or of your own",
         "runs=FILE.json (needed; rows in the schema of published runs), out=FILE.csv (needed), and "
@@ -102,6 +108,10 @@ def run(chosen: argparse.Namespace) -> int:
         from course_lib.cli.slurm import slurm_command
 
         return slurm_command(chosen.overrides)
+    if chosen.command == "verify":
+        from course_lib.cli.verify import verify_command
+
+        return verify_command(chosen.overrides)
     if chosen.command == "predict":
         from course_lib.cli.predict import predict_command
 

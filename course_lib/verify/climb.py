@@ -17,6 +17,7 @@ from course_lib import comm
 from course_lib.comm import ledger
 from course_lib.comm.ledger import Event
 from course_lib.config import TrainConfig
+from course_lib.errors import four_parts
 from course_lib.ranks.groups import plain_default
 from course_lib.training.batches import Batch
 from course_lib.verify.look import Look, copied, hides_gradients, norm_of, read_gradients, state_of
@@ -123,7 +124,7 @@ def climb_rank(make: Make, plan: Plan) -> Trace:
 def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> SgdTrace:
     """k steps, looked at in between; what the ladder itself sends is not in the ledger."""
     with born_with(seed, plan.dtype):
-        trainer = make(SGD)
+        trainer = _made(make)
         with comm.settings(ledger=False):
             look = Look(trainer, SGD.learning_rate)
             with watch or nullcontext():
@@ -162,6 +163,17 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
         step_s=median(seconds),
         events=events,
     )
+
+
+def _made(make: Make) -> Trainable:
+    """A trainer for SGD, if it is one."""
+    trainer = make(SGD)
+    lacks = [name for name in ("parameters", "step") if not callable(getattr(trainer, name, None))]
+    if lacks:
+        values = f"make(config) gives a {type(trainer).__name__} without {' and '.join(lacks)}"
+        rule, way_out = "a trainer has parameters() and step(batch)", "write them, or take an adapter"
+        raise ValueError(four_parts("assert_parallel_equals", values, rule, way_out))
+    return trainer
 
 
 def _take_step(trainer: Trainable, batch: Batch, look: Callable[[], None]) -> tuple[float | None, float | None, float]:
@@ -220,8 +232,9 @@ def _nothing() -> None:
 
 
 def plan_batch(plan: Plan, number: int) -> Batch:
-    """One batch; inputs that are no tokens take the run's dtype."""
-    inputs, targets = plan.batch_of(number)
+    """One batch, the same on every rank even if it is drawn; inputs that are no tokens take the run's dtype."""
+    with torch.random.fork_rng(devices=[]), born_with(number, plan.dtype):
+        inputs, targets = plan.batch_of(number)
     return (inputs.to(plan.dtype) if inputs.is_floating_point() else inputs), targets
 
 

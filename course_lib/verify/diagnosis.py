@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from course_lib.comm.ledger import Ledger
@@ -20,7 +20,7 @@ class NotEqual(AssertionError):
 
     `causes` are the names of what is said to have caused it, in the table of suspects. `deviation` is
     that of the tensor which is named, as the message says it; infinite if one side has none, or another shape. None
-    where no tensors were compared.
+    where no tensors were compared. `climbed` are the deviations of the rungs up to this one.
     """
 
     def __init__(
@@ -34,14 +34,17 @@ class NotEqual(AssertionError):
         kind: str,
         causes: Sequence[str] = (),
         deviation: float | None = None,
+        climbed: Mapping[str, float] | None = None,
+        tolerance: float = 0.0,
     ) -> None:
         super().__init__(message)
         self.rung, self.name, self.rank, self.ratio, self.kind = rung, name, rank, ratio, kind
         self.causes, self.deviation = tuple(causes), deviation
+        self.climbed, self.tolerance = dict(climbed or {}), tolerance
 
 
-def explain(evidence: Evidence) -> NotEqual:
-    """The error for the first pair that is not equal."""
+def explain(evidence: Evidence, climbed: Mapping[str, float]) -> NotEqual:
+    """The error for the first pair that is not equal; `climbed` are the deviations of the rungs before."""
     pair, found, p = evidence.first, evidence.signature, evidence.n_ranks
     late = _second_step(evidence)
     causes = convicted(late or evidence)
@@ -68,6 +71,8 @@ def explain(evidence: Evidence) -> NotEqual:
         kind=found.kind,
         causes=[name for name, _ in causes],
         deviation=pair.distance(),
+        climbed={**climbed, pair.rung: pair.distance()},
+        tolerance=evidence.tolerance,
     )
 
 

@@ -17,6 +17,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
 from course_lib.ranks import run_ranks
 from course_lib.training.batches import Batch, Batches
+from course_lib.verify.bad_input import check_ranks, check_reference
 from course_lib.verify.climb import (
     ADAMW,
     Plan,
@@ -106,18 +107,21 @@ def assert_parallel_equals(
     batch_of = batches.batch if isinstance(batches, Batches) else batches
     plan = Plan(batch_of=batch_of, steps=steps, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
-        plan, alone = _climb_first(reference, plan, rungs, folder)
+        plan, alone = climb_first(reference, plan, rungs, folder, tolerance)
         ranks: list[Trace] = run_ranks(climb_rank, world_size, parallel, plan, timeout=timeout)
-    report = _judge(alone, ranks, Replay(reference, plan), rungs, tolerance)
+    report = judge(alone, ranks, Replay(reference, plan), rungs, tolerance)
     if cost is not None:
         compare_bytes(report.ledger, cost, ranks[0][0].n_microbatches or 1)
         report.deviations[BYTES] = 0.0
     return report
 
 
-def _climb_first(reference: Make, plan: Plan, rungs: Sequence[str], folder: str) -> tuple[Plan, Trace]:
+def climb_first(
+    reference: Make, plan: Plan, rungs: Sequence[str], folder: str, tolerance: float | None = None
+) -> tuple[Plan, Trace]:
     """One device, as far as the rungs ask, and the plan for the ranks, who write their checkpoint to `folder`."""
     alone = climb_alone(reference, plan)
+    check_reference(reference, plan, alone, _tolerance_of(alone.narrow or plan.dtype, tolerance))
     if not {RUNGS[5], RUNGS[6]} & {*rungs}:
         return plan, (alone, None)
     most = norm_that_clips(norms_without_clipping(reference, plan))
@@ -125,7 +129,7 @@ def _climb_first(reference: Make, plan: Plan, rungs: Sequence[str], folder: str)
     return plan, (alone, adamw(reference, plan, seed=0, stops=False))
 
 
-def _judge(
+def judge(
     alone: Trace, ranks: Sequence[Trace], replay: Replay, rungs: Sequence[str], tolerance: float | None = None
 ) -> Report:
     """The report of what was climbed.
@@ -133,8 +137,9 @@ def _judge(
     Raises: NotEqual on the first rung that fails.
     """
     dtype = replay.plan.dtype
-    within = _tolerance_of(alone[0].narrow or dtype) if tolerance is None else tolerance
+    within = _tolerance_of(alone[0].narrow or dtype, tolerance)
     alone, ranks, notes = matched(alone, ranks)
+    check_ranks(alone[0], ranks, within)
     deviations = compare(alone, ranks, rungs, within, replay)
     traces, adamw_trace = [trace for trace, _ in ranks], ranks[0][1]
     return Report(
@@ -168,12 +173,13 @@ def check(dtype: torch.dtype, tolerance: float | None, rungs: Sequence[str]) -> 
     if unknown or not rungs:
         values, way_out = f"rungs={tuple(rungs)}", f"choose from {', '.join(RUNGS)}"
         raise ValueError(four_parts("assert_parallel_equals", values, "rungs are known by name, at least one", way_out))
-    if tolerance is None:
-        _tolerance_of(dtype)
+    _tolerance_of(dtype, tolerance)
 
 
-def _tolerance_of(dtype: torch.dtype) -> float:
-    """How far apart runs in this dtype may be."""
+def _tolerance_of(dtype: torch.dtype, given: float | None) -> float:
+    """How far apart runs in this dtype may be, if it is not given."""
+    if given is not None:
+        return given
     if dtype not in TOLERANCES:
         values, rule = f"dtype={name_of(dtype)}", "only float64 and float32 have a tolerance that holds for every model"
         raise ValueError(four_parts("assert_parallel_equals", values, rule, "give tolerance="))
@@ -199,7 +205,7 @@ def compare(
 
     Raises: NotEqual for the first rung that has a pair further apart than `tolerance`.
     """
-    lacking = left_out(alone, ranks)
+    lacking, climbed = left_out(alone, ranks), dict[str, float]()
     deviations, below = {rung: 0.0 for rung in RUNGS if rung in rungs and rung not in lacking}, ""
     for rung, group in groupby(all_pairs(alone, ranks), key=lambda pair: pair.rung):
         pairs = list(group)
@@ -218,6 +224,6 @@ def compare(
                 tolerance=tolerance,
                 below=below,
             )
-            raise explain(evidence)
-        deviations[rung] = max(pair.distance() for pair in pairs)
+            raise explain(evidence, climbed)
+        deviations[rung] = climbed[rung] = max(pair.distance() for pair in pairs)
     return deviations

@@ -58,12 +58,16 @@ def left_out(alone: Trace, ranks: Sequence[Trace]) -> dict[str, str]:
     """The rungs that cannot be climbed with what the two sides give, and why."""
     sides = (("the reference", *alone), ("the parallel side", *ranks[0]))
     lacks = [
-        (RUNGS[0], "has no output(inputs)", [who for who, sgd, _ in sides if sgd.output is None]),
-        (RUNGS[2], "has no norm", [who for who, sgd, _ in sides if math.isnan(sgd.norm)]),
-        (RUNGS[4], "returns no loss from step", [who for who, sgd, _ in sides if not sgd.losses]),
-        (RUNGS[6], "has no save(folder) and load(folder)", [who for who, _, a in sides if a and not a.saves]),
+        (RUNGS[0], "output(inputs)", [who for who, sgd, _ in sides if sgd.output is None]),
+        (RUNGS[2], "norm", [who for who, sgd, _ in sides if math.isnan(sgd.norm)]),
+        (RUNGS[4], "loss from step", [who for who, sgd, _ in sides if not sgd.losses]),
+        (RUNGS[6], "save(folder) and load(folder)", [who for who, _, a in sides if a and not a.saves]),
     ]
-    return {rung: f"{' and '.join(who)} {what}" for rung, what, who in lacks if who}
+    return {
+        rung: f"{who[0]} has no {what}" if len(who) == 1 else f"neither side has {what}"
+        for rung, what, who in lacks
+        if who
+    }
 
 
 def _sgd_pairs(alone: SgdTrace, ranks: Sequence[SgdTrace]) -> Iterator[Pair]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,36 @@ def accelerated(config, accumulation=3):
 def test_accelerate_climbs_all_rungs_with_micro_batches():
     report = assert_parallel_equals(plain, accelerated, UNEVEN, world_size=2)
     assert tuple(report.deviations) == RUNGS and report.notes == ()
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=VOCABULARY, attn_implementation="eager"))
+
+
+def trainer_of(config, accumulation=1, own_means=False):
+    from transformers import Trainer
+
+    from course_lib.verify.adapters.transformers import HFTrainer, arguments
+
+    trainer = Trainer(llama(), arguments(config, gradient_accumulation_steps=accumulation))
+    trainer.model_accepts_loss_kwargs = not own_means
+    return HFTrainer(trainer)
+
+
+def test_the_trainer_of_transformers_climbs_with_micro_batches_on_ranks():
+    report = assert_parallel_equals(trainer_of, partial(trainer_of, accumulation=2), RAGGED, world_size=2)
+    assert tuple(report.deviations) == ("output", "gradients", "parameters", "loss curve", "AdamW")
+    assert report.narrow == torch.float32 and report.deviations["gradients"] < 1e-13
+
+
+def test_what_transformers_4_45_did_with_micro_batches_is_named():
+    with pytest.raises(NotEqual, match="each micro-batch counts the same, however many targets it has") as caught:
+        assert_parallel_equals(trainer_of, partial(trainer_of, accumulation=2, own_means=True), RAGGED, world_size=2)
+    assert (caught.value.rung, caught.value.causes) == ("gradients", ("mean of micro-batch means",))
 
 
 @pytest.mark.parametrize("file", sorted(Path(adapters.__file__).parent.glob("[a-z]*.py")), ids=lambda file: file.stem)

@@ -67,7 +67,7 @@ def test_two_methods_are_enough(dtype):
     assert report.left_out == {
         "output": "the parallel side has no output(inputs)",
         "gradient norm": "the parallel side has no norm",
-        "loss curve": "the parallel side returns no loss from step",
+        "loss curve": "the parallel side has no loss from step",
         "save and load": "the parallel side has no save(folder) and load(folder)",
     }
     buffers, note = report.notes

@@ -45,6 +45,7 @@ def as_torchrun() -> None:
     if dist.is_initialized():
         rank, world_size = str(dist.get_rank()), str(dist.get_world_size())
         os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # else it warns, and sets it itself
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
     AcceleratorState._reset_state(reset_partial_state=True)
