@@ -10,10 +10,18 @@ import pytest
 
 from course_lib.checks.kit import runner
 from tools.exercise_text import learner_copy, read_master, solution_copy
+from tools.modules import module_of
 from tools.paths import ROOT
 
 EXERCISES = ROOT / "exercises"
 MODULES = {path.stem[:2]: path.stem for path in sorted((EXERCISES / "src").glob("[0-9]*.py"))}
+
+
+def pytest_collection_modifyitems(items):
+    """Of two workers each takes a file at a time; of the largest one, which takes most of the time, a module."""
+    for item in items:
+        module = module_of(item.location[0], item.name) if item.path.stem == "test_exercises" else ""
+        item.add_marker(pytest.mark.xdist_group(item.path.stem + module))
 
 
 @pytest.fixture(scope="session", autouse=True)
