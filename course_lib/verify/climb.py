@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -167,6 +168,10 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
 
 def _made(make: Make) -> Trainable:
     """A trainer for SGD, if it is one."""
+    if not inspect.signature(make).parameters:
+        rule = "the ladder trains with SGD first, since Adam divides errors of scale away"
+        way_out = "write make(config), and use its optimizer and learning_rate"
+        raise ValueError(four_parts("assert_parallel_equals", "make takes no configuration", rule, way_out))
     trainer = make(SGD)
     lacks = [name for name in ("parameters", "step") if not callable(getattr(trainer, name, None))]
     if lacks:

@@ -164,7 +164,8 @@ def _reading(alone: SgdTrace, first: SgdTrace) -> Iterator[str]:
     who = [name for name, trace in (("the reference", alone), ("the parallel side", first)) if trace.is_read]
     if who:
         most = max(reading_rounds(alone.start[name]) for name in alone.parameter_names)
-        yield f"gradients of {' and '.join(who)} were read from one step of SGD, to {most:.1g}"
+        how = f"which rounds them by up to {most:.1g}; this does not count"
+        yield f"gradients of {' and '.join(who)} were read from one step of SGD, {how}"
 
 
 def check(dtype: torch.dtype, tolerance: float | None, rungs: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ class Pair(NamedTuple):
     exact: bool = False  # to the last bit
     scale: float = 0.0  # what a deviation is relative to, where the numbers themselves are smaller
     replica: bool = False  # `want` is the first rank's copy, not one device's
-    rounded: float = 0.0  # a difference that comes from how they were read, and is none of theirs
+    rounded: float = 0.0  # a difference that comes from how they were read, and does not count
 
     def distance(self) -> float:
         """The deviation; infinite if one is missing where the other is, or the shapes differ."""
@@ -35,14 +35,15 @@ class Pair(NamedTuple):
             return 0.0 if self.got is self.want else float("inf")
         if self.got.shape != self.want.shape:
             return float("inf")
-        return deviation(self.got, self.want, self.scale)
+        off = deviation(self.got, self.want, self.scale)
+        if not self.rounded:
+            return off
+        uncounted = self.rounded / (max(largest(self.want), self.scale) or 1.0)
+        return 0.0 if off <= uncounted else off - uncounted
 
     def holds(self, tolerance: float) -> bool:
         """Whether they are as near as they must be; not so if one holds a NaN."""
-        within = 0.0 if self.exact else tolerance
-        if self.rounded and self.want is not None:
-            within += self.rounded / (max(largest(self.want), self.scale) or 1.0)
-        return self.distance() <= within
+        return self.distance() <= (0.0 if self.exact else tolerance)
 
 
 def all_pairs(alone: Trace, ranks: Sequence[Trace]) -> Iterator[Pair]:

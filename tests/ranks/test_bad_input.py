@@ -98,6 +98,10 @@ SGD = "under optimizer='sgd' a step is w - learning_rate x gradient, and nothing
         (with_adam, f"the reference has no SGD: its first step moves each weight by the learning rate, as .*; {SGD}"),
         (with_a_rate_of_its_own, "has no SGD: with half the learning rate, the first step moves .* by 1.0 x as much"),
         (Faster, "no SGD: where learning_rate x gradient is asked, the first step moves embedding.weight by 3.0 x as"),
+        (
+            lambda: plain(None),
+            "make takes no configuration; the ladder trains with SGD first, .*; write make.config., a",
+        ),
         (Half, r"make\(config\) gives a Half without parameters; a trainer has parameters\(\) and step\(batch\); wri"),
     ],
 )

@@ -72,7 +72,7 @@ def test_two_methods_are_enough(dtype):
     }
     buffers, note = report.notes
     assert buffers == "buffers are not compared: the parallel side has no buffers()"
-    assert note.startswith("gradients of the parallel side were read from one step of SGD, to ")
+    assert note.startswith("gradients of the parallel side were read from one step of SGD, which rounds them by u")
     assert "  output        left out: the parallel side has no output(inputs)\n" in str(report)
 
 
