@@ -1,19 +1,21 @@
 # %% [markdown]
 # # Exercises 05: tensor parallelism
 #
-# Do notebook `05_tensor_parallelism` first. For 05.6 to 05.8 and for 05.10 do its *Going deeper* as well. The forward of 05.5 stands
-# there, so try that one before.
+# [Lesson 05](../../notebooks/05_tensor_parallelism.ipynb) shared matrices among ranks. Here you cut them yourself, forward and backward, from
+# a single linear map to the loss, and you hunt two bugs. For 05.6 to 05.8 and for 05.10 do the lesson's *Going deeper* as well. The forward of
+# 05.5 stands there, so try that one before. The ten exercises take about four hours. If you have one, do 05.2, 05.3 and 05.4.
 
 # %% [markdown]
 # ## How to work
 #
-# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("05.2", ...)`, runs your function on
-# **real processes**, on 1 to 4 ranks, and compares each rank's part with what one device computes. It tells you what it sees, and a
-# hang, a crash or an endless loop costs nothing but that check.
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("05.2", ...)`, runs your function on
+# **real processes**, on 1 to 4 ranks, and compares each rank's part with what one device computes. Then it tells you what it has seen. A
+# hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? Above each answer stands a cell with a line like `hint("05.1")`, behind a `#`. Take the `#` away and run it: it gives a small
-# hint, and the next one when you run it again. The folded cells under each exercise carry the points when a course is graded. Working on
-# your own, skip them.
+# Are you stuck? `hint("05.1")` gives a small hint, and a further one each time you run it. A cell above each answer has that line, behind a `#`.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
 #
 # Where something does not divide by the number of ranks, the parts are those of `torch.tensor_split`: the first ones have one more.
 
@@ -699,5 +701,5 @@ check("05.10", Gathered)
 # ## Where this leads
 #
 # You have written both linear maps, the block between them, the loss, and the care for what lies on several ranks: that is all of tensor
-# parallelism. Its sums stand in the middle of every layer, so it wants the fastest links that there are. Lesson 06 goes another way and
+# parallelism. Its sums stand in the middle of every layer, so it wants the fastest links that there are. [Lesson 06](../../notebooks/06_zero_and_fsdp.ipynb) goes another way and
 # leaves the layers whole: it cuts Adam's states first.

@@ -1,17 +1,21 @@
 # %% [markdown]
 # # Exercises 06: ZeRO and FSDP
 #
-# Do notebook `06_zero_and_fsdp` first.
+# [Lesson 06](../../notebooks/06_zero_and_fsdp.ipynb) stopped remembering the same thing on every rank. Here you lay a model in one row, cut it,
+# train a piece without seeing the rest, and compute by what you wrote. The ten exercises take about four and a half hours. If you have
+# one, do 06.1 and 06.4.
 
 # %% [markdown]
 # ## How to work
 #
-# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("06.1", ...)`, runs what you wrote on
-# **real processes**, on 1 to 4 ranks, and compares each rank's piece with what one device computes. It tells you what it sees, and a
-# hang, a crash or an endless loop costs nothing but that check.
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("06.1", ...)`, runs what you wrote on
+# **real processes**, on 1 to 4 ranks, and compares each rank's piece with what one device computes. Then it tells you what it has seen. A
+# hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? Under each check stands a line with `hint`, behind a `#`. Without the `#` it gives a small hint, and the next one each time
-# that you run the cell. The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+# Are you stuck? `hint("06.1")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 from itertools import accumulate
@@ -638,5 +642,5 @@ check("06.10", Saved)
 # ## Where this leads
 #
 # Row, piece, gather, reduce-scatter, and care for when each of them happens: that is all of FSDP, and `Unit` is one in fifty lines. It
-# shares out what every rank had alike. It does not share activations, and every rank needs texts of its own. Module 07 joins it to tensor
+# shares out what every rank had alike. It does not share activations, and every rank needs texts of its own. [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) joins it to tensor
 # parallelism, which helps with both.

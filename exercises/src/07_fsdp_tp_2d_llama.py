@@ -1,17 +1,20 @@
 # %% [markdown]
 # # Exercises 07: FSDP × TP
 #
-# Do notebook `07_fsdp_tp_2d_llama` first.
+# [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) sent two cuts through one Llama. Here you say for any rank whom it talks to and what
+# it holds, choose both degrees, and hunt two bugs. The eight exercises take about three hours. If you have one, do 07.1, 07.3 and 07.7.
 
 # %% [markdown]
 # ## How to work
 #
-# Replace `raise NotImplementedError(...)` by your code and run the cell. Its last line, `check("07.1", ...)`, runs what you wrote in a
-# **process of its own**, or on up to four, and compares it with the layout that the course trains by. It tells you what it sees, and a
-# hang, a crash or an endless loop costs nothing but that check.
+# Put your code in place of `raise NotImplementedError(...)` and run the cell. Its last line, `check("07.1", ...)`, runs what you wrote in a
+# **process of its own**, or on up to four, and compares it with the layout that the course trains by. Then it tells you what it has seen.
+# A hang, a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Stuck? Under each check stands a line with `hint`, behind a `#`. Without the `#` it gives a small hint, and the next one each time
-# that you run the cell. The folded cells under each exercise carry the points when a course is graded. Working on your own, skip them.
+# Are you stuck? `hint("07.1")` gives a small hint, and a further one each time you run it. A line under each check has it, behind a `#`.
+#
+# The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they say the same as the
+# check above them.
 
 # %% nbgrader={"grade": false, "grade_id": "setup", "locked": true, "schema_version": 3, "solution": false, "task": false}
 import torch
@@ -469,4 +472,5 @@ check("07.8", load)
 # ## Where this leads
 #
 # Two axes, one order, and a table that says where every number is. With that you can place a model, feed it, clip it, save it and judge it
-# on any mesh. Which mesh is the best one? There are thousands for a large cluster, and lesson 08 lets a program search.
+# on any mesh. Which mesh is the best one? There are thousands for a large cluster, and
+# [lesson 08](../../notebooks/08_three_d_and_planner.ipynb) lets a program search.

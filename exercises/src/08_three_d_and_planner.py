@@ -144,16 +144,14 @@ print(f"{fast / 1e9:g} GB/s on the fast wire, {slow / 1e9:g} GB/s on the slow on
 
 # %% nbgrader={"grade": false, "grade_id": "08-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
-flops = 6 * P * dp * m * tokens
-multiply_s = flops / (pp * dp * tp * reached)
+multiply_s = 6 * P * dp * m * tokens / (pp * dp * tp * reached)
 tp_s = m * L / pp * 4 * 2 * (tp - 1) / tp * 2 * tokens * H / fast
-busy = multiply_s + tp_s
-idle_s = busy * (pp - 1) / m
+idle_s = (multiply_s + tp_s) * (pp - 1) / m
 dp_s = 2 * (dp - 1) / dp * 2 * P / (tp * pp) / slow
-exposed_s = max(0, dp_s - 2 / 3 * busy / m)
-step_s = busy + idle_s + exposed_s
-used = flops / (pp * dp * tp * peak * step_s)
-fewer_s = busy + 2 * idle_s + max(0, dp_s - 2 * 2 / 3 * busy / m)
+exposed_s = max(0, dp_s - 2 / 3 * (multiply_s + tp_s) / m)
+step_s = multiply_s + tp_s + idle_s + exposed_s
+used = 6 * P * dp * m * tokens / (pp * dp * tp * peak * step_s)
+fewer_s = multiply_s + tp_s + 2 * idle_s + max(0, dp_s - 2 * 2 / 3 * (multiply_s + tp_s) / m)
 ### END SOLUTION
 times = ...
 check("08.3", times, seed=GRADE_SEED)
@@ -178,19 +176,19 @@ print(f"   all activations computed again -> model FLOPs utilisation {c.a100_eac
 print(f"4  Llama 3, 2024: 405B on 8,192 H100s, {c.h100_each:g} of {c.h100_peak:g} TFLOP/s on each,")
 print(f"   nothing computed again -> model FLOPs utilisation {c.h100_each / c.h100_peak:.0%}")
 print()
-print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a step of {c.step_s:g} s")
+print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a step, which takes {c.step_s:g} s")
 
 # %% [markdown]
 # Model FLOPs utilisation counts what the *model* needs: six operations for each parameter and token, however often the program does
-# them. Line 3's rate counts what the GPUs have *done*. Line 1 measures against one GPU alone, and that one reached 0.30 of its own
-# peak.
+# them. Line 3's rate counts what the GPUs have *done*, and by the paper's own count it makes the seconds of a step that stand below it. Line 1
+# measures against one GPU alone, and that one reached 0.30 of its own peak.
 #
 # | name | number to give; shares are between 0 and 1 |
 # | --- | --- |
 # | `wrong_line` | the number of the line that does not belong there |
 # | `right_share` | what should stand in it, by its own rate |
-# | `from_step` | the same by a clock: from parameters, tokens and the seconds of the step |
-# | `done` | by the same clock, with all operations that were done |
+# | `from_step` | nearly the same without that count: from parameters, tokens and the seconds of the step |
+# | `done` | the same with all eight operations that were done |
 # | `of_peak` | line 1's 512 GPUs together, as a share of their peak |
 # | `of_sparse` | line 4 as a share of the *sparse* peak, which is twice the dense one |
 

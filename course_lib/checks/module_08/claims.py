@@ -118,7 +118,7 @@ _CLAIMS = NumberExercise(
                 "the second forward adds two operations, not four": lambda g: g.used * 10 / 6,
                 _PERCENT: lambda g: 100 * g.used * 8 / 6,
             }, follows=lambda own, g: own["from_step"] * 8 / 6, collective=False, tolerance=1e-3),
-        ), "right: nearly the same from a clock. What is missing are the scores of attention"),
+        ), "right: nearly the same. The paper also counts the scores of attention, which have no parameters"),
         "whole": Group(2, (
             Ask("of_peak", "", lambda g: g.of_one * _OF_V100, {
                 "that is line 1's own, a share of what one GPU does alone": lambda g: g.of_one,
@@ -141,8 +141,8 @@ _CLAIMS = NumberExercise(
         "Which of the runs computed activations again? Lesson 08 has that run's table: all of it, in every layer.",
         "Forward has two operations for each parameter and token, backward four. With a second forward there are "
         "eight, of which the model needs six.",
-        "From a clock: 6 · parameters · tokens is what the model needs. All GPUs could have done a100s · a100_peak · "
-        "1e12 · step_s in that time.",
+        "From the seconds: 6 · parameters · tokens is what the model needs. All GPUs could have done a100s · "
+        "a100_peak · 1e12 · step_s in that time.",
         "Line 1 divides by what one GPU does alone. That is 0.3 of its peak already, so multiply. The sparse peak "
         "is twice the dense one.",
     ),

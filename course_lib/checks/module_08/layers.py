@@ -16,6 +16,7 @@ from course_lib.checks.kit.spec import Level
 from course_lib.verify.numbers import number_of
 
 _Sizes = list[int]
+_Paced = tuple[float, _Sizes]  # seconds of the slowest stage, and the layers of each
 _HEAD = (9.0, 0.5)  # of a model whose head takes as long as some layers, and whose embedding takes hardly any time
 
 
@@ -45,23 +46,19 @@ def best(layers: Layers, *, least: int = 1, counted: int | None = None) -> _Size
     `least` is what a stage gets at least; stages from `counted` on take no time.
     """
     seconds, speeds = layers
-    n, p = len(seconds), len(speeds)
-    before = [0.0, *accumulate(seconds)]
-    rest: list[tuple[float, _Sizes]] = [*[(inf, [])] * n, (0.0, [])]
-    for stage in reversed(range(p)):
-        timed = counted is None or stage < counted
-        speed = speeds[stage] if timed else inf
-        rest = [
-            min(
-                (
-                    (max((before[end] - before[first]) / speed, rest[end][0]), [end - first, *rest[end][1]])
-                    for end in range(first + least, n + 1)
-                ),
-                key=lambda found: found[0],
-                default=(inf, []),
-            )
-            for first in range(n + 1)
-        ]
+    n, before = len(seconds), [0.0, *accumulate(seconds)]
+    rest: list[_Paced] = [*[(inf, [])] * n, (0.0, [])]  # of the layers from each one on, on the stages so far
+
+    def with_stage(first: int, speed: float) -> _Paced:
+        ends = range(first + least, n + 1)
+        ways = (
+            (max((before[end] - before[first]) / speed, rest[end][0]), [end - first, *rest[end][1]]) for end in ends
+        )
+        return min(ways, key=lambda way: way[0], default=(inf, []))
+
+    for stage in reversed(range(len(speeds))):
+        speed = speeds[stage] if counted is None or stage < counted else inf
+        rest = [with_stage(first, speed) for first in range(n + 1)]
     return rest[0][1]
 
 
