@@ -125,6 +125,8 @@ def _judge(asked: Asked, plays: list[_Play]) -> str | None:
     for play in plays:
         if isinstance(play.returned, str):
             return f"returned {play.returned}, which is no possible way: return one that neighbour(...) gave, or start"
+        if play.returned < play.seen:
+            return f"returned a way of {play.returned:.2f} s whose price it had never asked"
         if play.returned > play.seen:
             return (
                 f"returned a way of {play.returned:.2f} s, but it had seen one of {play.seen:.2f} s: keep the best one"
@@ -207,6 +209,7 @@ _ANNEALING = asked_exercise(
     records=lambda case, seed: case.asked(seed),
     use=_use,
     judge=_judge,
+    quick=True,
     slips={
         "a worse way is never taken, so the first hollow is the last. Take it with probability exp(-difference / "
         "temperature)": partial(_annealed, takes=lambda worse, random: False),
