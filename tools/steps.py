@@ -13,6 +13,7 @@ from tools.paths import DEVELOPER, ROOT, python_of
 PYTHON = str(python_of(DEVELOPER))
 PYTEST = (PYTHON, "-m", "pytest", "-q")
 PLAIN = (*PYTEST, "-p", "no:nbval")  # which every process would take a second and a half to import
+IN_ORDER = ("-n2", "--no-loadscope-reorder")  # the tests' own conftest.py lets what takes longest begin first
 NBVAL = (
     *PYTEST,
     "--nbval",
@@ -56,13 +57,9 @@ SLIDES = Step(name="slides", command=(PYTHON, "slides/build.py", "--check"), bes
 SLIDE_TESTS = Step(name="slide check's own tests", command=PLAIN, on=("tests/slides",), beside=True, outside=True)
 UNIT = Step(name="unit tests", command=(*PLAIN, "-n2", "--dist=worksteal"), on=("tests/unit", "tests/notebooks"))
 # Ranks wait for each other much of the time, so two files of them share the cores.
-RANKS = Step(
-    name="rank tests",
-    command=(*PLAIN, "-n2", "--dist=loadfile", "--no-loadscope-reorder"),  # they are in order; see their conftest.py
-    on=("tests/ranks", "tests/chaos"),
-)
+RANKS = Step(name="rank tests", command=(*PLAIN, *IN_ORDER, "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
 STRICT = Step(name="notebooks and solutions, strict", command=NBVAL, on=("notebooks", "exercises/solutions"))
-GRADING = Step(name="stubs, mutants, grading", command=(*PLAIN, "-n2", "--dist=loadgroup"), on=("tests/grading",))
+GRADING = Step(name="stubs, mutants, grading", command=(*PLAIN, *IN_ORDER, "--dist=loadgroup"), on=("tests/grading",))
 BROWSER = Step(name="browser", command=PLAIN, on=("tests/browser",), beside=True, outside=True)
 
 ALWAYS = (LINT, FORMAT, TYPES, SOURCES, MASTERS)

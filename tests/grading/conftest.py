@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -18,7 +19,9 @@ MODULES = {path.stem[:2]: path.stem for path in sorted((EXERCISES / "src").glob(
 
 
 def pytest_collection_modifyitems(items):
-    """Of two workers each takes a file at a time; of the largest one, which takes most of the time, a module."""
+    """Of two workers each takes a file at a time, the longest first; of the largest one, a module."""
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.stem != "test_nbgrader_roundtrip", -tests[item.path], item.path))
     for item in items:
         module = module_of(item.location[0], item.name) if item.path.stem == "test_exercises" else ""
         item.add_marker(pytest.mark.xdist_group(item.path.stem + module))
