@@ -6,7 +6,7 @@ export TORCH PORT LAB_ARGS
 LEARNER := .venv/bin/python
 DEVELOPER := .venv-dev/bin/python
 
-.PHONY: help prerequisites setup setup-dev lab tour test check chaos test-slurm bench trace gpu notebooks exercises slides release grade grade-all
+.PHONY: help prerequisites setup setup-dev lab tour test check chaos test-slurm bench trace gpu wild notebooks exercises slides release grade grade-all
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 18
@@ -47,6 +47,9 @@ trace: setup-dev  ## trace FSDP x TP of 8B and 70B on up to 1,024 ranks that do 
 
 gpu: setup-dev  ## measure Llama 1B and 8B on this machine's GPU, and climb the ladder over NCCL (TORCH=… for CUDA)
 	@$(DEVELOPER) -m tools.gpu_checks
+
+wild: setup-dev  ## catch the bugs of old releases of real libraries, each in an environment of its own (ONLY=NAME)
+	@$(DEVELOPER) -m tools.wild --only=$(ONLY)
 
 notebooks: setup-dev  ## execute notebooks/src and write the notebooks with their outputs (ONLY=02)
 	@$(DEVELOPER) -m tools.build_notebooks $(ONLY)

@@ -18,7 +18,16 @@ from pathlib import Path
 
 from tools.paths import ROOT
 
-OTHERS = ("tests", "tools", "slides", "notebooks/src", "notebooks/scripts", "exercises/src", "exercises/mutants")
+OTHERS = (
+    "tests",
+    "tools",
+    "slides",
+    "wild",
+    "notebooks/src",
+    "notebooks/scripts",
+    "exercises/src",
+    "exercises/mutants",
+)
 TEXTS = (
     "README.md",
     "COMMANDS.md",

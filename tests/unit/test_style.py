@@ -12,7 +12,7 @@ from tools.paths import ROOT
 LONGEST_FILE = 350
 LONGEST_FUNCTION = 45
 MEDIAN_FUNCTION = 12
-FOLDERS = ("course_lib", "tools", "slides", "tests")
+FOLDERS = ("course_lib", "tools", "slides", "tests", "wild")
 
 
 def files(folder):

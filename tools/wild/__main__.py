@@ -1,0 +1,50 @@
+"""Run the exhibits, old release and mended, one after the other; the exit status is 1 if one is not as it says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import UTC, datetime
+
+from tools.pip import SetupError
+from tools.wild import exhibits, table
+from tools.wild.exhibits import Exhibit
+from tools.wild.runs import BROKE, Outcome, climb
+
+
+def main() -> int:
+    """Keep the table after each exhibit; say loudly what is otherwise than expected."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="the name of one exhibit")
+    os.nice(19)
+    try:
+        wanted = exhibits.all_exhibits(parser.parse_args().only)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    wrong = [exhibit.name for exhibit in wanted if show(exhibit) != table.CAUGHT]
+    if wrong:
+        print(f"\nNOT AS THEY SHOULD BE: {', '.join(wrong)}", file=sys.stderr)
+    return bool(wrong)
+
+
+def show(exhibit: Exhibit) -> str:
+    """Run both releases, write the table, and return the verdict."""
+    old, mended = attempt(exhibit, mended=False), attempt(exhibit, mended=True)
+    found = table.row(exhibit, old, mended, f"{datetime.now(UTC):%Y-%m-%d}")
+    table.write_page(exhibits.all_exhibits(), table.keep({exhibit.name: found}))
+    print(f"{exhibit.name}: {found['verdict']} ({old.seconds} + {mended.seconds} s)", flush=True)
+    return str(found["verdict"])
+
+
+def attempt(exhibit: Exhibit, *, mended: bool) -> Outcome:
+    """A release that cannot be installed is a row of the table too."""
+    try:
+        return climb(exhibit, mended=mended)
+    except SetupError as error:
+        return Outcome(version=exhibit.release(exhibit.mended if mended else exhibit.old), ended=BROKE, said=str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

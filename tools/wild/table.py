@@ -1,0 +1,107 @@
+"""The committed table: `wild/results.yaml` for programs, `wild/RESULTS.md` for readers, written from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tools.wild.exhibits import FOLDER, Exhibit
+from tools.wild.runs import BROKE, EQUAL, FELL, Outcome
+
+RESULTS, PAGE, NOT_HERE = "results.yaml", "RESULTS.md", "not_here.yaml"
+CAUGHT = "caught"
+HEAD = """# The wild wing
+
+Each row is a bug that a release had: the ladder caught it, and it lets the mended release pass. `make wild` installs
+both into environments of their own, runs them anew and writes this page; `make wild ONLY=NAME` runs one of them.
+"""
+COLUMNS = "| bug | release | rung | cause | gradients or outputs off by | loss curve off by | s | mended | off by | s |"
+RULE = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+
+
+def verdict(exhibit: Exhibit, old: Outcome, mended: Outcome) -> str:
+    """`caught`, or what is otherwise than the exhibit says."""
+    wrong = [f"the {name} release broke: {one.said}" for name, one in _both(old, mended) if one.ended == BROKE]
+    if old.ended == EQUAL:
+        wrong.append(f"the old release passed, {old.deviation:.1e} apart")
+    if old.ended == FELL and old.rung != exhibit.rung:
+        wrong.append(f"the old release fell on {old.rung}, not on {exhibit.rung}")
+    if old.ended == FELL and exhibit.cause not in old.causes:
+        wrong.append(f"the ladder did not name {exhibit.cause!r}: {old.said}")
+    if mended.ended == FELL:
+        wrong.append(f"the mended release fell on {mended.rung}: {mended.said}")
+    return "; ".join(wrong) or CAUGHT
+
+
+def row(exhibit: Exhibit, old: Outcome, mended: Outcome, today: str) -> dict[str, Any]:
+    """One exhibit as it is kept."""
+    return {
+        "date": today,
+        "verdict": verdict(exhibit, old, mended),
+        "old": {**asdict(old), "causes": list(old.causes)},
+        "mended": {**asdict(mended), "causes": list(mended.causes)},
+    }
+
+
+def keep(rows: Mapping[str, Any], folder: Path = FOLDER) -> dict[str, Any]:
+    """Write new rows beside those that are there, and return all of them."""
+    file = folder / RESULTS
+    kept = {**(yaml.safe_load(file.read_text()) if file.exists() else {}), **rows}
+    file.write_text("# Written by `make wild`.\n" + yaml.safe_dump(kept, width=100))
+    return kept
+
+
+def page(exhibits: Sequence[Exhibit], rows: Mapping[str, Any], not_here: Sequence[Mapping[str, str]]) -> str:
+    """The page, with the exhibits that have a row, their stories, and what does not show on CPUs."""
+    shown = [exhibit for exhibit in exhibits if exhibit.name in rows]
+    lines = [HEAD, COLUMNS, RULE, *(_line(exhibit, rows[exhibit.name]) for exhibit in shown)]
+    lines += ["", "## What happened", ""]
+    lines += [f"- **{exhibit.name}** ({_links(exhibit.links)}): {exhibit.story}" for exhibit in shown]
+    lines += ["", "## Looked for, and not shown here", ""]
+    lines += [f"- {_links([one['link']])}, {one['what']}: {one['why']}" for one in not_here]
+    return "\n".join(lines) + "\n"
+
+
+def write_page(exhibits: Sequence[Exhibit], rows: Mapping[str, Any], folder: Path = FOLDER) -> None:
+    """Write it where readers look."""
+    (folder / PAGE).write_text(page(exhibits, rows, yaml.safe_load((folder / NOT_HERE).read_text())))
+
+
+def _line(exhibit: Exhibit, row: Mapping[str, Any]) -> str:
+    old, mended = row["old"], row["mended"]
+    if row["verdict"] != CAUGHT:
+        return f"| {exhibit.name} | {old['version']} | **{row['verdict']}** | | | | | {mended['version']} | | |"
+    cells = [
+        exhibit.name,
+        f"{exhibit.library} {old['version']}",
+        old["rung"],
+        ", ".join(old["causes"]),
+        _share(old["deviation"]),
+        _share(old["loss_apart"]),
+        str(old["seconds"]),
+        mended["version"],
+        f"{mended['deviation']:.0e}",
+        str(mended["seconds"]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.2g}" if share >= 1 else f"{share:.2%}"
+
+
+def _links(links: Sequence[str]) -> str:
+    """The public threads, each by its number."""
+    found = []
+    for link in links:
+        repository, number = link.split("#")
+        found.append(f"[{link}](https://github.com/{repository}/issues/{number})")
+    return ", ".join(found)
+
+
+def _both(old: Outcome, mended: Outcome) -> list[tuple[str, Outcome]]:
+    return [("old", old), ("mended", mended)]
