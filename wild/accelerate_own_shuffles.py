@@ -19,7 +19,7 @@ EXHIBIT = {
     "mended": "accelerate==0.30.0",
     "ranks": 2,
     "rung": "gradients",
-    "cause": "row",
+    "cause": "rows missing",
 }
 
 

@@ -21,7 +21,7 @@ EXHIBIT = {
     "mended": "lightning_fabric==2.1.0 pytorch_lightning==2.1.0 lightning_utilities==0.14.3 torchmetrics==1.7.4",
     "ranks": 2,
     "rung": "gradients",
-    "cause": "own rows",
+    "cause": "not averaged",
 }
 
 

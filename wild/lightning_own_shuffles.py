@@ -23,7 +23,7 @@ EXHIBIT = {
     "mended": "pytorch_lightning==2.1.0 lightning_fabric==2.1.0 lightning_utilities==0.14.3 torchmetrics==1.7.4",
     "ranks": 2,
     "rung": "gradients",
-    "cause": "row",
+    "cause": "rows missing",
 }
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)

@@ -20,7 +20,7 @@ EXHIBIT = {
     "mended": "transformers==4.57.6 accelerate==1.12.0 tokenizers==0.22.1 huggingface_hub==0.34.4",
     "ranks": 2,
     "rung": "gradients",
-    "cause": "mean of",
+    "cause": "mean of means",
 }
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 

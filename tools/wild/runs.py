@@ -9,7 +9,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tools.paths import ROOT, python_of
 from tools.wild.environments import environment_for, version_in
@@ -87,13 +86,7 @@ def outcome(version: str, run: subprocess.CompletedProcess[str], report: Path, s
         rung=found["rung"] or "",
         causes=tuple(found["causes"]),
         deviation=found["deviation"],
-        loss_apart=losses_apart(found),
+        loss_apart=found["loss_apart"],
         said=found["message"] or "",
         seconds=seconds,
     )
-
-
-def losses_apart(found: dict[str, Any]) -> float | None:
-    """How far two loss curves are from each other where they are furthest, as a share; None if there are none."""
-    pairs = list(zip(found["losses"] or [], found["reference_losses"] or [], strict=False))
-    return max((abs(got - want) / abs(want) for got, want in pairs), default=None)
