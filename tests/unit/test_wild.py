@@ -44,13 +44,16 @@ def test_an_exhibit_is_short_and_says_all_of_itself(path):
 
 def test_an_exhibit_is_read_without_being_imported(toy):
     assert (toy.name, toy.story, toy.old, toy.links) == ("toy_rows", "A story.", ("toy==1.0", "other==2.0"), ("a/b#1",))
-    assert (toy.release(toy.mended), toy.with_batches) == ("1.1", False)
+    assert toy.release(toy.mended) == "1.1"
+    file = "wild.toy_rows"
+    assert runs.arguments(toy, "here") == [f"{file}:reference", f"{file}:parallel", "ranks=2", "out=here"]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('"rung": "gradients", ', "", "toy_rows.py: it lacks rung; an exhibit says all of it; add it to EXHIBIT"),
+        ('"ranks": 2', '"ranks": 2, "rank": 2', "it has rank; an exhibit says nothing else; leave it out"),
         ("other==2.0", "other>=2.0", "other>=2.0; a release is pinned exactly; write package==version"),
         ("a/b#1", "b#1", "b#1; an issue is OWNER/REPOSITORY#NUMBER; write it so"),
         ("toy==1.1", "toy==1.0", "toy 1.0 and 1.0; old and mended are two releases of the library; pin it in both"),
@@ -80,7 +83,8 @@ def finished(tmp_path, status, report=None, stderr=""):
 
 
 def test_a_run_that_fell_tells_rung_cause_and_how_far_the_losses_are_apart(tmp_path):
-    report = {"rung": "gradients", "causes": ["rows twice"], "deviation": 0.5, "message": "rows", "loss_apart": 0.2}
+    deviations = {"output": 0.0, "gradients": 0.5, "loss curve": 0.2}
+    report = {"rung": "gradients", "causes": ["rows twice"], "message": "rows", "deviations": deviations}
     found = finished(tmp_path, 1, report)
     assert found == Outcome(
         version="1.0",
@@ -92,6 +96,11 @@ def test_a_run_that_fell_tells_rung_cause_and_how_far_the_losses_are_apart(tmp_p
         said="rows",
         seconds=3,
     )
+
+
+def test_a_run_that_passed_tells_its_largest_deviation(tmp_path):
+    found = finished(tmp_path, 0, {"deviations": {"output": 1e-16, "gradients": 2e-15}})
+    assert (found.ended, found.deviation, found.loss_apart, found.rung) == (EQUAL, 2e-15, None, "")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +120,7 @@ def test_what_is_otherwise_than_the_exhibit_says_is_said(toy):
     assert table.verdict(toy, CAUGHT, PASSED) == table.CAUGHT
     elsewhere = Outcome(version="1.0", ended=FELL, rung="output", causes=("other",), said="x")
     broke = Outcome(version="1.1", ended=BROKE, said="ImportError")
-    assert table.verdict(toy, PASSED, PASSED) == "the old release passed, 1.0e-15 apart"
+    assert table.verdict(toy, PASSED, PASSED) == "the old release passed, 1e-15 apart"
     assert table.verdict(toy, elsewhere, PASSED) == (
         "the old release fell on output, not on gradients; the ladder did not name 'rows twice': x"
     )

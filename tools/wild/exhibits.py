@@ -29,7 +29,6 @@ class Exhibit:
     ranks: int
     rung: str
     cause: str  # one of those that the ladder names
-    with_batches: bool
 
     def release(self, pins: Iterable[str]) -> str:
         """The library's version among `pins`."""
@@ -55,11 +54,11 @@ def read(path: Path) -> Exhibit:
     """
     module = ast.parse(path.read_text())
     said = next((ast.literal_eval(node.value) for node in module.body if _names(node) == ["EXHIBIT"]), {})
-    functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
     given = {"name": path.stem, "story": " ".join((ast.get_docstring(module) or "").split()), **said}
-    given["with_batches"] = "batches" in functions
-    if missing := [field.name for field in fields(Exhibit) if not given.get(field.name, "") and field.type != "bool"]:
+    if missing := [field.name for field in fields(Exhibit) if not given.get(field.name, "")]:
         raise _refusal(path, f"it lacks {', '.join(missing)}", "an exhibit says all of it", "add it to EXHIBIT")
+    if strange := given.keys() - {field.name for field in fields(Exhibit)}:
+        raise _refusal(path, f"it has {', '.join(sorted(strange))}", "an exhibit says nothing else", "leave it out")
     pins = {"old": tuple(given["old"].split()), "mended": tuple(given["mended"].split())}
     exhibit = Exhibit(**{**given, **pins, "links": tuple(given["links"])})
     _check(path, exhibit)

@@ -27,8 +27,8 @@ class Outcome:
     ended: str  # equal, fell, broke
     rung: str = ""
     causes: tuple[str, ...] = ()
-    deviation: float = 0.0
-    loss_apart: float | None = None  # the most that the two loss curves are apart, over the curve
+    deviation: float | None = 0.0  # on its rung, or the largest of all; None where a tensor is missing
+    loss_apart: float | None = None  # that of the loss curve, where the trainer tells its losses
     said: str = ""
     seconds: int = 0
 
@@ -62,14 +62,14 @@ def climb(exhibit: Exhibit, *, mended: bool) -> Outcome:
 
 def arguments(exhibit: Exhibit, folder: str) -> list[str]:
     """What the command is given."""
-    file = f"wild/{exhibit.name}.py"
-    batches = [f"batches={file}:batches"] if exhibit.with_batches else []
-    return [f"{file}:reference", f"{file}:parallel", f"ranks={exhibit.ranks}", *batches, f"out={folder}"]
+    file = f"wild.{exhibit.name}"
+    return [f"{file}:reference", f"{file}:parallel", f"ranks={exhibit.ranks}", f"out={folder}"]
 
 
 def variables() -> dict[str, str]:
-    """The course is importable, nothing is fetched while it runs, and ranks do not fight for the cores."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    """The course is importable, nothing is fetched, libraries choose the CPU, and ranks do not fight for its cores."""
+    ours = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **ours}
 
 
 def outcome(version: str, run: subprocess.CompletedProcess[str], report: Path, seconds: int) -> Outcome:
@@ -80,13 +80,14 @@ def outcome(version: str, run: subprocess.CompletedProcess[str], report: Path, s
         said = lines[-1] if lines else f"it ended with exit status {run.returncode} and without a word"
         return Outcome(version=version, ended=BROKE, said=said, seconds=seconds)
     found = json.loads(report.read_text())
+    deviations, rung = found["deviations"], found.get("rung", "")
     return Outcome(
         version=version,
         ended=ended,
-        rung=found["rung"] or "",
-        causes=tuple(found["causes"]),
-        deviation=found["deviation"],
-        loss_apart=found["loss_apart"],
-        said=found["message"] or "",
+        rung=rung,
+        causes=tuple(found.get("causes", ())),
+        deviation=deviations.get(rung) if rung else max(deviations.values()),
+        loss_apart=deviations.get("loss curve"),
+        said=found.get("message", ""),
         seconds=seconds,
     )

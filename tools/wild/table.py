@@ -27,7 +27,7 @@ def verdict(exhibit: Exhibit, old: Outcome, mended: Outcome) -> str:
     """`caught`, or what is otherwise than the exhibit says."""
     wrong = [f"the {name} release broke: {one.said}" for name, one in _both(old, mended) if one.ended == BROKE]
     if old.ended == EQUAL:
-        wrong.append(f"the old release passed, {old.deviation:.1e} apart")
+        wrong.append(f"the old release passed, {old.deviation:.0e} apart")
     if old.ended == FELL and old.rung != exhibit.rung:
         wrong.append(f"the old release fell on {old.rung}, not on {exhibit.rung}")
     if old.ended == FELL and exhibit.cause not in old.causes:
