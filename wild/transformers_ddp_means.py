@@ -1,7 +1,7 @@
 """Accumulated parts were weighed by their targets at last, but ranks were not: DDP averaged one mean per rank.
 
-The rank with the shorter answers pulled as hard as the one with the longer answers. An option came with 4.47, and it is
-on by default since 4.55.
+The rank with the shorter answers pulled as hard as the one with the longer answers. First an option cured it, which one
+had to know of; nine months later it became the default.
 """
 
 import torch

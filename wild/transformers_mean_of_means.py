@@ -1,7 +1,7 @@
 """Four parts of a batch, each with its own mean, were averaged as if they had equally many targets.
 
 A row with few targets counted for more than a row with many, so that the same eight rows gave other gradients when they
-were accumulated than when they were seen at once, in every release before 4.46.
+were accumulated than when they were seen at once.
 """
 
 import torch

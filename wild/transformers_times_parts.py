@@ -17,7 +17,7 @@ EXHIBIT = {
     "mended": "transformers==4.57.6 accelerate==1.12.0 tokenizers==0.22.1 huggingface_hub==0.34.4",
     "ranks": 1,
     "rung": "gradients",
-    "cause": "not divided",
+    "cause": "not divided by micro-batches",
 }
 
 

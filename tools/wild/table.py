@@ -17,10 +17,11 @@ CAUGHT = "caught"
 HEAD = """# The wild wing
 
 Each row is a bug that a release had: the ladder caught it, and it lets the mended release pass. `make wild` installs
-both into environments of their own, runs them anew and writes this page; `make wild ONLY=NAME` runs one of them.
+both into environments of their own, runs them anew and writes this page; `make wild ONLY=NAME` runs one of them. What
+is off is off on that rung by its largest difference over the largest number; `results.yaml` has all that was said.
 """
-COLUMNS = "| bug | release | rung | cause | gradients or outputs off by | loss curve off by | s | mended | off by | s |"
-RULE = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+COLUMNS = "| bug | release | rung | cause | off by | loss curve off by | s | mended in | off by | s | run on |"
+RULE = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 
 
 def verdict(exhibit: Exhibit, old: Outcome, mended: Outcome) -> str:
@@ -37,14 +38,9 @@ def verdict(exhibit: Exhibit, old: Outcome, mended: Outcome) -> str:
     return "; ".join(wrong) or CAUGHT
 
 
-def row(exhibit: Exhibit, old: Outcome, mended: Outcome, today: str) -> dict[str, Any]:
-    """One exhibit as it is kept."""
-    return {
-        "date": today,
-        "verdict": verdict(exhibit, old, mended),
-        "old": {**asdict(old), "causes": list(old.causes)},
-        "mended": {**asdict(mended), "causes": list(mended.causes)},
-    }
+def row(old: Outcome, mended: Outcome, today: str) -> dict[str, Any]:
+    """One exhibit's outcomes as they are kept."""
+    return {"date": today, **{name: {**asdict(one), "causes": list(one.causes)} for name, one in _both(old, mended)}}
 
 
 def keep(rows: Mapping[str, Any], folder: Path = FOLDER) -> dict[str, Any]:
@@ -72,26 +68,34 @@ def write_page(exhibits: Sequence[Exhibit], rows: Mapping[str, Any], folder: Pat
 
 
 def _line(exhibit: Exhibit, row: Mapping[str, Any]) -> str:
-    old, mended = row["old"], row["mended"]
-    if row["verdict"] != CAUGHT:
-        return f"| {exhibit.name} | {old['version']} | **{row['verdict']}** | | | | | {mended['version']} | | |"
+    old, mended = outcomes(row)
+    release, found = f"{exhibit.library} {old.version}", verdict(exhibit, old, mended)
+    if found != CAUGHT:
+        return f"| {exhibit.name} | {release} | **{found}** | | | | | {mended.version} | | | {row['date']} |"
     cells = [
         exhibit.name,
-        f"{exhibit.library} {old['version']}",
-        old["rung"],
-        ", ".join(old["causes"]),
-        _share(old["deviation"]),
-        _share(old["loss_apart"]),
-        str(old["seconds"]),
-        mended["version"],
-        f"{mended['deviation']:.0e}",
-        str(mended["seconds"]),
+        release,
+        old.rung,
+        ", ".join(old.causes),
+        _share(old.deviation),
+        _share(old.loss_apart),
+        str(old.seconds),
+        mended.version,
+        f"{mended.deviation:.0e}",
+        str(mended.seconds),
+        row["date"],
     ]
     return f"| {' | '.join(cells)} |"
 
 
+def outcomes(row: Mapping[str, Any]) -> tuple[Outcome, Outcome]:
+    """What was kept of the old release and the mended one."""
+    old, mended = (Outcome(**{**row[name], "causes": tuple(row[name]["causes"])}) for name in ("old", "mended"))
+    return old, mended
+
+
 def _share(share: float | None) -> str:
-    return "" if share is None else f"{share:.2g}" if share >= 1 else f"{share:.2%}"
+    return "" if share is None else f"{share:.1%}"
 
 
 def _links(links: Sequence[str]) -> str:
