@@ -19,8 +19,8 @@ from course_lib.verify.adapters.loop import Loop
 EXHIBIT = {
     "library": "pytorch_lightning",
     "links": ["Lightning-AI/pytorch-lightning#17713"],
-    "old": "pytorch_lightning==2.0.2 lightning_fabric==2.0.2 lightning_utilities==0.14.3 torchmetrics==1.7.4",
-    "mended": "pytorch_lightning==2.1.0 lightning_fabric==2.1.0 lightning_utilities==0.14.3 torchmetrics==1.7.4",
+    "old": "pytorch_lightning==2.0.2 lightning_fabric==2.0.2 lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
+    "mended": "pytorch_lightning==2.1.0 lightning_fabric==2.1.0 lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
     "ranks": 2,
     "rung": "gradients",
     "cause": "rows missing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ladder_models import UNEVEN, Toy
+from ladder_models import EVEN, UNEVEN, Toy
 from torch import nn
 
 from course_lib.training.trainer import Trainer
@@ -99,3 +99,16 @@ def test_a_mean_of_micro_batch_means_is_named_without_being_told_of_micro_batche
         assert_parallel_equals(reference, lambda config: Summed(Toy(), config), UNEVEN, world_size=1)
     assert (caught.value.rung, caught.value.causes) == ("gradients", ("mean of micro-batch means",))
     assert "; 1 rank equals one device on the same batch within 1e-11; " in str(caught.value)
+
+
+def steep(step):
+    """Three micro-batches of 20, 12 and 8 targets: in a mean of means the last one's weigh as if they came twice."""
+    inputs, targets = EVEN.batch(step)
+    counting = torch.tensor([5, 3, 2]).repeat_interleave(4).unsqueeze(1)
+    return inputs, targets.masked_fill(torch.arange(5) >= counting, -100)
+
+
+def test_a_mean_of_very_different_means_is_no_micro_batch_that_came_twice():
+    with pytest.raises(NotEqual, match="each micro-batch counts the same, however many targets it has") as caught:
+        assert_parallel_equals(plain, lambda config: Summed(Toy(), config), steep, world_size=1)
+    assert caught.value.causes == ("mean of micro-batch means",)
