@@ -17,8 +17,10 @@ from course_lib.verify.adapters.loop import Loop
 EXHIBIT = {
     "library": "lightning_fabric",
     "links": ["Lightning-AI/pytorch-lightning#16856", "Lightning-AI/pytorch-lightning#17424"],
-    "old": "lightning_fabric==2.0.1 pytorch_lightning==2.0.1 lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
-    "mended": "lightning_fabric==2.1.0 pytorch_lightning==2.1.0 lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
+    "old": "lightning_fabric==2.0.1 pytorch_lightning==2.0.1 "
+    "lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
+    "mended": "lightning_fabric==2.1.0 pytorch_lightning==2.1.0 "
+    "lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
     "ranks": 2,
     "rung": "gradients",
     "cause": "not averaged",

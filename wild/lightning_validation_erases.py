@@ -5,7 +5,6 @@ fall on the end of an accumulation.
 """
 
 import logging
-import warnings
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
@@ -18,15 +17,16 @@ from course_lib.verify.adapters.loop import Loop
 EXHIBIT = {
     "library": "pytorch_lightning",
     "links": ["Lightning-AI/pytorch-lightning#18710"],
-    "old": "pytorch_lightning==2.0.2 lightning_fabric==2.0.2 lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
-    "mended": "pytorch_lightning==2.1.0 lightning_fabric==2.1.0 lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
+    "old": "pytorch_lightning==2.0.2 lightning_fabric==2.0.2 "
+    "lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
+    "mended": "pytorch_lightning==2.1.0 lightning_fabric==2.1.0 "
+    "lightning_utilities==0.14.3 torchmetrics==1.7.4 setuptools==75.8.0",
     "ranks": 1,
     "rung": "gradients",
     "cause": "micro-batches missing",
 }
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore")
 
 
 class Words(LightningModule):
