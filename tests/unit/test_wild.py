@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from course_lib.verify import RUNGS
+from tools.paths import ROOT
 from tools.pip import SetupError
 from tools.wild import __main__ as command
 from tools.wild import environments, exhibits, runs, table
@@ -138,7 +139,7 @@ def test_the_exit_status_is_loud_and_the_table_keeps_other_rows(toy, tmp_path, m
 
     def no_network(exhibit, *, mended):
         if mended:
-            raise SetupError("installing toy: no package index could be reached")
+            raise SetupError(f"{ROOT}/toy: no package index could be reached")
         return CAUGHT
 
     monkeypatch.setattr(command, "climb", no_network)
@@ -146,7 +147,7 @@ def test_the_exit_status_is_loud_and_the_table_keeps_other_rows(toy, tmp_path, m
     assert "NOT AS THEY SHOULD BE: toy_rows" in capsys.readouterr().err
     kept = yaml.safe_load((tmp_path / table.RESULTS).read_text())
     assert kept["older"] == {"date": "2026-01-01"} and kept["toy_rows"]["mended"]["ended"] == BROKE
-    assert "**the mended release broke: installing toy: no package" in (tmp_path / table.PAGE).read_text()
+    assert "**the mended release broke: toy: no package" in (tmp_path / table.PAGE).read_text()
 
 
 def wheel(folder, version):

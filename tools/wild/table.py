@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from tools.paths import ROOT
 from tools.wild.exhibits import FOLDER, Exhibit
 from tools.wild.runs import BROKE, EQUAL, FELL, Outcome
 
@@ -39,8 +40,14 @@ def verdict(exhibit: Exhibit, old: Outcome, mended: Outcome) -> str:
 
 
 def row(old: Outcome, mended: Outcome, today: str) -> dict[str, Any]:
-    """One exhibit's outcomes as they are kept."""
-    return {"date": today, **{name: {**asdict(one), "causes": list(one.causes)} for name, one in _both(old, mended)}}
+    """One exhibit's outcomes as they are kept, without this machine's folders."""
+    return {
+        "date": today,
+        **{
+            name: {**asdict(one), "causes": list(one.causes), "said": one.said.replace(f"{ROOT}/", "")}
+            for name, one in _both(old, mended)
+        },
+    }
 
 
 def keep(rows: Mapping[str, Any], folder: Path = FOLDER) -> dict[str, Any]:
