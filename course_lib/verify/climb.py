@@ -238,7 +238,8 @@ def _nothing() -> None:
 
 def plan_batch(plan: Plan, number: int) -> Batch:
     """One batch, the same on every rank even if it is drawn; inputs that are no tokens take the run's dtype."""
-    with torch.random.fork_rng(devices=[]), born_with(number, plan.dtype):
+    with torch.random.fork_rng(devices=[]), _dtype(plan.dtype):
+        torch.default_generator.manual_seed(number)
         inputs, targets = plan.batch_of(number)
     return (inputs.to(plan.dtype) if inputs.is_floating_point() else inputs), targets
 
@@ -246,12 +247,22 @@ def plan_batch(plan: Plan, number: int) -> Batch:
 @contextmanager
 def born_with(seed: int, dtype: torch.dtype) -> Iterator[None]:
     """Seed and default dtype of the models that are made inside; one thread, as every rank has."""
-    before, threads = torch.get_default_dtype(), torch.get_num_threads()
-    torch.set_default_dtype(dtype)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(seed)
+    try:
+        with _dtype(dtype):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _dtype(dtype: torch.dtype) -> Iterator[None]:
+    """The default within the block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
     try:
         yield
     finally:
         torch.set_default_dtype(before)
-        torch.set_num_threads(threads)
