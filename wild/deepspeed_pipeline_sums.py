@@ -4,6 +4,8 @@ Every gradient was as many times too long as there were micro-batches, so anothe
 same rows was another learning rate.
 """
 
+import os
+
 import deepspeed
 import torch
 import torch.distributed as dist
@@ -13,7 +15,6 @@ from torch import nn
 from course_lib.training.step import micro_batches
 from course_lib.training.trainer import make_optimizer
 from course_lib.verify.adapters.loop import Loop
-from course_lib.verify.adapters.pipelining import of_all_stages
 
 EXHIBIT = {
     "library": "deepspeed",
@@ -23,7 +24,7 @@ EXHIBIT = {
     "dtype": "float32",  # in which it keeps its weights
     "ranks": 2,
     "rung": "gradients",
-    "cause": "4",
+    "cause": "not divided by micro-batches",
 }
 
 
@@ -32,34 +33,44 @@ def layers():
     return [nn.Embedding(50, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 50)]
 
 
-def mean_loss(output, targets):
-    return nn.functional.cross_entropy(output.mT, targets)
-
-
 class Staged:
-    """The engine as its documentation writes it, four micro-batches; gradients are read from a step of SGD."""
+    """The engine as its documentation writes it, with four micro-batches."""
 
     n_shares, n_microbatches = 1, 4
 
     def __init__(self, config):
+        os.environ["LOCAL_RANK"] = str(dist.get_rank())  # the ranks are there already
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled here
         deepspeed.init_distributed("gloo", dist_init_required=False, verbose=False)
-        options = {
-            "train_micro_batch_size_per_gpu": 2,
-            "gradient_accumulation_steps": self.n_microbatches,
-            "gradient_clipping": config.max_norm or 0.0,
-        }
-        stages = PipelineModule(layers=layers(), num_stages=dist.get_world_size(), loss_fn=mean_loss)
-        optimizer = make_optimizer(list(stages.parameters()), config)
-        self.engine, *_ = deepspeed.initialize(
-            model=stages, optimizer=optimizer, config=options, dist_init_required=False
-        )
+        self.stage = PipelineModule(layers=layers(), num_stages=dist.get_world_size(), loss_fn=self.mean_loss)
+        optimizer = make_optimizer(list(self.stage.parameters()), config)
+        optimizer.register_step_pre_hook(self.clip)  # the engine's own counts the first stage alone, to this day
+        options = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": self.n_microbatches}
+        made = {"model": self.stage, "optimizer": optimizer, "config": options, "dist_init_required": False}
+        self.engine, self.max_norm = deepspeed.initialize(**made)[0], config.max_norm or float("inf")
 
-    def parameters(self):
-        return of_all_stages({name: p.detach().clone() for name, p in self.engine.module.named_parameters()})
+    def mean_loss(self, output, targets):
+        return nn.functional.cross_entropy(output.mT, targets)
+
+    def clip(self, *_):
+        self.found = {name: parameter.grad.clone() for name, parameter in self.stage.named_parameters()}
+        norm = torch.stack([gradient.norm() for gradient in self.gradients().values()]).norm()
+        nn.utils.clip_grads_with_norm_(self.stage.parameters(), self.max_norm, norm)
+        self.norm = norm.item()
 
     def step(self, batch):
         return self.engine.train_batch(data_iter=iter(micro_batches(batch, self.n_microbatches))).item()
+
+    def parameters(self):
+        return self.of_all({name: parameter.detach() for name, parameter in self.stage.named_parameters()})
+
+    def gradients(self):
+        return self.of_all(self.found)
+
+    def of_all(self, mine):
+        stages = [mine] * dist.get_world_size()
+        dist.all_gather_object(stages, mine)
+        return {name: tensor for stage in stages for name, tensor in stage.items()}
 
 
 def reference(config):
