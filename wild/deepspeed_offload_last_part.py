@@ -73,8 +73,7 @@ def reference(config):
     return Loop(words(), config)
 
 
-def parallel(config):
-    return Offloaded(config)
+parallel = Offloaded
 
 
 def batches(step):

@@ -1,7 +1,6 @@
 """A pipeline added up the gradients of its micro-batches and never divided by their number.
 
-Every gradient was as many times too long as there were micro-batches, so another `gradient_accumulation_steps` for the
-same rows was another learning rate.
+Every gradient was as many times too long, so another `gradient_accumulation_steps` was another learning rate.
 """
 
 import os
@@ -9,7 +8,6 @@ import os
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.pipe import PipelineModule
 from torch import nn
 
 from course_lib.training.step import micro_batches
@@ -42,15 +40,13 @@ class Staged:
         os.environ["LOCAL_RANK"] = str(dist.get_rank())  # the ranks are there already
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled here
         deepspeed.init_distributed("gloo", dist_init_required=False, verbose=False)
-        self.stage = PipelineModule(layers=layers(), num_stages=dist.get_world_size(), loss_fn=self.mean_loss)
+        mean = {"loss_fn": lambda output, targets: nn.functional.cross_entropy(output.mT, targets)}
+        self.stage = deepspeed.pipe.PipelineModule(layers=layers(), num_stages=dist.get_world_size(), **mean)
         optimizer = make_optimizer(list(self.stage.parameters()), config)
         optimizer.register_step_pre_hook(self.clip)  # the engine's own counts the first stage alone, to this day
         options = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": self.n_microbatches}
-        made = {"model": self.stage, "optimizer": optimizer, "config": options, "dist_init_required": False}
-        self.engine, self.max_norm = deepspeed.initialize(**made)[0], config.max_norm or float("inf")
-
-    def mean_loss(self, output, targets):
-        return nn.functional.cross_entropy(output.mT, targets)
+        self.engine = deepspeed.initialize(model=self.stage, optimizer=optimizer, config=options)[0]
+        self.max_norm = config.max_norm or float("inf")
 
     def clip(self, *_):
         self.found = {name: parameter.grad.clone() for name, parameter in self.stage.named_parameters()}
@@ -77,8 +73,7 @@ def reference(config):
     return Loop(nn.Sequential(*layers()), config)
 
 
-def parallel(config):
-    return Staged(config)
+parallel = Staged
 
 
 def batches(step):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from course_lib.errors import four_parts
@@ -29,6 +29,7 @@ class Exhibit:
     ranks: int
     rung: str
     cause: str  # one of those that the ladder names
+    dtype: str = "float64"  # in which the ladder is climbed
 
     def release(self, pins: Iterable[str]) -> str:
         """The library's version among `pins`."""
@@ -55,7 +56,7 @@ def read(path: Path) -> Exhibit:
     module = ast.parse(path.read_text())
     said = next((ast.literal_eval(node.value) for node in module.body if _names(node) == ["EXHIBIT"]), {})
     given = {"name": path.stem, "story": " ".join((ast.get_docstring(module) or "").split()), **said}
-    if missing := [field.name for field in fields(Exhibit) if not given.get(field.name, "")]:
+    if missing := [field.name for field in fields(Exhibit) if given.get(field.name, field.default) in ("", MISSING)]:
         raise _refusal(path, f"it lacks {', '.join(missing)}", "an exhibit says all of it", "add it to EXHIBIT")
     if strange := given.keys() - {field.name for field in fields(Exhibit)}:
         raise _refusal(path, f"it has {', '.join(sorted(strange))}", "an exhibit says nothing else", "leave it out")

@@ -63,7 +63,13 @@ def climb(exhibit: Exhibit, *, mended: bool) -> Outcome:
 def arguments(exhibit: Exhibit, folder: str) -> list[str]:
     """What the command is given."""
     file = f"wild.{exhibit.name}"
-    return [f"{file}:reference", f"{file}:parallel", f"ranks={exhibit.ranks}", f"out={folder}"]
+    return [
+        f"{file}:reference",
+        f"{file}:parallel",
+        f"ranks={exhibit.ranks}",
+        f"dtype={exhibit.dtype}",
+        f"out={folder}",
+    ]
 
 
 def variables() -> dict[str, str]:
