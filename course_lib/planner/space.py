@@ -89,7 +89,7 @@ RULES = {  # and what is wrong where one is broken, in the order in which they a
     "heads": "query heads do not divide by tp",
     "kv heads": "kv heads do not divide by tp, nor tp by them",
     "widths": "the feed-forward size does not divide by tp",
-    "layers": "layers do not divide by the stages, and leave none for the last one",
+    "layers": "layers do not divide by the stages, and rounding up leaves the last stage none",
     "experts": "ep does not divide the experts, or the ranks of a stage",
     "sequence": "the sequence does not divide by cp x tp",
     "batch": "the batch does not divide by dp x micro-batch",

@@ -11,7 +11,7 @@ from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _ROW = 3.1, 1.5, 0.36
 _HUE = style.RUN_HUES[1]
-_TESTS = {"random rows": _HUE, "sources": style.PAPER}  # and what fills their dots
+_TESTS = {"random rows": _HUE, "sources": style.PAPER}  # and what fills their marks
 _EVERY = 0.05
 
 
@@ -38,13 +38,13 @@ def plot_calibration() -> Picture:
 
 
 def _draw(chart: Axes, sources: list[str], errors: dict[str, dict[str, float]], noise: float) -> None:
-    """A dot for each test, joined by a line; what repeated measurements differ by is shaded."""
+    """A diamond for each test, joined by a line; what repeated measurements differ by is shaded."""
     chart.axvspan(0, noise, color=style.PANEL, zorder=0)
     for number, source in enumerate(sources):
         ends = [errors[test][source] for test in _TESTS]
         chart.plot(ends, [number, number], color=style.FAINT, linewidth=2, zorder=1)
         for end, fill in zip(ends, _TESTS.values(), strict=True):
-            chart.plot(end, number, "o", ms=9, mfc=fill, mew=2, color=_HUE, zorder=3, clip_on=False)
+            chart.plot(end, number, "D", ms=8, mfc=fill, mew=2, color=_HUE, zorder=3, clip_on=False)
     most = max(max(errors[test].values()) for test in _TESTS)
     chart.set(xlim=(0, 1.08 * most), ylim=(len(sources) - 0.5, -0.5), yticks=[])
     chart.xaxis.set_major_locator(MultipleLocator(_EVERY))

@@ -26,13 +26,15 @@ _PAD = 0.16  # inches around a name in its block
 def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's time goes") -> Picture:
     """A stacked bar for each policy, as long as its step; a group of causes has the same colour in all of them.
 
+    Beside each stands how much longer it is than the shortest.
+
     Units: seconds.
     Raises: ValueError for no policy, or more than a page holds.
     """
     if not 1 <= len(policies) <= _MOST:
         rule = f"this picture holds 1 to {_MOST} bars"
         raise ValueError(four_parts("plot_step_causes", f"{len(policies)} policies", rule, "give fewer, or some"))
-    longest = max(one.step_s for one in policies)
+    fastest, longest = (end(one.step_s for one in policies) for end in (min, max))
     groups = [name for name in CAUSE_GROUPS if any(_seconds(one, name) > 0 for one in policies)]
     entries = [Entry(name, [CAUSE_GROUPS[name][0]]) for name in groups]
     top = style.HEADER + 0.2 + keys.LINE * len(keys.lines_of(entries, style.MARGIN))
@@ -46,7 +48,7 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
         _draw_bar(chart, number, one, width / chart.get_xlim()[1])
         y = top + number * _STEP
         charts.write(chart, 0, number + 0.28, one.name, within="data", size=style.SMALL_SIZE)
-        behind = f"{one.step_s / policies[0].step_s - 1:+.1%}" if number else "the first"
+        behind = f"{one.step_s / fastest - 1:+.1%}" if one.step_s > fastest else "fastest"
         x = style.PAGE_WIDTH - _RIGHT + 0.15
         marks.label(page, x, y + 0.56, style.seconds(one.step_s), bold=True, align="left")
         marks.label(page, x, y + 0.8, behind, size=style.SMALL_SIZE, colour=style.SOFT, align="left")

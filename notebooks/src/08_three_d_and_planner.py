@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Lesson 07 ended with a thousand GPUs and thousands of layouts. Here is somebody who has 16,384, in nodes of eight, to train Llama 3.1 405B. A step takes 2048 texts of 8192 tokens. There are 15.6 trillion tokens to read, which makes 930,000 steps. So one second more for a step is eleven days more for all GPUs.
+# Lesson 07 ended with a thousand GPUs and thousands of layouts. Here is somebody who has 16,384, in nodes of eight, to train Llama 3.1 405B. A step takes 2048 texts of 8192 tokens. There are 15.6 trillion tokens to read, which makes 930,000 steps. So each second of a step costs eleven days of all GPUs.
 #
 # Three colleagues each propose how to cut the model: each matrix into `tp` parts, and the layers into `pp` stages. The first says 8 and 32. The second wants no stages: 8 and 1. The third says 2 and 32. All else is set as well as it can be.
 
@@ -41,10 +41,13 @@ LLAMA, NODE = load_model("llama3_1_405b"), load_cluster("dgx_h100")
 JOB = planner.Job(model=LLAMA, cluster=replace(NODE, n_nodes=2048), batch=2048, sequence=8192)
 cuts = {"first": (8, 32), "second": (8, 1), "third": (2, 32)}  # tp and pp; dp is what is left of the GPUs
 proposals = {who: search(JOB, Space(tp=(tp,), pp=(pp,), cp=(1,))) for who, (tp, pp) in cuts.items()}
-viz.plot_step_causes([planner.ranked(found, 1)[0] for found in proposals.values()], title="Three layouts, one training")
+bars = {who: planner.ranked(found, 1)[0] for who, found in proposals.items()}
+degrees = {who: ", ".join(f"{axis} {bar.policy[axis]}" for axis in ("tp", "pp", "dp")) for who, bar in bars.items()}
+named = [replace(bar, name=f"{who}: {degrees[who]}") for who, bar in bars.items()]
+viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. Its violet beginning is almost equally long in all three, because all three compute the same model. What differs is how long the GPUs do something else. In the second bar they wait for messages along `dp`. In the first and the third, stages stand idle. In the third they do so for most of the step, because each of its pipelines gets only eight micro-batches.
+# Each bar is one step. Its light violet beginning is almost equally long in all three, because they compute the same model. What differs is how long the GPUs do something else. In the second bar they wait for messages along `dp`. In the first and the third, stages stand idle. In the third they do so for most of the step, because each of its pipelines gets only eight micro-batches.
 #
 # All three fit into memory. But the third takes eleven seconds longer than the first, and over the whole training that is four months. Is there a fourth layout that is better than all three? And how would you know, before you have rented the GPUs?
 
@@ -110,18 +113,18 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the eight ranks are one device. For other layouts the same call proves it. So two questions are left: does it fit, and how long does a step take? The first is the arithmetic of lessons 01 and 06. The second is new.
+# On every rung the eight ranks are one device. For any other layout, make the same call. So two questions are left: does it fit, and how long does a step take? The first is the arithmetic of lessons 01 and 06. The second is new.
 #
 # ## How long is one step?
 #
-# Take a run that somebody has measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide. A step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32. Four texts go through a pipeline at a time, which makes twelve micro-batches. All activations are computed again.
+# Take a run that somebody has measured. In 2021 the authors of Megatron-LM timed a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide. A step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32. Four texts go through a pipeline at a time, which makes twelve micro-batches. All activations are computed again.
 
 # %% [markdown]
 # ### 1 · Multiply
 #
 # Almost all work is multiplying matrices. A parameter meets a token with one multiplication and one addition, so that is two operations. Backward takes four more. Here the forward pass is done twice, so add another two. That makes eight for each parameter and token.
 #
-# The data sheet of an A100 says 312 TFLOP/s<!-- =load_cluster("dgx_a100").device.dense_flops_per_s["bf16"] / 1e12 -->, but no program reaches it. In large products, published runs reach 0.85 of it. All 512 GPUs share the work.
+# The data sheet of an A100 says 312 TFLOP/s<!-- =load_cluster("dgx_a100").device.dense_flops_per_s["bf16"] / 1e12 -->, but no program reaches it. For large products take 0.85 of it, a number that we shall question later. All 512 GPUs share the work.
 #
 # **Predict.** How many seconds does a step take, if it does nothing else?
 
@@ -138,11 +141,11 @@ print(f"by hand {multiply_s:.1f} s, measured {run.step_s:.1f} s")
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and feed-forward, in both forwards and in backward: six times for each layer. A GPU has 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
+# Along `tp` eight GPUs add up activations twice in a layer, after attention and after feed-forward. Two forwards and one backward make six. A GPU has 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
 #
 # ### 3 · Wait for the other stage
 #
-# At the beginning the second stage is idle, and at the end the first. For $p$ stages and $m$ micro-batches that is $(p-1)/m$ of the busy time, here one twelfth.
+# The second stage is idle at both ends, and the first in between. For $p$ stages and $m$ micro-batches that is $(p-1)/m$ of the busy time, here one twelfth.
 
 # %%
 activation = 4 * 2048 * run.model.hidden_size * 2  # bytes
@@ -171,13 +174,13 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # | cause | beside yours | why |
 # | --- | --- | --- |
-# | matrix products | three quarters | the second forward is counted as *computing activations again* |
+# | matrix products | a good three quarters | the second forward is counted as *computing activations again* |
 # | messages along tp | a little more | each message also takes a moment to start |
 # | idle stages | more | they also wait for all that you had left out |
 #
 # The other lines are what you had left out. The last of them is the host, and the wait for the slowest GPU.
 #
-# This sum of causes is called the **closed form**: no clock, and no loop over micro-batches. It takes a few hundred operations of arithmetic, and NumPy does them for many layouts at once. Remember that price: we shall pay it often.
+# This sum of causes is called the **closed form**, for it needs no clock and no loop over micro-batches. It takes a few hundred operations of arithmetic, and NumPy does them for many layouts at once. Remember that price: we shall pay it often.
 
 # %% [markdown]
 # ## Is it true?
@@ -190,9 +193,9 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each line is one source. For the filled dot, other runs of it were fitted; for the open dot, none was. In twelve lines they lie close together, so nothing was learnt by heart.
+# Each line is one source. For the filled diamond other runs of it were fitted, for the open one none. In twelve lines they lie about three points apart at most, so little was learnt by heart.
 #
-# How far off is one step? Of the sources left out, the middle one's middle run is off by 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. One run in ten is off by 18 %<!-- =100 * float(next(row["p90"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "all rows")) --> or more. InternEvo sticks out: nearly all of its runs are slower than predicted, by about a fifth. No constant fitted on others can know it. If *your* cluster is like that, see *Going deeper*. Few runs are much faster than predicted, so `plan` prints ranges that reach farther up.
+# How far off is one step? The middle one of the open diamonds lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Of all single runs, one in ten is off by 18 %<!-- =100 * float(next(row["p90"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "all rows")) --> or more. InternEvo sticks out: nearly all of its runs are slower than predicted, by about a fifth. No constant fitted on others can know it. If *your* cluster is like that, see *Going deeper*. Few runs are much faster than predicted: if the formula is far off, the step is longer.
 
 # %% [markdown]
 # ### Is the order right?
@@ -210,7 +213,7 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# Below two percent the formula is a coin. Above, the order is right in nine pairs of ten or more. Most of these pairs are InternEvo's, the source with the largest error of all! It is a fifth slower than predicted, but nearly all of its runs are, so the order survives. Five sources are few, so do not take these shares too exactly.
+# Below two percent the formula is a coin. Above, the order is right in nine pairs of ten or more. Most of these pairs are InternEvo's, the source with the largest error of all! But nearly all of its runs are slower by about the same share, so the order survives. Five sources are few, so do not take these shares too exactly.
 #
 # So take away two things. Two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
@@ -219,7 +222,7 @@ for row in orders:
 #
 # Back to the sixteen thousand GPUs. If a step is so cheap to predict, why think? Try everything.
 #
-# 16,384 is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp`, and for `cp`, which cuts every text into pieces; `dp` gets the GPUs that are left. Also take four stages of ZeRO, micro-batches of 1, 2, 4 or 8 texts, and compute nothing again, half of the layers, or all. And choose one of six schedules: GPipe, 1F1B, zero bubble, or interleaved with 2, 4 or 8 stages on each rank.
+# 16,384 is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp`, and for `cp`, which cuts every text into pieces; `dp` gets the GPUs that are left. Also take ZeRO 0, 1, 2 or 3 and micro-batches of 1, 2, 4 or 8 texts, and compute again nothing, half of the layers, or all. And choose one of six schedules: GPipe, 1F1B, zero bubble, or interleaved with 2, 4 or 8 stages on each rank.
 #
 # **Predict.** How many layouts is that? Count impossible ones too, even those that need more GPUs than there are.
 
@@ -230,7 +233,7 @@ print(f"{found.n_tried:9,} layouts")
 for rule, count in found.rejected.items():
     if count:
         print(fill(f"{-count:9,} {planner.RULES[rule]}", 100, subsequent_indent=" " * 10))
-print(f"{len(found):9,} are possible, found in {found.search_s:.1f} s")
+print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
 # Fifteen values for each of three degrees, times 4 · 4 · 3 · 6 for the rest: almost a million.
@@ -251,16 +254,16 @@ whole = search(JOB, Space(cp=(1,)))
 best = planner.ranked(whole, 4)
 predict("stages", guess=None, answer=best[0].policy["pp"])
 for one in best[1:]:
-    degrees = " ".join(f"{axis}={one.policy[axis]}" for axis in ("dp", "tp", "pp"))
-    print(fill(f"{degrees}: {planner.why_slower(one, best[0])}", 100, subsequent_indent="    "))
+    cut = " ".join(f"{axis}={one.policy[axis]}" for axis in ("dp", "tp", "pp"))
+    print(fill(f"{cut}: {planner.why_slower(one, best[0])}", 100, subsequent_indent="    "))
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
 # Yes, there is a fourth. The third bar is our first colleague's layout. The winner needs 1.35 s<!-- =(lambda job: planner.search(job, planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(job, planner.Space(cp=(1,))).step_s[0])(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192)) --> less, which over the whole training is two weeks.
 #
-# Why 16? Each replica has as many micro-batches as stages, so $(p-1)/m$ is almost 1 in all four bars. Interleaving divides it. With embedding and head there are 128 layers, which make 64 stages of two: four for each of 16 ranks, and two for each of 32. So more ranks idle longer. Eight idle least, but hold so many layers that *all* is computed again.
+# Why 16? A pipeline has as many micro-batches as ranks, so $(p-1)/m$ is almost 1 in all four bars. In the upper three, interleaving divides it. The 126 layers are enough for 64 stages, but not for 128. So each of 16 ranks gets four, and each of 32 only two. That is why more ranks idle longer. Eight idle least, but hold so many layers that *all* is computed again.
 #
-# The winner's degrees are also those that Meta published. But 29 of the fitted steps are of this very model. Fit again without them.
+# Meta published the same degrees. But 29 of the fitted steps are of this very model. Fit again without them.
 
 # %%
 strangers = [run for run in sim.published_runs() if "405B" not in run.model.name]
@@ -268,6 +271,7 @@ values = fit(strangers, start=sim.load_constants().values)
 machine = sim.machine_of(JOB.cluster)
 names = sim.constant_names(machine.generation, JOB.software)
 coefficients = {name: values.get(constant, 1.0) for name, constant in names.items()}
+# What the same machine would do by these constants, and the steps of all layouts on it.
 unseen = sim.rates_from(machine, coefficients, fp8=0, keeps_scores=0, gradient_bytes=JOB.software.gradient_bytes)
 step_s = sim.step_times(LLAMA, unseen, whole.policies).total
 print(
@@ -276,14 +280,14 @@ print(
 print(f"the winner uses {best[0].mfu:.1%} of the peak for the model's own operations")
 
 # %% [markdown]
-# The same layout wins. Matrices, wires, memory and other models were enough to find Meta's degrees, though we had told the program one thing: to leave texts whole, as Meta did. And look how thin the victory is. The second is only six percent behind, so measure both.
+# The same layout wins. What other models measured was enough to find Meta's degrees, though we had told the program one thing: to leave texts whole, as Meta did. The second is six percent behind. Our pairs call that clear, but not certain, so measure both.
 #
-# Nor is all of the layout Meta's. Meta reports 41 percent of the peak, four points more. By our formulas half of the layers must be computed again, or the layout does not fit. They freed tensors by hand that our formulas keep, and computed nothing again. A program finds the best of what it knows.
+# But not all of the layout is Meta's. Meta reports 41 percent of the peak, four points more. By our formulas, the layout does not fit unless half of the layers are computed again, or ZeRO 3 makes it much slower. They freed tensors by hand that our formulas keep, and computed nothing again. A program finds the best of what it knows.
 
 # %% [markdown]
 # ### And if texts may be cut?
 #
-# The whole search also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. How that works is lesson 09; here you only need its price. Compare the fastest of all layouts with the fastest that has Meta's degrees.
+# The whole search also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. How that works is lesson 09; here you only need its price. The fastest of all layouts has `cp` 2 and half of Meta's `dp`. Compare it with the fastest that has Meta's degrees, which is the upper bar of the last picture. Which of its parts can shrink now, and by how much?
 #
 # **Predict.** How many percent longer does a step take with Meta's degrees?
 
@@ -307,7 +311,7 @@ viz.plot_step_causes([with_cut, without], title="With and without a cut of the t
 #
 # Suppose that you need room on the GPUs, because your framework keeps more than our formulas know. What does it cost? Draw each possible layout as a dot. Most of them are useless, because another one is faster *and* smaller. Those that nothing beats in both make a line, the **Pareto front**.
 #
-# **Predict.** How many percent longer is the fastest step that needs at most half of the fastest layout's memory?
+# **Predict.** Give each GPU half of the fastest layout's memory, and cut layers and texts further until it fits. How many percent longer is the best step then: about 4, 20 or 50?
 
 # %%
 half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
@@ -315,10 +319,12 @@ predict("percent", guess=None, answer=100 * (found.step_s[half] / found.step_s[0
 named = {"the fastest": 0, "Meta's degrees": meta, "half of it": half, "a seventh": seventh}
 for name, index in named.items():
     print(f"{name:14} {planner.policy_name(found.policies, index)}")
+least, fastest = planner.described(found, [seventh, 0])
+print(fill(f"a seventh is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
-# Start at the fastest layout and walk along the line to the left. At first room is almost free. Half of the memory costs only a few percent more time, with twice as many stages and texts cut into four. Then the line climbs, because hundreds of small pieces keep the host busy and fill no GPU. For a seventh of the memory everything is computed again, and a step takes half as long again.
+# Start at the fastest layout and walk along the line to the left. At first room is almost free. Half of the memory costs only a few percent more time, with twice as many stages and texts cut into four. Then the line climbs. For a seventh of the memory everything is computed again, hundreds of small pieces keep the host busy and fill no GPU, and a step takes 1.5 times as long.
 #
 # The ring of Meta's degrees lies above the line: by our formulas, other layouts are faster and smaller. If someone tells you that their layout is the only one that fits, ask where in this picture it lies.
 
@@ -327,7 +333,7 @@ viz.plot_policy_front(found, named=named)
 #
 # The layout is chosen, and the run begins. Three hours later it stands still. Sixteen thousand GPUs have power supplies, cables and memory, and whenever one of these fails, all others wait. Meta counted 419 unplanned stops in 54 days, which is one every three hours.
 #
-# After a stop you go back to the last checkpoint. So write them often? But writing takes time as well. A checkpoint of this model holds 14 bytes<!-- =14 --> for each parameter. Their storage takes 2 TB/s<!-- =planner.LLAMA_3_STORAGE_BYTES_PER_S / 1e12 -->, so it is written in 2.8 s<!-- =14 * costs.model_parameters(load_model("llama3_1_405b")) / planner.LLAMA_3_STORAGE_BYTES_PER_S -->.
+# After a stop you go back to the last checkpoint. So write them often? But writing takes time as well. For each parameter a checkpoint holds 14 bytes<!-- =14 -->, two of weights and twelve of AdamW. Meta's storage takes 2 TB/s<!-- =planner.LLAMA_3_STORAGE_BYTES_PER_S / 1e12 -->, so it is written in 2.8 s<!-- =14 * costs.model_parameters(load_model("llama3_1_405b")) / planner.LLAMA_3_STORAGE_BYTES_PER_S -->.
 
 # %% [markdown]
 # How often is best? Say that you write every $\tau$ seconds, and each write takes $\delta$. That costs a share $\delta/\tau$ of the time. A stop comes every $M$ seconds, somewhere between two checkpoints, so on average half an interval of work is lost. That costs $\tau/2M$. The first shrinks with $\tau$ and the second grows, while their product stays the same. So their sum is smallest where the two are equal:
@@ -356,12 +362,12 @@ print(f"at most {restart_s / 60:.0f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
 # %% [markdown]
-# The share of time that trains is called **goodput**. Look at the first line. Left of its ring you write too often, and right of it you lose too much. The ring lies at your 4.2 minutes, where all but two percent of the time trains. The dashed line is our sum, good while $\tau$ is much shorter than $M$. The small marks are 54 days played with dice, and they agree.
+# The share of time that trains is called **goodput**. Look at the first line. Left of its ring you write too often, and right of it you lose too much. The ring lies at your 4.2 minutes, where all but two percent of the time trains. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
 #
-# But Meta reports only a little more than nine tenths. Nobody is back at once! How long their restarts took we do not know, so we solved for it: a quarter of an hour at most. That is why the second line touches the dotted one.
+# But Meta says only that it was more than nine tenths. Nobody is back at once! How long their restarts took we do not know, so we solved for it: a quarter of an hour at most. That is why the second line touches the dotted one.
 
 # %% [markdown]
-# The third line writes for a whole minute, and even its best interval loses much more. So fast storage is worth as much as a faster layout.
+# The third line writes for a whole minute, and even its best interval loses much more. So slow storage would cost more than taking the second of our four bars.
 #
 # ## Back to the three colleagues
 #
@@ -379,7 +385,7 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 # %% [markdown]
 # Was there a fourth that is better than all three? Yes. The first colleague's was the best proposal, and the search beats it by more than two weeks with whole texts. If texts may be cut, and if the formula is right about that, it is a month. The third colleague would have waited months longer.
 #
-# Meta's own number lies between our last two lines: they used these degrees, but computed nothing again. Their hours are from the model card. They also hold phases with smaller batches and longer texts, and we took the goodput from them. So this is a rough agreement, and no proof.
+# Meta's own number lies between our last two lines: they used the upper one's degrees, but computed nothing again. Their hours are from the model card. These hours also hold phases with smaller batches and longer texts, and our goodput is Meta's too. So this is a rough agreement, and no proof.
 
 # %% [markdown]
 # ## Take it home
@@ -399,11 +405,11 @@ with TemporaryDirectory() as folder, chdir(folder):
 print("in the file:", ", ".join(plan))
 
 # %% [markdown]
-# You know most of it: the rules, the best layouts with the range of their steps, and what room costs. All three layouts lie within two percent, so for us they are equal. But the first fills its GPUs almost to the last GiB. Would you dare?
+# You know most of it. All three layouts lie within two percent, so for us they are equal. But the first fills its GPUs almost to the last GiB. Would you dare? If not, take about half of the memory for five percent more time: the list has that layout too.
 #
-# At the end, lesson 04's instruction lists time the best hundred once more. They are within three percent of the closed form, so the fast formula may choose. Below is our winner's step by these lists. Its grey corners are the bubble.
+# At the end, lesson 04's instruction lists time the best hundred once more. They are within three percent of the closed form, so it may choose. Below is the 405B winner's step by these lists. What is grey is its bubble.
 #
-# After it comes the search with knobs. Press the buttons: does the winner change when the network slows down? The last one asks for the impossible, and learns what it lacks.
+# After it comes the search, with buttons if you run this notebook. Does the winner change when the network slows down? The last button asks for the impossible.
 
 # %%
 viz.plot_step_timeline(whole)
@@ -449,7 +455,7 @@ score()
 #
 # ## Three steps of your own
 #
-# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and that the fit has never seen it: take its own constant away. Now measure three steps. Their mean error becomes a factor for all others, drawn towards 1, because three steps may be wrong by chance.
+# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. Now measure three steps. Their mean error becomes a factor for all others, drawn towards 1, because three steps may be wrong by chance.
 
 # %%
 values = {name: value for name, value in sim.load_constants().values.items() if name != "stack.internevo"}
@@ -464,7 +470,7 @@ for row in sim.committed_records():
         print(f"{row['rows']} clusters, {row['test'].removeprefix('sources, ')}: {float(row['median']):.1%}")
 
 # %% [markdown]
-# For a peculiar cluster three steps are worth a lot. The last two lines leave out all sources in turn, each kind of GPU by itself. There three steps help less, because most clusters had little to correct.
+# For a peculiar cluster three steps are worth a lot. In the last two lines each source was left out once, and one with several kinds of GPU counts as several clusters. There three steps help less, because most clusters had little to correct.
 #
 # ## Megatron's tables, row by row
 #
@@ -476,8 +482,8 @@ for row in sim.committed_records():
 rows = {one.name: one for one in sim.published_runs()}
 for one in (row for row in rows.values() if row.source == "mlm21t1"):
     said = float(sim.step_times(one.model, sim.rates_of(one.machine, one.software), one.policies).total[0])
-    degrees = " ".join(f"{axis} {one.policy[axis]:2}" for axis in ("tp", "pp", "dp"))
-    print(f"{one.model.name:11} {one.gpus:4} GPUs, {degrees}, v {one.policy['stages_per_rank']}: ", end="")
+    cut = " ".join(f"{axis} {one.policy[axis]:2}" for axis in ("tp", "pp", "dp"))
+    print(f"{one.model.name:11} {one.gpus:4} GPUs, {cut}, v {one.policy['stages_per_rank']}: ", end="")
     print(f"measured {one.step_s:5.1f} s, predicted {said:5.1f} s, {said / one.step_s - 1:+5.1%}")
 
 v100, reached = rows["mlm20-004"], {}
@@ -492,7 +498,7 @@ for gpus, (hidden, layers, heads, tp) in {1: (1536, 40, 16, 1), 512: (3072, 72, 
 print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measured[512] / measured[1]:.0%}")
 
 # %% [markdown]
-# No row is off by a tenth, but every sign is the same: real steps took longer. Of the two speeds below, one is predicted a tenth too high and one a little too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow first run makes it look good.
+# No row is off by a tenth, but every sign is the same: real steps took longer. Of the two speeds at the end, one is predicted a tenth too high and one a little too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow first run makes it look good.
 #
 # ## Layers on unlike GPUs
 #
@@ -507,9 +513,9 @@ for one in planner.compare_methods(problem):
     on = ", ".join(
         f"{size} on {problem.gpus[gpu].name[:4]}" for size, gpu in zip(one.answer.sizes, one.answer.gpus, strict=True)
     )
-    print(f"{one.method:15} {one.slowest_s:.4f} s for the slowest stage, found in {one.search_s:5.2f} s: {on}")
+    print(f"{one.method:15} {one.slowest_s:.4f} s for the slowest stage, found in {1000 * one.search_s:5.1f} ms: {on}")
 
 # %% [markdown]
-# All five reach the same pace. The first three also know that nothing is better: they try all, build on best answers to smaller questions, or ask a solver for whole numbers. The last two change a random answer, or learn by rewards, and have merely stopped. The second is by far the quickest, because it uses that stages lie in a row.
+# All five reach the same pace. The first three also know that nothing is better: they try all, build on best answers to smaller questions, or ask a solver for whole numbers. The last two change a random answer, or learn by rewards, and have merely stopped. The second is by far the quickest, because it never solves the same smaller question twice.
 #
 # References: Narayanan et al. 2021, *Efficient large-scale language model training on GPU clusters using Megatron-LM*; Shoeybi et al. 2019, *Megatron-LM*; Grattafiori et al. 2024, *The Llama 3 herd of models*; Zhang et al. 2022, *OPT*; Meta 2024, [model card of Llama 3.1](https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md); Young 1974 and Daly 2006, on checkpoints.

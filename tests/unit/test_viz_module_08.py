@@ -38,7 +38,7 @@ def test_a_bar_is_as_long_as_its_step_and_its_causes_are_said(found):
     texts = [text for text, _, _ in drawn_texts(picture.figure)]
     assert f"+{policies[1].step_s / policies[0].step_s - 1:.1%}" in texts
     backwards = [text for text, _, _ in drawn_texts(plot_step_causes(policies[::-1]).figure)]
-    assert f"{policies[0].step_s / policies[2].step_s - 1:+.1%}" in backwards
+    assert sorted(backwards) == sorted(texts) and texts.count("fastest") == 1  # wherever the fastest stands
     with pytest.raises(ValueError, match=r"^plot_step_causes: 0 policies; "):
         plot_step_causes([])
 
