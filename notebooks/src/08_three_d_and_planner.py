@@ -280,7 +280,7 @@ print(
 print(f"the winner uses {best[0].mfu:.1%} of the peak for the model's own operations")
 
 # %% [markdown]
-# The same layout wins. What other models measured was enough to find Meta's degrees, though we had told the program one thing: to leave texts whole, as Meta did. The second is six percent behind. Our pairs call that clear, but not certain, so measure both.
+# The same layout wins. Measured steps of other models were enough to find Meta's degrees, though we had told the program one thing: to leave texts whole, as Meta did. The second is six percent behind. Our pairs call that clear, but not certain, so measure both.
 #
 # But not all of the layout is Meta's. Meta reports 41 percent of the peak, four points more. By our formulas, the layout does not fit unless half of the layers are computed again, or ZeRO 3 makes it much slower. They freed tensors by hand that our formulas keep, and computed nothing again. A program finds the best of what it knows.
 
