@@ -81,5 +81,10 @@ def _of_error(error: NotEqual) -> dict[str, Any]:
         "causes": error.causes,
         "message": str(error),
         "tolerance": error.tolerance,
-        "deviations": {rung: off if math.isfinite(off) else None for rung, off in error.climbed.items()},
+        "deviations": {rung: _finite(off) for rung, off in error.climbed.items()},
+        "loss_apart": _finite(error.loss_apart),
     }
+
+
+def _finite(off: float | None) -> float | None:
+    return off if off is not None and math.isfinite(off) else None

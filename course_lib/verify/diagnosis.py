@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from course_lib.comm.ledger import Ledger
 from course_lib.errors import four_parts
+from course_lib.verify.equality import deviation
 from course_lib.verify.evidence import Evidence
 from course_lib.verify.pairs import Pair, gradient_pairs, names_right, wrong_after_first
 from course_lib.verify.ratios import in_words
@@ -20,7 +23,8 @@ class NotEqual(AssertionError):
 
     `causes` are the names of what is said to have caused it, in the table of suspects. `deviation` is
     that of the tensor which is named, as the message says it; infinite if one side has none, or another shape. None
-    where no tensors were compared. `climbed` are the deviations of the rungs up to this one.
+    where no tensors were compared. `climbed` are the deviations of the rungs up to this one, and
+    `loss_apart` that of the loss curve, which may look right all the same; None where no losses are told.
     """
 
     def __init__(
@@ -36,11 +40,12 @@ class NotEqual(AssertionError):
         deviation: float | None = None,
         climbed: Mapping[str, float] | None = None,
         tolerance: float = 0.0,
+        loss_apart: float | None = None,
     ) -> None:
         super().__init__(message)
         self.rung, self.name, self.rank, self.ratio, self.kind = rung, name, rank, ratio, kind
         self.causes, self.deviation = tuple(causes), deviation
-        self.climbed, self.tolerance = dict(climbed or {}), tolerance
+        self.climbed, self.tolerance, self.loss_apart = dict(climbed or {}), tolerance, loss_apart
 
 
 def explain(evidence: Evidence, climbed: Mapping[str, float]) -> NotEqual:
@@ -73,7 +78,14 @@ def explain(evidence: Evidence, climbed: Mapping[str, float]) -> NotEqual:
         deviation=pair.distance(),
         climbed={**climbed, pair.rung: pair.distance()},
         tolerance=evidence.tolerance,
+        loss_apart=_loss_apart(evidence),
     )
+
+
+def _loss_apart(evidence: Evidence) -> float | None:
+    """How far the first rank's losses are from one device's, where both are told."""
+    got, want = (torch.tensor(of.losses, dtype=torch.float64) for of in (evidence.ranks[0], evidence.alone))
+    return deviation(got, want) if len(got) and len(want) else None
 
 
 def _by_how_much(pair: Pair) -> str:

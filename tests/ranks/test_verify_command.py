@@ -47,6 +47,7 @@ def test_seven_rows_are_not_equal_and_the_cause_is_named(capsys):
     facts = json.loads(Path("found/report.json").read_text())
     assert (facts["equal"], facts["rung"], facts["causes"]) == (False, "gradients", ["mean of means"])
     assert facts["deviations"].keys() == {"gradients"} and Path("found/ladder.svg").exists()
+    assert facts["loss_apart"] is None
 
 
 def test_under_torchrun_each_process_is_a_rank(tmp_path):

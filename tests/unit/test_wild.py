@@ -84,9 +84,8 @@ def finished(tmp_path, status, report=None, stderr=""):
 
 
 def test_a_run_that_fell_tells_rung_cause_and_how_far_the_losses_are_apart(tmp_path):
-    deviations = {"output": 0.0, "gradients": 0.5, "loss curve": 0.2}
-    report = {"rung": "gradients", "causes": ["rows twice"], "message": "rows", "deviations": deviations}
-    found = finished(tmp_path, 1, report)
+    report = {"rung": "gradients", "causes": ["rows twice"], "message": "rows", "loss_apart": 0.2}
+    found = finished(tmp_path, 1, {**report, "deviations": {"output": 0.0, "gradients": 0.5}})
     assert found == Outcome(
         version="1.0",
         ended=FELL,

@@ -93,7 +93,7 @@ def outcome(version: str, run: subprocess.CompletedProcess[str], report: Path, s
         rung=rung,
         causes=tuple(found.get("causes", ())),
         deviation=deviations.get(rung) if rung else max(deviations.values()),
-        loss_apart=deviations.get("loss curve"),
+        loss_apart=found["loss_apart"] if rung else deviations.get("loss curve"),
         said=found.get("message", ""),
         seconds=seconds,
     )
