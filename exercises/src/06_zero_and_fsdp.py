@@ -351,7 +351,7 @@ print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two r
 # | --- | --- |
 # | `ddp_sends` | bytes that each GPU sends with DDP |
 # | `zero_2_sends` | the same with ZeRO-2 |
-# | `zero_2_calls` | reduce-scatters and all-gathers of ZeRO-2 together, one for each unit |
+# | `zero_2_calls` | reduce-scatters plus all-gathers of ZeRO-2, where each unit makes one of both kinds |
 # | `full_gathers`, `full_scatters` | all-gathers and reduce-scatters of FULL_SHARD |
 # | `full_sends` | bytes that each GPU sends with FULL_SHARD |
 # | `hybrid_inside` | bytes that each GPU sends inside its node with HYBRID_SHARD |
@@ -555,7 +555,7 @@ check("06.9", Repaired)
 # *Find the bug · hard · 30 minutes.* **You learn** to save a gather where it is safe, and to see where it is not.
 #
 # The last layer of a model is the first one that backward needs. To free it after forward, and to gather it again at once, is a waste.
-# [torchtitan](https://github.com/pytorch/torchtitan), PyTorch's own training code, leaves its last block whole for that reason. `Saving`
+# [torchtitan](https://github.com/pytorch/torchtitan), PyTorch's own training code, leaves its last norm and head whole for that reason. `Saving`
 # wants to do the same. Here all ranks share every row, so there are no copies:
 
 

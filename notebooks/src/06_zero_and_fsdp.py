@@ -3,7 +3,7 @@
 #
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model. It has 7.5 billion parameters, and 64 GPUs train it with the data parallelism of lesson 03.
 #
-# Each GPU reads texts of its own and has their activations. But all of them keep the same weights, gradients and optimizer. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# Each GPU reads texts of its own and has their activations. But all of them keep the same weights, gradients and optimizer. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -70,9 +70,9 @@ viz.plot_states(
 # <details><summary>Before you start</summary>You need reduce-scatter and all-gather from lesson 02, and data parallelism and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 
 # %% [markdown]
-# ## What is right
+# ## What must come out
 #
-# Our object is the perceptron of 38 parameters again, without a GELU. It reads eight samples. One device computes the gradient of their mean loss, and AdamW makes one step. All of it is in float32, so AdamW needs no precise copy.
+# Our object is the perceptron of 38 parameters again, without a GELU. It reads eight samples, and one device computes the gradient of their mean loss, and AdamW makes one step. All is in float32, so AdamW needs no precise copy.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
@@ -157,17 +157,17 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 # %% [markdown]
 # ## Step two: the gradients
 #
-# Look again at the striped lines: each rank has 38 gradients of its own samples. After the reduce-scatter it has its 19 sums, and the 38 are useless. But until then all 38 had to fit, beside everything else.
+# Look again at the striped lines: each rank has 38 gradients of its own samples. After the reduce-scatter it has its 19 sums, and the 38 are useless. But until then all 38 had to fit.
 #
 # So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
 #
-# But cut at 19, the last layer's reduce-scatter gives rank 0 nothing. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
+# But our cut at 19 leaves the whole last layer to rank 1, which would give rank 0 nothing. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
 
 # %% [markdown]
-# Look at the gradients of rank 0. It keeps its 14 and its 5 sums. The dashed ones it had only for a moment, one layer at a time.
+# Look at the gradients of rank 0. It keeps its 14 and its 5 sums. It had the dashed ones only for a moment, one layer at a time.
 #
 # With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
@@ -204,7 +204,7 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we. There it was the strategy `FULL_SHARD`, and is now `fully_shard`.
+# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*. Its older interface had a strategy `FULL_SHARD` for it; today you call `fully_shard`.
 #
 # ### Build it
 #
@@ -262,7 +262,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 #
 # The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** Both our units go through all eight. Add up what a rank sends for the two. That is one micro-batch. Now make it four, one for each of a rank's samples, and one update. The weights do not change in between. Data parallelism adds the gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP?
+# **Predict.** The library takes both units through all eight, even where no second gather is needed. Add up what a rank sends for the two in one micro-batch. Now make it four, one for each of a rank's samples, and one update. The weights do not change in between. Data parallelism adds the gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP?
 #
 # With the answer comes a list of what rank 0 does in a single micro-batch.
 
@@ -288,22 +288,22 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# Read the list from the top. A unit is gathered, then comes its forward. Backward begins with the last unit: gather, backward, reduce-scatter. *Free* is missing, because it neither sends nor computes.
+# Read the list from the top. A unit is gathered, then comes its forward. Backward begins with the last unit. *Free* is missing: it neither sends nor computes.
 #
-# The weights travel twice and the gradients once. On each of these three **trips** a rank sends its half of 38, which makes 57. Four micro-batches make 228. The weights had not changed, but nobody had kept them.
+# The weights travel twice and the gradients once. On each of these three **trips** a rank sends its half of 38, 57 in all, or 228 for four micro-batches. Nobody had kept the weights.
 #
 # With $p$ ranks and $\Psi$ parameters each rank sends
 #
 # $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
 #
-# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips, ZeRO-2 $m + 1$, and FSDP $3m$. For our four that is 2, 5 and **12**.
+# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, so $m + 1$, and FSDP $3m$. For our four that is 2, 5 and **12**.
 
 # %% [markdown]
-# ## Do we have to wait for it?
+# ## Do we have to wait for the weights?
 #
-# While the first unit computes, the network is idle. So let it fetch the second one already: **prefetch**. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
+# While the first unit computes, the network is idle. So let it **prefetch** the second one. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. On four ranks, one after the other, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
@@ -358,7 +358,7 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits. Here the upper rungs are the hard ones. *AdamW* comes with clipping, which needs the norm of all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
+# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder here than before. The *gradient norm*, by which *AdamW* clips, is that of all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
@@ -416,14 +416,16 @@ predict(
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# Look at both ends of each strip, which show what stays from step to step. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
+# Look at both ends of each strip, which show what stays. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# In the middle the orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. With half the text it would free less than it brings, and ZeRO-2 would have the lower peak.
+# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. Activations shrink with the text and gradients do not, so with half the text ZeRO-2 would have the lower peak.
 #
-# The dark boxes are whole units. FSDP needs most when backward has two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
+# The dark boxes are the root and whole blocks. FSDP's peak comes after the loss, with two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
 
 # %% [markdown]
 # ## In PyTorch alone
+#
+# PyTorch does it in four lines:
 #
 # ```python
 # for layer in model.layers:
@@ -441,7 +443,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | pieces of any length | DTensors with `Shard(0)` | the first dimension is cut, and padded to be sent |
-# | `accumulation=4` | `set_requires_gradient_sync(False)` until the last | whole gradients stay until then |
+# | `accumulation=4` | `set_requires_gradient_sync(False)` until the last micro-batch | whole gradients stay until then |
 # | `trainer.clip()` | `clip_grad_norm_` | DTensors know that they are pieces |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
@@ -498,17 +500,17 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 # %% [markdown]
 # In step 2 run B's loss is still right, so G fetched the new weights. In step 3 it is off, so the second update was wrong. From the first step to the second only the weights change, and only G and H fetch them. So it was H: it took old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). That hardly shows at first, because Adam divides a gradient by its own size. Run C is sound, and the curves alone did not tell.
+# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides each gradient by its usual size, so a wrong factor hardly shows at first. Run C is sound.
 #
 # ## Back to the 64 GPUs
 #
-# Take the 120 GB<!-- =16 * 7.5e9 / GB --> apart. Then choose 30 billion parameters: which is the first stage that fits?
+# The next cell takes the 120 GB<!-- =16 * 7.5e9 / GB --> apart. Choose 30 billion parameters: which stage fits first?
 
 # %%
 viz.zero_explorer()
 
 # %% [markdown]
-# Read the bars downwards. The first stage removes most, because Adam's states are most. It already lets the training start, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together keep 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times. With 30 billion parameters ZeRO-2 is the first that fits.
+# Read the bars downwards. The first stage removes most, because Adam's states are the largest part. It already lets the training start, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together keep 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times. With 30 billion parameters ZeRO-2 is the first that fits.
 #
 # ## When to use it
 #
@@ -521,9 +523,9 @@ viz.zero_explorer()
 # | activations | recompute, or lesson 05 | |
 
 # %% [markdown]
-# Of the first three lines take the first that fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model. This costs memory, but only summed gradients travel between nodes.
+# Go down the first three lines and stop where the model fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model. This costs memory, but only summed gradients travel between nodes.
 #
-# Can FSDP's gathers hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, starts included. With 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes the layer's forward in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So in forward nearly all of it hides; for backward see *Mixed precision* below. With half the text, half.
+# Can FSDP's gathers hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, starts included. With 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes the layer's forward, attention scores left out, in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So in forward nearly all of the gather hides, and with half the text only half of it. For backward see *Mixed precision* below.
 
 # %% [markdown]
 # ## What still hurts
@@ -614,7 +616,7 @@ for dtype in (torch.float32, torch.bfloat16):
     print(f"summed up in {str(dtype):14} {1e3 * (gather_s + reduce_s):.1f} ms")
 
 # %% [markdown]
-# Without a root: 8 bytes<!-- =2 + 2 + 4 --> a parameter instead of 12 bytes<!-- =4 + 4 + 4 -->, and with int8 about 6 bytes<!-- =1 + 1 + 4 -->.
+# Without a root a parameter costs 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->, and with int8 about 6 bytes<!-- =1 + 1 + 4 -->.
 #
 # Backward's 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
 #

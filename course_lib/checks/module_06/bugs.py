@@ -37,7 +37,7 @@ _CAUSES: tuple[Cause, ...] = (
 
 _HYBRID = hunt(
     key="06.9",
-    title="find the bug: AdamW does not mind",
+    title="find the bug: the same to three digits",
     answer=Diagnosis(
         rung="gradients",
         number=0.5,
