@@ -165,3 +165,29 @@ WRONG["07.8", "edges"] = {
         "-(-(end - first) // parts)": "max(1, (end - first) // parts)",
     },
 }
+
+# 07.9 ------------------------------------------------------------------------------------------------------------
+
+THREE, COUNTED = '"gradients", 3', "comm.all_reduce(torch.tensor([mine])).item()"
+RETURNED = "return comm.all_reduce(summed).item() / targets"
+
+WRONG["07.9", "diagnosis"] = {
+    "rung 'loss curve': an earlier one fails": {THREE: '"loss curve", 3'},
+    "the rung is right, but how many times as much a target of rank 1 counts is not 2": {THREE: '"gradients", 2'},
+    "the rung is right, but how many times as much a target of rank 1 counts is not 0.333": {
+        THREE: '"gradients", 1 / 3'
+    },
+}
+WRONG["07.9", "steps"] = {
+    "step 1: right gradients, but the loss on rank 0 is ": {RETURNED: "return summed.item() / targets"},
+    "step 1: right gradients, but rank 0 returned NoneType, not the loss as a number": {RETURNED: "return None"},
+    "each rank still divides by its own targets": {
+        COUNTED: "mine * dist.get_world_size()",
+    },
+}
+WRONG["07.9", "edges"] = {
+    "2 ranks with 0, 3 targets, 8 rows in all, the 6-4-2 MLP with GELU: ": {
+        "mine, summed = sum(": "mine, summed = max(1, sum(",
+        "for part in parts), torch": "for part in parts)), torch",
+    },
+}

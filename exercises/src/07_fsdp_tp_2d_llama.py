@@ -2,7 +2,8 @@
 # # Exercises 07: FSDP × TP
 #
 # [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) sent two cuts through one Llama. Here you say for any rank whom it talks to and what
-# it holds, choose both degrees, and hunt two bugs. The eight exercises take about three hours. If you have one, do 07.1, 07.3 and 07.7.
+# it holds, choose both degrees, and hunt three bugs, one of which was released. The nine exercises take about three and a half hours. If
+# you have one, do 07.1, 07.3 and 07.7.
 
 # %% [markdown]
 # ## How to work
@@ -287,10 +288,10 @@ def task(number):
     return inputs, (inputs[:, 0] > inputs[:, 1]).long()
 
 
-def losses(trainer_class):
+def losses(trainer_class, batches=task):
     torch.manual_seed(0)
     trainer = trainer_class(MLP(gelu=True), TrainConfig(optimizer="adamw", learning_rate=0.02, max_norm=0.1))
-    return [trainer.step(task(number)) for number in range(60)]
+    return [trainer.step(batches(number)) for number in range(60)]
 
 
 one_device, on_ranks = losses(Trainer), run_ranks(losses, 4, Suspect)[0]
@@ -303,12 +304,13 @@ for at in (1, 20, 40, 60):
 
 
 # %%
-def climb(trainer_class, rungs=RUNGS):
+def climb(trainer_class, reference=Trainer, batches=task, world_size=4, rungs=RUNGS):
     def make(kind):
         return lambda config: kind(MLP(gelu=True), config)
 
+    alone, on_ranks = make(reference), make(trainer_class)
     try:
-        print(assert_parallel_equals(make(Trainer), make(trainer_class), task, world_size=4, rungs=rungs))
+        print(assert_parallel_equals(alone, on_ranks, batches, world_size=world_size, rungs=rungs))
     except NotEqual as error:
         print(error)
 
@@ -467,6 +469,102 @@ def load(stored, cut, dp, tp, i, j):
 
 check("07.8", load)
 # hint("07.8")
+
+# %% [markdown]
+# ## 07.9
+#
+# *Find the bug · hard · 25 minutes.* **You learn** to climb with a trainer that somebody else has written and released.
+#
+# In October 2024 `transformers` was mended: a batch that is accumulated in parts divides each part's loss by the targets of *all* its
+# parts. Soon somebody with several processes reported that something was still wrong. Below is how such a release trains, much
+# shortened. Two methods make it a trainer that can climb. `step` gives this rank its rows of the batch, and `accumulate` gets
+# them in two parts: it sees no other rank's rows.
+
+
+# %% nbgrader={"grade": false, "grade_id": "released", "locked": true, "schema_version": 3, "solution": false, "task": false}
+from course_lib.parallel.ddp import DistributedDataParallel
+
+from course_lib.training.step import count_targets, micro_batches, summed_loss
+from course_lib.training.trainer import make_optimizer, share
+from course_lib.verify.adapters.loop import Loop
+
+
+class Released:
+    def __init__(self, model, config):
+        self.model, self.wrapped = model, DistributedDataParallel(model)
+        self.optimizer, self.max_norm = make_optimizer([*model.parameters()], config), config.max_norm or torch.inf
+
+    def parameters(self):
+        return dict(self.model.named_parameters())
+
+    def step(self, batch):
+        mine = share(batch, dist.get_rank(), dist.get_world_size())
+        self.optimizer.zero_grad()
+        loss = self.accumulate(micro_batches(mine, 2))
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+        self.optimizer.step()
+        return loss
+
+    def accumulate(self, parts):
+        targets, mean = sum(count_targets(part) for part in parts), torch.zeros(1)
+        for part in parts:
+            loss = summed_loss(self.wrapped, part) / targets
+            loss.backward()  # DDP averages over the ranks
+            mean += loss.detach()
+        return comm.all_reduce(mean).item() / dist.get_world_size()
+
+
+# %% [markdown]
+# Of twelve rows two ranks read six each. All of rank 0's have a target that counts. Of rank 1's two have one, the others are masked by
+# -100, as the question is before an answer:
+
+
+# %%
+def answers(number):
+    inputs, targets = task(number)
+    return inputs, targets.index_fill(0, torch.tensor([6, 7, 9, 10]), -100)
+
+
+one_device, on_ranks = losses(Trainer, answers), run_ranks(losses, 2, Released, answers)[0]
+for at in (1, 20, 40, 60):
+    print(f"step {at:2}   one device {one_device[at - 1]:.3f}   released {on_ranks[at - 1]:.3f}")
+
+# %% [markdown]
+# Both learn. Climb with `climb(Released, Loop, answers, 2)`. `Loop` is a plain loop of PyTorch on one device, which clips as `Released`
+# does, by `clip_grad_norm_`. The trainer shows no gradients, so the ladder reads them from one step of plain SGD.
+#
+# Write down the first rung that fails, and how many times as much one target of rank 1 counts as one target of rank 0. Then write
+# `accumulate` again. Leave DDP as it is: it will always average.
+#
+# **Target:** the gradients and the loss of one device, however targets are spread over parts and ranks.
+
+
+# %% nbgrader={"grade": false, "grade_id": "07-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class Mended(Released):
+    def diagnosis(self):
+        """Return two things for `answers`: the first rung that fails, and one target of rank 1 over one of rank 0."""
+        ### BEGIN SOLUTION
+        return "gradients", 3
+        ### END SOLUTION
+
+    def accumulate(self, parts):
+        """Leave the whole batch's gradient on every rank, and return the whole batch's mean loss.
+
+        parts: this rank's rows, as batches (inputs, targets); every rank has as many. A target of -100 does not count.
+        """
+        ### BEGIN SOLUTION
+        mine, summed = sum(count_targets(part) for part in parts), torch.zeros(1)
+        targets = comm.all_reduce(torch.tensor([mine])).item()
+        for part in parts:
+            loss = summed_loss(self.wrapped, part)
+            (loss * dist.get_world_size() / targets).backward()
+            summed += loss.detach()
+        return comm.all_reduce(summed).item() / targets
+        ### END SOLUTION
+
+
+check("07.9", Mended)
+# hint("07.9")
 
 # %% [markdown]
 # ## Where this leads

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard as torch_fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from course_lib import comm
 from course_lib.checks import check
 from course_lib.checks.kit.registry import EXERCISES
 from course_lib.checks.module_07.groups import Rank
@@ -174,6 +175,25 @@ def neighbours(given):
     return Stretch
 
 
-@pytest.mark.parametrize(("exercise", "make"), [("07.6", counts_by_shares), ("07.7", neighbours)])
+def ranks_are_weighed(given):
+    """Each rank's mean as before, by its part of the mean number of targets; the loss stays a tensor."""
+
+    class Weighed(given["Released"]):
+        def diagnosis(self):
+            return ["gradients", 3.0]
+
+        def accumulate(self, parts):
+            mine = torch.tensor([float(sum((targets != -100).sum() for _, targets in parts))])
+            mean = comm.all_reduce(mine, op=dist.ReduceOp.AVG)
+            losses = [nn.functional.cross_entropy(self.wrapped(x), y, reduction="sum") / mean for x, y in parts]
+            sum(losses).backward()
+            return comm.all_reduce(sum(losses).detach(), op=dist.ReduceOp.AVG)
+
+    return Weighed
+
+
+@pytest.mark.parametrize(
+    ("exercise", "make"), [("07.6", counts_by_shares), ("07.7", neighbours), ("07.9", ranks_are_weighed)]
+)
 def test_every_repair_that_is_right_is_accepted(exercise, make, answers):
     assert check(exercise, make(answers("solutions", "07_fsdp_tp_2d_llama"))).passed
