@@ -477,13 +477,12 @@ check("07.8", load)
 #
 # In October 2024 `transformers` was mended: a batch that is accumulated in parts divides each part's loss by the targets of *all* its
 # parts. Soon somebody with several processes reported that something was still wrong. Below is how such a release trains, much
-# shortened. Two methods make it a trainer that can climb. `step` gives this rank its rows of the batch, and `accumulate` gets
-# them in two parts: it sees no other rank's rows.
+# shortened. With `parameters` and `step` it can climb. `step` gives this rank its rows of the batch, and `accumulate` gets them
+# in two parts: it never sees another rank's rows.
 
 
 # %% nbgrader={"grade": false, "grade_id": "released", "locked": true, "schema_version": 3, "solution": false, "task": false}
 from course_lib.parallel.ddp import DistributedDataParallel
-
 from course_lib.training.step import count_targets, micro_batches, summed_loss
 from course_lib.training.trainer import make_optimizer, share
 from course_lib.verify.adapters.loop import Loop
@@ -515,8 +514,8 @@ class Released:
 
 
 # %% [markdown]
-# Of twelve rows two ranks read six each. All of rank 0's have a target that counts. Of rank 1's two have one, the others are masked by
-# -100, as the question is before an answer:
+# Two ranks share twelve rows, so each reads six. On rank 0 all six have a target that counts. On rank 1 only two have one: the other
+# four are masked by -100, as a question is before its answer.
 
 
 # %%
