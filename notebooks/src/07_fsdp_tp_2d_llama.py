@@ -12,8 +12,9 @@ from textwrap import fill
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
-from course_lib import costs, viz
+from course_lib import costs, presets, viz
 from course_lib.checks import predict, score
 from course_lib.config import ModelConfig, ParallelConfig, TrainConfig, load_model
 from course_lib.hardware import INFINIBAND, NVLINK, load_device
@@ -350,9 +351,8 @@ display(
 )
 
 # %% [markdown]
-# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, about a hundredth in the end, because each step starts from weights that are already a little apart. Is that the parallelism? Look at the broad grey line. It is one device, and it drifts about as far as the others. What curves alone cannot say, the ladder in float64 has said already.
-
-# %% [markdown]
+# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, about a hundredth in the end, because each step starts from weights that are already a little apart. Is that the parallelism? Look at the broad grey line. It is one device, and it drifts as far as the others.
+#
 # ## Measure: what is in memory
 #
 # And is it true that activations shrink? Four ranks train on four texts. With FSDP each rank reads one of them. On the mesh a pair of ranks reads two texts together.
@@ -584,6 +584,43 @@ for family in ("Llama", "Olmo", "Olmo2"):
     print(f"{family:6} on 2 × 2: largest deviation of all rungs {report.max_deviation:.0e}")
 
 # %% [markdown]
+# ## Somebody else's trainer
+#
+# The ladder also climbs with trainers that others wrote, for it asks only for `parameters()` and `step(batch)`. Here is a short one. It cuts a batch into parts, so that a small GPU can read many texts, and averages the parts' mean losses. The two sides are one part and three. Would you let `step` pass?
+#
+# <details><summary>What is wrong with it?</summary>
+# Our texts differ in length, so a token counts more in a part that has few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
+# </details>
+#
+# The last lines are bugs of real releases, which `make wild` installs, old and mended. To climb with yours, begin with `CHECK_YOUR_TRAINER.md`, beside the README.
+
+
+# %%
+class Theirs:
+    def __init__(self, config, parts):
+        self.model, self.parts = Decoder(SMALL), parts
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.learning_rate)
+
+    def parameters(self):
+        return dict(self.model.named_parameters())
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        for tokens, targets in zip(*(each.chunk(self.parts) for each in batch), strict=True):
+            loss = F.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
+            (loss / self.parts).backward()
+        self.optimizer.step()
+
+
+try:
+    assert_parallel_equals(partial(Theirs, parts=1), partial(Theirs, parts=3), text, world_size=1, rungs=RUNGS[:4])
+except NotEqual as error:
+    print(f"falls on: {error.rung}\n{fill(str(error).split('; ', 2)[-1], 110)}\n")
+for name, found in presets.read("wild", "results").items():
+    old, mended = found["old"], found["mended"]
+    print(f"{name:30} {old['version']:7} falls on {old['rung']:13} {mended['version']:7} is equal")
+
+# %% [markdown]
 # ## A thesis about 70 billion parameters
 #
 # A thesis, named below, trained Llama 3 70B on two nodes with four GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB --> each. Weights and Adam lay in the memory of the hosts, and activations were recomputed. It reports texts of about 5,200 tokens, and almost twice what FSDP alone could read.
@@ -604,12 +641,11 @@ for row in claim_rows():
     print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
 
 # %% [markdown]
-# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. Suppose that they computed in fp32, since a V100 has no bfloat16: these are the last four lines. The `transformers` of 2024 kept the whole logits, too. Then the formula gives 5,844 tokens, a little more than theirs. How much FSDP alone could read depends on when a unit's messages are made, and on what attention keeps: the factor is 3.4, 1.6 or 2.4. The reported one lies among them.
-
-# %% [markdown]
+# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. They computed in fp32, say, since a V100 has no bfloat16: these are the last four lines. The `transformers` of 2024 kept the whole logits, too. Then the formula gives 5,844 tokens, a little more than theirs. What FSDP alone could read depends on when a unit's messages are made and on what attention keeps: the factor is 3.4, 1.6 or 2.4, and theirs lies among them.
+#
 # ## The real code on 1,024 GPUs
 #
-# Nobody here has a thousand GPUs, but the code does not know. PyTorch can run a step of FSDP2 and DTensor with tensors that have shapes and no numbers, as rank 0 of ranks that do not exist. That takes minutes, so `make trace` wrote down what it found. Here it is, beside our formula for the weights' pieces.
+# Nobody here has a thousand GPUs, but the code does not know. PyTorch can run FSDP2 and DTensor on tensors without numbers, as rank 0 of ranks that do not exist. `make trace` wrote down what it found. Here it is, beside our formula.
 
 # %%
 from course_lib.verify.fake_scale import recorded
@@ -630,7 +666,6 @@ for one in recorded():
 # A trace runs no kernel, so it has no seconds, and somebody might keep bytes that it does not see. One GPU can settle that, if 8B fits: weights, gradients and Adam alone take 119.7 GiB<!-- =16 * 8030261248 / GiB -->. `make gpu` ran the step on an NVIDIA H200, as the only rank over NCCL. For each run you see our formula's peak, and how much more PyTorch had really allocated. How many GiB would you expect?
 
 # %%
-from course_lib import presets
 from course_lib.verify import on_gpu
 
 for one in on_gpu.recorded():
