@@ -1,4 +1,4 @@
-"""Published models, tiny ones, devices, clusters, jobs, traces, measurements: a YAML file each, a folder a kind."""
+"""Published models, tiny ones, devices, clusters, jobs, traces, measurements, wild bugs: a YAML file each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 from course_lib.errors import four_parts
 
-Kind = Literal["model", "tiny", "device", "cluster", "job", "trace", "gpu"]
+Kind = Literal["model", "tiny", "device", "cluster", "job", "trace", "gpu", "wild"]
 _HERE = Path(__file__).parent
 
 

@@ -12,7 +12,6 @@ from textwrap import fill
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 from course_lib import costs, presets, viz
 from course_lib.checks import predict, score
@@ -586,10 +585,10 @@ for family in ("Llama", "Olmo", "Olmo2"):
 # %% [markdown]
 # ## Somebody else's trainer
 #
-# The ladder also climbs with trainers that others wrote, for it asks only for `parameters()` and `step(batch)`. Here is a short one. It cuts a batch into parts, so that a small GPU can read many texts, and averages the parts' mean losses. The two sides are one part and three. Would you let `step` pass?
+# The ladder also climbs with trainers of others: it asks only for `parameters()` and `step(batch)`. Here is one. It cuts a batch into parts, so that a small GPU can read many texts, and averages the parts' mean losses. The two sides are one part and three. Would you let `step` pass?
 #
 # <details><summary>What is wrong with it?</summary>
-# Our texts differ in length, so a token counts more in a part that has few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
+# Texts differ in length, so a token counts more in a part with few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
 # </details>
 #
 # The last lines are bugs of real releases, which `make wild` installs, old and mended. To climb with yours, begin with `CHECK_YOUR_TRAINER.md`, beside the README.
@@ -607,7 +606,7 @@ class Theirs:
     def step(self, batch):
         self.optimizer.zero_grad()
         for tokens, targets in zip(*(each.chunk(self.parts) for each in batch), strict=True):
-            loss = F.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
+            loss = torch.nn.functional.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
             (loss / self.parts).backward()
         self.optimizer.step()
 
@@ -618,7 +617,7 @@ except NotEqual as error:
     print(f"falls on: {error.rung}\n{fill(str(error).split('; ', 2)[-1], 110)}\n")
 for name, found in presets.read("wild", "results").items():
     old, mended = found["old"], found["mended"]
-    print(f"{name:30} {old['version']:7} falls on {old['rung']:13} {mended['version']:7} is equal")
+    print(f"{name:32} {old['version']:7} falls on {old['rung']:13} {mended['version']:7} is equal")
 
 # %% [markdown]
 # ## A thesis about 70 billion parameters
@@ -641,11 +640,11 @@ for row in claim_rows():
     print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
 
 # %% [markdown]
-# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. They computed in fp32, say, since a V100 has no bfloat16: these are the last four lines. The `transformers` of 2024 kept the whole logits, too. Then the formula gives 5,844 tokens, a little more than theirs. What FSDP alone could read depends on when a unit's messages are made and on what attention keeps: the factor is 3.4, 1.6 or 2.4, and theirs lies among them.
+# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. A V100 has no bfloat16, so look at fp32, the last four lines. The `transformers` of 2024 kept the whole logits, too. Then the formula gives 5,844 tokens, a little more than theirs. The factors of the last three lines are 3.4, 1.6 and 2.4, and theirs lies among them.
 #
 # ## The real code on 1,024 GPUs
 #
-# Nobody here has a thousand GPUs, but the code does not know. PyTorch can run FSDP2 and DTensor on tensors without numbers, as rank 0 of ranks that do not exist. `make trace` wrote down what it found. Here it is, beside our formula.
+# The code does not know that nobody here has a thousand GPUs. PyTorch can run FSDP2 and DTensor on tensors without numbers, as rank 0 of ranks that do not exist. `make trace` wrote down what it found. Here it is, beside our formula.
 
 # %%
 from course_lib.verify.fake_scale import recorded

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 import yaml
 
+from course_lib import presets
 from course_lib.verify import RUNGS
 from tools.paths import ROOT
 from tools.pip import SetupError
@@ -130,12 +131,13 @@ def test_what_is_otherwise_than_the_exhibit_says_is_said(toy):
 
 def test_the_exit_status_is_loud_and_the_table_keeps_other_rows(toy, tmp_path, monkeypatch, capsys):
     (tmp_path / table.NOT_HERE).write_text("[]\n")
-    (tmp_path / table.RESULTS).write_text(yaml.safe_dump({"older": {"date": "2026-01-01"}}))
+    results = tmp_path / "results.yaml"
+    results.write_text(yaml.safe_dump({"older": {"date": "2026-01-01"}}))
     monkeypatch.setattr("sys.argv", ["wild"])
     monkeypatch.setattr(command.os, "nice", int)
     monkeypatch.setattr(exhibits, "all_exhibits", lambda only="": [toy])
-    for function in (table.keep, table.write_page):
-        monkeypatch.setattr(function, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(table.keep, "__defaults__", (results,))
+    monkeypatch.setattr(table.write_page, "__defaults__", (tmp_path,))
 
     def no_network(exhibit, *, mended):
         if mended:
@@ -145,7 +147,7 @@ def test_the_exit_status_is_loud_and_the_table_keeps_other_rows(toy, tmp_path, m
     monkeypatch.setattr(command, "climb", no_network)
     assert command.main() == 1
     assert "NOT AS THEY SHOULD BE: toy_rows" in capsys.readouterr().err
-    kept = yaml.safe_load((tmp_path / table.RESULTS).read_text())
+    kept = yaml.safe_load(results.read_text())
     assert kept["older"] == {"date": "2026-01-01"} and kept["toy_rows"]["mended"]["ended"] == BROKE
     assert "**the mended release broke: toy: no package" in (tmp_path / table.PAGE).read_text()
 
@@ -174,7 +176,7 @@ def test_an_environment_has_the_pinned_release_and_the_learner_s_torch(tmp_path,
 
 
 def test_the_committed_page_is_what_the_kept_rows_say():
-    rows = yaml.safe_load((exhibits.FOLDER / table.RESULTS).read_text())
+    rows = presets.read("wild", "results")
     not_here = yaml.safe_load((exhibits.FOLDER / table.NOT_HERE).read_text())
     assert (exhibits.FOLDER / table.PAGE).read_text() == table.page(exhibits.all_exhibits(), rows, not_here)
     verdicts = {one.name: table.verdict(one, *table.outcomes(rows[one.name])) for one in exhibits.all_exhibits()}

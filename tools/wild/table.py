@@ -1,4 +1,4 @@
-"""The committed table: `wild/results.yaml` for programs, `wild/RESULTS.md` for readers, written from it."""
+"""The committed table: a file that lessons read, and `wild/RESULTS.md` for readers, written from it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from tools.paths import ROOT
 from tools.wild.exhibits import FOLDER, Exhibit
 from tools.wild.runs import BROKE, EQUAL, FELL, Outcome
 
-RESULTS, PAGE, NOT_HERE = "results.yaml", "RESULTS.md", "not_here.yaml"
+RESULTS = ROOT / "course_lib/presets/wild/results.yaml"
+PAGE, NOT_HERE = "RESULTS.md", "not_here.yaml"
 CAUGHT = "caught"
 HEAD = """# The wild wing
 
 Each row is a bug that a release had: the ladder caught it, and it lets the mended release pass. `make wild` installs
 both into environments of their own, runs them anew and writes this page; `make wild ONLY=NAME` runs one of them. What
-is off is off on that rung by its largest difference over the largest number; `results.yaml` has all that was said.
+is off is off on that rung by its largest difference over the largest number; all that was said stands in
+`course_lib/presets/wild/results.yaml`.
 """
 COLUMNS = "| bug | release | rung | cause | off by | loss curve off by | s | mended in | off by | s | run on |"
 RULE = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -50,9 +52,8 @@ def row(old: Outcome, mended: Outcome, today: str) -> dict[str, Any]:
     }
 
 
-def keep(rows: Mapping[str, Any], folder: Path = FOLDER) -> dict[str, Any]:
+def keep(rows: Mapping[str, Any], file: Path = RESULTS) -> dict[str, Any]:
     """Write new rows beside those that are there, and return all of them."""
-    file = folder / RESULTS
     kept = {**(yaml.safe_load(file.read_text()) if file.exists() else {}), **rows}
     file.write_text("# Written by `make wild`.\n" + yaml.safe_dump(kept, width=100))
     return kept
