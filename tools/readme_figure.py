@@ -1,4 +1,4 @@
-"""Writes the README's pictures, made by the library like every other: one that moves, and three stills.
+"""Writes the README's pictures, made by the library like every other: one that moves, and four stills.
 
 A test finds drift in all but the ladder's, whose numbers are measured when it is drawn.
 """
@@ -17,6 +17,7 @@ from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
 from course_lib.verify.museum.data_parallel import BUGS
 from course_lib.verify.museum.falls import fall
+from course_lib.verify.museum.wild import wild_falls
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.moving_ring import animate_ring
 from course_lib.viz.moving_schedules import animate_schedules
@@ -24,8 +25,8 @@ from course_lib.viz.moving_zero import animate_zero_stages
 from course_lib.viz.museum import plot_museum
 from tools.paths import ROOT
 
-FIGURE, MEMORY, SCHEDULES, LADDER = (
-    ROOT / f"notebooks/{name}.svg" for name in ("ring_all_reduce", "memory", "schedules", "ladder")
+FIGURE, MEMORY, SCHEDULES, LADDER, WILD = (
+    ROOT / f"notebooks/{name}.svg" for name in ("ring_all_reduce", "memory", "schedules", "ladder", "wild")
 )
 _RANKS, _VOCABULARY = 4, 512
 _SHOWN = {  # bugs that a reader may know, one for each of these rungs
@@ -74,8 +75,14 @@ def ladder() -> Drawing:
     return plot_museum(falls)
 
 
+def wild() -> Drawing:
+    """Return where real releases broke the ladder, as far as they tell their losses."""
+    subtitle = "and how far its loss was from one device's meanwhile, where the release tells it"
+    return plot_museum(wild_falls(), title="Bugs of real releases on the ladder", subtitle=subtitle)
+
+
 if __name__ == "__main__":
     print(picture().save(FIGURE).relative_to(ROOT))
-    for path, draw in ((MEMORY, memory), (SCHEDULES, schedules), (LADDER, ladder)):
+    for path, draw in ((MEMORY, memory), (SCHEDULES, schedules), (LADDER, ladder), (WILD, wild)):
         path.write_text(draw().still, encoding="utf-8")
         print(path.relative_to(ROOT))

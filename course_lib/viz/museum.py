@@ -34,8 +34,13 @@ class Fall(Protocol):
     def off(self) -> float: ...
 
 
-def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug breaks the ladder") -> Drawing:
-    """A row for each run by its name, a column for each rung from the foot up, and how far its loss is off at the end.
+def plot_museum(
+    falls: Mapping[str, Fall],
+    *,
+    title: str = "Where each bug breaks the ladder",
+    subtitle: str = "and how far its loss is from one device's, in the last quarter",
+) -> Drawing:
+    """A row for each run by its name, a column for each rung from the foot up, and how far its loss is off.
 
     The first rung that breaks bears its deviation: the largest difference over one device's largest number.
     Raises: ValueError for no runs or more than 16, a name that needs more than two lines, or a rung that is not there.
@@ -45,7 +50,6 @@ def plot_museum(falls: Mapping[str, Fall], *, title: str = "Where each bug break
         values, rule = f"{len(falls)} runs", f"this picture holds 1 to {_MOST}"
         raise ValueError(four_parts("plot_museum", values, rule, "draw two pictures"))
     rungs = next(iter(falls.values())).rungs
-    subtitle = "and how far its loss is from one device's, in the last quarter"
     canvas = Canvas(_TOP + _ROW * len(falls) + _BELOW, title, subtitle, width=WIDE, kinds=["measured"])
     for number, rung in enumerate(rungs):
         place = f"translate({_column(number):g},{_TOP - 12:g}) rotate(-38)"

@@ -6,10 +6,11 @@ import re
 import subprocess
 import sys
 
+from course_lib.verify.museum.wild import library_of, wild_bugs, wild_falls
 from tools.contents import CONTENTS, LESSONS, contents, exercise_minutes
 from tools.lesson import told_minutes
 from tools.paths import ROOT
-from tools.readme_figure import FIGURE, LADDER, MEMORY, SCHEDULES, memory, picture, schedules
+from tools.readme_figure import FIGURE, LADDER, MEMORY, SCHEDULES, WILD, memory, picture, schedules, wild
 
 README = (ROOT / "README.md").read_text()
 
@@ -60,6 +61,19 @@ def test_the_figure_is_what_the_library_draws():
 
 
 def test_the_stills_are_what_the_library_draws():
-    for path, draw in ((MEMORY, memory), (SCHEDULES, schedules)):
+    for path, draw in ((MEMORY, memory), (SCHEDULES, schedules), (WILD, wild)):
         assert path.read_text() == draw().still, "run `make notebooks`, which draws it anew"
     assert "breaks rung 2, gradients, by 300%" in LADDER.read_text()  # measured, but this is no rounding
+
+
+def test_bugs_of_real_releases_are_counted():
+    found = wild_bugs()
+    said = re.search(r"it has found (\d+) bugs in (\d+)\s+libraries", README)
+    assert [*map(int, said.groups())] == [len(found), len({library_of(name) for name in found})]
+    assert all((ROOT / f"wild/{name}.py").exists() for name in found)
+
+
+def test_most_of_the_drawn_releases_hide_under_their_loss():
+    shares = [fall.off for fall in wild_falls().values()]
+    assert "Most hide under a loss that hardly moves" in README
+    assert sum(share < 0.02 for share in shares) > len(shares) / 2
