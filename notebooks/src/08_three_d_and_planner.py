@@ -259,7 +259,7 @@ for one in best[1:]:
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
-# Yes, there is a fourth. The third bar is our first colleague's layout. The winner needs 1.35 s<!-- =(lambda job: planner.search(job, planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(job, planner.Space(cp=(1,))).step_s[0])(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192)) --> less, which over the whole training is two weeks.
+# Yes, there is a fourth. The third bar is our first colleague's layout. The winner needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less, which over the whole training is two weeks.
 #
 # Why 16? A pipeline has as many micro-batches as ranks, so $(p-1)/m$ is almost 1 in all four bars. In the upper three, interleaving divides it. The 126 layers are enough for 64 stages, but not for 128. So each of 16 ranks gets four, and each of 32 only two. That is why more ranks idle longer. Eight idle least, but hold so many layers that *all* is computed again.
 #
@@ -282,7 +282,7 @@ print(f"the winner uses {best[0].mfu:.1%} of the peak for the model's own operat
 # %% [markdown]
 # The same layout wins. Measured steps of other models were enough to find Meta's degrees, though we had told the program one thing: to leave texts whole, as Meta did. The second is six percent behind. Our pairs call that clear, but not certain, so measure both.
 #
-# But not all of the layout is Meta's. Meta reports 41 percent of the peak, four points more. By our formulas, the layout does not fit unless half of the layers are computed again, or ZeRO 3 makes it much slower. They freed tensors by hand that our formulas keep, and computed nothing again. A program finds the best of what it knows.
+# But not all of the layout is Meta's. Meta reports 41 %<!-- =41 --> of the peak, four points more. By our formulas, the layout does not fit unless half of the layers are computed again, or ZeRO 3 makes it much slower. They freed tensors by hand that our formulas keep, and computed nothing again. A program finds the best of what it knows.
 
 # %% [markdown]
 # ### And if texts may be cut?

@@ -99,7 +99,7 @@ def wrong(given: Given, reports: Sequence[Report], book: Ledger, levels: Mapping
     return first_wrong([report.steps for report in reports], ())
 
 
-def left(case: Hunt, given: Given, trial: Trial) -> Any:
+def left_behind(case: Hunt, given: Given, trial: Trial) -> Any:
     """The gradients of the first step, if they are wrong, and whether the loss is right."""
     first = [] if case.diagnosis else [report.steps[0] for report in trial.reports]
     if all(agree(step.got, step.want) for step in first):

@@ -9,7 +9,7 @@ from course_lib.checks.kit.diagnosis import Diagnosis
 from course_lib.checks.kit.hunt import hunt_exercise
 from course_lib.checks.kit.said import import_optimizers
 from course_lib.checks.kit.spec import Level
-from course_lib.checks.module_07.released import Counts, Hunt, Slip, batches, left, train, wrong
+from course_lib.checks.module_07.released import Counts, Hunt, Slip, batches, left_behind, train, wrong
 from course_lib.training.batches import Batch
 from course_lib.training.step import count_targets
 
@@ -59,7 +59,7 @@ _RELEASED = hunt_exercise(
     ),
     probe=train,
     wrong=wrong,
-    left=left,
+    left=left_behind,
     batches=batches,
     warm_up=import_optimizers,
     slips={
