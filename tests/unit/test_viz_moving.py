@@ -9,7 +9,7 @@ import pytest
 
 from course_lib import viz
 from course_lib.viz import sheet
-from course_lib.viz.canvas import Canvas, text_width
+from course_lib.viz.canvas import WIDE, WIDTH, Canvas, text_width
 from tests.unit.moving_svg import Film
 from tests.unit.test_viz_moving_ladder import FALLS
 from tests.unit.test_viz_moving_overlap import LAYERS, STEP
@@ -28,12 +28,15 @@ FIGURES = {
     **{f"schedules-{p}": lambda p=p: viz.animate_schedules(four_schedules(p)) for p in SIZES},
     **{f"ring-{p}": lambda p=p: viz.animate_ring(p) for p in (1, *SIZES)},
 }
+WIDTHS = {"museum": WIDE}  # a still, as wide as a page
 ONE_OF_EACH = ["ladder", "museum", "ring-4", "overlap-4", "zero-4", "schedules-4"]
 
 
 @pytest.fixture(scope="module", params=FIGURES)
 def film(request):
-    return Film(FIGURES[request.param]().svg)
+    found = Film(FIGURES[request.param]().svg)
+    found.width = WIDTHS.get(request.param, WIDTH)
+    return found
 
 
 def test_it_is_one_small_file_that_needs_no_script_and_nothing_from_elsewhere(film):
@@ -42,7 +45,7 @@ def test_it_is_one_small_file_that_needs_no_script_and_nothing_from_elsewhere(fi
 
 
 def test_it_is_as_wide_as_its_place_and_says_itself(film):
-    assert "width" not in film.root.attrib and film.root.get("viewBox").startswith("0 0 640 ")
+    assert "width" not in film.root.attrib and film.root.get("viewBox").startswith(f"0 0 {film.width:g} ")
     assert film.root.get("role") == "img"
     assert [child.tag for child in film.root][:2] == ["title", "desc"]
     assert len(film.root.findtext("desc")) > 30
