@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import zipfile
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -40,7 +41,7 @@ def toy(tmp_path):
 def test_an_exhibit_is_short_and_says_all_of_itself(path):
     found = exhibits.read(path)
     assert found.rung in RUNGS and len(path.read_text().splitlines()) <= MOST_LINES
-    assert found.release(found.old) != found.release(found.mended)
+    assert (found.release(found.old) == found.release(found.mended)) == found.open
 
 
 def test_an_exhibit_is_read_without_being_imported(toy):
@@ -48,7 +49,11 @@ def test_an_exhibit_is_read_without_being_imported(toy):
     assert toy.release(toy.mended) == "1.1"
     file = "wild.toy_rows"
     sides = [f"{file}:reference", f"{file}:parallel"]
-    assert runs.arguments(toy, "here") == [*sides, "ranks=2", "dtype=float64", "out=here"]
+    rest = ["ranks=2", "dtype=float64", "out=here"]
+    assert runs.arguments(toy, "here", mended=False) == runs.arguments(toy, "here", mended=True) == [*sides, *rest]
+    still_open = replace(toy, mended=toy.old, open=True)
+    assert runs.arguments(still_open, "here", mended=False) == [*sides, *rest]
+    assert runs.arguments(still_open, "here", mended=True) == [sides[0], f"{file}:workaround", *rest]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ def test_an_exhibit_is_read_without_being_imported(toy):
         ('"ranks": 2', '"ranks": 2, "rank": 2', "it has rank; an exhibit says nothing else; leave it out"),
         ("other==2.0", "other>=2.0", "other>=2.0; a release is pinned exactly; write package==version"),
         ("a/b#1", "b#1", "b#1; an issue is OWNER/REPOSITORY#NUMBER; write it so"),
-        ("toy==1.1", "toy==1.0", "toy 1.0 and 1.0; old and mended are two releases of the library; pin it in both"),
+        ("toy==1.1", "toy==1.0", "toy 1.0 and 1.0; old and mended are two releases of the library, and one if the bug"),
         ("toy==1.1", "boy==1.1", "toy 1.0 and nowhere; old and mended are two releases"),
     ],
 )

@@ -30,6 +30,7 @@ class Exhibit:
     rung: str
     cause: str  # one of those that the ladder names
     dtype: str = "float64"  # in which the ladder is climbed
+    open: bool = False  # no release has mended it: the file's `workaround` stands beside it
 
     def release(self, pins: Iterable[str]) -> str:
         """The library's version among `pins`."""
@@ -72,9 +73,10 @@ def _check(path: Path, exhibit: Exhibit) -> None:
     if wrong := [link for link in exhibit.links if not LINK.fullmatch(link)]:
         raise _refusal(path, ", ".join(wrong), "an issue is OWNER/REPOSITORY#NUMBER", "write it so")
     old, mended = exhibit.release(exhibit.old), exhibit.release(exhibit.mended)
-    if not old or not mended or old == mended:
+    if not old or not mended or (old == mended) != exhibit.open:
         values = f"{exhibit.library} {old or 'nowhere'} and {mended or 'nowhere'}"
-        raise _refusal(path, values, "old and mended are two releases of the library", "pin it in both")
+        rule = "old and mended are two releases of the library, and one if the bug is open"
+        raise _refusal(path, values, rule, "pin it in both")
 
 
 def _names(node: ast.stmt) -> list[str]:
