@@ -591,7 +591,7 @@ for family in ("Llama", "Olmo", "Olmo2"):
 # Texts differ in length, so a token counts more in a part with few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
 # </details>
 #
-# The last lines are bugs of real releases, which `make wild` installs, old and mended. To climb with yours, begin with `CHECK_YOUR_TRAINER.md`, beside the README.
+# The last lines are bugs of real releases, found by `make wild`; one is still in our torch! For yours, begin with `CHECK_YOUR_TRAINER.md`, beside the README.
 
 
 # %%

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+from course_lib import presets
 from course_lib.verify.museum.wild import library_of, wild_bugs, wild_falls
 from tools.contents import CONTENTS, LESSONS, contents, exercise_minutes
 from tools.lesson import told_minutes
@@ -71,6 +72,13 @@ def test_bugs_of_real_releases_are_counted():
     said = re.search(r"On old releases of (\d+) libraries it catches (\d+) bugs", README)
     assert [*map(int, said.groups())] == [len({library_of(name) for name in found}), len(found)]
     assert all((ROOT / f"wild/{name}.py").exists() for name in found)
+
+
+def test_the_bug_that_is_still_there_is_one_of_the_pinned_torch():
+    pinned = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+    row = presets.read("wild", "results")["torch_dtensor_mse"]
+    assert f"still there in torch {pinned}" in README and row["old"]["version"] == pinned
+    assert row["old"]["ended"] == "fell" and abs(row["old"]["deviation"] - 1) < 1e-9  # twice as large on two ranks
 
 
 def test_most_of_the_drawn_releases_hide_under_their_loss():
