@@ -83,9 +83,11 @@ def explain(evidence: Evidence, climbed: Mapping[str, float]) -> NotEqual:
 
 
 def _loss_apart(evidence: Evidence) -> float | None:
-    """How far the first rank's losses are from one device's, where both are told."""
-    got, want = (torch.tensor(of.losses, dtype=torch.float64) for of in (evidence.ranks[0], evidence.alone))
-    return deviation(got, want) if len(got) and len(want) else None
+    """How far the first rank's losses are from one device's, where both are told and are numbers."""
+    got, want = evidence.ranks[0].losses, evidence.alone.losses
+    if not got or not want or any(torch.as_tensor(loss).numel() != 1 for loss in (*got, *want)):
+        return None
+    return deviation(torch.tensor(got, dtype=torch.float64), torch.tensor(want, dtype=torch.float64))
 
 
 def _by_how_much(pair: Pair) -> str:
