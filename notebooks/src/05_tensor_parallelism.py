@@ -3,7 +3,7 @@
 #
 # In lesson 04 we cut a model between its layers. How far does that go? The largest Llama 3.1, the 405B, has 126 layers, so give 126 GPUs one layer each. Does one layer fit into one GPU?
 #
-# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it. The longer the text, the more there is to keep. The picture adds this for one text, at three lengths.
+# At 16 bytes<!-- =16 --> a parameter, the weights, gradients and Adam's states of one layer take 47.5 GiB<!-- =16 * layer_parameters(load_model("llama3_1_405b")) / GiB -->. An H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, which are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->, so they fit. But training also keeps what the layer computes on the way, because backward needs it: its activations. The longer the text, the more of them. The picture adds them for one text, at three lengths.
 
 # %% folded=true
 # %load_ext course_lib
@@ -53,7 +53,7 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest text that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. So cut that again, between its own matrices? There a token is 3.25<!-- =53248 / 16384 --> times as wide as between two layers, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel and not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. And with a single text, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, all of it is there again.
+# Look at the lowest bar, the longest text that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. So cut that again, between its own matrices? There a token is 3.25<!-- =53248 / 16384 --> times as wide as between two layers, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel and not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. And with a single text, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, its activations are all back.
 #
 # So let several GPUs work on the same layer and the same text **at the same time**, and share its matrices.
 
@@ -64,7 +64,7 @@ viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on on
 # - say why its GPUs sit in one node.
 # - find mistakes that a loss curve hides.
 #
-# <details><summary>Before you start</summary>One hour. You need lessons 02 and 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+# <details><summary>Before you start</summary>One hour. You need lessons 02 to 04. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 #
 # ## On one device
 #
@@ -90,7 +90,7 @@ viz.plot_mlp(dict(model.named_parameters()), bend="GELU", title="The perceptron,
 #
 # Or give it some **columns**. Then it needs only their inputs. But it finishes none of the outputs. It has a term of each of them, and the ranks' terms must be added up.
 #
-# Their names come from the Megatron paper, which writes $Y = XA$ with the transposed matrix, so in torch they sound the wrong way round.
+# The usual names come from the Megatron paper, which writes $Y = XA$ with the transposed matrix. In torch they sound the wrong way round.
 #
 # | cut | in torch, $y = Wx$ | in $Y = XA$ | usual name |
 # | --- | --- | --- | --- |
@@ -288,9 +288,9 @@ viz.show_source(RowParallelLinear)
 viz.plot_heads()
 
 # %% [markdown]
-# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. The earlier tokens are not drawn, but rank 0 has their blue keys and values as well, because each rank reads the whole text. Then `o_proj` mixes the heads. Mixing is adding, so this matrix is cut by inputs, and the ranks' terms are added up.
+# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. The earlier tokens are not drawn, but rank 0 has their blue keys and values as well, because each rank reads the whole text. Then `o_proj` mixes heads. A rank has two, so this matrix is cut by inputs, and the ranks' terms are added up.
 #
-# In Llama a few query heads share one **kv head**, and go to the same rank with it.
+# In Llama a few query heads share one **kv head**, and all go to its rank.
 #
 # Now `tensor()` cuts a small Llama for four ranks.
 
@@ -372,7 +372,7 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
 #
-# For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of the activations.
+# For our four ranks that is 6 times 24 KiB<!-- =3 * 32 * 64 * 4 / KiB -->, the size of $x$.
 #
 # The number of weights is not in it! Data parallelism sends gradients, up to two numbers for each weight, however long the text is. Tensor parallelism sends activations, in every layer, for every token. If the model becomes wider inside its blocks, it sends the same, as the last line says.
 
@@ -390,7 +390,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ## Measure: time
 #
-# In forward, a layer of Llama 3.1 8B takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 2048 tokens, if it works at 40 %<!-- =100 * 0.4 --> of its peak. Four GPUs compute a quarter each, and twice they add up 16 MiB<!-- =2048 * 4096 * 2 / MiB -->.
+# In forward, a layer of Llama 3.1 8B takes an H100 2.3 ms<!-- =1e3 * 2 * layer_parameters(LLAMA_3_1_8B) * 2048 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> for 2048 tokens, if it works at 40 %<!-- =100 * 0.4 --> of its peak. Four GPUs compute a quarter each, and add up 16 MiB<!-- =2048 * 4096 * 2 / MiB --> twice.
 #
 # **Predict.** Each of the four sits in a node of its own. InfiniBand carries 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> between them, after a wait of 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> in each of a ring's six steps. Are they 1, 1.3, 2.4 or 4 times as fast as one?
 
@@ -425,9 +425,9 @@ viz.plot_overlap(runs, calls=sums, title="One layer forward", subtitle=subtitle)
 # %% [markdown]
 # Four GPUs shrink the blue bars to a quarter. But over InfiniBand the dark ones, the sums, take twice as long as computing.
 #
-# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring sends to only one, and four GPUs are 2.4 times as fast as one. Through a switch it sends all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB --> to that one: 3.15 times.
+# Inside a node, NVLink carries 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> from a GPU to each of the three others. Our ring uses one of these links: 2.4 times as fast. A switch, as in nodes of eight, gives it all 450 GB/s<!-- =3 * NVLINK.bandwidth_bytes_per_s / GB -->: 3.15 times.
 #
-# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But in forward the next block reads this very sum, so nothing can hide it. It has to be fast, and that is why tensor parallelism lives **inside a node**.
+# Could we hide the sums, as lesson 03 did? In backward, yes: while $f$ adds, a rank makes the weights' gradients. But in forward the next block reads this very sum, and has to wait. The sum must be fast: that is why tensor parallelism lives **inside a node**.
 
 # %% [markdown]
 # ## Bug museum
@@ -491,7 +491,7 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 # %% [markdown]
 # A falls late. Twice 0 is 0, so its first output is right. Its gradients are right as well, because $g$ hands the gradient of $y$ to every rank as it is. After that step the biases are no longer 0, and they [count twice](https://github.com/awslabs/slapo/issues/10).
 #
-# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are thousands of times as far off. But a model too large for one device has no grey line to compare with.
+# B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with.
 #
 # Only the ladder says where a bug sits. Why Adam nearly hides C, and why clipping shows it again, is a part of *Going deeper*.
 
@@ -589,7 +589,7 @@ score()
 #
 # Llama's output head makes 128,256 logits for each token, and it is cut by outputs. Each rank has some of these logits. For 8192 tokens, gathering them would bring 2.1 GB<!-- =128256 * 8192 * 2 / GB --> to every GPU. Is that needed?
 #
-# The loss of a token is $\log \sum_v e^{z_v} - z_{target}$. That is one sum over the vocabulary, and one logit, which some rank has. So for each token the ranks add up one number for the sum and one for the target's logit. Before both they need the largest logit, which is subtracted so that $e^z$ cannot overflow. That makes three.
+# The loss of a token is $\log \sum_v e^{z_v} - z_{target}$. That is one sum over the vocabulary, and one logit, which some rank has. So for each token the ranks add up one number for the sum and one for the target's logit. Before both they need the largest logit, which is subtracted so that $e^z$ cannot overflow. Three all-reduces.
 
 # %%
 logits = 3 * torch.randn(5, 12, generator=torch.Generator().manual_seed(1))  # 5 tokens, a vocabulary of 12

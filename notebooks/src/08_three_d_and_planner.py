@@ -47,7 +47,7 @@ named = [replace(bar, name=f"{who}: {degrees[who]}") for who, bar in bars.items(
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. Its light violet beginning is almost equally long in all three, because they compute the same model. What differs is how long the GPUs do something else. In the second bar they wait for messages along `dp`. In the first and the third, stages stand idle. In the third they do so for most of the step, because each of its pipelines gets only eight micro-batches.
+# Each bar is one step. Its light violet beginning is almost equally long in all three, because they compute the same model. What differs is how long the GPUs do something else. In the second bar they wait for messages along `dp`. In the first and the third, stages stand idle. In the third they do so for most of the step: its 256 pipelines get only eight micro-batches each.
 #
 # All three fit into memory. But the third takes eleven seconds longer than the first, and over the whole training that is four months. Is there a fourth layout that is better than all three? And how would you know, before you have rented the GPUs?
 
@@ -102,7 +102,7 @@ viz.plot_layout(regions, layout.shapes(), places, title="A small Llama on 2 × 2
 # %% [markdown]
 # What a rank holds is filled; norms, keys and the middle layers are left out. Ranks 0 to 3 hold the first layer and nothing of the last, and ranks 4 to 7 the other way round: that is the pipeline. Even and odd ranks hold different halves, because `tp` cuts. Ranks 5 and 7 hold the same, because `dp` copies. So these two add up gradients.
 #
-# Why does `tp` count fastest? Neighbouring ranks lie in the same node. `tp` sends most, and nothing hides its messages, so it gets the fastest wires.
+# Why does `tp` count fastest? Neighbouring ranks lie in the same node. `tp` sends most, inside every layer, so it gets the fastest wires.
 #
 # Three techniques work on the same weights, and none knows the others. Does that go well? Climb the ladder.
 
@@ -193,14 +193,14 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each line is one source. For the filled diamond other runs of it were fitted, for the open one none. In twelve lines they lie about three points apart at most, so little was learnt by heart.
+# Each line is one source. The filled diamond was fitted with other runs of it, the open one without. In twelve lines they lie about three points apart at most, so little was learnt by heart.
 #
 # How far off is one step? The middle one of the open diamonds lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Of all single runs, one in ten is off by 18 %<!-- =100 * float(next(row["p90"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "all rows")) --> or more. InternEvo sticks out: nearly all of its runs are slower than predicted, by about a fifth. No constant fitted on others can know it. If *your* cluster is like that, see *Going deeper*. Few runs are much faster than predicted: if the formula is far off, the step is longer.
 
 # %% [markdown]
 # ### Is the order right?
 #
-# To choose a layout we do not need its time. We need to know which of two is faster. Whatever makes a whole cluster slow makes both slow, so the order may survive an error of a fifth.
+# To choose between two layouts we need no times, only which of them is faster. Whatever makes a whole cluster slow makes both slow, so the order may survive an error of a fifth.
 #
 # Five of the thirteen sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, each predicted with its source left out. Look at the pairs that are predicted to lie between two and ten percent apart.
 #
@@ -213,7 +213,7 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# Below two percent the formula is a coin. Above, the order is right in nine pairs of ten or more. Most of these pairs are InternEvo's, the source with the largest error of all! But nearly all of its runs are slower by about the same share, so the order survives. Five sources are few, so do not take these shares too exactly.
+# Below two percent the formula is a coin. Above, the order is right in nine pairs of ten or more. Most of these pairs are InternEvo's, the source with the largest error of all! But nearly all of its runs are slower by about the same share, so the order survives. Five sources are few, so 90 below 97 may be chance.
 #
 # So take away two things. Two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
@@ -263,7 +263,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 #
 # Why 16? A pipeline has as many micro-batches as ranks, so $(p-1)/m$ is almost 1 in all four bars. In the upper three, interleaving divides it. The 126 layers are enough for 64 stages, but not for 128. So each of 16 ranks gets four, and each of 32 only two. That is why more ranks idle longer. Eight idle least, but hold so many layers that *all* is computed again.
 #
-# Meta published the same degrees. But 29 of the fitted steps are of this very model. Fit again without them.
+# Meta published these degrees. But has the fit learnt them from 29 steps of this model? Fit without those.
 
 # %%
 strangers = [run for run in sim.published_runs() if "405B" not in run.model.name]
@@ -280,9 +280,9 @@ print(
 print(f"the winner uses {best[0].mfu:.1%} of the peak for the model's own operations")
 
 # %% [markdown]
-# The same layout wins. Measured steps of other models were enough to find Meta's degrees, though we had told the program one thing: to leave texts whole, as Meta did. The second is six percent behind. Our pairs call that clear, but not certain, so measure both.
+# The same layout wins. Steps of other models were enough to find Meta's degrees, though we had told the program to keep `tp` in a node and leave texts whole. The second is six percent behind. Our pairs call that clear, but not certain, so measure both.
 #
-# But not all of the layout is Meta's. Meta reports 41 %<!-- =41 --> of the peak, four points more. By our formulas, the layout does not fit unless half of the layers are computed again, or ZeRO 3 makes it much slower. They freed tensors by hand that our formulas keep, and computed nothing again. A program finds the best of what it knows.
+# But not all of the layout is Meta's. Meta reports 41 %<!-- =41 --> of the peak, four points more. By our formulas, these degrees fit only if half of the layers are computed again, or with ZeRO 3, much slower. They freed tensors by hand that our formulas keep, and computed nothing again. A program finds the best of what it knows.
 
 # %% [markdown]
 # ### And if texts may be cut?
@@ -367,7 +367,7 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # But Meta says only that it was more than nine tenths. Nobody is back at once! How long their restarts took we do not know, so we solved for it: a quarter of an hour at most. That is why the second line touches the dotted one.
 
 # %% [markdown]
-# The third line writes for a whole minute, and even its best interval loses much more. So slow storage would cost more than taking the second of our four bars.
+# In the third line a write takes a whole minute, and even its best interval loses seven points more. That is more than the second of our four bars loses.
 #
 # ## Back to the three colleagues
 #
@@ -405,9 +405,9 @@ with TemporaryDirectory() as folder, chdir(folder):
 print("in the file:", ", ".join(plan))
 
 # %% [markdown]
-# You know most of it. All three layouts lie within two percent, so for us they are equal. But the first fills its GPUs almost to the last GiB. Would you dare? If not, take about half of the memory for five percent more time: the list has that layout too.
+# You know most of it. All three layouts lie within two percent, so for us they are equal. But all three fill their GPUs to within two GiB. Would you dare? If not, take about half of the memory for five percent more time: the list has that layout too.
 #
-# At the end, lesson 04's instruction lists time the best hundred once more. They are within three percent of the closed form, so it may choose. Below is the 405B winner's step by these lists. What is grey is its bubble.
+# At the end, lesson 04's instruction lists time the best hundred once more. They are within three percent of the closed form, so it may choose. Below, they play the step of Meta's degrees. What is grey is its bubble.
 #
 # After it comes the search, with buttons if you run this notebook. Does the winner change when the network slows down? The last button asks for the impossible.
 
