@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import subprocess
 import tempfile
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 import pytest
@@ -78,6 +80,13 @@ for _ in range(3):
     subprocess.Popen(["sh", "-c", "sleep %d & sleep %d"], start_new_session=True)
 """
 SLEEP_S = 987654  # no other program sleeps as long: what is left of VANDAL is known by it
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_environment():
+    """The command sets variables for the processes that it starts; tests after these have none of them."""
+    with patch.dict(os.environ):
+        yield
 
 
 def solved_but(master, **answers):
