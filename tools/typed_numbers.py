@@ -101,7 +101,7 @@ def problem_of(claim: re.Match[str], known: Names) -> str:
         return f"'{printed}' is typed; put <!-- =expression --> behind it" if claim["unit"] else ""
     expression = claim["expression"].strip()
     try:
-        value = eval(expression, dict(known), known)
+        value = eval(expression, known)
     except Exception as error:
         return f"'{printed}': {expression} raises {type(error).__name__}: {error}"
     return "" if agrees(printed, claim["number"], value) else f"'{printed}': {expression} gives {value}"

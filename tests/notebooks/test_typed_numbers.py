@@ -62,5 +62,13 @@ def test_prose_computes_with_what_its_notebook_imports(tmp_path):
     assert problems_of(source) == ["90_probe.py cell 1: '5 KiB': sum(units.KiB for _ in 'abc') / KiB gives 3.0"]
 
 
+def test_a_function_in_an_expression_sees_the_package_and_the_notebook_s_imports_too(tmp_path):
+    source = tmp_path / "90_probe.py"
+    claims = "1 KiB <!-- =(lambda: split.divisors(M)[1] / 2)() -->, 2 s <!-- =(lambda: nothing)() -->"
+    source.write_text(f"# %%\nfrom course_lib.units import MiB as M\n\n# %% [markdown]\n# {claims}\n")
+    (said,) = problems_of(source)
+    assert said.endswith("'2 s': (lambda: nothing)() raises NameError: name 'nothing' is not defined")
+
+
 def test_the_course_has_no_typed_numbers():
     assert all_problems() == []
