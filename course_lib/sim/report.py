@@ -32,7 +32,6 @@ SUMMARIES = _ALL, _MEDIAN = "all rows", "median of groups"
 NOISE = "noise floor"
 ORDER = "order"
 _APART = (0.0, 0.02, 0.1)  # where groups of pairs begin, by what the two are predicted to differ by
-_MOST = "internevo"  # the source that most of them are from
 SOURCE_NAMES = {  # of the carried file's keys, for tables and figures
     "foundry": "MosaicML llm-foundry",
     "mlm21t1": "Megatron-LM 2021",
@@ -138,9 +137,9 @@ def order_records(runs: Sequence[Run], logs: Errors) -> Iterator[dict[str, Any]]
     for low, high in zip(_APART, [*_APART[1:], float("inf")], strict=True):
         inside = [pair for pair in pairs if low <= pair.predicted_apart < high]
         right = sum(pair.right for pair in inside) / len(inside)
-        most = f"{sum(pair.source == _MOST for pair in inside)} of them {SOURCE_NAMES[_MOST]}'s"
+        ((source, most),) = Counter(pair.source for pair in inside).most_common(1)
         group = f"{low:.0%} to {high:.0%} apart" if high < float("inf") else f"{low:.0%} apart or more"
-        yield _record(ORDER, group, len(inside), None, covered=right, note=most)
+        yield _record(ORDER, group, len(inside), None, covered=right, note=f"{most} of them {SOURCE_NAMES[source]}'s")
 
 
 def _group(test: str, group: str, logs: Errors, groups: Sequence[str]) -> dict[str, Any]:

@@ -15,18 +15,15 @@ from course_lib.planner.space import RULES, Job, Space
 from course_lib.sim.exact import ExactStep
 from course_lib.units import GiB, format_bytes
 from course_lib.viz import explorer, style
-from course_lib.viz.axis import Axis
 from course_lib.viz.canvas import WIDE, WIDE_EDGE, Canvas
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.explorer import Explorer, Values
 from course_lib.viz.policy_table import ROW, draw_table, row_of, rows_of
-from course_lib.viz.schedule_lanes import LEFT
 from course_lib.viz.step_lanes import step_words
 from course_lib.viz.step_timeline import (
-    clock_of_step,
     draw_timeline,
     exact_step_of,
-    reach_of,
+    timeline_axis,
     timeline_head,
     timeline_height,
     too_long,
@@ -58,9 +55,10 @@ class _Plan(NamedTuple):
     tried: int
     possible: int
     best: list[Ranked]
-    nearest: Nearest | None  # where nothing is possible
-    step: ExactStep | None  # of the chosen one
-    without: str  # why there is no step
+    nearest: Nearest | None = None  # where nothing is possible
+    chosen: int = 0  # of the best
+    step: ExactStep | None = None  # of the chosen one
+    without: str = ""  # where there is none, what is too much
 
 
 def planner_explorer() -> Explorer:
@@ -100,16 +98,15 @@ def _draw(*, before: Values | None, **now: Any) -> Drawing:
         return _nearest_drawn(plan.job, plan.nearest, title, subtitle)
     if not plan.step:
         return _table_drawn(plan, title, subtitle)
-    chosen, step = min(now["place"], len(plan.best)) - 1, plan.step
-    axis = Axis(LEFT, WIDE - WIDE_EDGE - 8, reach_of(step.step_s))
+    step, axis = plan.step, timeline_axis(plan.step.step_s)
     before_s = old.step.step_s if old and old.step else 0.0
     height = _UNDER + _HEAD + timeline_height(step, axis)
     canvas = Canvas(height, title, subtitle, width=WIDE, kinds=["formula"])
-    draw_table(canvas, rows_of(plan.best), _TABLE, chosen=chosen)
-    head = f"No. {chosen + 1}: {timeline_head(step, plan.job.cluster.n_gpus)}"
+    draw_table(canvas, rows_of(plan.best), _TABLE, chosen=plan.chosen)
+    head = f"No. {plan.chosen + 1}: {timeline_head(step, plan.job.cluster.n_gpus)}"
     canvas.text(WIDE_EDGE, _UNDER, head, bold=True)
-    draw_timeline(canvas, step, axis, _UNDER + _HEAD - 4, before_s if before_s <= axis.reach else 0.0)
-    words = [subtitle, *_ranking(plan.best), head, *step_words(step, clock_of_step(step))]
+    draw_timeline(canvas, step, axis, _UNDER + _HEAD - 4, before_s)
+    words = [subtitle, *_ranking(plan.best), head, *step_words(step)]
     words += [f"  before: step {style.seconds(before_s)}"] if before_s else []
     return Drawing(canvas, title=title, description="\n".join(words), kinds=["formula"])
 
@@ -117,9 +114,10 @@ def _draw(*, before: Values | None, **now: Any) -> Drawing:
 def _table_drawn(plan: _Plan, title: str, subtitle: str) -> Drawing:
     """Without the step, and why."""
     canvas = Canvas(_UNDER + _HEAD, title, subtitle, width=WIDE, kinds=["formula"])
-    draw_table(canvas, rows_of(plan.best), _TABLE)
-    canvas.text(WIDE_EDGE, _UNDER, plan.without)
-    words = "\n".join([subtitle, *_ranking(plan.best), plan.without])
+    draw_table(canvas, rows_of(plan.best), _TABLE, chosen=plan.chosen)
+    said = f"No. {plan.chosen + 1} sends {plan.without}, too many to time. Choose a smaller batch."
+    canvas.text(WIDE_EDGE, _UNDER, said)
+    words = "\n".join([subtitle, *_ranking(plan.best), said])
     return Drawing(canvas, title=title, description=words, kinds=["formula"])
 
 
@@ -129,13 +127,13 @@ def _plan(*, cut: bool, place: int, **now: Any) -> _Plan:
     job = Job(model=load_model(now["model"]), cluster=cluster, batch=now["batch"], sequence=now["sequence"])
     found = search(job, Space() if cut else Space(cp=(1,)))
     if found.nearest:
-        return _Plan(job, found.n_tried, 0, [], found.nearest, None, "")
+        return _Plan(job, found.n_tried, 0, [], found.nearest)
     best = ranked(found, _SHOWN)
-    chosen = found.distinct[min(place, len(best)) - 1]
-    words = too_long(found, chosen)
-    step = None if words else exact_step_of(found, chosen)
-    without = f"{words} are too many to be timed one by one. Choose a smaller batch."
-    return _Plan(job, found.n_tried, len(found), best, None, step, without)
+    chosen = min(place, len(best)) - 1
+    index = found.distinct[chosen]
+    without = too_long(found, index)
+    step = None if without else exact_step_of(found, index)
+    return _Plan(job, found.n_tried, len(found), best, None, chosen, step, without)
 
 
 def _changed(cluster: ClusterSpec, gpus: int, network: float, peak: float) -> ClusterSpec:

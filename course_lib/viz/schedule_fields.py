@@ -81,9 +81,8 @@ def _draw(*, before: Values | None, **now: Any) -> Drawing:
     for kind, numbers in held_by_rank(run.schedule).items():  # all kinds, so that the axis keeps its place
         columns[kind] = [f"{number:.3g}" for number in numbers]
     reach_s, before_s = _reach_of(run.end_s), _run(**before)[0].end_s if before else 0.0
-    mark_s = before_s if before_s <= reach_s else 0.0
     title = title_of(run.schedule)
-    canvas = draw_schedule(run, clock, columns, title, subtitle, reach_s=reach_s, before_s=mark_s)
+    canvas = draw_schedule(run, clock, columns, title, subtitle, reach_s=reach_s, before_s=before_s)
     words = [f"  before: step {clock.says(before_s)}"] if before_s else []
     description = "\n".join([subtitle, *rank_words(run, clock, columns), *words])
     return Drawing(canvas, title=title, description=description, kinds=["formula"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from course_lib.schedules import Slot
 from course_lib.viz import style
-from course_lib.viz.axis import Axis
+from course_lib.viz.axis import Axis, draw_axis
 from course_lib.viz.canvas import SMALL, TEXT, Canvas, rectangles, text_on, text_width
 from course_lib.viz.clock import Clock
 from course_lib.viz.entries import Entry
@@ -55,8 +55,16 @@ def draw_lanes(
         canvas.path(rectangles(strips), fill=hue, stroke=hue, stroke_width=0.7)
 
 
+def draw_times(canvas: Canvas, clock: Clock, axis: Axis, y: float, end_s: float = 0.0) -> None:
+    """An axis in seconds as the clock writes them, and on it when the step ends."""
+    end = (end_s * clock.factor, clock.says(end_s).partition(" ")[0]) if end_s else None
+    draw_axis(canvas, axis._replace(reach=axis.reach * clock.factor), y, clock.axis, end)
+
+
 def draw_ghost(canvas: Canvas, clock: Clock, axis: Axis, end_s: float, top: float, bottom: float) -> None:
-    """An outline of the step that was drawn before this one, and above it when that ended."""
+    """An outline of the step that was drawn before, and above it when that ended; none if the axis ends earlier."""
+    if not 0 < end_s <= axis.reach:
+        return
     x, words = axis.x(end_s), f"before: {clock.says(end_s)}"
     d = f"M{axis.left:g} {top - _GHOST:g}H{x:.5g}V{bottom + _GHOST:g}H{axis.left:g}"
     canvas.path(d, fill="none", stroke=style.INK, stroke_width=1.4, stroke_dasharray="4 3")

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from course_lib.errors import four_parts
 from course_lib.schedules import Durations, Schedule
 from course_lib.viz import style
-from course_lib.viz.axis import Axis, draw_axis
+from course_lib.viz.axis import Axis
 from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, text_width
 from course_lib.viz.canvas_key import KEY_LINE, draw_key, key_lines
 from course_lib.viz.clock import Clock, clock_of
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.kinds import Kind
-from course_lib.viz.schedule_lanes import LEFT, draw_ghost, draw_lanes, key_of
+from course_lib.viz.schedule_lanes import LEFT, draw_ghost, draw_lanes, draw_times, key_of
 from course_lib.viz.schedule_runs import NAMES, Run, bubble_words, rank_words, simulate
 
 _KEY = 92.0  # the first line of the key
@@ -86,10 +86,8 @@ def draw_schedule(
     wide = {name: max(_COLUMN, *map(text_width, (name, *cells))) + _APART for name, cells in columns.items()}
     axis = Axis(LEFT, WIDE - WIDE_EDGE - sum(wide.values()), reach_s or of.end_s)
     draw_lanes(canvas, run, clock, axis, top, _LANE)
-    end = run.end_s * clock.factor, clock.says(run.end_s).partition(" ")[0]
-    draw_axis(canvas, axis._replace(reach=axis.reach * clock.factor), top + tall + 16, clock.axis, end)
-    if before_s:
-        draw_ghost(canvas, clock, axis, before_s, top, top + tall)
+    draw_times(canvas, clock, axis, top + tall + 16, run.end_s)
+    draw_ghost(canvas, clock, axis, before_s, top, top + tall)
     right = axis.right
     for name, cells in columns.items() if of is run else ():
         right += wide[name]
@@ -157,7 +155,7 @@ def draw_panels(
         canvas.text(x, top + 12, words, size=SMALL, colour=style.SOFT)
         draw_lanes(canvas, run, clock, axis, top + _NAME, lane)
         top += _NAME + run.schedule.n_ranks * lane + _BELOW
-    draw_axis(canvas, axis._replace(reach=axis.reach * clock.factor), top - _BELOW + 16, clock.axis)
+    draw_times(canvas, clock, axis, top - _BELOW + 16)
     return canvas
 
 

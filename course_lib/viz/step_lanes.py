@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.schedules import LABELS, Slot, idle_s
+from course_lib.schedules import Slot, idle_s
 from course_lib.sim.exact import ExactStep
 from course_lib.sim.step import CAUSE_NAMES
 from course_lib.viz import style
 from course_lib.viz.axis import Axis
 from course_lib.viz.canvas import SMALL, Canvas, rectangles
 from course_lib.viz.cause_hues import CAUSE_GROUPS, CAUSE_HUES
-from course_lib.viz.clock import DIGITS, Clock
+from course_lib.viz.clock import DIGITS, Clock, time_unit
 from course_lib.viz.entries import Entry
 from course_lib.viz.schedule_lanes import draw_lanes, key_of
 from course_lib.viz.schedule_runs import Run
@@ -42,7 +42,12 @@ def lane_height(step: ExactStep) -> float:
     return min(_LANE, _ROOM / len(shown_ranks(step)))
 
 
-def draw_step(canvas: Canvas, step: ExactStep, clock: Clock, axis: Axis, top: float) -> None:
+def clock_of_step(step: ExactStep) -> Clock:
+    """The unit in which a step is a number between 1 and 1000."""
+    return Clock(*time_unit(step.step_s))
+
+
+def draw_step(canvas: Canvas, step: ExactStep, axis: Axis, top: float) -> None:
     """The lanes from `top` on: a box for each pass through a stage, or columns where boxes would be too narrow.
 
     Each has a slate foot, as tall as the part of its rank's busy time that goes into messages along tp, cp and ep.
@@ -50,7 +55,7 @@ def draw_step(canvas: Canvas, step: ExactStep, clock: Clock, axis: Axis, top: fl
     """
     lane = lane_height(step)
     if _drawn_one_by_one(step, axis):
-        draw_lanes(canvas, _run(step), clock, axis, top, lane, word=_WORD)
+        draw_lanes(canvas, _run(step), clock_of_step(step), axis, top, lane, word=_WORD)
         canvas.path(rectangles(_feet(step, axis, top, lane)), fill=_MESSAGES)
     else:
         _draw_columns(canvas, step, axis, top, lane)
@@ -62,7 +67,7 @@ def step_key(step: ExactStep, axis: Axis) -> list[Entry]:
     if _drawn_one_by_one(step, axis):
         entries = key_of([_run(step)])
     else:
-        kinds = {LABELS[type(slot.instruction)] for slot in step.computed[0]}  # type: ignore[index]
+        kinds = {*map(_run(step).what, step.computed[0])}
         entries = [Entry(kind, [hue]) for kind, hue in style.COMPUTE.items() if kind in kinds]
         entries += [Entry("idle", [style.IDLE])]
     entries += [Entry("messages along tp, cp, ep", [_MESSAGES])] * (max(step.messages_s) > 0)
@@ -70,8 +75,9 @@ def step_key(step: ExactStep, axis: Axis) -> list[Entry]:
     return [*entries, *(Entry(name, [hue]) for name, (hue, causes) in CAUSE_GROUPS.items() if after & {*causes})]
 
 
-def step_words(step: ExactStep, clock: Clock) -> list[str]:
+def step_words(step: ExactStep) -> list[str]:
     """What each lane does, and what follows."""
+    clock = clock_of_step(step)
     idle = idle_s(_run(step).slots, step.schedule.n_ranks)
     m = step.schedule.n_microbatches
     lines = []
@@ -147,7 +153,7 @@ def column_edges(step: ExactStep, axis: Axis) -> Any:
 def _stacked(step: ExactStep, rank: int, edges: Any) -> dict[str, Any]:
     """By colour, from the foot on: how far up each column of a lane this part reaches, from 0 to 1."""
     mine, foot = step.computed[rank], _messages_share(step, rank)
-    kinds = [LABELS[type(slot.instruction)] for slot in mine]  # type: ignore[index]
+    kinds = [*map(_run(step).what, mine)]
     parts = {_MESSAGES: [foot for _ in mine]}
     parts |= {hue: [(one == kind) * (1 - foot) for one in kinds] for kind, hue in style.COMPUTE.items()}
     reached, stacked = np.zeros(len(edges) - 1), {}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from math import floor, log10
+
 from course_lib.errors import four_parts
 from course_lib.planner.policy_search import Found, policy_name
 from course_lib.sim.exact import ExactStep, exact_step
 from course_lib.viz import style
-from course_lib.viz.axis import Axis, draw_axis
+from course_lib.viz.axis import Axis
 from course_lib.viz.canvas import WIDE, WIDE_EDGE, Canvas
 from course_lib.viz.canvas_key import KEY_LINE, draw_key, key_lines
-from course_lib.viz.clock import Clock, time_unit
 from course_lib.viz.drawing import Drawing
-from course_lib.viz.schedule_lanes import LEFT, draw_ghost
-from course_lib.viz.step_lanes import draw_step, lane_height, shown_ranks, step_key, step_words
+from course_lib.viz.schedule_lanes import LEFT, draw_ghost, draw_times
+from course_lib.viz.step_lanes import clock_of_step, draw_step, lane_height, shown_ranks, step_key, step_words
 
 _MOST_PASSES = 2_500  # of a micro-batch through a stage: a quarter of a second
 _KEY, _HEADS, _AXIS = 92.0, 34.0, 56.0  # the key's first line; above the lanes; below them
@@ -30,10 +31,10 @@ def plot_step_timeline(found: Found, index: int = 0, *, title: str = "") -> Draw
     step, job = exact_step_of(found, index), found.job
     title = title or f"One step of {job.model.name} on {job.cluster.n_gpus:,} GPUs"
     subtitle = policy_name(found.policies, index)
-    axis = Axis(LEFT, WIDE - WIDE_EDGE - 8, reach_of(step.step_s))
+    axis = timeline_axis(step.step_s)
     canvas = Canvas(_KEY + timeline_height(step, axis), title, subtitle, width=WIDE, kinds=["formula"])
     draw_timeline(canvas, step, axis, _KEY)
-    words = "\n".join([subtitle, timeline_head(step, job.cluster.n_gpus), *step_words(step, clock_of_step(step))])
+    words = "\n".join([subtitle, timeline_head(step, job.cluster.n_gpus), *step_words(step)])
     return Drawing(canvas, title=title, description=words, kinds=["formula"])
 
 
@@ -58,6 +59,13 @@ def too_long(found: Found, index: int) -> str:
     return f"{m:,} micro-batches through {stages} stage{'s' * (stages > 1)}" if m * stages > _MOST_PASSES else ""
 
 
+def timeline_axis(step_s: float) -> Axis:
+    """It ends at a round length, so that it stays when a step becomes a little shorter or longer."""
+    power = 10.0 ** floor(log10(step_s))
+    reach_s = next(size * power for size in _REACHES if step_s <= size * power)
+    return Axis(LEFT, WIDE - WIDE_EDGE - 8, reach_s)
+
+
 def timeline_height(step: ExactStep, axis: Axis) -> float:
     """Pixels from the first line of the key to below the axis."""
     lines = len(key_lines(step_key(step, axis), WIDE - 2 * WIDE_EDGE))
@@ -70,29 +78,15 @@ def draw_timeline(canvas: Canvas, step: ExactStep, axis: Axis, top: float, befor
     draw_key(canvas, key, top)
     top += KEY_LINE * len(key_lines(key, WIDE - 2 * WIDE_EDGE)) + _HEADS - 8
     bottom = top + len(shown_ranks(step)) * lane_height(step)
-    draw_step(canvas, step, clock, axis, top)
-    end = step.step_s * clock.factor, clock.says(step.step_s).partition(" ")[0]
-    draw_axis(canvas, axis._replace(reach=axis.reach * clock.factor), bottom + 16, clock.axis, end)
-    if before_s:
-        draw_ghost(canvas, clock, axis, before_s, top, bottom)
+    draw_step(canvas, step, axis, top)
+    draw_times(canvas, clock, axis, bottom + 16, step.step_s)
+    draw_ghost(canvas, clock, axis, before_s, top, bottom)
 
 
 def timeline_head(step: ExactStep, n_gpus: int) -> str:
     """How long it takes, and what a lane is."""
     ranks, shown = step.schedule.n_ranks, len(shown_ranks(step))
-    each = f"a lane is {n_gpus // ranks:,} GPUs that do the same"
+    alike = n_gpus // ranks
+    each = f"a lane is {alike:,} GPUs that do the same" if alike > 1 else "a lane is one GPU"
     lanes = f"{shown} of {ranks} lanes, {each}" if shown < ranks else each
     return f"step {style.seconds(step.step_s)} on its instruction lists; {lanes}"
-
-
-def clock_of_step(step: ExactStep) -> Clock:
-    """The unit in which a step is a number between 1 and 1000."""
-    return Clock(*time_unit(step.step_s))
-
-
-def reach_of(step_s: float) -> float:
-    """Where the axis ends: at a round length, so that it stays when a step becomes a little shorter or longer."""
-    power = 10.0 ** (len(f"{int(step_s)}") - 1) if step_s >= 1 else 0.1
-    while step_s < power:
-        power /= 10
-    return next(size * power for size in _REACHES if step_s <= size * power)

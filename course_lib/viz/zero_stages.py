@@ -20,12 +20,8 @@ from course_lib.viz.entries import Entry
 from course_lib.viz.explorer import Explorer, Values
 from course_lib.viz.memory_parts import MEMORY_PARTS
 
-_KEY, _TOP, _FOOT, _LINE = (
-    90.0,
-    120.0,
-    10.0,
-    24.0,
-)  # pixels: the key, the first bar; below all bars, with words
+_KEY, _TOP = 90.0, 120.0  # pixels: the key, the first bar
+_FOOT, _LINE = 10.0, 24.0  # below all bars, without words and with
 _NAMES, _BAR, _STEP, _SUM = 160.0, 34.0, 52.0, 113.0  # names, a bar, from one bar to the next, sums
 _BESIDE = 10.0  # a sum is so far from its bar, or from the line
 _MOST = 8

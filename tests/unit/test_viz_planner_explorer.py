@@ -17,8 +17,9 @@ from course_lib.schedules import idle_s
 from course_lib.sim.exact import exact_step
 from course_lib.viz import style
 from course_lib.viz.axis import Axis
+from course_lib.viz.cause_hues import CAUSE_HUES
 from course_lib.viz.step_lanes import column_edges, column_shares, shown_ranks
-from course_lib.viz.step_timeline import reach_of
+from course_lib.viz.step_timeline import timeline_axis
 from tests.unit.moving_svg import Film, boxes, drawn_texts, flaws
 
 NODES = replace(load_cluster("dgx_h100"), n_nodes=4)
@@ -38,6 +39,10 @@ def paths(svg, hue):
     return [part.element.get("d") for part in Film(svg).parts("path") if part.element.get("fill", "").upper() == hue]
 
 
+def bold(svg):
+    return [one.element.text for one in Film(svg).parts("text") if one.element.get("font-weight") == "600"]
+
+
 def test_a_step_s_boxes_are_those_of_its_lists_and_what_follows_is_behind_them():
     policies = found(pp=(4,), schedule=("1f1b",))
     picture, step = viz.plot_step_timeline(policies), step_of(policies)
@@ -45,7 +50,7 @@ def test_a_step_s_boxes_are_those_of_its_lists_and_what_follows_is_behind_them()
     (forward,), (idle,) = (paths(picture.svg, hue) for hue in (style.COMPUTE["forward"], style.IDLE))
     assert len(boxes(forward)) == 4 * step.schedule.n_microbatches
     left, _, pipeline, _ = boxes(idle)[0]
-    _, host = paths(picture.svg, "#E9DFD2")  # the optimizer, then the host: the rest, in one colour
+    _, host = paths(picture.svg, CAUSE_HUES["fixed"])  # the optimizer, then the host: the rest, in one colour
     assert boxes(host)[0][0] > left + pipeline - 0.1 and len(boxes(host)) == 4
     end = boxes(host)[0][0] + boxes(host)[0][2]
     assert (end - left) / pipeline == pytest.approx(step.step_s / step.pipeline_s, rel=1e-3)
@@ -83,14 +88,14 @@ def test_of_many_stages_some_have_a_lane_the_first_and_the_last_among_them():
     policies = found(pp=(32,), tp=(1,), zero_stage=(0,), schedule=("1f1b",))
     assert len(shown_ranks(step_of(policies))) == 16
     picture = viz.plot_step_timeline(policies)
-    assert flaws(picture.svg) == [] and "16 of 32 lanes, a lane is 1 GPU" in picture.description
+    assert flaws(picture.svg) == [] and "16 of 32 lanes, a lane is one GPU\n" in picture.description
     assert {"pp 0", "pp 31"} <= {words for words, *_ in drawn_texts(picture.svg)}
 
 
 def test_the_axis_ends_at_a_round_length():
     for step_s in (0.004, 0.13, 0.999, 1.0, 5.96, 59.4, 731.0):
-        assert step_s <= reach_of(step_s) <= 1.34 * step_s
-    assert reach_of(7.23) == reach_of(7.9) == 8
+        assert step_s <= timeline_axis(step_s).reach <= 1.34 * step_s
+    assert timeline_axis(7.23) == timeline_axis(7.9) and timeline_axis(7.9).reach == 8
 
 
 def test_a_step_that_cannot_be_drawn_is_refused_in_four_parts():
@@ -162,8 +167,13 @@ def test_where_nothing_fits_the_nearest_policy_is_shown_with_what_it_lacks(small
 def test_a_step_of_too_many_passes_leaves_the_table_and_says_why(small):
     small.presets["70B on 64 H100"].click()
     small.controls["batch"].value = 8192
-    assert "one by one. Choose a smaller batch." in small.text and "no. 5: " in small.text
-    assert flaws(small._draw(before=None, **small._drawn).svg) == []
+    small.controls["place"].value = 3
+    (micro_batches,) = re.findall(r"no\. 3: .*? ([\d,]+) micro-batches of", small.text)
+    said = small.text.splitlines()[-1]
+    assert said.startswith(f"No. 3 sends {int(micro_batches):,} micro-batches through ") and "no. 5: " in small.text
+    assert said.endswith(" stages, too many to time. Choose a smaller batch.")
+    picture = small._draw(before=None, **small._drawn)
+    assert next(filter(str.isdigit, bold(picture.svg))) == "3" and flaws(picture.svg) == []
 
 
 def test_what_the_model_cannot_do_is_said_below_the_last_picture_which_stays(small):
