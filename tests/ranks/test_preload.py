@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -33,6 +34,15 @@ def imported_by_training():
 def test_no_rank_has_to_import_what_training_needs():
     shutdown()
     assert run_ranks(imported_by_training, 2) == [[], []]
+
+
+def garbage():
+    """Whether it is collected here, and whether what was imported is passed over."""
+    return gc.isenabled(), gc.get_freeze_count() > 100_000
+
+
+def test_garbage_is_collected_wherever_code_of_others_runs_and_no_longer_looked_for_in_what_was_imported():
+    assert [*run_ranks(garbage, 2), garbage()[0]] == [(True, True), (True, True), True]
 
 
 def test_a_program_may_name_what_its_ranks_need_besides(tmp_path):
