@@ -77,7 +77,7 @@ def ladder() -> Drawing:
 
 def wild() -> Drawing:
     """Return where real releases broke the ladder, as far as they tell their losses."""
-    subtitle = "and how far its loss was from one device's meanwhile, where the release tells it"
+    subtitle = "and how far the loss was off meanwhile, where the release tells it"
     return plot_museum(wild_falls(), title="Bugs of real releases on the ladder", subtitle=subtitle)
 
 

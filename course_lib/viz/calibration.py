@@ -51,11 +51,11 @@ def _draw(chart: Axes, sources: list[str], errors: dict[str, dict[str, float]], 
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     chart.grid(visible=False, axis="y")
     chart.tick_params(length=0, pad=6)
-    chart.set_xlabel(f"shaded: up to {noise:.1%}, as far apart as two tables of the same run", labelpad=8)
+    chart.set_xlabel(f"shaded: how far two tables of one run differ, {noise:.1%} in the middle", labelpad=8)
 
 
 def _in_words(sources: list[str], errors: dict[str, dict[str, float]], noise: float) -> str:
-    lines = [f"shaded: up to {noise:.1%}, what the same run differs by in two tables"]
+    lines = [f"shaded: how far two tables of one run differ, {noise:.1%} in the middle"]
     for source in sources:
         seen, left_out = (errors[test][source] for test in _TESTS)
         lines.append(f"  {SOURCE_NAMES[source]}: random rows {seen:.1%}, left out {left_out:.1%}")

@@ -51,7 +51,7 @@ def plot_goodput(
         Line(name, hue, {tau: goodput(run, tau) for tau in _between(*reach)})
         for (name, run), hue in zip(runs.items(), style.RUN_HUES[1:], strict=False)
     ]
-    subtitle = "ring: the best interval; dashed: sum of losses, first line" + "; marks: played" * bool(played)
+    subtitle = "ring: the best interval" + "; small marks: played with dice" * bool(played)
     figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     right = style.MARGIN + 0.4 + max(sheet.text_width(name, weight=600) for name in runs)
     width = style.PAGE_WIDTH - _LEFT - right
@@ -98,7 +98,10 @@ def _prepare(chart: Axes, reach: tuple[float, float], least: float) -> None:
 def _draw_first_order(chart: Axes, run: Reliability, reach: tuple[float, float]) -> None:
     floor = chart.get_ylim()[0]
     points = {tau: first_order_goodput(run, tau) for tau in _between(*reach)}
-    lines.draw_dashed(chart, {tau: share for tau, share in points.items() if share > floor}, style.INK, zorder=3)
+    seen = {tau: share for tau, share in points.items() if share > floor}
+    lines.draw_dashed(chart, seen, style.INK, zorder=3)
+    look: dict[str, Any] = {"size": style.SMALL_SIZE, "ha": "right", "right": -8, "down": -8}
+    charts.write(chart, *[*seen.items()][-1], "first line, losses added", within="data", **look)
 
 
 def _draw_reported(chart: Axes, share: float) -> None:

@@ -87,7 +87,7 @@ def share(part: float | None) -> str:
     if part is None or part == float("inf"):
         return _DIFFERS
     percent = 100 * part
-    return f"{percent:.0f}%" if percent >= 10 else f"{percent:.2g}%" if percent >= 0.001 or not part else f"{part:.0e}"
+    return f"{percent:.0f}%" if percent >= 10 else f"{percent:.2g}%"
 
 
 def _column(number: int) -> float:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from course_lib.errors import four_parts
 from course_lib.planner.policy_search import Found, policy_name
@@ -15,7 +17,7 @@ from course_lib.viz import charts, sheet, style
 from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _HEIGHT = style.MARGIN + 0.75, 0.6, 5.9
-_MOST = 3000  # marks: more hide each other, and make the file large
+_MOST, _DOT = 3000, 3.2  # dots: more hide each other; points of one
 _LINE = style.RUN_HUES[1]
 
 
@@ -23,8 +25,9 @@ _LINE = style.RUN_HUES[1]
 def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str, int] | None = None) -> Picture:
     """A mark for each policy whose step takes at most `slowest` times the fastest's; the Pareto front as a line.
 
-    `named` says which policies have a ring and their names, by index; else the fastest one and the front's other
-    end. Of very many policies as many as a page can hold are drawn, evenly over their order. Units: GiB, seconds.
+    `named` says which policies have a ring and their names, by index, in ink if they lie off the front; else the
+    fastest one and the front's other end. Of very many policies as many as a page can hold are drawn, evenly over
+    their order. Units: GiB, seconds.
     Raises: ValueError for a search that found nothing.
     """
     if found.nearest:
@@ -41,12 +44,12 @@ def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str,
     chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)
     _prepare(chart, found, slowest)
     memory, step_s = found.memory_bytes / GiB, found.step_s
-    chart.plot(memory[drawn], step_s[drawn], "o", markersize=3.2, color=style.IDLE, markeredgewidth=0, zorder=2)
+    _draw_dots(chart, memory[drawn], step_s[drawn])
     chart.step(memory[front], step_s[front], where="post", color=_LINE, linewidth=2.2, zorder=3)
     chart.plot(memory[front], step_s[front], "o", markersize=6, color=_LINE, zorder=4)
     named = named or {"fastest": front[-1], "least memory here": front[0]}
     for name, index in named.items():
-        _name(chart, found, name, index)
+        _name(chart, found, name, index, _LINE if index in front else style.INK)
     return Picture(figure, title=title, description=_in_words(found, front, named), kinds=["formula"])
 
 
@@ -61,16 +64,23 @@ def _prepare(chart: Axes, found: Found, slowest: float) -> None:
     charts.centre_on_ticks(chart)
 
 
-def _name(chart: Axes, found: Found, name: str, index: int) -> None:
+def _draw_dots(chart: Axes, x: Any, y: Any) -> None:
+    """All as one path, of lines without length whose round ends are the dots: a mark for each makes a large file."""
+    ends = np.repeat(np.column_stack([x, y]), 2, axis=0)
+    path = Path(ends, np.tile([Path.MOVETO, Path.LINETO], len(x)))
+    chart.add_patch(PathPatch(path, edgecolor=style.IDLE, linewidth=_DOT, capstyle="round", snap=False, zorder=2))
+
+
+def _name(chart: Axes, found: Found, name: str, index: int, hue: str) -> None:
     """A ring, and beside it the name, on the side on which there is room."""
     x, y = found.memory_bytes[index] / GiB, float(found.step_s[index])
-    ring: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgecolor": _LINE, "markeredgewidth": 2.4}
+    ring: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgecolor": hue, "markeredgewidth": 2.4}
     chart.plot(x, y, "o", markersize=9, zorder=5, **ring)
     left = x > chart.get_xlim()[1] / 2
     side: dict[str, Any] = {"ha": "right", "right": -10} if left else {"ha": "left", "right": 10}
     ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
     down = 14 if left else -12
-    charts.write(chart, x, y, name, within="data", down=down, color=_LINE, weight=600, bbox=ground, **side)
+    charts.write(chart, x, y, name, within="data", down=down, color=hue, weight=600, bbox=ground, **side)
 
 
 def _in_words(found: Found, front: list[int], named: Mapping[str, int]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from course_lib.errors import four_parts
 from course_lib.planner.reasons import Ranked
@@ -18,7 +19,7 @@ from course_lib.viz.picture import Picture
 
 _SEEN = 0.004  # of the longest step: what is worth words
 _STEP, _BAR = 0.98, 0.46  # inches from bar to bar, and of one
-_LEFT, _RIGHT, _MOST = style.MARGIN + 0.06, 1.75, 6
+_LEFT, _RIGHT, _MOST = style.MARGIN + 0.06, 1.45, 6
 _PAD = 0.16  # inches around a name in its block
 
 
@@ -39,7 +40,7 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
     entries = [Entry(name, [CAUSE_GROUPS[name][0]]) for name in groups]
     top = style.HEADER + 0.2 + keys.LINE * len(keys.lines_of(entries, style.MARGIN))
     tall = _STEP * len(policies)
-    figure, page = sheet.new_page(top + tall + 0.85, title, "one bar = one step of one layout, by the closed form")
+    figure, page = sheet.new_page(top + tall + 0.85, title, "one bar = one step of one layout")
     keys.draw_key(page, entries, style.MARGIN)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
     chart = sheet.chart_axes(figure, _LEFT, top, width, tall)
@@ -61,9 +62,10 @@ def _seconds(one: Ranked, group: str) -> float:
 
 
 def _prepare(chart: Axes, bars: int, longest: float) -> None:
-    chart.set(xlim=(0, 1.01 * longest), ylim=(bars, 0), yticks=[])
+    chart.set(xlim=(0, 1.02 * longest), ylim=(bars, 0), yticks=[])
     chart.spines[:].set_visible(False)
     chart.tick_params(length=0, pad=6)
+    chart.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
     chart.xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
     chart.set_xlabel("seconds", labelpad=6)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from course_lib.config import LLAMA_3_1_8B
@@ -46,8 +47,12 @@ def test_a_bar_is_as_long_as_its_step_and_its_causes_are_said(found):
 def test_the_front_is_a_line_and_every_possible_policy_a_mark(found):
     picture = plot_policy_front(found)
     assert list(flaws(picture.figure)) == []
-    marks, line, *_ = [one for one in picture.figure.axes[1].lines if len(one.get_xdata()) > 2]
-    assert len(marks.get_xdata()) == (found.step_s <= 2 * found.step_s[0]).sum()
+    chart = picture.figure.axes[1]
+    (dots,) = [patch.get_path().vertices for patch in chart.patches]
+    shown = found.step_s <= 2 * found.step_s[0]
+    wanted = np.column_stack([found.memory_bytes / GiB, found.step_s])[shown]
+    assert dots[::2] == pytest.approx(wanted) and dots[1::2] == pytest.approx(wanted)
+    line = next(one for one in chart.lines if len(one.get_xdata()) > 2)
     assert [*line.get_xdata()] == pytest.approx([found.memory_bytes[k] / GiB for k in found.front()])
     assert len(picture.description.splitlines()) == 1 + len(found.front()) + 2  # the two that are named
     large = replace(found.job, batch=7, cluster=replace(found.job.cluster, n_nodes=16))
@@ -61,6 +66,7 @@ def test_a_policy_that_is_named_has_a_ring_wherever_it_lies(found):
     (ring,) = [one for one in picture.figure.axes[1].lines if one.get_markerfacecolor() == style.PAPER]
     assert [*ring.get_xdata(), *ring.get_ydata()] == [found.memory_bytes[beaten] / GiB, found.step_s[beaten]]
     assert picture.description.endswith(f": {policy_name(found.policies, beaten)}")
+    assert ring.get_markeredgecolor() == style.INK  # and not in the front's colour
     assert "\nours: " in picture.description and list(flaws(picture.figure)) == []
 
 
