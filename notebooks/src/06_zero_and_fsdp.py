@@ -248,10 +248,12 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 
 # %% [markdown]
 # <details><summary>One solution</summary>
-# <pre>
+#
+# ```python
 # of_first = torch.cat([(g_hidden.T @ x).flatten(), g_hidden.sum(0)])
 # first = reduce_scatter(of_first) / 2
-# </pre>
+# ```
+#
 # No fourth gather is needed: the gradient of $W_1$ is made of $x$ and of what came back. The library gathers the first unit all the same, because its hooks treat all units alike. Every other unit does need its weights, for the gradient of its input.
 # </details>
 #

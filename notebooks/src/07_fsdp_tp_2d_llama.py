@@ -350,7 +350,7 @@ display(
 )
 
 # %% [markdown]
-# In the upper picture you cannot tell them apart. The lower one shows by how much they differ: a millionth at first, about a hundredth in the end, because each step starts from weights that are already a little apart. Is that the parallelism? Look at the broad grey line. It is one device, and it drifts as far as the others.
+# In the upper picture you cannot tell them apart. The lower one shows how far apart they are: a millionth at first, and more and more, because each step starts from weights that already differ a little. Is that the parallelism? Look at the broad grey line. It is one device, and it climbs, too.
 #
 # ## Measure: what is in memory
 #
