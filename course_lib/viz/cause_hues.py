@@ -1,4 +1,4 @@
-"""The colours of a step's causes, few enough for a key: violet computes, slate sends, light grey is idle."""
+"""The colours of a step's causes, few enough for a key: violet computes, slate and teal send, light grey is idle."""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import ipywidgets
 
+from course_lib.config import load_model, model_names
+from course_lib.costs.model.parameters import model_parameters
 from course_lib.viz.image import Shown
 from course_lib.viz.style import WRONG
 
@@ -119,6 +121,12 @@ def choice(name: str, value: Any, options: Collection[Any] | Mapping[str, Any]) 
     """A list to choose from; of a mapping, the reader sees its names."""
     shown = list(options.items()) if isinstance(options, Mapping) else list(options)
     return ipywidgets.Dropdown(value=value, options=shown, description=name, **_CONTROL)
+
+
+def model_choice(value: str) -> ipywidgets.Dropdown:
+    """The published models, the smallest first."""
+    models = sorted(((load_model(name), name) for name in model_names()), key=lambda one: model_parameters(one[0]))
+    return choice("model", value, {model.name: name for model, name in models})
 
 
 def words(name: str, value: str) -> ipywidgets.Text:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from course_lib.config import ParallelConfig, load_model, model_names
+from course_lib.config import ParallelConfig, load_model
 from course_lib.costs.model.activations import Recompute
 from course_lib.costs.model.conventions import find_convention
-from course_lib.costs.model.parameters import model_parameters
 from course_lib.costs.sweep.gpu_memory import GpuMemory, Work, gpu_memory
 from course_lib.hardware import device_names, load_device
 from course_lib.viz import explorer
@@ -36,14 +35,12 @@ def memory_explorer() -> Explorer:
     Ranks that share matrices share the sequence too. Each replica has as many micro-batches as stages. An outline is
     the picture before.
     """
-    shapes = {name: load_model(name) for name in model_names()}
-    models = {shapes[name].name: name for name in sorted(shapes, key=lambda name: model_parameters(shapes[name]))}
     devices = {load_device(name).name: name for name in device_names()}
     stages = {"none": 0, **{f"ZeRO-{stage}": stage for stage in (1, 2, 3)}}
     return Explorer(
         _memory_of_run,
         {
-            "model": explorer.choice("model", _FIRST["model"], models),
+            "model": explorer.model_choice(_FIRST["model"]),
             "device": explorer.choice("device", _FIRST["device"], devices),
             "recompute": explorer.choice("recompute", _FIRST["recompute"], get_args(Recompute)),
             "dp": explorer.slider("data (dp)", _FIRST["dp"], explorer.powers_of_two(1, 1024)),

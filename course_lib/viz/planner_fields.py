@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from course_lib.config import load_model, model_names
-from course_lib.costs.model.parameters import model_parameters
+from course_lib.config import load_model
 from course_lib.hardware import ClusterSpec, cluster_names, load_cluster
 from course_lib.planner.policy_search import Nearest, search
 from course_lib.planner.reasons import Ranked, ranked, why_slower
@@ -68,13 +67,11 @@ def planner_explorer() -> Explorer:
     sheets say of a GPU's way to other nodes and of its operations per second. An outline is the step before. Where no
     policy is possible, the one that comes nearest is shown with what it lacks.
     """
-    shapes = {name: load_model(name) for name in model_names()}
-    models = {shapes[name].name: name for name in sorted(shapes, key=lambda name: model_parameters(shapes[name]))}
     clusters = {load_cluster(name).name: name for name in cluster_names()}
     return Explorer(
         _draw,
         {
-            "model": explorer.choice("model", _FIRST["model"], models),
+            "model": explorer.model_choice(_FIRST["model"]),
             "cluster": explorer.choice("cluster", _FIRST["cluster"], clusters),
             "cut": explorer.choice("texts", _FIRST["cut"], {"whole (cp 1)": False, "may be cut (cp)": True}),
             "gpus": explorer.slider("GPUs", _FIRST["gpus"], explorer.powers_of_two(8, 16384)),

@@ -14,7 +14,7 @@ from course_lib.viz.entries import Entry
 from course_lib.viz.schedule_runs import Run
 
 LEFT = 95.0  # right of the ranks' names
-_TOP, _BOTTOM = 0.05, 0.95  # of a lane
+TOP, BOTTOM = 0.05, 0.95  # of a lane
 _STRIP = 0.8  # of a lane: where the strip of messages begins, if there is one
 _SIZES = (SMALL, 12.5)  # of numbers on boxes: the first that fits
 _BESIDE, _AROUND = 2.0, 10.0  # pixels: the least that a box is wider than its number, a wait than its words
@@ -45,11 +45,11 @@ def draw_lanes(
     sent = run.sent
     for (what, chunk), slots in groups.items():
         hue = shade(style.COMPUTE[what], chunk, run.schedule.stages_per_rank)
-        boxes = [_slot_box(axis, slot, top, lane, bottom=_STRIP if sent else _BOTTOM) for slot in slots]
+        boxes = [_slot_box(axis, slot, top, lane, bottom=_STRIP if sent else BOTTOM) for slot in slots]
         canvas.path(rectangles(boxes), fill=hue, stroke=style.PAPER, stroke_width=min(0.8, boxes[0][2] / 12))
         _number(canvas, boxes, [str(slot.instruction.microbatch) for slot in slots], hue)
     _write_gaps(canvas, run, clock, axis, top, lane)
-    strips = [_slot_box(axis, slot, top, lane, _STRIP, _BOTTOM) for slot in sent]
+    strips = [_slot_box(axis, slot, top, lane, _STRIP, BOTTOM) for slot in sent]
     if strips:  # with a line around, so that a short one is seen
         hue = style.COMMUNICATION
         canvas.path(rectangles(strips), fill=hue, stroke=hue, stroke_width=0.7)
@@ -72,11 +72,11 @@ def draw_ghost(canvas: Canvas, clock: Clock, axis: Axis, end_s: float, top: floa
     canvas.text(min(max(x, axis.left + half), axis.right - half), top - 16, words, size=SMALL, align="middle")
 
 
-def _box(x: float, wide: float, y: float, lane: float, top: float = _TOP, bottom: float = _BOTTOM) -> _Box:
+def _box(x: float, wide: float, y: float, lane: float, top: float = TOP, bottom: float = BOTTOM) -> _Box:
     return x, y + top * lane, wide, (bottom - top) * lane
 
 
-def _slot_box(axis: Axis, slot: Slot, y: float, lane: float, top: float = _TOP, bottom: float = _BOTTOM) -> _Box:
+def _slot_box(axis: Axis, slot: Slot, y: float, lane: float, top: float = TOP, bottom: float = BOTTOM) -> _Box:
     x = axis.x(slot.start_s)
     return _box(x, axis.x(slot.end_s) - x, y + slot.rank * lane, lane, top, bottom)
 

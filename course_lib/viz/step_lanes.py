@@ -20,12 +20,12 @@ from course_lib.viz.canvas import SMALL, Canvas, rectangles
 from course_lib.viz.cause_hues import CAUSE_GROUPS, CAUSE_HUES
 from course_lib.viz.clock import DIGITS, Clock, time_unit
 from course_lib.viz.entries import Entry
-from course_lib.viz.schedule_lanes import draw_lanes, key_of
+from course_lib.viz.schedule_lanes import BOTTOM, TOP, draw_lanes, key_of
 from course_lib.viz.schedule_runs import Run
 
 _WORD = "pp"  # the axis along which lanes are counted
 _MOST_LANES, _ROOM, _LANE = 16, 272.0, 34.0  # lanes; pixels of all together, and the most of one
-_TOP, _TALL = 0.05, 0.9  # of a lane
+_TALL = BOTTOM - TOP  # of a lane
 _NARROW, _COLUMN = 1.0, 4.0  # pixels: the least of a box that is drawn, and of a column drawn in place of several
 _LEAST = 0.5  # pixels of something after the pipeline that is worth a colour
 _MESSAGES = style.COMMUNICATION
@@ -119,7 +119,7 @@ def _feet(step: ExactStep, axis: Axis, top: float, lane: float) -> list[tuple[fl
     """As rectangles."""
     found = []
     for rank in range(step.schedule.n_ranks):
-        tall, bottom = _messages_share(step, rank) * _TALL * lane, top + (rank + _TOP + _TALL) * lane
+        tall, bottom = _messages_share(step, rank) * _TALL * lane, top + (rank + BOTTOM) * lane
         found += [(axis.x(a), bottom - tall, axis.x(b) - axis.x(a), tall) for a, b in _busy(step, rank) if tall > 0]
     return found
 
@@ -131,7 +131,7 @@ def _draw_columns(canvas: Canvas, step: ExactStep, axis: Axis, top: float, lane:
     ground: list[tuple[float, float, float, float]] = []
     found: dict[str, str] = {}
     for place, rank in enumerate(ranks):
-        y = top + (place + _TOP) * lane
+        y = top + (place + TOP) * lane
         canvas.text(canvas.edge, top + (place + 0.5) * lane, f"{_WORD} {rank}", size=SMALL)
         ground.append((axis.left, y, right - axis.left, _TALL * lane))
         for hue, heights in _stacked(step, rank, edges).items():
@@ -194,6 +194,6 @@ def _draw_after(canvas: Canvas, step: ExactStep, axis: Axis, top: float, lane: f
         if cause in _after(step, axis):
             left, right = axis.x(start), axis.x(start + seconds)
             lanes = range(len(shown_ranks(step)))
-            boxes = [(left, top + (place + _TOP) * lane, right - left, _TALL * lane) for place in lanes]
+            boxes = [(left, top + (place + TOP) * lane, right - left, _TALL * lane) for place in lanes]
             canvas.path(rectangles(boxes), fill=CAUSE_HUES[cause])
         start += seconds
