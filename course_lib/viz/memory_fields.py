@@ -16,7 +16,7 @@ from course_lib.viz.memory import plot_gpu_memory
 
 _CONVENTION = "zero"  # the one that lesson 01 starts from
 _REACH = 2.0  # the axis ends at so many times the device's memory, whatever the bars are
-_FIRST = {
+_FIRST: dict[str, Any] = {
     **{"model": "llama3_1_70b", "device": "h100_sxm_80", "dp": 8, "tp": 8, "pp": 1, "zero_stage": 3},
     **{"recompute": "none", "sequence": 4096, "microbatch": 1},
 }

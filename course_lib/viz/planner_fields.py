@@ -32,7 +32,7 @@ _SHOWN = 5
 _TABLE, _HEAD = 92.0, 34.0  # the columns' names; from the last row to what is said below it, and on to the key
 _UNDER = _TABLE + ROW * _SHOWN + _HEAD
 _FACTORS = (0.125, 0.25, 0.5, 1, 2, 4)
-_FIRST = {
+_FIRST: dict[str, Any] = {
     **{"model": "llama3_1_405b", "cluster": "dgx_h100", "gpus": 16384, "batch": 2048, "sequence": 8192},
     **{"cut": False, "network": 1, "peak": 1, "place": 1},
 }
