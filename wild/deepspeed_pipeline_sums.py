@@ -13,6 +13,7 @@ from torch import nn
 from course_lib.training.step import micro_batches
 from course_lib.training.trainer import make_optimizer
 from course_lib.verify.adapters.loop import Loop
+from course_lib.verify.adapters.pipelining import of_all_stages
 
 EXHIBIT = {
     "library": "deepspeed",
@@ -58,15 +59,10 @@ class Staged:
         return self.engine.train_batch(data_iter=iter(micro_batches(batch, self.n_microbatches))).item()
 
     def parameters(self):
-        return self.of_all({name: parameter.detach() for name, parameter in self.stage.named_parameters()})
+        return of_all_stages({name: parameter.detach() for name, parameter in self.stage.named_parameters()})
 
     def gradients(self):
-        return self.of_all(self.found)
-
-    def of_all(self, mine):
-        stages = [mine] * dist.get_world_size()
-        dist.all_gather_object(stages, mine)
-        return {name: tensor for stage in stages for name, tensor in stage.items()}
+        return of_all_stages(self.found)
 
 
 def reference(config):

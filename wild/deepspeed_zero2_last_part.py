@@ -37,6 +37,7 @@ class Stage2:
     """The engine as its documentation writes it; gradients are read from a step of SGD."""
 
     n_microbatches = PARTS
+    options = {"gradient_accumulation_steps": PARTS, "zero_optimization": {"stage": 2}}
 
     def __init__(self, config):
         os.environ["LOCAL_RANK"] = str(dist.get_rank())  # the ranks are there already
@@ -44,10 +45,9 @@ class Stage2:
         self.model, self.rank, self.n_shares = words(), dist.get_rank(), dist.get_world_size()
         options = {
             "train_micro_batch_size_per_gpu": 2,
-            "gradient_accumulation_steps": PARTS,
             "gradient_clipping": config.max_norm or 0.0,
-            "zero_optimization": {"stage": 2},
             "zero_allow_untested_optimizer": True,
+            **self.options,
         }
         optimizer = make_optimizer(list(self.model.parameters()), config)
         self.engine, *_ = deepspeed.initialize(

@@ -61,8 +61,11 @@ class Fitted:
 
     def step(self, batch):
         rows = DataLoader(TensorDataset(*batch), batch_size=len(batch[0]) // 2, shuffle=True)
-        places = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "precision": "64-true"}
-        Trainer(max_epochs=1, gradient_clip_val=self.max_norm, **places, **QUIET).fit(self.model, rows)
+        self.fit(rows, devices=2, strategy="ddp")
+
+    def fit(self, *loaders, **options):
+        options = {"accelerator": "cpu", "precision": "64-true", **options, **QUIET}
+        Trainer(max_epochs=1, gradient_clip_val=self.max_norm, **options).fit(self.model, *loaders)
 
 
 def reference(config):

@@ -32,7 +32,7 @@ def main() -> int:
 def show(exhibit: Exhibit) -> str:
     """Run both releases, write the table, and return the verdict."""
     old, mended = attempt(exhibit, mended=False), attempt(exhibit, mended=True)
-    rows = table.keep({exhibit.name: table.row(old, mended, f"{datetime.now(UTC):%Y-%m-%d}")})
+    rows = table.keep({exhibit.name: table.row(exhibit, old, mended, f"{datetime.now(UTC):%Y-%m-%d}")})
     table.write_page(exhibits.all_exhibits(), rows)
     found = table.verdict(exhibit, old, mended)
     print(f"{exhibit.name}: {found} ({old.seconds} + {mended.seconds} s)", flush=True)

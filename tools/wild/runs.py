@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.verify.museum.wild import BY_HAND
 from tools.paths import ROOT, python_of
 from tools.wild.environments import environment_for, version_in
 from tools.wild.exhibits import Exhibit
@@ -18,6 +17,7 @@ from tools.wild.exhibits import Exhibit
 LIMIT_S = 900
 EQUAL, FELL, BROKE = "equal", "fell", "broke"
 OF_EXIT_STATUS = {0: EQUAL, 1: FELL}
+BY_HAND = "by hand"  # stands for the release that mended a bug, where there is none yet
 
 
 @dataclass(frozen=True, kw_only=True)

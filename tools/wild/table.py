@@ -18,10 +18,10 @@ PAGE, NOT_HERE = "RESULTS.md", "not_here.yaml"
 CAUGHT = "caught"
 HEAD = """# The wild wing
 
-Each row is a bug that a release had: the ladder caught it, and it lets the mended release pass. `make wild` installs
-both into environments of their own, runs them anew and writes this page; `make wild ONLY=NAME` runs one of them. What
-is off is off on that rung by its largest difference over the largest number; all that was said stands in
-`course_lib/presets/wild/results.yaml`.
+Each row is a bug that a release had: the ladder caught it, and it lets the mended release pass. Where no release has
+mended it yet, it lets a workaround by hand pass. `make wild` installs them into environments of their own, runs them
+anew and writes this page; `make wild ONLY=NAME` runs one of them. What is off is off on that rung by its largest
+difference over the largest number; all that was said stands in `course_lib/presets/wild/results.yaml`.
 """
 COLUMNS = "| bug | release | rung | cause | off by | loss curve off by | s | mended in | off by | s | run on |"
 RULE = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -41,10 +41,11 @@ def verdict(exhibit: Exhibit, old: Outcome, mended: Outcome) -> str:
     return "; ".join(wrong) or CAUGHT
 
 
-def row(old: Outcome, mended: Outcome, today: str) -> dict[str, Any]:
+def row(exhibit: Exhibit, old: Outcome, mended: Outcome, today: str) -> dict[str, Any]:
     """One exhibit's outcomes as they are kept, without this machine's folders."""
     return {
         "date": today,
+        "open": exhibit.open,
         **{
             name: {**asdict(one), "causes": list(one.causes), "said": one.said.replace(f"{ROOT}/", "")}
             for name, one in _both(old, mended)

@@ -37,17 +37,17 @@ class Pipelined(Loop):
         return sum(loss.item() for losses in found for loss in losses) / self.n_microbatches
 
     def parameters(self) -> dict[str, Tensor]:
-        return _of_all_stages(super().parameters())
+        return of_all_stages(super().parameters())
 
     def buffers(self) -> dict[str, Tensor]:
-        return _of_all_stages(super().buffers())
+        return of_all_stages(super().buffers())
 
     def gradients(self) -> dict[str, Tensor]:
-        return _of_all_stages(super().gradients())
+        return of_all_stages(super().gradients())
 
 
-def _of_all_stages(mine: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What every stage has."""
+def of_all_stages(mine: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What every stage has, on all of them."""
     found: list[dict[str, Tensor]] = [mine] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     return {name: tensor for one in found for name, tensor in one.items()}

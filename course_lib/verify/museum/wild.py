@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from course_lib import presets
 from course_lib.verify.pairs import RUNGS
 
-BY_HAND = "by hand"  # stands for the release that mended a bug, where there is none yet
-
 
 class WildFall(NamedTuple):
     """What is known of a climb that ran elsewhere, as `Fall` has it; single losses were not kept."""
@@ -22,10 +20,10 @@ class WildFall(NamedTuple):
 
 
 def wild_bugs() -> dict[str, dict[str, Any]]:
-    """What was found in each old release that fell and whose mended release is equal, by the exhibits' names."""
-    caught = presets.read("wild", "results").items()
-    rows = {name: row for name, row in caught if (row["old"]["ended"], row["mended"]["ended"]) == ("fell", "equal")}
-    return {name: row["old"] for name, row in rows.items() if row["mended"]["version"] != BY_HAND}
+    """What was found in each old release that fell and has a mended one that is equal, by the exhibits' names."""
+    rows = {name: row for name, row in presets.read("wild", "results").items() if not row["open"]}
+    caught = ("fell", "equal")
+    return {name: row["old"] for name, row in rows.items() if (row["old"]["ended"], row["mended"]["ended"]) == caught}
 
 
 def wild_falls() -> dict[str, WildFall]:
