@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 import torch
@@ -115,11 +115,19 @@ def _function(named: str) -> tuple[ModuleType, Any]:
         sys.path.insert(0, os.getcwd())
     try:
         module = import_module(file.removesuffix(".py"))
-    except ModuleNotFoundError as error:
-        refuse(_COMMAND, named, str(error), "start the command in the file's folder")
+    except Exception as error:  # of the user's own code: Python's own status would be that of ranks that are not equal
+        _refuse_file(named, file.removesuffix(".py"), error)
     if not callable(getattr(module, name, None)) and not hasattr(getattr(module, name, None), "batch"):
         refuse(_COMMAND, named, f"{file} has no function {name}", "name one that it has")
     return module, getattr(module, name)
+
+
+def _refuse_file(named: str, module: str, error: Exception) -> NoReturn:
+    """Say whether the file is not there, or what came out of it."""
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        refuse(_COMMAND, named, str(error), "start the command in the file's folder")
+    said, way_out = f"its file raises {type(error).__name__}: {error}", f'see where: python -c "import {module}"'
+    refuse(_COMMAND, named, said, way_out)
 
 
 @contextmanager

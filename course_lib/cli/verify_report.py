@@ -50,7 +50,8 @@ def _told(out: str | None, text: str, facts: dict[str, Any], rungs: Mapping[str,
             (folder / "report.txt").write_text(f"{text}\n", encoding="utf-8")
             (folder / "report.json").write_text(f"{json.dumps(facts, indent=1)}\n", encoding="utf-8")
             drawn = {rung: off if math.isfinite(off) else _AS_LARGE for rung, off in rungs.items()}
-            plot_ladder(drawn, tolerance=tolerance).save(folder / "ladder.svg")
+            title = "" if facts["equal"] else "The ranks are not one device"  # also where they are off by one bit
+            plot_ladder(drawn, tolerance=tolerance, title=title).save(folder / "ladder.svg")
         except OSError as error:
             refuse("verify", f"out={out!r}", f"cannot be written: {error.strerror}", "name another folder")
         print(f"written: {folder / 'report.json'}, report.txt and ladder.svg")

@@ -17,22 +17,22 @@ from course_lib.cli.verify import Asked
 from course_lib.cli.verify_report import BAD_INPUT, say
 from course_lib.ranks import devices
 from course_lib.verify.climb import Plan, Trace, climb_rank
-from course_lib.verify.ladder import climb_first, judge
+from course_lib.verify.ladder import STEPS, climb_first, judge
 from course_lib.verify.pairs import RUNGS
 from course_lib.verify.replay import Replay
 
-_STEPS = 3  # as the ladder takes by itself
 _TORCHRUN_S = ("RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 
 
 def verify_under_torchrun(read: Callable[[], Asked]) -> NoReturn:
     """Climb as one of torchrun's ranks, and end the process with the command's status, which the first rank has."""
-    first = os.environ["RANK"] == "0"
+    first, asked = os.environ["RANK"] == "0", None
     try:
-        status = _first_rank(read()) if first else _other_rank(read())
+        asked = read()
+        status = _first_rank(asked) if first else _other_rank(asked)
     except ValueError as error:
         status = BAD_INPUT
-        if first:
+        if first or asked:  # what cannot be read is the same on all ranks
             print(error, file=sys.stderr)
     except Exception:  # torchrun ends the ranks that wait for this one
         traceback.print_exc()
@@ -43,7 +43,7 @@ def verify_under_torchrun(read: Callable[[], Asked]) -> NoReturn:
 
 
 def _first_rank(asked: Asked) -> int:
-    plan = Plan(batch_of=asked.batches, steps=_STEPS, dtype=asked.dtype)
+    plan = Plan(batch_of=asked.batches, steps=STEPS, dtype=asked.dtype)
     with tempfile.TemporaryDirectory() as folder:
         with _alone():
             plan, alone = climb_first(asked.reference, plan, RUNGS, folder)
@@ -53,7 +53,7 @@ def _first_rank(asked: Asked) -> int:
 
 
 def _other_rank(asked: Asked) -> int:
-    _climbed(asked, Plan(batch_of=asked.batches, steps=_STEPS, dtype=asked.dtype))
+    _climbed(asked, Plan(batch_of=asked.batches, steps=STEPS, dtype=asked.dtype))
     return 0
 
 

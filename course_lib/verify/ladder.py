@@ -36,6 +36,7 @@ from course_lib.verify.pairs import RUNGS, all_pairs, left_out, names_right, rea
 from course_lib.verify.replay import Replay
 from course_lib.verify.trainable import Make
 
+STEPS = 3  # of SGD, of AdamW, and of what goes on from its checkpoint
 _SAME = 1e-3  # norms this near are one
 _CLIPPED = 0.5  # of the norms is what clipping leaves where all steps have the same
 
@@ -81,7 +82,7 @@ def assert_parallel_equals(
     batches: Batches | Callable[[int], Batch],
     *,
     world_size: int,
-    steps: int = 3,
+    steps: int = STEPS,
     dtype: torch.dtype = torch.float64,
     tolerance: float | None = None,
     cost: Sequence[int] | None = None,
