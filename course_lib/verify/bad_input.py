@@ -34,7 +34,7 @@ def check_reference(make: Make, plan: Plan, trace: SgdTrace, within: float) -> N
     with born_with(0, plan.dtype):
         trainer = make(SGD)
         start = copied(trainer.parameters())
-        _check_start(start, trace, within)
+        _check_start("the reference", start, trace, within)
         if hasattr(trainer, "output"):
             trainer.output(plan_batch(plan, 0)[0])  # the first one was asked too, and may have drawn numbers for it
         trainer.step(plan_batch(plan, 0))
@@ -46,25 +46,28 @@ def check_reference(make: Make, plan: Plan, trace: SgdTrace, within: float) -> N
     _check_sgd("the reference", trace, within)
 
 
-def _check_start(start: Mapping[str, Tensor], trace: SgdTrace, within: float) -> None:
+def _check_start(side: str, start: Mapping[str, Tensor], trace: SgdTrace, within: float) -> None:
+    """Refuse a side whose next trainer begins otherwise than its first one, which left `trace`."""
     moved = _apart(start, trace.start, within)
     if moved and not _apart(start, trace.end, within):
-        values = "the second trainer that the reference makes begins with the weights with which the first one ended"
+        values = f"the second trainer that {side} makes begins with the weights with which the first one ended"
         _refuse(values, "trainers share no state", "build model and optimizer inside the function")
     if moved:
         rule = "with the same seed it makes the same trainer"
-        values = f"the reference is not deterministic: made twice, it begins with {moved}"
+        values = f"{side} is not deterministic: made twice, it begins with {moved}"
         _refuse(values, rule, "draw weights from torch's generator")
 
 
 def check_ranks(alone: SgdTrace, ranks: Sequence[Trace], within: float) -> None:
-    """Refuse ranks that change their batch, hold another precision, or hide gradients behind a step that is not SGD's.
+    """Refuse ranks that change their batch, begin otherwise the second time, hold another precision, or have no SGD.
 
     Raises: ValueError.
     """
     first = ranks[0][0]
-    for rank, (trace, _) in enumerate(ranks):
-        _check_batch(f"the parallel side, on rank {rank},", trace)
+    for rank, (trace, adamw) in enumerate(ranks):
+        side = f"the parallel side, on rank {rank},"
+        _check_batch(side, trace)
+        _check_start(side, trace.second_start or (adamw.start if adamw else {}), trace, within)
     for name, x in first.start.items():
         want = alone.start.get(name, x).dtype
         if x.dtype != want:

@@ -58,6 +58,7 @@ class SgdTrace:
     narrow: torch.dtype | None  # a lower precision in which the model computes inside, on one device
     has_buffers: bool  # whether the trainer shows them
     start: dict[str, Tensor]  # parameters and buffers
+    second_start: dict[str, Tensor]  # where gradients are read from a step: the parameters of a second trainer
     output: Tensor | None
     gradients: dict[str, Tensor]
     halved: dict[str, Tensor]  # where gradients are read from a step: the same, read from one of half the learning rate
@@ -82,6 +83,7 @@ class SgdTrace:
 class AdamWTrace:
     """What AdamW left behind after k steps and after k more; on ranks these are taken by a trainer that loaded."""
 
+    start: dict[str, Tensor]  # parameters alone
     half: dict[str, Tensor]
     loaded: dict[str, Tensor]  # what the k more began with
     end: dict[str, Tensor]
@@ -144,12 +146,13 @@ def sgd(make: Make, plan: Plan, seed: int, watch: Narrowing | None = None) -> Sg
         events = tuple(ledger.current())
         with comm.settings(ledger=False):
             end, facts = state_of(trainer), facts_of(trainer)
-            halved = _at_half_the_rate(make, plan, seed) if look.reads else {}
+            second_start, halved = _at_half_the_rate(make, plan, seed) if look.reads else ({}, {})
     return SgdTrace(
         **facts,
         narrow=narrowest([watch.dtype, *(x.dtype for x in look.start.values())], plan.dtype) if watch else None,
         has_buffers=hasattr(trainer, "buffers"),
         start=look.start,
+        second_start=second_start,
         output=output,
         gradients=look.gradients[0],
         halved=halved,
@@ -201,11 +204,12 @@ def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrac
     assert plan.adamw is not None
     with born_with(seed, plan.dtype):
         trainer = make(plan.adamw)
+        start = copied(trainer.parameters())
         losses = [trainer.step(plan_batch(plan, number)) for number in range(plan.steps)]
         half = state_of(trainer)
         saves = not stops or (hasattr(trainer, "save") and hasattr(trainer, "load"))
         if plan.folder is None or not saves:
-            return AdamWTrace(half=half, loaded=half, end=half, losses=known(losses), saves=saves)
+            return AdamWTrace(start=start, half=half, loaded=half, end=half, losses=known(losses), saves=saves)
         if stops:
             trainer.save(plan.folder)  # type: ignore[attr-defined]
             torch.manual_seed(OTHER_SEEDS + seed)
@@ -213,17 +217,17 @@ def adamw(make: Make, plan: Plan, seed: int, *, stops: bool = True) -> AdamWTrac
             trainer.load(plan.folder)  # type: ignore[attr-defined]
         loaded = state_of(trainer)
         losses += [trainer.step(plan_batch(plan, number)) for number in range(plan.steps, 2 * plan.steps)]
-        return AdamWTrace(half=half, loaded=loaded, end=state_of(trainer), losses=known(losses))
+        return AdamWTrace(start=start, half=half, loaded=loaded, end=state_of(trainer), losses=known(losses))
 
 
-def _at_half_the_rate(make: Make, plan: Plan, seed: int) -> dict[str, Tensor]:
-    """The first gradient, read from a step of half the size: the same, if the step is one of SGD."""
+def _at_half_the_rate(make: Make, plan: Plan, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A second trainer's weights, and its first gradient, read from a step of half the size: the same, if it is SGD."""
     config = replace(SGD, learning_rate=SGD.learning_rate / 2)
     with born_with(seed, plan.dtype):
         trainer = make(config)
         before = copied(trainer.parameters())
         trainer.step(plan_batch(plan, 0))
-        return read_gradients(before, trainer.parameters(), config.learning_rate)
+        return before, read_gradients(before, trainer.parameters(), config.learning_rate)
 
 
 def known(losses: Sequence[float | None]) -> tuple[float, ...]:

@@ -12,8 +12,8 @@ from course_lib.parallel.agreement import listing
 from course_lib.verify.climb import AdamWTrace, SgdTrace, Trace
 from course_lib.verify.equality import same
 
-_OF_SGD = ("start", "gradients", "halved", "after_first", "second_gradients", "end")
-_OF_ADAMW = ("half", "loaded", "end")
+_OF_SGD = ("start", "second_start", "gradients", "halved", "after_first", "second_gradients", "end")
+_OF_ADAMW = ("start", "half", "loaded", "end")
 
 
 def matched(alone: Trace, ranks: Sequence[Trace]) -> tuple[Trace, list[Trace], list[str]]:

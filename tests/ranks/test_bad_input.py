@@ -36,6 +36,20 @@ def only_one():
     return Toy()
 
 
+def shown_alone(config):
+    """All trainers have one model, and show no gradients."""
+    trainer = Hidden(config)
+    trainer._loop = Loop(only_one(), config)
+    return trainer
+
+
+def born_otherwise(config):
+    """Like one device's under SGD alone."""
+    trainer = plain(config)
+    trainer.model.head.weight.data.mul_(1 + (config.optimizer == "adamw"))
+    return trainer
+
+
 class Greedy(Loop):
     def step(self, batch):
         loss = super().step(batch)
@@ -124,6 +138,9 @@ def test_batches_that_are_drawn_anew_are_refused():
     [
         (lambda c: Greedy(Toy(), c), "the parallel side, on rank 0, changes the batch that it is given; "),
         (with_a_rate_of_its_own, f"the parallel side has no SGD: with half the learning rate, .*; {SGD}"),
+        (lambda c: Loop(only_one(), c), "the second trainer that the parallel side, on rank 0, makes begins with the"),
+        (shown_alone, "the second trainer that the parallel side, on rank 0, makes begins with the weights with which"),
+        (born_otherwise, "the parallel side, on rank 0, is not deterministic: made twice, it begins with another head"),
         (lambda c: Loop(Toy().float(), c), "embedding.weight is float64 on one device and float32 on the ranks; both"),
     ],
 )
