@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from typing import Any
 
 
@@ -30,6 +31,22 @@ def whole_of(value: Any) -> int | None:
     """As `number_of`, but None also of a number that is not held as a whole one: 3.0 is none."""
     number = number_of(value)
     return number if isinstance(number, int) else None
+
+
+def whole_numbers(values: Any) -> list[int] | str:
+    """A list of whole numbers, however it is held; of what is none, what it is instead.
+
+    >>> whole_numbers(range(3)), whole_numbers([1, 2.5]), whole_numbers(7)
+    ([0, 1, 2], 'a list with 2.5', 'int')
+    """
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(values, list | tuple | range):
+        return type(values).__name__
+    numbers = [whole_of(value) for value in values]
+    strange = (reprlib.repr(value) for value, number in zip(values, numbers, strict=True) if number is None)
+    if (first := next(strange, None)) is not None:
+        return f"a list with {first}"
+    return [number for number in numbers if number is not None]
 
 
 def _as_float(value: Any) -> float | None:

@@ -338,7 +338,7 @@ WRONG["05.6", "heads"] = {
     "4 ranks, 8 query heads, 2 kv heads: the kv heads on rank 0 are [], expected [0]": {
         "each, copies = n_heads // p, max(1, n_kv_heads // p)": "each, copies = n_heads // p, n_kv_heads // p"
     },
-    "the query heads on rank 0: function, not a tensor": {"return queries": "return share_heads"},
+    "the query heads on rank 0: function, not ": {"return queries": "return share_heads"},
 }
 WRONG["05.6", "gradient"] = {
     f"the kv heads' gradient {NO_TERMS}": {"whole = comm.all_reduce(gradient, group=group)": "whole = gradient"},

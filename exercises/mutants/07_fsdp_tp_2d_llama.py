@@ -15,7 +15,7 @@ WRONG["07.1", "groups"] = {
     "rank 0 of dp 3 x tp 2, 8 in a node: returned tuple, not 3 things: the ranks of its tp group": {
         "along_tp, along_dp, away\n": "along_tp, along_dp\n"
     },
-    "the ranks of its tp group: int, not a tensor": {"return along_tp,": "return 7,"},
+    "the ranks of its tp group: int, not 2 whole numbers": {"return along_tp,": "return 7,"},
     "rank 0 of dp 3 x tp 2, 8 in a node: the ranks of its tp group are [0, 1, 2], expected [0, 1]": {
         "divmod(rank, tp)": "divmod(rank, dp)",
         "i * tp + other for other in range(tp)": "i * dp + other for other in range(dp)",
@@ -35,7 +35,7 @@ WRONG["07.1", "nodes"] = {
 PART, OWN = "w if cuts[name] is None else w.tensor_split(tp, cuts[name])[j]", "row.tensor_split(dp)[i]"
 
 WRONG["07.3", "pieces"] = {
-    "the rank at dp 0, tp 0: the numbers of its piece: list, not a tensor": {f"return {OWN}": "return [row]"},
+    "the rank at dp 0, tp 0: the numbers of its piece: list, not ": {f"return {OWN}": "return [row]"},
     "FSDP has cut first, and tensor parallelism what was left": {
         PART: "w",
         f"return {OWN}": "return row.tensor_split(dp)[i].tensor_split(tp)[j]",

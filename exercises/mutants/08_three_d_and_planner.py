@@ -17,7 +17,7 @@ WRONG["08.1", "groups"] = {
     "rank 0 of 2 x 3 x 4, 8 in a node: returned tuple, not 4 things: the ranks along the first axis": {
         f"{FOUND}{NODES}": "return found[0], found[1], found[2]"
     },
-    "the ranks along the first axis: int, not a tensor": {FOUND: "return 7, found[1], found[2], "},
+    "the ranks along the first axis: int, not 2 whole numbers": {FOUND: "return 7, found[1], found[2], "},
     "the first axis counts fastest here. The last one does: its neighbours are neighbouring ranks": {
         "reversed(sizes)": "sizes",
         "found.insert(0, ": "found.append(",
@@ -30,6 +30,9 @@ WRONG["08.1", "groups"] = {
 WRONG["08.1", "nodes"] = {
     "those are the ranks that sit in other nodes": {
         NODES: "[sum(other // per_node != rank // per_node for other in group) for group in found]"
+    },
+    "the numbers of nodes: list, not 3 whole numbers": {
+        "[len({other // per_node for other in group})": ("[[*{other // per_node for other in group}]")
     },
     "the numbers of nodes are": {"{other // per_node for": "{other // 4 for"},
 }
@@ -65,6 +68,9 @@ WRONG["08.5", "reasons"] = {
     },
 }
 WRONG["08.5", "edges"] = {
+    "one GPU: 1 GPU, 8 in a node, 8 heads, 12 layers: tp 1, pp 1, micro-batch 2 is missing, and breaks no rule": {
+        ROOM: "gigabytes(tp, pp, micro) >= room"
+    },
     "right, but gigabytes(...) was called 400 times, target 76: ask it last, of what breaks no other rule": {
         "dp = gpus // (tp * pp)\n": "dp = gpus // (tp * pp)\n                much = gigabytes(tp, pp, micro)\n",
         ROOM: "much > room",
@@ -141,7 +147,7 @@ WRONG["08.9", "search"] = {
     },
     "the temperature stays as high as at the beginning": {HEAT: "first * 0.3"},
     "It has to cool down, and to take fewer and fewer of them": {HEAT: "first * 0.5"},
-    "it stopped before half of its steps were made": {"range(steps)": "range(steps // 4)"},
+    ": it asked for 1000 neighbours on average, and has 4000 steps": {"range(steps)": "range(steps // 4)"},
     "every neighbour was asked of the same way": {"neighbour(now, random)": "neighbour(start, random)"},
 }
 

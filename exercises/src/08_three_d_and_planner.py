@@ -71,7 +71,7 @@ check("08.1", groups)
 # %% [markdown]
 # ## 08.2
 #
-# *Predict · medium · 20 minutes.* **You learn** why tp belongs inside a node, and the other two axes do not need to.
+# *Predict · medium · 20 minutes.* **You learn** why tp belongs inside a node, while the other two axes may leave it.
 #
 # Somebody trains a Llama of 70 billion parameters on three axes. Every node has tp GPUs. A stage has L / pp layers, and each of its
 # matrices is cut into tp parts. A replica's pipeline gets m micro-batches in a step, each one text of S tokens. Everything that is
@@ -180,8 +180,8 @@ print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a
 
 # %% [markdown]
 # Model FLOPs utilisation counts what the *model* needs: six operations for each parameter and token, however often the program does
-# them. Line 3's rate counts what the GPUs have *done*, and by the paper's own count it makes the seconds of a step that stand below it. Line 1
-# measures against one GPU alone, and that one reached 0.30 of its own peak.
+# them. Line 3's rate counts what the GPUs have *done*: the paper's own count makes it from the seconds of a step, which stand in the last line.
+# Line 1 measures against one GPU alone, and that one reached 0.30 of its own peak.
 #
 # | name | number to give; shares are between 0 and 1 |
 # | --- | --- |
@@ -223,7 +223,7 @@ check("08.4", shares, seed=GRADE_SEED)
 # | `memory` | `gigabytes(tp, pp, micro)` is more than there is room for |
 
 # %% [markdown]
-# The first four cost a division. `gigabytes` is a whole formula, so ask it only about a way that breaks no other rule.
+# The first five cost a division at most. `gigabytes` is a whole formula, so ask it only about a way that breaks no other rule.
 #
 # **Target:** all ways that are possible, in whichever order, and how many each rule has thrown out. A way that breaks several rules counts
 # at the first of them, in the order of the table.
@@ -429,7 +429,7 @@ if goodput is not None:
 
 # %% [markdown]
 # *Simulated annealing* has a temperature. A better neighbour is always taken. A worse one is taken with probability exp(-d / temperature), where
-# d is by how much it is worse. Hot, nearly everything is taken. The temperature falls step by step, and at the end it is so cold that the search
+# d says by how much it is worse. Hot, nearly everything is taken. The temperature falls step by step, and at the end it is so cold that the search
 # only goes down.
 #
 # **Target:** the best way that was seen. With at least 8 of 12 different dice it must be the best of all ways. Ask `price` once in each step,

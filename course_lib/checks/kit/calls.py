@@ -16,7 +16,7 @@ from course_lib.checks.kit.said import by_the_library, wrong_kind
 from course_lib.checks.kit.spec import Level
 from course_lib.comm.ledger import Ledger
 from course_lib.verify.equality import close
-from course_lib.verify.numbers import number_of
+from course_lib.verify.numbers import whole_numbers
 
 Result = Tensor | str  # a type's name, of what is no tensor
 Records = Sequence[Any]  # what the answer gets, call by call; each says as text which rank it asks about
@@ -113,10 +113,8 @@ def _tensor(x: Any) -> Result:
     """A tensor, or a list of whole numbers as one; else its type's name."""
     if isinstance(x, Tensor):
         return x.detach().clone()
-    x = x.tolist() if hasattr(x, "tolist") else x  # NumPy's
-    numbers = [number_of(one) for one in x] if isinstance(x, list | tuple | range) else [None]
-    whole = all(isinstance(one, int) for one in numbers)
-    return torch.tensor(numbers, dtype=torch.int64) if whole else type(x).__name__
+    found = whole_numbers(x)
+    return type(x).__name__ if isinstance(found, str) else torch.tensor(found, dtype=torch.int64)
 
 
 def _wrong(

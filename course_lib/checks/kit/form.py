@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from course_lib.checks.kit.said import plural
 from course_lib.verify.equality import close, name_of
 
 
@@ -21,7 +22,9 @@ def another(names: tuple[str, ...], place: int, got: Tensor | str, wanted: Seque
 def wrong_form(got: Tensor | str, want: Tensor, world_size: int, nan: str) -> str | None:
     """What cannot be compared with the right result, and what its shape reveals."""
     if isinstance(got, str):
-        return f": {got}, not a tensor of shape {tuple(want.shape)}"
+        whole = want.ndim == 1 and not want.is_floating_point()
+        wanted = plural(want.numel(), "whole number") if whole else f"a tensor of shape {tuple(want.shape)}"
+        return f": {got}, not {wanted}"
     if got.shape != want.shape and not want.is_floating_point():
         found, right = got.flatten().tolist(), want.flatten().tolist()
         return f" are {found}, expected {right}{': each once' if {*found} == {*right} else ''}"

@@ -62,8 +62,8 @@ def _copy(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.clone()
 
 
-def first_wrong(by_rank: Sequence[Sequence[Step]], causes: Causes) -> str | None:
-    """What is said of the first step that is wrong, of gradients or the loss."""
+def first_wrong(by_rank: Sequence[Sequence[Step]], causes: Causes, later: str = "") -> str | None:
+    """What is said of the first step that is wrong, of gradients or the loss; `later` is asked if it is not step 1."""
     for number, steps in enumerate(zip(*by_rank, strict=True), start=1):
         got = {place: x for step in steps for place, x in step.got.items()}
         want = {place: x for step in steps for place, x in step.want.items()}
@@ -71,7 +71,8 @@ def first_wrong(by_rank: Sequence[Sequence[Step]], causes: Causes) -> str | None
         if not reason and not agree(got, want):
             reason = differing(got, want, causes, {})
         if reason := reason or _wrong_loss(steps):
-            return f"step {number}: {reason}"
+            before = f", and every step before is right: {later}" * bool(later and number > 1)
+            return f"step {number}: {reason}{before}"
     return None
 
 

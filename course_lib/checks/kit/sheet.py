@@ -15,6 +15,7 @@ from course_lib.verify.ratios import of_a_guess
 Given = Any  # an exercise's own NamedTuple: the numbers that the learner starts from, and what follows from them
 Number = float | Callable[[Given], float]  # fixed, or a formula over what is given; nan: there is none this time
 Slips = Mapping[str, Number | tuple[Number, ...]]  # what is said, and the wrong number or numbers that it is said of
+PERCENT = "in percent? The share itself is asked, between 0 and 1"
 _EXACT = 1_000_000  # a whole number below this one is not given rounded
 _OWN = "that follows from your own numbers above: mend those"
 
@@ -54,6 +55,11 @@ class NumberExercise:
     ranks: Callable[[Given], int] = lambda given: 0  # of the collectives that are asked about; 0: no ring is named
     levels: Mapping[str, Group]
     hints: tuple[str, ...]
+
+
+def ring_share(n: int) -> float:
+    """What a rank sends in an all-reduce in a ring of n, over the whole."""
+    return 2 * (n - 1) / n
 
 
 def value(number: Number, given: Given) -> float:

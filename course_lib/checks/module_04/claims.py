@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise
 from course_lib.costs.comm.pipeline import pipeline_bubble_s
 
 WRONG_LINE = 5
 SMALL = 0.1  # the share of idle time that is asked for
-PERCENT = "in percent? The share itself is asked, between 0 and 1"
 
 
 class Given(NamedTuple):

@@ -9,7 +9,7 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from course_lib.checks.kit.formula import Call, Formula, formula_exercise
-from course_lib.checks.kit.sheet import wrong_numbers
+from course_lib.checks.kit.sheet import PERCENT, wrong_numbers
 from course_lib.checks.kit.spec import Level
 from course_lib.costs.comm.pipeline import pipeline_bubble_s, pipeline_in_flight
 
@@ -145,7 +145,7 @@ SHARE = Formula(
     show=str,
     slips={
         "that is idle over *computing* time; the whole step is both": lambda g: g.bubble / (g.m * g.one),
-        "in percent? The share itself is asked, between 0 and 1": lambda g: 100 * g.share(),
+        PERCENT: lambda g: 100 * g.share(),
         "that is the share in which it computes": lambda g: 1 - g.share(),
         "those are the seconds, not a share of the step": lambda g: g.bubble,
         "a rank computes W too, in every micro-batch": lambda g: g.share(g.m * (g.F + g.B)),

@@ -27,7 +27,7 @@ from course_lib.training.batches import Batch
 from course_lib.training.trainer import Trainer
 
 _OF_THE_TRAINER = 2  # all-gathers of a step: rows and targets, then losses
-_BEFORE = "every step before is right: does each layer compute with the weights of this step?"
+_LATER = "does each layer compute with the weights of this step?"
 _EVALUATIONS = {"first": "after an evaluation", "before updates": "an evaluation between each backward and its update"}
 _UNITS: Mapping[Kind, int] = {"gelu": 2, "deep": 4}
 
@@ -69,9 +69,7 @@ def step_by_step(causes: Sequence[Cause], gathers: Callable[[int], int] = lambda
 
     def wrong(given: Given, reports: Sequence[Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
         case = given.case
-        reason = first_wrong([report.steps for report in reports], possible(causes, case, levels))
-        if reason and not reason.startswith("step 1:"):
-            reason += f", and {_BEFORE}"
+        reason = first_wrong([report.steps for report in reports], possible(causes, case, levels), _LATER)
         if reason and case.shards not in (0, case.world_size) and not book.of("all_reduce").events:
             reason += "; between the copies of a row nothing was all-reduced"
         if case.look and not reason:

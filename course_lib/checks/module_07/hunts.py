@@ -22,7 +22,7 @@ from course_lib.checks.kit.work import import_sympy
 from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.training.trainer import Trainer
-from course_lib.verify.numbers import number_of
+from course_lib.verify.numbers import number_of, whole_numbers
 from course_lib.verify.ratios import times
 
 _MAX_NORM = 0.01  # so that every step is clipped
@@ -163,17 +163,9 @@ def _read_steps(answer: Callable[..., Any], given: Given) -> _Report:
         if given.case.diagnosis:
             return _Report(trainer.diagnosis())
         rows: list[Any] = [None] * given.case.world_size
-        torch.distributed.all_gather_object(rows, _whole_numbers(trainer.rows(given.case.rows)))
+        torch.distributed.all_gather_object(rows, whole_numbers(trainer.rows(given.case.rows)))
         steps = () if _wrong_rows(given.case, rows) else [step_beside(trainer, alone, one) for one in given.batches]
     return _Report(None, steps, rows=rows)
-
-
-def _whole_numbers(rows: Any) -> list[int] | str:
-    """Or the type of what is no list of them."""
-    rows = rows.tolist() if hasattr(rows, "tolist") else rows
-    if not isinstance(rows, list | tuple | range) or not all(isinstance(number_of(one), int) for one in rows):
-        return type(rows).__name__
-    return [int(one) for one in rows]
 
 
 def _same_rows(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:

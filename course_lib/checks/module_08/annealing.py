@@ -64,8 +64,10 @@ class _Play(NamedTuple):
     returned: float | str  # a price; a text says what came instead
     seen: float
     calls: int
-    offered: tuple[int, int]  # worse ways, possible ones, in the first and the second half
-    taken: tuple[int, int]
+    steps: int  # neighbours that it asked for
+    places: int  # different ways whose neighbours these were
+    offered: tuple[int, ...]  # worse ways, possible ones, in the first and the second half
+    taken: tuple[int, ...]
 
 
 class Asked(NamedTuple):
@@ -108,7 +110,8 @@ class _Watched:
                 taken[number >= half] += then == other
         is_way = isinstance(returned, tuple | list) and tuple(returned) in self.land.prices
         price = self.land.price(tuple(returned)) if is_way else repr(returned)[:60]
-        return _Play(price, self.seen, self.calls, (offered[0], offered[1]), (taken[0], taken[1]))
+        places = len({now for now, _ in self.path})
+        return _Play(price, self.seen, self.calls, len(self.path), places, tuple(offered), tuple(taken))
 
 
 def _use(answer: Callable[..., Any], asked: Asked) -> list[_Play]:
@@ -143,15 +146,15 @@ def _judge(asked: Asked, plays: list[_Play]) -> str | None:
 
 def _because(plays: list[_Play]) -> str:
     """What its steps reveal, behind a colon; empty if nothing is seen."""
-    offered, taken = (
-        [sum(getattr(play, what)[half] for play in plays) for half in (0, 1)] for what in _Play._fields[3:]
-    )
+    offered = [sum(play.offered[half] for play in plays) for half in (0, 1)]
+    taken = [sum(play.taken[half] for play in plays) for half in (0, 1)]
     first, second = (took / max(1, were) for took, were in zip(taken, offered, strict=True))
-    if sum(play.calls for play in plays) < len(plays) * _STEPS / 2:
-        return ": it stopped before half of its steps were made"
-    if not sum(offered):
+    steps = sum(play.steps for play in plays) / len(plays)
+    if steps < _STEPS / 2:
+        return f": it asked for {steps:.0f} neighbours on average, and has {_STEPS} steps"
+    if all(play.places == 1 for play in plays):
         return ": every neighbour was asked of the same way. Ask for a neighbour of where you are now"
-    if first < _UPHILL:
+    if sum(offered) and first < _UPHILL:
         return ": it hardly ever went to a worse way, so the first hollow that it came to was its last"
     if second > 0.9 * first:
         words = f"it went to {first:.0%} of the worse ways in the first half, and to {second:.0%} in the second"

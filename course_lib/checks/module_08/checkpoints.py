@@ -6,7 +6,7 @@ import random
 from math import sqrt
 from typing import NamedTuple
 
-from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise
 from course_lib.config import load_model
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.planner.reliability import Reliability, first_order_goodput, young_interval_s
@@ -85,8 +85,6 @@ def _young_min(checkpoint_s: float, mtbf_s: float) -> float:
     return sqrt(2 * checkpoint_s * mtbf_s) / 60
 
 
-_PERCENT = "in percent? The share itself is asked, between 0 and 1"
-
 _CHECKPOINTS = NumberExercise(
     key="08.8",
     title="how often to write a checkpoint",
@@ -145,7 +143,7 @@ _CHECKPOINTS = NumberExercise(
                     lambda g: g.goodput - g.losing
                 ),
                 "that is the share that is lost": lambda g: 1 - g.goodput,
-                _PERCENT: lambda g: 100 * g.goodput,
+                PERCENT: lambda g: 100 * g.goodput,
             }, follows=lambda own, g: 1 - own["checkpoint_s"] / (60 * own["interval_min"]) - (
                 30 * own["interval_min"] + g.run.restart_s
             ) / (_HOUR * own["mtbf_h"]), collective=False, tolerance=1e-4),
@@ -170,7 +168,7 @@ _CHECKPOINTS = NumberExercise(
                     lambda g: 1 - (1 - g.goodput) * g.more / g.gpus
                 ),
                 "the restarts are missing. Each stop costs one": lambda g: g.larger.goodput + g.larger.restarting,
-                _PERCENT: lambda g: 100 * g.larger.goodput,
+                PERCENT: lambda g: 100 * g.larger.goodput,
             }, follows=lambda own, g: 1 - own["checkpoint_s"] / (60 * own["larger_min"]) - (
                 30 * own["larger_min"] + g.run.restart_s
             ) / (_HOUR * own["mtbf_h"] * g.gpus / g.more), collective=False, tolerance=1e-4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise
 from course_lib.costs.model.flops import megatron_flops
 from course_lib.costs.model.parameters import model_parameters
 from course_lib.hardware import load_device
@@ -79,8 +79,6 @@ def _seconds(run: Run) -> float:
     return run.step_s
 
 
-_PERCENT = "in percent? The share itself is asked, between 0 and 1"
-
 _CLAIMS = NumberExercise(
     key="08.4",
     title="find the wrong number: whose GPUs are busiest?",
@@ -99,7 +97,7 @@ _CLAIMS = NumberExercise(
                 "the second forward is two of eight operations, not one of three": lambda g: g.claimed * 2 / 3,
                 "two of eight go. What is left are three quarters of it": lambda g: g.claimed / 4,
                 "that is over the sparse peak, which no dense model reaches": lambda g: g.claimed * 3 / 8,
-                _PERCENT: lambda g: 75 * g.claimed,
+                PERCENT: lambda g: 75 * g.claimed,
             }, collective=False, tolerance=1e-3),
         ), "right. Line 3 counts operations that were done, and line 4 those that the model needs"),
         "step": Group(2, (
@@ -111,12 +109,12 @@ _CLAIMS = NumberExercise(
                 "with one GPU's peak? All of them have worked for the whole step": lambda g: g.used * g.a100s,
                 "that is a text's tokens. The step read a whole batch": lambda g: g.used * 2048 / g.tokens,
                 "that is over the H100's peak. These were A100s": lambda g: g.used * g.a100_peak / g.h100_peak,
-                _PERCENT: lambda g: 100 * g.used,
+                PERCENT: lambda g: 100 * g.used,
             }, collective=False, tolerance=1e-3),
             Ask("done", "", lambda g: g.used * 8 / 6, {
                 "that is the model's own. With the second forward there are eight operations": lambda g: g.used,
                 "the second forward adds two operations, not four": lambda g: g.used * 10 / 6,
-                _PERCENT: lambda g: 100 * g.used * 8 / 6,
+                PERCENT: lambda g: 100 * g.used * 8 / 6,
             }, follows=lambda own, g: own["from_step"] * 8 / 6, collective=False, tolerance=1e-3),
         ), "right: nearly the same. The paper also counts the scores of attention, which have no parameters"),
         "whole": Group(2, (
@@ -126,12 +124,12 @@ _CLAIMS = NumberExercise(
                 "one GPU alone reaches a part of its peak, so all together reach less than that": (
                     lambda g: g.of_one / _OF_V100
                 ),
-                _PERCENT: lambda g: 100 * g.of_one * _OF_V100,
+                PERCENT: lambda g: 100 * g.of_one * _OF_V100,
             }, collective=False, tolerance=1e-3),
             Ask("of_sparse", "", lambda g: g.llama / _SPARSE, {
                 "that is of the dense peak, as line 4 has it": lambda g: g.llama,
                 "the sparse peak is twice the dense one, so the share is half": lambda g: g.llama * _SPARSE,
-                _PERCENT: lambda g: 100 * g.llama / _SPARSE,
+                PERCENT: lambda g: 100 * g.llama / _SPARSE,
             }, collective=False, tolerance=1e-3),
         ), "right: the same run may be a half, a quarter or a fifth. Always ask: a share of what?"),
     },

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from course_lib.checks.kit.asked import asked_exercise
 from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
-from course_lib.verify.numbers import number_of
+from course_lib.verify.numbers import whole_numbers
 
 _FIVE = ((5.0, 60.0), (4.0, 70.0), (6.0, 65.0), (7.0, 40.0), (9.0, 55.0))
 _TIES = ((5.0, 60.0), (5.0, 50.0), (4.0, 70.0), (4.0, 80.0), (5.0, 50.0), (8.0, 50.0), (8.0, 30.0))
@@ -74,13 +74,7 @@ class Case:
 
 def _use(answer: Callable[..., Any], ways: Ways) -> list[int] | str:
     """Runs on a rank; the type of what is no list of whole numbers."""
-    found = answer(*ways)
-    found = found.tolist() if hasattr(found, "tolist") else found
-    if not isinstance(found, tuple | list):
-        return type(found).__name__
-    numbers = [number_of(one) for one in found]
-    strange = [one for one, number in zip(found, numbers, strict=True) if not isinstance(number, int)]
-    return f"a list with {strange[0]!r}" if strange else [int(one) for one in found]
+    return whole_numbers(answer(*ways))
 
 
 def _judge(ways: Ways, found: list[int] | str) -> str | None:
@@ -101,7 +95,7 @@ def _judge(ways: Ways, found: list[int] | str) -> str | None:
     if found != want:
         return (
             "the right places, but in another order: the smallest memory comes first"
-            if (len(found) == len(want))
+            if len(found) == len(want)
             else "a place stands there twice"
         )
     return None

@@ -23,7 +23,7 @@ from course_lib.comm.ledger import Ledger
 from course_lib.config import TrainConfig
 from course_lib.training.trainer import Trainer
 
-_BEFORE = "every step before is right: is something of the last step still counted?"
+_LATER = "is something of the last step still counted?"
 _CAUSES: tuple[Cause, ...] = (
     (lambda case: case.dp, "the sum over the replicas, where their average is asked for"),
     (lambda case: 1 / case.dp, "divided by the number of replicas twice?"),
@@ -86,9 +86,7 @@ def _attempt(answer: Callable[..., Any], given: Given) -> _Report:
 
 def _wrong(given: Given, reports: Sequence[_Report], book: Ledger, levels: Mapping[str, Level]) -> str | None:
     case = given.case
-    reason = first_wrong([report.steps for report in reports], possible(_CAUSES, case, levels))
-    if reason and not reason.startswith("step 1:"):
-        reason += f", and {_BEFORE}"
+    reason = first_wrong([report.steps for report in reports], possible(_CAUSES, case, levels), _LATER)
     return reason or (_too_many_calls(case, reports, book) if case.look else None)
 
 

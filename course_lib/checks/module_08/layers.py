@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from course_lib.checks.kit.asked import asked_exercise
 from course_lib.checks.kit.said import wrong_kind
 from course_lib.checks.kit.spec import Level
-from course_lib.verify.numbers import number_of
+from course_lib.verify.numbers import whole_numbers
 
 _Sizes = list[int]
 _Paced = tuple[float, _Sizes]  # seconds of the slowest stage, and the layers of each
@@ -111,13 +111,7 @@ class Case:
 
 def _use(answer: Callable[..., Any], layers: Layers) -> _Sizes | str:
     """Runs on a rank; the type of what is no list of whole numbers."""
-    found = answer(list(layers.seconds), list(layers.speeds))
-    found = found.tolist() if hasattr(found, "tolist") else found
-    if not isinstance(found, tuple | list):
-        return type(found).__name__
-    numbers = [number_of(one) for one in found]
-    strange = [one for one, number in zip(found, numbers, strict=True) if not isinstance(number, int)]
-    return f"a list with {strange[0]!r}" if strange else [int(one) for one in found]
+    return whole_numbers(answer(list(layers.seconds), list(layers.speeds)))
 
 
 def _judge(layers: Layers, found: _Sizes | str) -> str | None:

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from course_lib.checks.kit.asked import asked_exercise
-from course_lib.checks.kit.said import wrong_kind
+from course_lib.checks.kit.said import plural, wrong_kind
 from course_lib.checks.kit.spec import Level
-from course_lib.verify.numbers import number_of
+from course_lib.verify.numbers import number_of, whole_numbers
 
 _RULES = ("gpus", "node", "heads", "layers", "batch", "memory")
 MICRO = (1, 2, 4, 8)
@@ -31,7 +31,7 @@ class Job(NamedTuple):
     gigabytes: Callable[[int, int, int], float]
 
     def __str__(self) -> str:
-        return f"{self.gpus} GPUs, {self.per_node} in a node, {self.heads} heads, {self.layers} layers"
+        return f"{plural(self.gpus, 'GPU')}, {self.per_node} in a node, {self.heads} heads, {self.layers} layers"
 
     @property
     def ways(self) -> list[Way]:
@@ -139,26 +139,18 @@ def _use(answer: Callable[..., Any], asked: Asked) -> _Found:
         return _Found(wrong_kind(f"{type(ways).__name__} in first place", "a list of ways"))
     if not isinstance(counts, Mapping):
         return _Found(wrong_kind(f"{type(counts).__name__} in second place", "a dict of counts"))
+    possible: list[Way] = []
     for way in ways:
-        if _way(way) is None:
+        numbers = whole_numbers(way)
+        if isinstance(numbers, str) or len(numbers) != 3:
             return _Found(f"{way!r} is no way: give tp, pp and the micro-batch, three whole numbers")
+        possible.append((numbers[0], numbers[1], numbers[2]))
+    rejected: dict[str, float] = {}
     for rule, count in counts.items():
-        if number_of(count) is None:
+        if (number := number_of(count)) is None:
             return _Found(f"the count of {rule!r} is {count!r}, not a number")
-    possible = [read for way in ways if (read := _way(way))]
-    return _Found(possible=possible, rejected=_numbers(counts), calls=calls["memory"])
-
-
-def _numbers(counts: Mapping[Any, Any]) -> dict[str, float]:
-    return {str(rule): number for rule, count in counts.items() if (number := number_of(count)) is not None}
-
-
-def _way(given: Any) -> Way | None:
-    """None if it is not three whole numbers."""
-    if not isinstance(given, tuple | list) or len(given) != 3:
-        return None
-    numbers = [number_of(one) for one in given]
-    return (numbers[0], numbers[1], numbers[2]) if all(isinstance(one, int) for one in numbers) else None  # type: ignore[return-value]
+        rejected[str(rule)] = number
+    return _Found(possible=possible, rejected=rejected, calls=calls["memory"])
 
 
 def _judge(asked: Asked, found: _Found) -> str | None:
@@ -283,7 +275,7 @@ _LEGAL = asked_exercise(
         "edges": Level(
             points=1,
             cases=(
-                Case(text="one GPU", sizes=(1, 8, 8, 12, 4), room=200.0, reasons=True),
+                Case(text="one GPU", sizes=(1, 8, 8, 12, 4), room=168.0, reasons=True),
                 Case(text="nothing fits", sizes=(8, 8, 8, 12, 16), room=1.0, reasons=True),
                 Case(text="512 GPUs", sizes=(512, 8, 64, 80, 1024), reasons=True, calls=True),
             ),

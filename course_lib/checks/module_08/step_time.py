@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from course_lib.checks.kit.sheet import Ask, Group, NumberExercise
+from course_lib.checks.kit.sheet import PERCENT, Ask, Group, NumberExercise, ring_share
 from course_lib.checks.kit.spec import BF16
 from course_lib.config import load_model
 from course_lib.costs.model.parameters import model_parameters
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     @property
     def along_tp(self) -> float:
         """Seconds of sums, each in a ring on the fast wire."""
-        each = _ring(self.tp) * BF16 * self.tokens * self.H / self.fast
+        each = ring_share(self.tp) * BF16 * self.tokens * self.H / self.fast
         return self.m * self.L / self.pp * _SUMS * each
 
     @property
@@ -66,7 +66,7 @@ class Step(NamedTuple):
     @property
     def along_dp(self) -> float:
         """Seconds to average the gradients on the slow wire."""
-        return _ring(self.dp) * BF16 * self.P / (self.pp * self.tp) / self.slow
+        return ring_share(self.dp) * BF16 * self.P / (self.pp * self.tp) / self.slow
 
     @property
     def backward(self) -> float:
@@ -94,15 +94,10 @@ class Step(NamedTuple):
         return self.flops / (self.gpus * self.peak * self.whole)
 
 
-def _ring(n: int) -> float:
-    """What a rank sends in an all-reduce, over the whole."""
-    return 2 * (n - 1) / n
-
-
 def _given(seed: int) -> Step:
-    """The 8B on 32 GPUs, unless an instructor asks for other numbers; something stays exposed in all of them."""
+    """The 8B on 192 GPUs, unless an instructor asks for other numbers; something stays exposed in all of them."""
     draw = random.Random(seed)
-    choices = ((2, 4, 4, 8), (4, 4, 4, 16), (2, 8, 4, 8), (4, 8, 2, 16))
+    choices = ((4, 6, 8, 12), (4, 5, 8, 10), (4, 6, 8, 16), (8, 5, 4, 12))  # a factor names one mistake alone
     degrees = choices[0] if seed == 0 else draw.choice(choices[1:])
     model, peak = load_model("llama3_1_8b"), load_device("h100_sxm_80").dense_flops_per_s["bf16"]
     sizes = model_parameters(model), model.hidden_size, model.n_layers
@@ -136,12 +131,13 @@ _STEP = NumberExercise(
             Ask("tp_s", "s", lambda g: g.along_tp, {
                 "that is one micro-batch. A pipeline has m of them": lambda g: g.along_tp / g.m,
                 "those are all L layers. A stage has L / pp of them": lambda g: g.along_tp * g.pp,
-                "that is forward alone. Backward adds up twice in each layer, too": lambda g: g.along_tp / 2,
+                "that is half of it. Backward adds up twice in each layer, too, and each sum goes around its ring "
+                "twice": lambda g: g.along_tp / 2,
                 "one sum in each layer? There are two blocks, and both go forward and backward": (
                     lambda g: g.along_tp / _SUMS
                 ),
                 "on the slow wire? The ranks along tp are in one node": lambda g: g.along_tp * g.fast / g.slow,
-                "an all-reduce in a ring sends 2 (tp - 1) / tp of the whole": lambda g: g.along_tp / _ring(g.tp),
+                "an all-reduce in a ring sends 2 (tp - 1) / tp of the whole": lambda g: g.along_tp / ring_share(g.tp),
                 "four bytes each? bf16 has two": lambda g: 2 * g.along_tp,
                 _MS: lambda g: 1e3 * g.along_tp,
             }, collective=False),
@@ -163,7 +159,7 @@ _STEP = NumberExercise(
                 "for each micro-batch? Gradients are added up first, and averaged once": lambda g: g.along_dp * g.m,
                 "on the fast wire? The replicas are in other nodes": lambda g: g.along_dp * g.slow / g.fast,
                 "an all-reduce in a ring sends 2 (dp - 1) / dp of the whole": (
-                    lambda g: g.along_dp / _ring(g.dp), lambda g: g.along_dp / 2
+                    lambda g: g.along_dp / ring_share(g.dp), lambda g: g.along_dp / 2
                 ),
                 "four bytes each? bf16 has two": lambda g: 2 * g.along_dp,
                 "that is what nothing hides. First all of it is asked": lambda g: g.exposed,
@@ -201,7 +197,7 @@ _STEP = NumberExercise(
             }, follows=lambda own, g: sum(own[name] for name in ("multiply_s", "tp_s", "idle_s", "exposed_s")),
             collective=False),
             Ask("used", "", lambda g: g.used, {
-                "in percent? The share itself is asked, between 0 and 1": lambda g: 100 * g.used,
+                PERCENT: lambda g: 100 * g.used,
                 "that is the share of the step in which a GPU multiplies. It does so below the peak": (
                     lambda g: g.multiply / g.whole
                 ),

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from course_lib.checks.kit.sheet import Ask, Group, NumberExercise, Slips
+from course_lib.checks.kit.sheet import Ask, Group, NumberExercise, Slips, ring_share
 from course_lib.checks.kit.spec import BF16
 from course_lib.config import load_model
 from course_lib.costs.model.parameters import layer_weights
@@ -40,7 +40,7 @@ class Policy(NamedTuple):
     @property
     def along_tp(self) -> float:
         """Bytes that a GPU sends in a step."""
-        return self.m * self.layers * _SUMS * _ring(self.tp) * self.activation
+        return self.m * self.layers * _SUMS * ring_share(self.tp) * self.activation
 
     @property
     def along_pp(self) -> float:
@@ -55,18 +55,13 @@ class Policy(NamedTuple):
     @property
     def along_dp(self) -> float:
         """Bytes that it sends to average them."""
-        return _ring(self.dp) * self.held
-
-
-def _ring(n: int) -> float:
-    """What a rank sends in an all-reduce, over the whole."""
-    return 2 * (n - 1) / n
+        return ring_share(self.dp) * self.held
 
 
 def policy(seed: int) -> Policy:
     """The 70B on 128 GPUs, unless an instructor asks for other numbers."""
     draw = random.Random(seed)
-    choices = ((4, 4, 8, 16), (8, 4, 8, 32), (10, 4, 8, 24), (5, 16, 8, 20))
+    choices = ((4, 4, 8, 16), (5, 4, 8, 32), (10, 4, 8, 24), (5, 16, 8, 20))
     degrees = choices[0] if seed == 0 else draw.choice(choices[1:])
     model = load_model("llama3_1_70b")
     layer = sum(one.parameters for one in layer_weights(model) if one.split is not None)
@@ -104,7 +99,8 @@ _TRAFFIC = NumberExercise(
                 "that is one micro-batch. All m of them pass in a step": lambda g: g.along_tp / g.m / GB,
                 "that is one layer. A stage has L / pp of them": lambda g: g.along_tp / g.layers / GB,
                 "those are all L layers. A stage has L / pp of them": lambda g: g.along_tp * g.pp / GB,
-                "that is forward alone. Backward adds up twice in each layer, too": lambda g: g.along_tp / 2 / GB,
+                "that is half of it. Backward adds up twice in each layer, too, and each sum goes around its ring "
+                "twice": lambda g: g.along_tp / 2 / GB,
                 "one sum in each layer? There are two blocks, and both go forward and backward": (
                     lambda g: g.along_tp / _SUMS / GB
                 ),
@@ -112,7 +108,7 @@ _TRAFFIC = NumberExercise(
                 "backward": lambda g: g.along_tp * 3 / _SUMS / GB,
                 "an all-reduce in a ring sends 2 (tp - 1) / tp of the whole, for it goes around twice": (
                     lambda g: g.along_tp * g.tp / (g.tp - 1) / GB,
-                    lambda g: g.along_tp / (2 * (g.tp - 1) / g.tp) / GB,
+                    lambda g: g.along_tp / ring_share(g.tp) / GB,
                 ),
                 **_in_other_units(lambda g: g.along_tp),
             }, collective=False),
@@ -144,7 +140,7 @@ _TRAFFIC = NumberExercise(
                 "an all-reduce in a ring sends 2 (dp - 1) / dp of the whole, for it goes around twice": (
                     lambda g: g.held / GB, lambda g: 2 * g.held / GB, lambda g: g.along_dp / 2 / GB
                 ),
-                "that ring has tp ranks. Gradients go around dp": lambda g: _ring(g.tp) * g.held / GB,
+                "that ring has tp ranks. Gradients go around dp": lambda g: ring_share(g.tp) * g.held / GB,
                 **_in_other_units(lambda g: g.along_dp),
             }, collective=False),
         ), "right: tp sends in every layer and for every micro-batch, pp only where a stage ends, dp once a step"),
