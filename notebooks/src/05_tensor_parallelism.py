@@ -53,7 +53,7 @@ whole_layers = {f"one text of {tokens:,} tokens": one_layer(tokens) for tokens i
 viz.plot_gpu_memory(whole_layers, H100, title="One layer of Llama 3.1 405B on one GPU")
 
 # %% [markdown]
-# Look at the lowest bar, the longest text that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. So cut that again, between its own matrices? There a token is 3.25<!-- =53248 / 16384 --> times as wide as between two layers, so 13 GiB<!-- =131072 * 53248 * 2 / GiB --> would travel and not 4 GiB<!-- =131072 * 16384 * 2 / GiB -->. And with a single text, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, its activations are all back.
+# Look at the lowest bar, the longest text that this Llama reads: one layer is far too much. Could attention go to one GPU and feed-forward to the next? Feed-forward alone, with its activations, needs 99 GiB<!-- =(16 * 3 * 16384 * 53248 + 131072 * (2 * 16384 + 4 * 53248) * 2) / GiB -->. And with a single text, one GPU always waits for the other. Recomputing does not help either: when backward reaches the layer, its activations are all back.
 #
 # So let several GPUs work on the same layer and the same text **at the same time**, and share its matrices.
 
@@ -170,7 +170,7 @@ print("equal to one device:", torch.allclose(terms[0] + terms[1] + b2, right))
 viz.plot_pair("column", "row", title="Third attempt: first by outputs, then by inputs")
 
 # %% [markdown]
-# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, not 19, since $b_2$ is whole on each rank.
+# Follow rank 0. Its blue numbers go through the GELU and on to the blue columns of $W_2$, and it asks nobody. Rank 0 stores 12 numbers of $W_1$, 2 of $b_1$, 4 of $W_2$ and both of $b_2$: 20 of the 38, for $b_2$ is whole on each rank.
 #
 # Why does this save only about half in the 405B? Because its ends are wide, too. To add up 16,384 numbers, each of two ranks sends 16,384. In the first attempt it sends half of the middle and half of the end: 34,816.
 #
@@ -195,8 +195,6 @@ outputs = all_reduce(terms) + b2
 print("equal to one device:", torch.allclose(outputs, right))
 
 # %% [markdown]
-# Each rank sent two numbers for each of eight samples, 64 bytes<!-- =comm_time("all_reduce", "ring", world_size=2, length=16, itemsize=4).sent_bytes[0] -->. That is the cost of forward.
-#
 # ## And backward?
 #
 # Each rank wants five gradients: of its parts of $W_2$, $W_1$ and $b_1$, of $b_2$, and of $x$, for which the layer before us waits.
@@ -288,7 +286,7 @@ viz.show_source(RowParallelLinear)
 viz.plot_heads()
 
 # %% [markdown]
-# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. The earlier tokens are not drawn, but rank 0 has their blue keys and values as well, because each rank reads the whole text. Then `o_proj` mixes heads. A rank has two, so this matrix is cut by inputs, and the ranks' terms are added up.
+# Each of the four heads is one number wide here. The three matrices on the left are cut by outputs, between two heads. Rank 0 takes the blue queries, keys and values through the softmax and asks nobody. Then `o_proj` mixes heads. A rank has two, so this matrix is cut by inputs, and the ranks' terms are added up.
 #
 # In Llama a few query heads share one **kv head**, and all go to its rank.
 #
@@ -355,7 +353,7 @@ predict("all-reduces of one layer in backward", guess=None, answer=in_step - in_
 #
 # Each carries the activations, and you know what a ring sends of a tensor.
 #
-# **Predict** how many KiB a rank sends in one step for **one layer** of our small Llama: 3 texts of 32 tokens, 64 numbers of 4 bytes<!-- =4 --> each, on 4 ranks.
+# **Predict.** Our small Llama reads 3 texts of 32 tokens on 4 ranks, with 64 numbers of 4 bytes<!-- =4 --> a token. How many KiB does a rank send in one step for **one layer**?
 
 
 # %%
@@ -368,7 +366,7 @@ predict("KiB that a rank sends for one layer", guess=None, answer=of_one_layer(s
 print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 
 # %% [markdown]
-# Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So for a layer on $p$ ranks
+# Each of the four all-reduces adds up $B \cdot S \cdot H$ numbers: $B$ texts, $S$ tokens each, $H$ numbers a token. So this is what one layer costs on $p$ ranks.
 #
 # $$\text{bytes sent by each rank} = 4 \cdot 2\,\frac{p-1}{p} \cdot B\,S\,H \cdot \text{bytes of a number}$$
 #
@@ -379,14 +377,14 @@ print(f"with ffn_size twice as large: {of_one_layer(step, kib, wider):.0f} KiB")
 # %% [markdown]
 # ## Prove it
 #
-# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same text. Both compute in float64. On each rung their largest difference is compared with a tolerance, which is far above float64's rounding and far below the bugs that we shall plant.
+# We cut every large matrix of a model, and gave $f$ and $g$ a backward of our own. Is it still the same training? On the ladder, one device and four ranks read the same text, both in float64.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# Every dot is far left of the dashed line: output, gradients and the weights after three steps are the same. Four ranks add in another order, and only the last few bits show it.
+# Every dot is far left of the dashed line: output, gradients and the weights after three steps are the same.
 #
 # ## Measure: time
 #
@@ -409,7 +407,7 @@ def one_layer_forward(link):
 
 
 switched = replace(NVLINK, bandwidth_bytes_per_s=3 * NVLINK.bandwidth_bytes_per_s)
-links = {"four, NVLink": NVLINK, "four, NVLink switch": switched, "four, InfiniBand": INFINIBAND}
+links = {"four, NVLink": NVLINK, "four, switch": switched, "four, InfiniBand": INFINIBAND}
 run_ranks(one_layer_forward, 1, NVLINK)
 runs = {"one GPU": ledger()}
 for name, link in links.items():
@@ -493,7 +491,7 @@ display(viz.plot_loss_differences(losses), viz.show_source(RowParallelLinear.for
 #
 # B is sound, yet it drifts away, because these runs are in float32 and training lets rounding grow. At step 3, though, A and C are hundreds of times as far off. But a model too large for one device has no grey line to compare with.
 #
-# Only the ladder says where a bug sits. Why Adam nearly hides C, and why clipping shows it again, is a part of *Going deeper*.
+# Only the ladder says where a bug sits. Why clipping carries C's bug everywhere stands under *Going deeper*.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -525,8 +523,6 @@ if rank == 0:
 #
 # `torchrun --nproc-per-node 4 scripts/05_tensor_parallel.py`
 #
-# It ends with `4 ranks agree: …`.
-#
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `tensor()` | `parallelize_module` | you write the plan |
@@ -552,11 +548,11 @@ predict("GiB of activations on each of eight", guess=None, answer=kept, unit="Gi
 viz.plot_gpu_memory(shared, H100, title="The same layer, shared: one text of 131,072 tokens")
 
 # %% [markdown]
-# On paper, two GPUs just hold it. But look at the blue part of the last bar. The two norms read and write four whole tensors, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, and only the rest is divided by eight. *Going deeper* cuts these four, too.
+# On paper, two GPUs just hold it. But look at the blue part of the last bar. Most of it, 16 GiB<!-- =4 * 131072 * 16384 * 2 / GiB -->, are the norms' four whole tensors. *Going deeper* cuts these, too.
 #
 # ## What still hurts
 #
-# When Meta trained the 405B on short texts, eight GPUs shared each layer, and sixteen such nodes were a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies. For longer texts Meta also cut the text.
+# When Meta trained the 405B on short texts, eight GPUs shared each layer, and sixteen such nodes were a pipeline. So 128 GPUs held the model once, and all 16,384 held 128 copies.
 #
 # Adam's states, 12 bytes<!-- =12 --> a parameter, would be 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> on each GPU, and 127 others would keep the same numbers. Must they all? Lesson 06 begins there.
 

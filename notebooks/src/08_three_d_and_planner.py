@@ -3,7 +3,7 @@
 #
 # Lesson 07 ended with a thousand GPUs and thousands of layouts. Here is somebody who has 16,384, in nodes of eight, to train Llama 3.1 405B. A step takes 2048 texts of 8192 tokens. There are 15.6 trillion tokens to read, which makes 930,000 steps. So each second of a step costs eleven days of all GPUs.
 #
-# Three colleagues each propose how to cut the model: each matrix into `tp` parts, and the layers into `pp` stages. The first says 8 and 32. The second wants no stages: 8 and 1. The third says 2 and 32. All else is set as well as it can be.
+# Three colleagues each propose how to cut the model: each matrix into `tp` parts, and the layers into `pp` stages. The first says 8 and 32. The second wants no stages: 8 and 1. The third says 2 and 32. All else is set as well as it can be. Who is right?
 
 # %% folded=true
 # %load_ext course_lib
@@ -66,7 +66,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 # %% [markdown]
 # ## Three cuts at once
 #
-# Before we price three axes, let us see that they work. Take eight ranks and cut by two along each axis. Which rank lies where? The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
+# Before we price three axes, let us see that they work. Take eight ranks and cut by two along each axis. Which rank lies where? The axes stand in the order `pp`, `dp`, `tp`. The last one counts fastest:
 #
 # $$\text{rank} = 4 \cdot \text{pp} + 2 \cdot \text{dp} + \text{tp}$$
 #
@@ -180,7 +180,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # The other lines are what you had left out. The last of them is the host, and the wait for the slowest GPU.
 #
-# This sum of causes is called the **closed form**, for it needs no clock and no loop over micro-batches. It takes a few hundred operations of arithmetic, and NumPy does them for many layouts at once. Remember that price: we shall pay it often.
+# This sum of causes is called the **closed form**, for nothing is played through, micro-batch by micro-batch. It takes a few hundred operations of arithmetic, and NumPy does them for many layouts at once. Remember that price: we shall pay it often.
 
 # %% [markdown]
 # ## Is it true?
@@ -195,7 +195,7 @@ viz.plot_calibration()
 # %% [markdown]
 # Each line is one source. The filled diamond was fitted with other runs of it, the open one without. In twelve lines they lie about three points apart at most, so little was learnt by heart.
 #
-# How far off is one step? The middle one of the open diamonds lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Of all single runs, one in ten is off by 18 %<!-- =100 * float(next(row["p90"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "all rows")) --> or more. InternEvo sticks out: nearly all of its runs are slower than predicted, by about a fifth. No constant fitted on others can know it. If *your* cluster is like that, see *Going deeper*. Few runs are much faster than predicted: if the formula is far off, the step is longer.
+# How far off is one step? The middle one of the open diamonds lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Of all single runs, one in ten is off by 18 %<!-- =100 * float(next(row["p90"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "all rows")) --> or more. InternEvo sticks out: nearly all of its runs are slower than predicted, by about a fifth. No constant fitted on others can know it. If *your* cluster is like that, see *Going deeper*. Shaded is how far two published tables of one run differ, so do not ask for much less.
 
 # %% [markdown]
 # ### Is the order right?
@@ -316,15 +316,15 @@ viz.plot_step_causes([with_cut, without], title="With and without a cut of the t
 # %%
 half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
 predict("percent", guess=None, answer=100 * (found.step_s[half] / found.step_s[0] - 1), tolerance=0.3)
-named = {"the fastest": 0, "Meta's degrees": meta, "half of it": half, "a seventh": seventh}
+named = {"the fastest": 0, "Meta's": meta, "half the memory": half, "a seventh of it": seventh}
 for name, index in named.items():
-    print(f"{name:14} {planner.policy_name(found.policies, index)}")
+    print(f"{name:15} {planner.policy_name(found.policies, index)}")
 least, fastest = planner.described(found, [seventh, 0])
-print(fill(f"a seventh is {planner.why_slower(least, fastest)}", 100))
+print(fill(f"a seventh of it is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
-# Start at the fastest layout and walk along the line to the left. At first room is almost free. Half of the memory costs only a few percent more time, with twice as many stages and texts cut into four. Then the line climbs. For a seventh of the memory everything is computed again, hundreds of small pieces keep the host busy and fill no GPU, and a step takes 1.5 times as long.
+# Start at the fastest layout and walk along the line to the left. At first room is almost free. Half of the memory costs only a few percent more time, with twice as many stages and texts cut into four. Then the line climbs. For a seventh of the memory everything is computed again, and a step takes 1.5 times as long. Hundreds of small pieces keep the host busy and fill no GPU.
 #
 # The ring of Meta's degrees lies above the line: by our formulas, other layouts are faster and smaller. If someone tells you that their layout is the only one that fits, ask where in this picture it lies.
 
@@ -405,7 +405,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 print("in the file:", ", ".join(plan))
 
 # %% [markdown]
-# You know most of it. All three layouts lie within two percent, so for us they are equal. But all three fill their GPUs to within two GiB. Would you dare? If not, take about half of the memory for five percent more time: the list has that layout too.
+# You know most of these words. All three layouts lie within two percent, so for us they are equal. But all three fill their GPUs to within two GiB. Would you dare? If not, take about half of the memory for five percent more time: the list has that layout too.
 #
 # At the end, lesson 04's instruction lists time the best hundred once more. They are within three percent of the closed form, so it may choose. Below, they play the step of Meta's degrees. What is grey is its bubble.
 #
