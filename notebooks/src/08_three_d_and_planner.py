@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Lesson 07 ended with a thousand GPUs and thousands of layouts. Here is somebody who has 16,384, in nodes of eight, to train Llama 3.1 405B. A step takes 2048 texts of 8192 tokens. There are 15.6 trillion tokens to read, which makes 930,000 steps. So each second of a step costs eleven days of all GPUs.
+# Lesson 07 ended with a thousand GPUs and thousands of layouts. Here is somebody who has 16,384, in nodes of eight, to train Llama 3.1 405B. A step takes 2048 texts of 8192 tokens. There are 15.6 trillion tokens to read, in 930,000 steps. So each second of a step costs eleven days of all GPUs.
 #
 # Three colleagues each propose how to cut the model: each matrix into `tp` parts, and the layers into `pp` stages. The first says 8 and 32. The second wants no stages: 8 and 1. The third says 2 and 32. All else is set as well as it can be. Who is right?
 
