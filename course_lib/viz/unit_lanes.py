@@ -19,6 +19,7 @@ _LEFT, _RIGHT, _LANE, _PITCH = 1.4, 1.8, 0.4, 1.36  # inches: lane names, the st
 _MOST = 3
 _COMPUTE, _NETWORK = 0, 1
 _PLACE = (0.06, 0.94)
+_GAP = 2.4  # points between two calls, or 5 and 4 would read as 54
 _BESIDE = 0.03  # inches: from the last bar to the line that ends the step, which would hide its number
 _KINDS = {  # what an event is called in a ledger -> words, colour, lane
     "forward": ("forward", style.COMPUTE["forward"], _COMPUTE),
@@ -60,11 +61,12 @@ def plot_units(
         label = f"time since the step began ({unit})" if number == len(runs) - 1 else ""
         look = {"size": style.SMALL_SIZE, "color": style.SOFT}
         prepare_lanes(axes, ("compute", "network"), reach, label, gap=10, pad=8, **look)
+        axes.grid(False)
         end = ends[name] * factor
         draw_ground(axes, 2, end, (0.03, 0.97), style.PANEL)
         for kind, (_, hue, _) in _KINDS.items():
             these = [span for span in spans[name] if span.what == kind]
-            draw_spans(axes, these, factor, _PLACE, facecolor=hue, edgecolor=style.PAPER, linewidth=1.6)
+            draw_spans(axes, these, factor, _PLACE, facecolor=hue, edgecolor=style.PAPER, linewidth=_GAP)
             write_texts(axes, these, factor, _PLACE, width / reach, room=0.02, colour=style.text_on(hue))
         foot = end + _BESIDE * reach / width
         axes.axvline(foot, -0.08, 1.08, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)

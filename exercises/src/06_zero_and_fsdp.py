@@ -2,8 +2,8 @@
 # # Exercises 06: ZeRO and FSDP
 #
 # [Lesson 06](../../notebooks/06_zero_and_fsdp.ipynb) stopped remembering the same thing on every rank. Here you lay a model in one row, cut it,
-# train a piece without seeing the rest, and compute by what you wrote. The ten exercises take about four and a half hours. If you have
-# one, do 06.1 and 06.4.
+# train a piece without seeing the rest, and work out what that saves and what it sends. If you have
+# only one hour, do 06.1 and 06.4.
 
 # %% [markdown]
 # ## How to work
@@ -87,7 +87,7 @@ check("06.1", Row)
 # %% [markdown]
 # ## 06.2
 #
-# *Write · medium · 30 minutes.* **You learn** what PyTorch's FSDP2 does instead, and what it pays for it.
+# *Write · medium · 30 minutes.* **You learn** how PyTorch's FSDP2 cuts instead, and what that costs.
 #
 # A row is fair, but a piece of it may begin in the middle of a matrix. FSDP2 cuts each tensor by itself, by whole rows, as `torch.chunk`
 # does: 5 rows on 4 ranks are 2, 2, 1 and none. So ranks have different numbers of rows, and a fast all-gather wants the same length from
@@ -106,7 +106,7 @@ check("06.1", Row)
 # Then the parts of `a` are its first column, read from top to bottom, and the zeros come last.
 #
 # **Target:** this rank's rows of each tensor, without zeros; the buffer that it sends, with them; and the whole tensors again. `gather()`
-# makes one `comm.all_gather`, of which every rank gives equally much. As in 06.1 the pieces will be trained in place, so `buffer()` and
+# makes one `comm.all_gather`, to which every rank gives equally many numbers. As in 06.1 the pieces will be trained in place, so `buffer()` and
 # `gather()` use them as they are by then, and besides them a rank keeps nothing of the tensors.
 
 
@@ -206,13 +206,13 @@ check("06.3", zero_1)
 
 # %% nbgrader={"grade": false, "grade_id": "06-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 P, N, Q, n, budget = given("06.4", GRADE_SEED)
-print(f"the paper's model: P = {P:,} parameters on N = {N} GPUs")
+print(f"the ZeRO paper's model: P = {P:,} parameters on N = {N} GPUs")
 print(f"a Llama: Q = {Q:,} parameters on n = {n} GPUs of {budget} GB")
 
 # %% [markdown]
 # | name | number to give, for one GPU, in GB of 10⁹ bytes |
 # | --- | --- |
-# | `ddp_gb` | what the paper's model keeps from step to step with DDP |
+# | `ddp_gb` | what the paper's model has with DDP when backward is through, activations not counted |
 # | `zero_1_gb`, `zero_2_gb`, `zero_3_gb` | the same with each stage |
 # | `llama_1_gb`, `llama_2_gb`, `llama_3_gb` | what the Llama keeps with each stage if gradients are fp32, of four bytes |
 # | `stage` | the first stage (0 is DDP) with which the Llama fits, gradients in bf16 again and activations not counted |
@@ -381,8 +381,8 @@ check("06.7", step, seed=GRADE_SEED)
 #
 # *Predict · medium · 25 minutes.* **You learn** to find the worst instant of a step, and to choose units that fit.
 #
-# Between steps a rank has pieces, and the table of 06.4 tells their size. During a step some units are whole, and that is what runs out of
-# memory. Here you count these. The blocks of a small model have different sizes, and forward goes through them in this order. Its root is
+# The table of 06.4 tells the size of a rank's pieces. But during a step some units are whole besides, and that is what runs out of
+# memory. Here you count the numbers of these units. The blocks of a small model have different sizes, and forward goes through them in this order. Its root is
 # frozen, so it has no gradients, and it is whole from the beginning of forward to the end of backward.
 
 # %% nbgrader={"grade": false, "grade_id": "06-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -523,7 +523,7 @@ def climb(unit, shards=2, rungs=RUNGS, steps=3):
 
 
 # %% [markdown]
-# Write down in `diagnosis` the rung, as `climb` names it, and the ratio, as a number. Then mend the one method that is wrong. Try your
+# Write down in `diagnosis` the rung, as `climb` names it, and the ratio of the ranks to one device, as a number. Then mend the one method that is wrong. Try your
 # repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
 #
 # **Target:** the gradients of one device, on any number of ranks, however many of them share a row.
@@ -587,7 +587,7 @@ for at in (1, 20, 40, 60):
 # %%
 from course_lib.comm import ledger
 
-OF_THE_TRAINER = 2  # all-gathers of a step that are about rows and losses
+OF_THE_TRAINER = 2  # all-gathers of a step that carry no weights
 
 
 def gathers_of(unit):

@@ -3,7 +3,7 @@
 #
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model. It has 7.5 billion parameters, and 64 GPUs train it with the data parallelism of lesson 03.
 #
-# Each GPU reads texts of its own and has their activations. But all of them keep the same weights, gradients and optimizer. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# Each GPU reads texts of its own and keeps their activations. But the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -56,7 +56,7 @@ viz.plot_states(
 #
 # Now think of all GPUs together. They have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs, but they spend it badly: when the gradients are summed, all 64 remember the same numbers.
 #
-# By the end of this lesson we shall have brought the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, on paper. On a small model we shall really do it, and see that the training is still the same.
+# In this lesson we bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, on paper. Then we really share out a small model, and see that the training is still the same.
 
 # %% [markdown]
 # By the end you will be able to
@@ -72,7 +72,7 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is the perceptron of 38 parameters again, without a GELU. It reads eight samples, and one device computes the gradient of their mean loss, and AdamW makes one step. All is in float32, so AdamW needs no precise copy.
+# Our object is the perceptron of 38 parameters again, without a GELU. One device reads eight samples and computes the gradient of their mean loss. Then AdamW makes one step. All is in float32, so AdamW needs no precise copy.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
@@ -103,7 +103,7 @@ viz.plot_kept(0)
 # %% [markdown]
 # For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and every one of them is dark grey, because the other rank has it as well.
 #
-# Where would you begin to save? Ask of each line who needs it, and when. The weights are needed all through forward and backward. The gradients are needed from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with Adam's states, because they are needed for the shortest time.
+# Where would you begin to save? Ask of each line who needs it, and when. The weights are needed all through forward and backward. The gradients are needed from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with Adam's states: they are needed for the shortest time, and in the first picture they are by far the largest part.
 
 # %% [markdown]
 # ## Step one: Adam's states
@@ -130,11 +130,11 @@ viz.plot_kept(1)
 # %% [markdown]
 # Look at the two lowest lines of each rank. They have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**. ZeRO stands for *zero redundancy optimizer*, and 1 for its first stage.
 #
-# The gradients are striped now. The picture was taken before the reduce-scatter, so they are still those of each rank's own four samples.
+# The gradients are striped now. Lesson 03 summed them up during backward, but our reduce-scatter comes after it, so they are still those of each rank's own four samples.
 #
 # What does it cost to share the update? Let us count, on two real ranks.
 #
-# **Predict.** Does a rank send more than in the all-reduce of lesson 03, less, or the same? Decide, and say why. Then count: how many numbers does each rank send in our new step?
+# **Predict.** Does a rank send more than in the all-reduce of lesson 03, less, or the same? How many numbers does each rank send in our new step?
 
 
 # %%
@@ -161,7 +161,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 #
 # So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
 #
-# But our cut at 19 leaves the whole last layer to rank 1, which would give rank 0 nothing. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
+# But our cut at 19 gives rank 1 the whole last layer, so it alone would receive anything. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -171,7 +171,7 @@ viz.plot_kept(2)
 #
 # With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
-# **Predict.** ZeRO-1 waits for the last micro-batch and then makes one reduce-scatter for each of the two layers, so two in a step. How many does ZeRO-2 need?
+# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The library's makes one for each of the two layers, after the last micro-batch, so two in a step. How many does ZeRO-2 need?
 
 
 # %%
@@ -204,7 +204,7 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*. Its older interface had a strategy `FULL_SHARD` for it; today you call `fully_shard`.
+# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*. PyTorch's first version named the strategy `FULL_SHARD`; today you call `fully_shard`.
 #
 # ### Build it
 #
@@ -257,14 +257,14 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # No fourth gather is needed: the gradient of $W_1$ is made of $x$ and of what came back. The library gathers the first unit all the same, because its hooks treat all units alike. Every other unit does need its weights, for the gradient of its input.
 # </details>
 #
-# With these two lines you have the forward and backward of FSDP. In the library nobody writes them out for each model, because hooks do it. They gather a unit before its forward and forget it after it. They gather it again before its backward, and reduce when all of its gradients are there.
+# With these two lines you have the forward and backward of FSDP. In the library nobody writes them out for each model, because hooks do it. They gather a unit before its forward and forget it afterwards. Before its backward they gather it again, and they reduce its gradients when all are there.
 
 # %% [markdown]
 # ### Eight steps
 #
-# The Kempner Institute's workshop, from which we have our perceptron, counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
+# The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** The library takes both units through all eight, even where no second gather is needed. Add up what a rank sends for the two in one micro-batch. Now make it four, one for each of a rank's samples, and one update. The weights do not change in between. Data parallelism adds the gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP?
+# **Predict.** The library takes both units through all eight, even where no second gather is needed. Take four micro-batches, one for each of a rank's samples, and then one update. Data parallelism adds their gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP? Begin with one micro-batch, and remember that the weights do not change before the update.
 #
 # With the answer comes a list of what rank 0 does in a single micro-batch.
 
@@ -290,11 +290,11 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# Read the list from the top. A unit is gathered, then comes its forward. Backward begins with the last unit. *Free* is missing: it neither sends nor computes.
+# A unit is gathered, then comes its forward. Backward begins with the last unit. *Free* is missing: it neither sends nor computes.
 #
-# The weights travel twice and the gradients once. On each of these three **trips** a rank sends its half of 38, 57 in all, or 228 for four micro-batches. Nobody had kept the weights.
+# The weights travel twice and the gradients once. On each of these three **trips** a rank sends its half of 38, 57 in all. Four micro-batches make 228, because nobody had kept the weights.
 #
-# With $p$ ranks and $\Psi$ parameters each rank sends
+# On $p$ ranks each passes on all pieces but one. With $\Psi$ parameters it sends
 #
 # $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
 #
@@ -360,12 +360,12 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder here than before. The *gradient norm*, by which *AdamW* clips, is that of all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
+# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder here than before. The *gradient norm*, by which we clip, is that of all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
 #
-# Our perceptron has nothing but its two units. A decoder has more: an embedding, a last norm and an output head stand beside its layers. What is in no layer forms one more unit, the **root's**. Forward needs the embedding first and the head last. So the root is gathered once, before forward, and stays whole until backward is through.
+# Our perceptron has nothing but its two units. A decoder has more: beside its layers stand an embedding, a last norm and an output head. These three form one more unit, the **root's**. Forward needs the embedding first and the head last. So the root is gathered once, before forward, and stays whole until backward is through.
 #
 # The small Llama has 250,432 parameters, and 65,600 of them are in the root. Four ranks make a step of one micro-batch. We count what a rank sends, in bytes and in trips. Beside it stands a formula that knows nothing of the code that sends.
 
@@ -396,7 +396,7 @@ for name, technique in techniques.items():
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Block by block, its activations pile up in forward. Block by block, backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. The activations at the loss take more than one and a half times that.
+# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Block by block, its activations pile up in forward. Block by block, backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take more than one and a half times as much.
 #
 # **Predict.** By how many MiB is the highest point of the step lower in ZeRO-2 than in ZeRO-1?
 
@@ -420,7 +420,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Look at both ends of each strip, which show what stays. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. Activations shrink with the text and gradients do not, so with half the text ZeRO-2 would have the lower peak.
+# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. Half the text makes half the activations, less than all gradients together, so ZeRO-2 would have the lower peak.
 #
 # The dark boxes are the root and whole blocks. FSDP's peak comes after the loss, with two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
 
@@ -500,19 +500,22 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# In step 2 run B's loss is still right, so G fetched the new weights. In step 3 it is off, so the second update was wrong. From the first step to the second only the weights change, and only G and H fetch them. So it was H: it took old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
+# In step 2 run B's loss is still right, so the first update was right, and G fetched its weights. In step 3 the loss is off, so the second update was wrong. Besides the samples only the weights had changed, and only G and H fetch them. So it was H, which took old weights from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
 # Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides each gradient by its usual size, so a wrong factor hardly shows at first. Run C is sound.
 #
 # ## Back to the 64 GPUs
 #
-# The next cell takes the 120 GB<!-- =16 * 7.5e9 / GB --> apart. Choose 30 billion parameters: which stage fits first?
+# **Predict.** Let the model have 30 billion parameters, on the same 64 GPUs. Which stage is the first that fits?
 
 # %%
+kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
+fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
+predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
 viz.zero_explorer()
 
 # %% [markdown]
-# Read the bars downwards. The first stage removes most, because Adam's states are the largest part. It already lets the training start, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together keep 120 GB<!-- =16 * 7.5e9 / GB -->: once, and not 64 times. With 30 billion parameters ZeRO-2 is the first that fits.
+# Read the bars downwards. The first removes most, because Adam's states are the largest part, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together 120 GB<!-- =16 * 7.5e9 / GB -->: once, not 64 times. With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits.
 #
 # ## When to use it
 #
@@ -520,14 +523,14 @@ viz.zero_explorer()
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2, like data parallelism |
 # | gradients too | ZeRO-2 | $m + 1$ |
-# | weights too | FSDP | $3m$, of them $m$ in forward |
+# | weights too | FSDP | $3m$; with whole gradients kept, $2m + 1$ |
 # | slow wires between nodes | FSDP inside each node | at most $3m$, few between nodes |
-# | activations | recompute, or lesson 05 | |
+# | activations | recompute, or tensor parallelism | other messages |
 
 # %% [markdown]
 # Go down the first three lines and stop where the model fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model. This costs memory, but only summed gradients travel between nodes.
 #
-# Can FSDP's gathers hide? One layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, starts included. With 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes the layer's forward, attention scores left out, in 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. So in forward nearly all of the gather hides, and with half the text only half of it. For backward see *Mixed precision* below.
+# Can FSDP's gathers hide? Take one layer of Llama 3.1 8B, 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, the starts of 63 messages included. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> without attention scores. So nearly all of the gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
 
 # %% [markdown]
 # ## What still hurts
@@ -576,7 +579,7 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are, but not here. `by_block_group` takes two neighbours together. `size_based` asks only how many parameters a module has. PyTorch's threshold is a hundred million. Ours is 30,000, so it finds large parts *within* blocks.
+# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are. Here neither is, so the first two lines are equal. `by_block_group` takes two neighbours together. `size_based` asks only for enough parameters: a hundred million in PyTorch, 30,000 here. So it finds large parts *within* blocks.
 #
 # ## Four strategies
 #
@@ -599,7 +602,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide that? Take the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. **Before you run it**: how long will that take, if gradients are summed up in float32, and if in bfloat16?
+# Can backward hide that? Take the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 18 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. **Before you run it**: how long will that take, if gradients are summed up in float32, and if in bfloat16?
 
 # %%
 mixed = fully_shard(by_block, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -618,13 +621,13 @@ for dtype in (torch.float32, torch.bfloat16):
     print(f"summed up in {str(dtype):14} {1e3 * (gather_s + reduce_s):.1f} ms")
 
 # %% [markdown]
-# Without a root a parameter costs 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->, and with int8 about 6 bytes<!-- =1 + 1 + 4 -->.
+# Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->, or about 6 bytes<!-- =1 + 1 + 4 --> if gathered in int8.
 #
-# Backward's 18.1 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. Summed up in bfloat16 it would almost fit.
+# Backward's 18 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. In bfloat16 it would almost fit.
 #
 # ## Offload
 #
-# What still does not fit can lie elsewhere. The pieces are needed for a gather, and Adam's states for the update alone. So both may lie in the memory of the CPU, and the states even on a disk, as in ZeRO-Infinity. **Before you run it**: how many bytes will lie on the disk, if each rank keeps a quarter of the small Llama in float32?
+# What still does not fit can lie elsewhere. The pieces are needed for a gather, and Adam's states for the update alone. So both may lie in the CPU's memory, and the states even on a disk, as in ZeRO-Infinity. **Before you run it**: how many bytes will lie on the disk, if each rank keeps a quarter of the small Llama in float32?
 
 
 # %%
@@ -640,11 +643,11 @@ for name, policy in {"none": None, "CPU": CPUOffloadPolicy(), "disk": DiskOffloa
     print(f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk")
 
 # %% [markdown]
-# A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are 250,432 bytes<!-- =250432 --> again, and Adam's $m$ and $v$ are twice that. Without a GPU, as here, the first two lines differ in name only.
+# A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are 250,432 bytes<!-- =250432 -->, and Adam's $m$ and $v$ are twice that. Without a GPU the first two lines differ in name only.
 #
 # ## Further savings
 #
 # - **ZeRO-R** cuts what tensor-parallel ranks all keep: inputs of recomputed layers, with `tensor(partition_activations=True)`.
-# - **ZeRO++** gathers 8-bit weights, of which 256 share a scale, and keeps a second copy inside each node for backward. Run B forgot to renew that one.
+# - **ZeRO++** gathers 8-bit weights, 256 to a scale, and keeps a second copy inside each node for backward. Run B forgot to renew this copy.
 #
-# References: Rajbhandari et al. 2020, *ZeRO*; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.
+# References: Rajbhandari et al. 2020, *ZeRO*, our first example; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.

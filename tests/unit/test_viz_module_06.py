@@ -270,7 +270,7 @@ def test_a_strip_has_heights_and_every_column_a_name():
     names = ["start", "forward layers.0", "loss", "backward layers.0", "gradients", "end"]
     steps = [SimpleNamespace(**vars(strip(0)[0]) | {"name": name}) for name in names]
     texts = [text for text, _, _ in drawn_texts(plot_memory_strips({"run": steps}).figure)]
-    assert {"0", "5 KiB", "10 KiB", "15 KiB", "peak 12 KiB"} <= set(texts)  # the uppermost line is above every column
+    assert {"0", "5 KiB", "10 KiB", "15 KiB", "peak 12.0 KiB"} <= set(texts)  # the uppermost line is above every column
     assert {"start", "forward of block", "loss", "backward of block", "update", "end", "at start"} <= set(texts)
 
 
