@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 04 · Pipelines: four GPUs, one model
 #
-# In lesson 03 every GPU had a copy of the model. Now take one of which no GPU can hold a copy. Llama 3.1 8B trains with 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, and the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# In lesson 03 every GPU had a copy of the model. What if it is too large? Llama 3.1 8B trains with 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, and the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
-# But a model is a chain of layers. So cut it, and give each of four GPUs eight of the 32 layers. GPU 0 hands its result to GPU 1, and so on; the gradients come back the same way. No GPU keeps more than 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, so it fits. Below you see a training step.
+# But a model is a chain of layers. Cut it, and give each of four GPUs eight of the 32 layers. GPU 0 hands its result to GPU 1, and so on; gradients come back the same way. With the embedding GPU 0 keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, and GPU 3 as much with the head. So it fits. Below you see a training step.
 
 # %% folded=true
 # %load_ext course_lib
@@ -52,9 +52,9 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->. One rank computes, and three wait. Add up the grey in any row: it is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. Backward takes twice as long as forward: it computes two gradients, of the weights and of what came in. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->. We have bought memory, and pay four GPUs for one!
+# Each row is a rank: one GPU and its process. Backward takes twice as long as forward, because it computes two gradients: of the weights and of what came in. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. The grey in any row is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one!
 #
-# The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end of this lesson the same four ranks wait for 3 %<!-- =100 * 3 / (32 * 3 + 3) --> of theirs.
+# The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end the same four ranks wait for 3 %<!-- =100 * 3 / (32 * 3 + 3) --> of theirs.
 
 # %% [markdown]
 # You will be able to
@@ -117,7 +117,7 @@ predict(
     guess=None,
     answer=sum(map(ledger().bytes_sent, (0, 1))),
     unit="bytes",
-    think="8 rows of 4 hidden numbers, 4 bytes each; and what comes back?",
+    think="what of a row crosses the cut, and in which directions",
 )
 print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.values()) for part in mine])
 print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
@@ -136,13 +136,13 @@ print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whol
 #
 # The simplest order is: all forwards, then all backwards, then the optimizer. It is called **GPipe**.
 #
-# **Predict.** Take eight micro-batches, each as large as the batch in the first picture: 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which part of the step does a rank wait? Draw the row of rank 3.
+# **Predict.** Let the batch be eight times as large, so that each of eight micro-batches takes what the batch took: 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which fraction of the step does a rank wait? Draw the row of rank 3.
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
 slots = time_schedule(gpipe, ONE)
 predict(
-    "idle part of the step, between 0 and 1",
+    "idle fraction of the step, between 0 and 1",
     guess=None,
     answer=idle_s(slots, 4)[3] / max(slot.end_s for slot in slots),
     think="how long rank 3 waits before its first forward and after its last backward, and how long it computes",
@@ -150,16 +150,16 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
-# Look at rank 3. It begins when micro-batch 0 has gone forward through the three other ranks, after 3 ms<!-- =3 * 1 -->. When its own work is done, the last micro-batch still goes backward through these three, for 6 ms<!-- =3 * 2 -->. Together that is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row.
+# Look at rank 3. It begins when micro-batch 0 has gone through the three other ranks, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through these three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row.
 #
-# It is the 9 ms<!-- =3 * 3 --> of the first picture! More micro-batches do not shorten the bubble. They put more work beside it, now 24 ms<!-- =8 * 3 -->. Count in micro-batches, of which each takes 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
+# It is the 9 ms<!-- =3 * 3 --> of the first picture! More micro-batches of this size only put more work beside the bubble, now 24 ms<!-- =8 * 3 -->. Smaller ones would shorten both alike. Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
-# $$\text{idle part of the step} = \frac{p-1}{m+p-1}$$
+# $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
 
 # %% [markdown]
 # With 32 micro-batches it would be 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds that to its weights, gradients and Adam's states, first for a single text.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds these activations to its weights, gradients and Adam's states: above for one text, below for 32.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -175,13 +175,13 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# One text fits easily, but 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# The blue of one text fits easily, but that of 32 takes 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # ## Second attempt: backward as soon as you can
 #
-# Look at the last rank in GPipe's picture. At 4 ms<!-- =4 --> it could go backward with micro-batch 0. Instead it goes forward seven more times, and all ranks have to remember everything meanwhile.
+# Look at the last rank in GPipe's picture. At 4 ms<!-- =4 --> it could go backward with micro-batch 0. Instead it goes forward seven more times, and all ranks remember everything.
 #
-# So give a simpler order: **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 first sends a few micro-batches on their way; once its first gradient is there, it alternates too. The order is called **1F1B**.
+# So **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 sends a few micro-batches on their way, **stops** until its first gradient is there, and then alternates too. The order is called **1F1B**.
 #
 # **Predict** its bubble. Which waits does the new order take away, and which does it add?
 
@@ -202,25 +202,27 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
-# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both pictures. GPipe lets it wait once, for a long time. 1F1B lets it wait four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards and is followed by three backwards.
+# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both pictures. GPipe lets it wait once, for a long time. 1F1B lets it wait four times, 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards and is followed by three backwards, so the step stays as it was.
 #
-# So why does everybody use 1F1B? Not for the time. Count how many micro-batches rank 0 has to **remember** while it waits.
+# So why does everybody use 1F1B? Not for the time. Count how many micro-batches rank 0 has to **remember**.
 #
-# **Predict.** Under GPipe it is all eight. And under 1F1B? Follow rank 0's row, and add one at each forward, take one away at each backward.
+# **Predict.** Under GPipe it remembers all. How many of 32 does it remember under 1F1B? In rank 0's row, add one at each forward, take one away at each backward.
 
 # %%
 predict(
-    "micro-batches that rank 0 remembers at most",
+    "of 32 micro-batches, rank 0 remembers at most",
     guess=None,
-    answer=held(one_f_one_b, 0).in_flight,
-    think="how many forwards rank 0 makes before its first backward",
+    answer=held(make_schedule("1f1b", 4, 32), 0).in_flight,
+    think="which part of rank 0's row grows when there are more micro-batches",
 )
 viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers at most")
 
 # %% [markdown]
-# Rank 0 remembers four. A micro-batch that is remembered is said to be **in flight**. Rank 3 has only one in flight, since its backward follows at once; each rank before it has one more, because its gradient arrives later. Of $p$ ranks, rank $i$ has $p-i$ in flight.
+# Rank 0 remembers four, of 32 as of eight. A micro-batch that is remembered is said to be **in flight**.
 #
-# And $m$ is not in that sentence! With 32 micro-batches it is still four, so GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. So 1F1B does help against waiting, by a detour: it makes many micro-batches affordable.
+# Why does rank 0 stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->, and in that time rank 3 can do four, which take it 3 ms<!-- =1 + 2 --> each. A fifth would only queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
+#
+# And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB -->, instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. So by a detour 1F1B helps against waiting: it makes many micro-batches affordable.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -242,11 +244,11 @@ print("the weight's gradient is one device's:", torch.allclose(of_weight, whole[
 print("and rank 0's, from what it is sent:  ", torch.allclose(of_input.T @ inputs, whole["layer1.weight"]))
 
 # %% [markdown]
-# Two products, and neither needs the other. The first needs the weight, which a rank has anyway. The second needs `g` and the layer's input `hidden`, so these two are kept a little longer.
+# These are two products, and neither needs the other. The first needs the weight, which a rank has anyway. The second needs `g` and the layer's input `hidden`, so these two are kept a little longer.
 #
-# Now there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights.
+# Now there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights; so from here on $W$ is a time, not a matrix.
 #
-# **Predict.** Each rank goes backward to its input as soon as it can, and fills its waits with gradients of weights. How long is the bubble now? Rank 3 still has to wait for its first forward. After its last backward, what is there to do?
+# **Predict.** Each rank goes backward to its input as soon as it can, and fills its waits with gradients of weights. How long is the bubble now?
 
 # %%
 zero_bubble = make_schedule("zb-h1", 4, 8)
@@ -255,7 +257,7 @@ predict(
     guess=None,
     answer=1e3 * bubble_s(time_schedule(zero_bubble, ONE), 4),
     unit="ms",
-    think="which part of rank 3's 3 + 6 ms can be filled with work that was put off",
+    think="rank 3 once more: during which of its waits is there work that was put off",
 )
 display(
     viz.plot_schedules(
@@ -268,11 +270,11 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 still waits for three forwards. After its last light orange box, the gradient goes back through three other ranks. Meanwhile rank 3 does three of the dark red boxes that it had put off: 3 + 3 − 3 = 3. In general, take at least $p$ micro-batches, and let $W$ be at most $F$ and $B$. Then:
+# Rank 3 still waits for three forwards. Its last gradient goes back through three other ranks, and meanwhile rank 3 does three of its four last dark red boxes: 3 + 3 − 3 = 3. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# This order is called **ZB-H1**, for *zero bubble* and the first of two *handmade* orders. What does it cost? Rank 3 keeps inputs and gradients of four micro-batches for later, but then it has nothing in flight. A rank's bars are never longest together: no rank exceeds four.
+# The order is called **ZB-H1**, for *zero bubble* and the first of two *handmade* orders; the second reaches zero, with more memory. What does ours cost? Rank 3 remembered one micro-batch, and now inputs and gradients of up to four are **stashed** for later. But a rank's two bars are never longest together: it has at most four in all.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
@@ -340,7 +342,7 @@ predict(
     guess=None,
     answer=sent["1F1B"],
     unit="bytes",
-    think="16 rows of 5 numbers, 4 bytes each; to whom does rank 1 send?",
+    think="to whom does rank 1 send, and what",
 )
 print("in one piece and under GPipe:", sent["one piece"], sent["GPipe"])
 
@@ -354,7 +356,7 @@ print("in one piece and under GPipe:", sent["one piece"], sent["GPipe"])
 #
 # Gradients of one step are a good sign, but a training is more: norm, clipping, the optimizer, save and load. So let us climb the ladder of lesson 03.
 #
-# The library's executor is our loop with a box more, for the gradients that are put off. It trains a small decoder of Llama's shape on four ranks, and we make it hard: micro-batches have unequal numbers of targets, and the embedding is **tied**. That means that one matrix looks tokens up on the first stage, and the same matrix makes the logits on the last. Both stages find a gradient of it, which must be added.
+# The library's loop is ours with one more kind of box, for the gradients that are put off. It trains a small decoder of Llama's shape on four ranks, and we make it hard: micro-batches have unequal numbers of targets, and the embedding is **tied**. That means that one matrix looks tokens up on the first stage, and the same matrix makes the logits on the last. Both stages find a gradient of it, and the two must be added.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -404,7 +406,7 @@ run_ranks(timed_step, 4, one_f_one_b, ONE)
 viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# The lower four rows are what the processes did, and the grey is where they waited for a message. Box for box it is the list, and it ends a little later, because now messages take time.
+# The lower four rows are what the processes did. Box for box it is the list, and it ends a little later, because now messages take time.
 #
 # ### When one stage is slower
 #
@@ -431,7 +433,9 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Rank 2 alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was. All micro-batches have to pass it, one after another, and the three other ranks wait: more than half of their time. A pipe is as fast as its narrowest place. So cut a model by *work*, not by number of layers; *Going deeper* does that for our Llama.
+# Rank 2 alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was. It begins after 2 ms<!-- =2 * 1 -->, waits 1 ms<!-- =1 --> for its first gradient, and when it has finished, the last micro-batch still needs 4 ms<!-- =2 * 2 -->: 55 ms<!-- =8 * 6 + 2 + 1 + 4 --> in all. The three other ranks wait for more than half of that time, because every micro-batch has to pass rank 2.
+#
+# A pipe is as fast as its narrowest place. So cut a model by *work*, not by number of layers. Our Llama will need that soon.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -458,7 +462,7 @@ assert ours in said
 viz.show_source(Path("scripts/04_pipeline.py"))
 
 # %% [markdown]
-# The same digits. Now read the script. `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
+# All digits agree. Now read the script. `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
 #
 # **Your turn.** Replace `Schedule1F1B` by `ScheduleGPipe`: what changes in what it prints? Then leave out `scale_grads=False`, and read what the comparison says.
 #
@@ -467,9 +471,11 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 # %% [markdown]
 # ## Bug museum
 #
-# The small tied decoder on four ranks, under 1F1B, with AdamW and clipping, the way people train. The broad line is one device. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public. Which of them would you trust?
+# The small tied decoder on four ranks, under 1F1B, with AdamW and clipping, the way people train. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public. Which of them would you trust?
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`; not every bug shows in a loss. Then you see what the ladder says of each run, and how far its loss is from one device's.
+# The first picture has their losses, and one device as the broad line. The second shows how far each of them is from that line. A sound run is not at zero there either, because it adds in another order, and training makes rounding grow.
+#
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each.
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(one_f_one_b)
@@ -483,9 +489,9 @@ plain = replace(text, ragged=False)  # all micro-batches count alike
 curves = {"one device": museum.curve_alone(decoder_alone, plain.batch, 40).losses}
 for run, make in makers.items():
     curves[f"run {run}"] = museum.curve_on_ranks(make, plain.batch, world_size=4, steps=40).losses
-viz.plot_loss_curves(curves, title="Which of these runs are sound?")
+display(viz.plot_loss_curves(curves, title="Which of these runs are sound?"), viz.plot_loss_differences(curves))
 
-# %% varies="forty steps of rounding differ between processors"
+# %%
 predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
 for run, make in makers.items():
     try:
@@ -495,23 +501,22 @@ for run, make in makers.items():
         what, _, way_out = str(error).split("; ", 2)
         print(f"run {run} falls on: {error.rung}")
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
-viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# Only B is sound; its line in the last picture is rounding, which training makes grow.
+# Only B is sound: its line climbs slowly, and the others jump.
 #
-# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large, which AdamW hides. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
+# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. At first clipping repairs that, and later AdamW hides most of it. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
 #
-# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. The first stage has a gradient of looking up, the last one a gradient of the logits. One device adds the two. Here each stage trains its copy with its own part, and one matrix becomes two. A checkpoint has room for one, hence the jump. The cure: both stages send each other their part and add.
+# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. The first stage has a gradient of looking up, the last one a gradient of the logits, and one device adds the two. Here each stage trains its copy with its own part, so one matrix becomes two. A checkpoint has room for one, hence the second jump. The cure: both stages send each other their part and add.
 
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# We have four H100s and 32 texts of 4096 tokens. First watch a line sweep over four schedules, with what the fullest rank remembers below each. One is new: **interleaved** gives each rank several small stages, see *Going deeper*.
+# We have four H100s and 32 texts of 4096 tokens. First watch a line sweep over four schedules, with what the fullest rank has in flight below each. One is new: **interleaved** gives each rank several small stages.
 #
-# Then use the controls. Make the idle part as small as you can, if each of four ranks may remember four micro-batches. Then allow five.
+# Then use the controls. Make the idle part as small as you can, if four ranks may remember four micro-batches each. Then allow five.
 #
-# <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with 32 micro-batches and four stages on each rank, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. It sends five times as much.</details>
+# <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with four stages a rank, the most on offer, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. Two stages would not fit! Four send five times as much.</details>
 #
 # The second cell is our Llama, where messages take time.
 
@@ -527,37 +532,48 @@ viz.schedule_explorer()
 
 # %%
 p, m, per_second = 4, 32, 0.4 * H100.peak_flops_per_s()  # 40 % of what an H100 can do at best
-forward_s = 2 * 8 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / per_second  # eight layers
-each = Durations(forward_s=forward_s, backward_input_s=forward_s, backward_weight_s=forward_s)
+layer_s = 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / per_second  # forward, without attention's own products
 cut_bytes = 4096 * LLAMA_3_1_8B.hidden_size * 2  # one text, in bfloat16
-without = one_text.total - one_text.activations
-takes = {link.name: link.alpha_s + cut_bytes / link.bandwidth_bytes_per_s for link in (INFINIBAND, ETHERNET)}
-print(f"a forward of eight layers: {1e3 * forward_s:.0f} ms; one message: {cut_bytes / MB:.0f} MB")
-print(*(f"    over {link}: {1e3 * seconds:.1f} ms" for link, seconds in takes.items()), sep="\n")
 
-print("\nidle, if messages take   no time  InfiniBand  Ethernet  GPU 0 holds  GPU 1 sends in a step")
+
+def waiting(name, layers, message_s, v=1):
+    """The share of the step for which each rank waits; rank r has `layers[r]` layers."""
+    times = [count * layer_s for count in layers]
+    each = [Durations(forward_s=time, backward_input_s=time, backward_weight_s=time) for time in times]
+    slots = time_schedule(make_schedule(name, p, m, stages_per_rank=v), each, message_s=message_s)
+    return [idle / max(slot.end_s for slot in slots) for idle in idle_s(slots, p)]
+
+
+links = (INFINIBAND, ETHERNET)
+takes = {"no time": 0.0} | {to.name: to.alpha_s + cut_bytes / to.bandwidth_bytes_per_s for to in links}
+print(f"eight layers forward: {8e3 * layer_s:.0f} ms; a message: {cut_bytes / MB:.0f} MB")
+print(*(f"{to.name} carries {to.bandwidth_bytes_per_s / GB:.3g} GB/s" for to in links), sep="; ", end="\n\n")
+print(f"{'':11}" + "".join(f"{name:>12}" for name in takes) + "   GPU 0 holds")
+print(f"{'a message':11}" + "".join(f"{1e3 * seconds:9.1f} ms" for seconds in takes.values()))
 for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
-    schedule = make_schedule(name, p, m, stages_per_rank=v)
-    idle = []
-    for message_s in (0.0, *takes.values()):
-        slots = time_schedule(schedule, each, message_s=message_s)
-        idle.append(bubble_s(slots, p) / max(slot.end_s for slot in slots))
-    holds = (without + held(schedule, 0).in_flight / v * one_text.activations) / GiB
-    sends = pipeline_step([cut_bytes] * (p * v - 1), n_ranks=p, n_microbatches=m).sent_bytes[1] / GB
-    print(f"{name:22} {idle[0]:9.1%} {idle[1]:11.1%} {idle[2]:9.1%} {holds:8.1f} GiB {sends:19.1f} GB")
+    idle = [waiting(name, [8] * p, seconds, v)[0] for seconds in takes.values()]
+    text_count = held(make_schedule(name, p, m, stages_per_rank=v), 0).in_flight / v
+    holds = one_text.total + (text_count - 1) * one_text.activations
+    print(f"{name:11}" + "".join(f"{share:12.1%}" for share in idle) + f"{holds / GiB:10.1f} GiB")
+
+head = LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size / costs.layer_parameters(LLAMA_3_1_8B)
+print(f"\nzb-h1 over InfiniBand, with the head, which is {head:.1f} layers' work, on GPU 3:")
+for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
+    shares = waiting("zb-h1", [*layers[:3], layers[3] + head], takes["InfiniBand"])
+    print(layers, *(f"{share:7.1%}" for share in shares))
 
 # %% [markdown]
-# Over InfiniBand a message hardly lengthens anybody's wait, so pipelines run **between nodes**.
+# Over InfiniBand messages hardly lengthen the waits, so a pipeline can run **between nodes**. Over Ethernet 1F1B waits more than twice as long: rank 0 begins a fifth micro-batch only when the first is back, after six messages. ZB-H1 waits least.
 #
-# But over slow Ethernet 1F1B waits more than twice as long! Rank 0 begins a fifth micro-batch only when the first is back, after six messages. Under ZB-H1 the gradients come back sooner. It waits least, and takes no more memory than 1F1B. GPipe does not fit.
+# With the head GPU 3 is the narrowest place, and the others wait a quarter of the step. Move three layers to them, and they wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->, not 75 %<!-- =100 * 9 / 12 -->.
 #
 # | what you have | take |
 # | --- | --- |
-# | a model that fits into one GPU | data parallelism: no bubble |
-# | one that fits into one node | first see lessons 05 and 06 |
-# | one that needs several nodes | a pipeline between nodes |
-# | many micro-batches | 1F1B; ZB-H1 where its bubble still hurts |
-# | few micro-batches | interleaved, for more messages and memory |
+# | a model that fits into one GPU | data parallelism |
+# | into one node, as ours | first lessons 05 and 06 |
+# | into several nodes | a pipeline between them |
+# | many micro-batches | 1F1B or ZB-H1 |
+# | few micro-batches | interleaved |
 
 # %% [markdown]
 # ## What still hurts
@@ -575,7 +591,7 @@ score()
 # ## Questions
 #
 # <details><summary>1. Under 1F1B you double the number of micro-batches, each of the same size. What happens to bubble, idle part and memory?</summary>
-# Only the idle part changes: it nearly halves, from 27 to 16 percent<!-- =100 * 3 / 19 -->.
+# Only the idle part changes: with four ranks and eight micro-batches it nearly halves, from 27 to 16 percent<!-- =100 * 3 / 19 -->.
 # </details>
 #
 # <details><summary>2. Which rank runs out of memory first?</summary>
@@ -593,7 +609,7 @@ score()
 #
 # ## Smaller stages: interleaved
 #
-# Rank 3 begins after three forwards of a whole stage. Smaller stages would let it begin sooner. But more ranks are not to be had, so give each rank **two** small stages. Rank 0 has stages 0 and 4, rank 1 has 1 and 5, and a micro-batch goes round twice. A rank does not have more to compute: each of its two stages takes half of `ONE`.
+# Rank 3 begins after three forwards of a whole stage. Smaller stages would let it begin sooner. But we have only four ranks, so give each of them **two** small stages. Rank 0 has stages 0 and 4, rank 1 has 1 and 5, and a micro-batch goes round twice. A rank does not have more to compute: each of its two stages takes half of `ONE`.
 #
 # **Before you run it**: how long is the bubble? And what happens to the messages?
 
@@ -609,7 +625,7 @@ display(
 #
 # $$\text{bubble} = \frac{1}{v}\,(p-1)(F+B+W)$$
 #
-# A micro-batch crosses seven cuts instead of three, so more than twice as much is sent. Rank 0 remembers eleven activations, each of half a rank, so the bar says 5.5. Here $m$ is a multiple of $p$.
+# A micro-batch crosses seven cuts instead of three, so more than twice as much is sent. Rank 0 remembers eleven activations, each of half a rank, so the bar says 5.5. All this holds if $p$ divides $m$.
 #
 # ## Llama 3.1 405B
 #
@@ -631,7 +647,7 @@ for v in (1, 2, 4, 8):
     print(f"{v:16}   {idle:4.0%}   {messages:18}   {first:.1f}, {last:.1f}")
 
 # %% [markdown]
-# By our lists nearly half of the time is idle, or a tenth, if messages take no time. Eight stages on each of 16 ranks are 128 places for 126 layers. The two others are for embedding and head. With $m = p$ rank 0 remembers everything anyway, so the price is messages.
+# If messages take no time, nearly half of the step is idle with one stage a rank, and a tenth with eight. Eight stages on 16 ranks hold 126 layers, embedding and head. With $m = p$ rank 0 remembers all anyway, so the price is messages and later ranks' memory.
 #
 # ## Where to cut Llama 3.1 8B
 #
@@ -658,7 +674,7 @@ shorter = 1 - step_length(by_work, 8192)[1] / step_length(by_number, 8192)[1]
 print(f"shorter, at 8192 tokens: {shorter:.1%}")
 
 # %% [markdown]
-# With a layer less on the last stage the step is 4 %<!-- =100 * (1 - 506.45 / 526.61) --> shorter, for free. That holds for short texts. At 8192 tokens attention makes each layer heavier, the head weighs less beside it, and little is left. So balance for *your* length.
+# With a layer less on the last stage the step is 4 %<!-- =100 * (1 - 506.45 / 526.61) --> shorter, for free. But attention was left out. At 8192 tokens attention makes each layer heavier, the head weighs less beside it, and little is left. So balance for *your* length.
 #
 # ## Can a list hang?
 #
