@@ -78,7 +78,7 @@ check("01.1", value_of)
 # %% [markdown]
 # ## 01.2
 #
-# *Find the bug · medium · 10 minutes.* **You learn** why mixed precision takes more memory than its name says.
+# *Find the bug · easy · 10 minutes.* **You learn** to look for updates that leave no trace.
 #
 # `suspect_train` trains by plain SGD. No step fails, the loss is a number, and the model learns nothing.
 
@@ -121,13 +121,13 @@ check("01.2", train)
 #
 # *Write · easy · 10 minutes.* **You learn** to read a model's configuration as a number of parameters.
 #
-# The models here have Llama's shape: RMSNorm (one weight for each number), attention in which several query heads share one head
+# The models here have Llama's shape: RMSNorm (H weights), attention in which several query heads share one head
 # of keys and values, a SwiGLU feed-forward block, rotary positions (no parameters), no biases. Their configuration `c` has:
 #
 # | field | meaning |
 # | --- | --- |
 # | `c.hidden_size`, `c.n_layers`, `c.vocab_size` | H, L, V |
-# | `c.n_heads`, `c.n_kv_heads` | query heads; heads of keys, and as many of values |
+# | `c.n_heads`, `c.n_kv_heads` | query heads, each H / `n_heads` wide; heads of keys, and as many of values, all as wide |
 # | `c.ffn_size` | inner size of a feed-forward block |
 # | `c.tied` | True: the head is the embedding's table, not one of its own |
 # | `c.n_experts` | feed-forward blocks in each layer; if there are several, a router, a matrix of `n_experts` × H, chooses |
@@ -260,11 +260,12 @@ check("01.5", zero_bytes)
 # ranks together, n numbers in all.
 
 # %% [markdown]
-# `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings; it sets the learning rate itself. Use it in
-# place of your own: the check counts the bytes of what you give it, for a view all the memory behind it, and its moments. (Its eps
-# is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
+# `make_optimizer(parameters)` makes a `torch.optim.AdamW` with the check's settings; it sets the learning rate itself. Make no
+# optimizer of your own, because the check counts the bytes that you give to this one, and its moments. A view counts as all the
+# memory behind it. (Its eps is 1, so that a gradient of the wrong size shows; Adam's own would hide it.)
 #
-# As module 02 shows, each of the two collectives sends (p-1)/p of the tensor from every rank.
+# The gradients are chosen so that bf16 holds their sums exactly. As lesson 02 shows, each of the two collectives sends (p-1)/p of
+# the tensor from every rank.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
 # each weight of a rank's own shard, and none for others; 2(p-1)/p of the bf16 weights sent per rank and step.
@@ -302,14 +303,14 @@ check("01.6", train_zero_1)
 # | RMSNorm, twice | its input; one **fp32** number for each token |
 # | query, key, value: three matrices | their common input, once |
 # | attention | queries, keys, values, its output; one **fp32** number for each token and head |
-# | rotations of positions | four tables of sequence × head size, the same for the whole batch |
+# | rotations of positions | in each layer four tables of sequence × head size, one set for the whole batch |
 # | output matrix | its input, which attention keeps already |
 # | gate and up: two matrices | their common input, once |
 # | silu(gate) × up | what silu reads; both factors of the product |
 # | down: the last matrix | its input |
 
 # %% [markdown]
-# Additions keep nothing. The sizes are those of 01.3; a head is H / `n_heads` wide.
+# Additions keep nothing. The sizes are those of 01.3.
 #
 # With **recompute**, a layer keeps its input alone. Backward then runs one layer's forward pass again, and while it is in that layer,
 # all that the layer keeps is there too, beside the inputs of all layers. Its first norm's input is the kept one: count it once.
@@ -450,7 +451,7 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `width_13b` | A: width of GPT-3 13B |
 # | `unsharded_bytes` | B: bytes per parameter that NO_OP counts: a whole number, once you have found the right unit |
 # | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
-# | `row_with_copy` | B: the FULLY_SHARD row if a 16-bit copy of each GPU's weights lasted too, so that *all* that NO_OP counts is divided; in the unit the calculator really uses |
+# | `row_with_copy` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided, the 16-bit weights too; in the unit the calculator really uses |
 # | `row_in_gb` | B: the printed FULLY_SHARD row in GB, as its heading says |
 # | `file_parameters` | C: parameters of the file's model |
 # | `released_parameters` | C: parameters of the released model |
@@ -480,4 +481,4 @@ check("01.10", slips, seed=GRADE_SEED)
 # %% [markdown]
 # ## Where this leads
 #
-# You can say what a training needs. The two collectives of 01.6 were given to you; module 02 builds them, and counts what they cost.
+# You can say what a training needs. The two collectives of 01.6 were given to you; lesson 02 builds them, and counts what they cost.

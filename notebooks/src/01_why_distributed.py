@@ -33,48 +33,48 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at the two bars. Both end before the dashed line, so two GPUs can hold this model, and it could answer questions. To train it takes more.
+# Both bars end before the dashed line, so two GPUs can hold this model, and it could answer questions. To train it takes more.
 #
 # At the end you will be able to
-# - say what fills a GPU in training, from nothing but a model's shape.
-# - share it out among GPUs, and prove that the training is the same.
+# - say what fills a GPU in training, from a model's shape alone.
+# - share Adam's part among GPUs, and prove that the training stays the same.
 # - say how many GPUs a model needs to fit, and how many to be ready in time.
 #
-# *One hour; the exercises, three.*
+# *One hour; the exercises, three hours and a third.*
 #
 # <details><summary>Before you start</summary>You need lesson 00, a training loop with Adam that you wrote, and a rough idea of attention. Everything here ran on CPUs over gloo; the numbers for GPUs are formulas.</details>
 
 # %% [markdown]
 # ## How many numbers is a Llama?
 #
-# A token enters the model as a vector of H numbers. Each of L layers adds something to it: **attention** looks at earlier tokens, the **feed-forward** block at this one alone. The **head** makes a score for each word.
+# A **token**, a word or part of one, enters as a vector of H numbers. Each of L layers adds to it: **attention** looks at earlier tokens, the **feed-forward** block at this one alone. The **head** scores each possible token.
 #
-# Many people remember 12 H² for a layer: attention has four matrices H × H, the feed-forward block two of H × 4H. For the smaller Llama 3.1 8B, H is 4096 and L is 32. That gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion; the name says 8.
+# Many people remember 12 H² a layer: four matrices H × H in attention, two of H × 4H in feed-forward. For the smaller Llama 3.1 8B, H is 4096 and L is 32. That gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion; the name says 8.
 #
-# First, the words. Each of 128,256 has a vector at the entrance, the **embedding**, and another in the head. **Predict** how many parameters these two tables have.
+# There are also two tables: each of 128,256 tokens has a vector at the entrance, the **embedding**, and one in the head. **Predict** how many parameters they have.
 
 # %%
 exact, parts = costs.model_parameters(LLAMA_3_1_8B), costs.parameters_by_part(LLAMA_3_1_8B)
 predict(
-    "parameters of the two tables of words",
+    "parameters of the two tables",
     guess=None,
     answer=parts["embedding"] + parts["head"],
     tolerance=0.02,
-    think="how long a vector is in this model, how many vectors a table has, and that there are two tables",
+    think="how long a vector is in this model, and how many vectors there are",
 )
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows the bill of each part. Two differ from 12 H²:
+# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows the bill of each part. Two parts are not as remembered:
 #
 # - The feed-forward block has **three** matrices, of inner size F. That adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
-# - Attention is smaller. It has 32 heads that ask, the queries, but only 8 heads of keys and values, and four queries share one of them. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
+# - Attention is smaller. It has 32 heads of queries, but only 8 of keys and values, because four query heads share one. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
 #
-# So count the matrices of the shape that you have. With K the width of the keys and V the number of words:
+# So count the matrices of the shape that you have. With K the width of the keys and V the number of tokens:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
-# A **norm** rescales a vector by H learned numbers.
+# A **norm** rescales a vector by H learned numbers; one more stands before the head.
 
 # %%
 L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
@@ -90,34 +90,34 @@ print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
 #
 # ## How many bytes is a number?
 #
-# The colleague counted 2 bytes<!-- =find_convention("zero").weights --> for each, which is a format called **bfloat16**. Let us see what such a number can do. Each box below is a bit: one for the sign, some for the **exponent**, which says how large the number is, and some for the **mantissa**, which says how exactly. Run the cell in JupyterLab, and you can type other numbers later.
+# The colleague counted 2 bytes<!-- =find_convention("zero").weights --> for each, because the format was **bfloat16**, or bf16 for short. What can such a number do? Below, 65520 stands in five formats. Each box is a bit. The first is the sign. Then comes the **exponent**, which finds the power of two below the number, and last the **mantissa**, which says where the number lies between that power and the next. If you run the cell in JupyterLab, you can type other numbers.
 
 # %%
 viz.float_bits_explorer()
 
 # %% [markdown]
-# Compare fp16 and bf16, which are equally long. fp16 has five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight, as many as fp32, so it holds every size that fp32 holds. It pays for that in the mantissa, where only seven bits are left.
+# Compare fp16 and bf16, which are equally long. fp16 has five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight, as many as the longer fp32, so it reaches about as far. It pays for that in the mantissa, where only seven bits are left. The two fp8 formats are shorter still, and end sooner.
 #
-# What do seven bits mean for a training step? A bf16 weight is 256, and the optimizer adds 1.
+# What do seven bits mean for a training step? A bf16 weight is 256, and the optimizer adds 0.9.
 #
 # **Predict** what the weight is now.
 
 # %%
 weight = torch.tensor(256.0, dtype=torch.bfloat16)
 predict(
-    "256 + 1 in bf16",
+    "256 + 0.9 in bf16",
     guess=None,
-    answer=(weight + 1).item(),
+    answer=(weight + 0.9).item(),
     tolerance=0,
     think="how far apart two neighbours are from 256 on: seven bits cut the way to 512 into 128 steps",
 )
-for start, update in ((256, 1), (258, 1), (1, 0.001)):
+for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
     print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
 
 # %% [markdown]
-# Nothing has happened, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart. 257 lies in the middle, and such ties go to the neighbour whose last bit is 0: here down, and from 259 up, so that 258 moves by twice the update.
+# Nothing has happened, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, so 256.9 is nearer to 256, and 257.1 is nearer to 258. And 257, in the middle? A tie goes to the neighbour whose last bit is 0, which is 256.
 #
-# The last line is the one that hurts. An update is often a thousandth of its weight, and then a bf16 weight stands still forever. So the optimizer keeps a second copy of each weight in **fp32** and changes that one. The products are computed in bf16, because that is fast. This is called **mixed precision**.
+# The last line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all. So the optimizer keeps a second copy of each weight in **fp32** and changes that one. The products are computed in bf16, because that is fast. This is called **mixed precision**.
 #
 # Remember the copy, because it takes memory.
 
@@ -135,7 +135,7 @@ predict(
     guess=None,
     answer=zero.bytes_per_parameter,
     unit="bytes",
-    think="five numbers: two in bf16, and three in fp32",
+    think="how many numbers belong to one parameter now, and how long each of them is",
 )
 viz.plot_states(
     {"to answer": costs.StateBytes(weights=2 * P, gradients=0, optimizer=0), "to train": costs.state_bytes(P, zero)},
@@ -144,16 +144,16 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# The weights that the colleague saw are one eighth of the lower bar. Adam keeps three quarters of everything: 12 bytes<!-- =find_convention("zero").optimizer --> a parameter. All of it together is called the model's **states**.
+# The weights that the colleague saw are one eighth of the lower bar. Adam keeps three quarters: 12 bytes<!-- =find_convention("zero").optimizer --> a parameter. All of it together is called the model's **states**.
 #
 # For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->. At least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s are needed, and each has to keep another part.
 #
 # ## How do GPUs share?
 #
-# The simplest way to use many GPUs is **data parallelism**: each has the whole model and reads its own texts. After each step all of them hold the same numbers, so 64 GPUs store each number 64 times. **ZeRO** stores it once, in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
+# Let us take 64. The simplest way to use them is **data parallelism**: each has the whole model and reads its own texts. But after each step all hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
 
 # %% [markdown]
-# Take the first stage and 64 GPUs. Each GPU keeps all weights and all gradients of the 70B, and one sixty-fourth of what Adam has.
+# Begin with the first stage. Each GPU keeps all weights and all gradients of the 70B, and one sixty-fourth of what Adam has.
 #
 # **Predict** how much that is on each GPU. Does it fit?
 
@@ -164,7 +164,7 @@ predict(
     guess=None,
     answer=stages[1].total / GB,
     unit="GB",
-    think="2 + 2 bytes that nobody shares, and 12 bytes that 64 share, for 70.6 billion parameters",
+    think="which of the 16 bytes stay whole on each GPU, and which are divided by 64",
 )
 viz.plot_states(
     dict(zip(("all on each", "ZeRO-1", "ZeRO-2", "ZeRO-3"), stages, strict=True)),
@@ -173,28 +173,28 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at ZeRO-1. Adam's part has all but vanished, and still it does not fit, because weights and gradients are 4 bytes<!-- =4 --> a parameter that no number of GPUs makes smaller. A million GPUs would not help. Only the third stage shares everything, and there each GPU keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
+# Look at ZeRO-1. Adam's part has all but vanished, and still the model does not fit. Weights and gradients take 4 bytes<!-- =4 --> a parameter, and no number of GPUs makes that smaller: a million would not help. Only the third stage shares everything, and there each GPU keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam out still the same training? Let us build the first stage and see. It needs two collectives, which lesson 02 takes apart. **Reduce-scatter** leaves each rank with the sum of one chunk. **All-gather** gives everybody all chunks.
+# Is a training that shares Adam's part still the same training? Let us build the first stage and see. It needs two collectives, which lesson 02 takes apart. **Reduce-scatter** leaves each rank with the sum of one chunk. **All-gather** gives everybody all chunks.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
 # %% [markdown]
-# Each row is a rank. Gradients go through the first picture: every rank ends with one finished chunk, which has all colours. It gives its optimizer this chunk and nothing else, so only this chunk has Adam's averages. Then the new weights go through the second picture, because the next forward pass needs all of them.
+# Each row is a rank. Gradients go through the first picture: every rank ends with one finished chunk, which has all colours. The rank gives its optimizer this chunk of the weights and nothing else, so it keeps Adam's averages for no other. Then the new weights go through the second picture, because the next forward pass needs all of them.
 
 
 # %%
-def train_zero_1(weights, gradients, make_optimizer, length=None):
+def train_zero_1(weights, gradients, make_optimizer, norm_of=None):
     rank, p = dist.get_rank(), dist.get_world_size()
     mine = torch.nn.Parameter(weights.tensor_split(p)[rank].clone())
     optimizer = make_optimizer([mine], lr=0.1)
     for per_rank in gradients:
         mine.grad = comm.reduce_scatter(per_rank[rank]) / p
-        if length:  # for later
-            mine.grad /= max(1, length(mine.grad))
+        if norm_of:  # for later
+            mine.grad /= max(1, norm_of(mine.grad))
         optimizer.step()
         weights = comm.all_gather(mine.detach(), length=len(weights))
     averages = [x for x in optimizer.state[mine].values() if x.dim()]  # without the counter of steps
@@ -202,38 +202,40 @@ def train_zero_1(weights, gradients, make_optimizer, length=None):
 
 
 # %% [markdown]
-# To know whether that is right, one device does the same alone, with the average of all gradients. We take three steps with 13 weights, which three ranks cannot share evenly.
+# To know whether that is right, one device does the same alone, with the average of all gradients. We take three steps with 13 weights, which three ranks cannot share evenly. The gradients are made up, because ZeRO-1 changes only what comes after backward.
 
 # %%
 torch.manual_seed(0)
 weights, gradients = torch.randn(13), torch.randint(-4, 5, (3, 3, 13)).float()  # [step][rank][weight]
 
 
-def count_who_agree(name, make_optimizer, length=None):
+def count_who_agree(name, make_optimizer, norm_of=None):
     alone = torch.nn.Parameter(weights.clone())
     optimizer = make_optimizer([alone], lr=0.1)
     for per_rank in gradients:
         alone.grad = per_rank.mean(dim=0)
-        if length:
+        if norm_of:
             alone.grad /= max(1, alone.grad.norm())
         optimizer.step()
-    results = run_ranks(train_zero_1, 3, weights, gradients, make_optimizer, length)
+    results = run_ranks(train_zero_1, 3, weights, gradients, make_optimizer, norm_of)
     agree = sum(torch.allclose(new, alone.detach(), atol=1e-6) for new, _ in results)
-    averages = [nbytes for _, nbytes in results]
-    print(f"{name:8} {agree} of 3 ranks agree with one device; bytes of averages on each: {averages}")
+    same = sum(torch.equal(new, results[0][0]) for new, _ in results)
+    print(f"{name:13} of 3 ranks, {agree} agree with one device, and {same} with rank 0")
+    return [nbytes for _, nbytes in results]
 
 
-for optimizer in (torch.optim.SGD, torch.optim.AdamW):
-    count_who_agree(optimizer.__name__, optimizer)
+count_who_agree("SGD", torch.optim.SGD)
+nbytes = count_who_agree("AdamW", torch.optim.AdamW)
+print("bytes of Adam's averages on each rank:", nbytes)
 
 # %% [markdown]
-# All ranks agree, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now. Rank 0 has one weight more than the others.
+# All ranks agree, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now, of which rank 0 has one weight more.
 #
 # ### The step that looks at everything
 #
-# Why may a rank update its chunk alone? Because Adam looks at one weight at a time. A common step before it does not: **clipping**. If the whole gradient is longer than a limit, it is scaled down to that length, so that no single text can wreck the weights.
+# Why may a rank update its chunk alone? Because Adam looks at one weight at a time. But before Adam there is often a step that looks at all of them, called **clipping**: if the whole gradient is longer than a limit, it is scaled down to that length, so that no single text can wreck the weights.
 #
-# Take the limit 1. One device scales its gradient to length 1. Now let each rank clip what it has, its own chunk. All three chunks are longer than 1. **Predict** how long the whole gradient is then.
+# Take the limit 1. One device scales its gradient to length 1. Now let each rank clip its own chunk. All three are longer than 1. **Predict** how long the whole gradient is then.
 
 # %%
 chunks = gradients[0].mean(dim=0).tensor_split(3)  # of the first step
@@ -246,23 +248,23 @@ predict(
 )
 
 # %% [markdown]
-# It is √3, because each chunk has length 1 and three squares of 1 make 3. If 64 chunks were clipped like that, the whole would be 8 times too long. It also points elsewhere, because each chunk was scaled by another factor. The remedy is in Pythagoras too. Each rank squares its own numbers, one all-reduce adds the three sums, and the root is the length of the whole.
+# It is √3, because each chunk has length 1 and three squares of 1 make 3. If 64 chunks were clipped like that, the whole would be 8 times too long. It also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too: each rank squares its own numbers, one all-reduce adds the three sums, and the root is the length of the whole.
 
 
 # %%
-def of_chunk(chunk):
+def norm_of_chunk(chunk):
     return chunk.norm()
 
 
-def of_whole(chunk):
+def norm_of_whole(chunk):
     return comm.all_reduce(chunk.square().sum().reshape(1)).sqrt()
 
 
-for length in (of_chunk, of_whole):
-    count_who_agree(length.__name__, torch.optim.SGD, length)
+for norm_of in (norm_of_chunk, norm_of_whole):
+    count_who_agree(norm_of.__name__, torch.optim.SGD, norm_of)
 
 # %% [markdown]
-# With the length of the chunk no rank agrees with one device, and with that of the whole all three do. All ranks had been equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
+# With the length of the chunk no rank agrees with one device, and with that of the whole all three do. Look at the last number of the first line: all three ranks agree with rank 0. They are equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
 #
 # ## Does the count hold for real tensors?
 #
@@ -295,11 +297,11 @@ for name, nbytes in found.items():
     print(f"{name:10} real tensors {nbytes:11,}   formula {getattr(expected, name):11,}")
 
 # %% [markdown]
-# Weights and gradients agree to the byte. The optimizer has 152 bytes<!-- =4 * (9 * 4 + 2) --> more, because PyTorch counts the steps of each tensor in a number of its own.
+# Weights and gradients agree to the byte. The optimizer has 156 bytes<!-- =4 * (9 * 4 + 3) --> more, because the model has 39 tensors, and PyTorch counts the steps of each in a number of its own.
 #
 # ### What backward needs
 #
-# The states are not all. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**. States do not know how long a text is, but activations grow with it.
+# The states are not all. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and they grow with the text, while the states do not know how long a text is.
 #
 # PyTorch lets us watch: a hook sees every tensor that autograd keeps. Several tensors may look at the same memory, so we count each piece of memory once, and leave out the weights.
 
@@ -312,11 +314,11 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# The two differ by 4 bytes<!-- =4 -->, a number by which cross-entropy divides. In the picture, four tensors of the feed-forward block are the longest, because they have its inner width F.
+# The two differ by 4 bytes<!-- =4 -->, a number by which cross-entropy divides. The four longest bars belong to the feed-forward block and have its inner width F; the next have width H.
 #
-# Where are the scores of attention, one for each pair of tokens? PyTorch does not keep them. It keeps one number for each token and head, and computes the scores again in backward. So activations grow with the text's length, not with its square.
+# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention keeps none, only one number for each token and head, their *log-sum-exp*. It computes the scores again in backward. So activations grow with the text's length, not its square.
 #
-# Now take the large one. The 70B reads a text of 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input.
+# Now the 70B reads 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input, so two bars drop out.
 #
 # **Predict** what its 80 layers keep.
 
@@ -328,7 +330,7 @@ predict(
     answer=LLAMA.n_layers * sum(kept.nbytes for kept in one) / GB,
     unit="GB",
     tolerance=0.02,
-    think="the picture: four tensors of width F for each token, six of width H, and two of width K",
+    think="the picture, bar by bar: how many numbers wide it is for one token, with a norm's input only",
 )
 
 # %% [markdown]
@@ -344,11 +346,13 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# An eighth is left, at the price of one more forward. Autograd keeps 4,100 bytes<!-- =64 * 16 * 4 + 4 --> that the formula does not have: the table of the rotation angles, which all layers share, and the number of cross-entropy.
+# An eighth is left, at the price of one more forward. Autograd keeps 4,100 bytes<!-- =64 * 16 * 4 + 4 --> that the formula lacks: a table of angles, from which every layer makes its rotations, and the number of cross-entropy.
 #
 # ## So, how many GPUs?
 #
-# Put both together. Three ways to spread the 70B over 64 GPUs, with one text of 4096 tokens on each copy of the model. In the third way eight GPUs share every matrix and one text, which is called tensor parallelism. Three short names count the GPUs: `dp` groups read texts of their own, `tp` GPUs share each matrix, and `pp` of them share out the layers.
+# Now add states and activations. Below are three ways to spread the 70B over 64 GPUs. In two of them each GPU reads a text of its own. In the third, eight GPUs share every matrix and one text, which is called **tensor parallelism**.
+#
+# `dp` counts the groups that read texts of their own, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -363,11 +367,11 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# The first bar ends far beyond the line. Its states are small, but each GPU keeps the activations of its own text, and ZeRO does not share those. The second bar recomputes, so that 80 inputs stay and the one layer that is being redone. In the third bar eight GPUs share one text's activations. Both fit.
+# The first bar ends far beyond the line. Its states are small, but each GPU keeps the activations of its own text, and ZeRO does not share those. The second recomputes: 80 inputs stay, and all of the one layer that is being redone. In the third, eight GPUs share one text's activations. These two fit.
 #
-# **Gathered** is the largest piece that ZeRO-3 has put together for a moment, here the two tables. The axis counts GiB, as tools do: 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB.
+# **Gathered** weights are what ZeRO-3 puts together for a moment; the largest piece is the two tables.
 #
-# Your turn. Run the next cell in JupyterLab: it has sliders and buttons. **On how few H100s can you make it fit?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
+# Your turn. In JupyterLab the next cell has sliders. There `pp` parts share out the layers, and a micro-batch is the texts a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
 viz.memory_explorer()
@@ -375,9 +379,9 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# Memory decides whether a training can start. When does it end? Follow one parameter of a matrix and one token. Forward multiplies the two and adds the product up: 2 operations. Backward does that twice, once for the gradient of the input and once for that of the weight: 4 more. So each token costs **6 operations for each parameter**.
+# Memory decides whether a training can start. When does it end? Follow one number of a matrix and one token. Forward multiplies the number by one of the token's and adds the product up, which makes 2 operations. Backward needs two gradients: that of the matrix, and that of the layer's input, with which the layer before goes on.
 #
-# **Predict** what PyTorch counts in one forward and backward of the small model, on 64 tokens. Its matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a word's row is only looked up.
+# **Predict** how many operations forward and backward take together, for each number and each token. The cell lets PyTorch count them on 64 tokens. The small model's matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a token's row is only looked up.
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -386,15 +390,16 @@ in_matrices = sum(p.numel() for name, p in model.named_parameters() if p.dim() =
 with FlopCounterMode(display=False) as counter:
     F.cross_entropy(model(tokens[:1]).flatten(0, 1), targets[:1].flatten()).backward()
 predict(
-    "operations",
+    "operations for each number and each token",
     guess=None,
-    answer=counter.get_total_flops(),
+    answer=counter.get_total_flops() / (in_matrices * 64),
     tolerance=0,
-    think=f"six operations, for each of {in_matrices:,} numbers and each of 64 tokens",
+    think="how many products of matrices backward needs where forward needs one",
 )
+print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# The rule holds to the operation. What PyTorch does not count on a CPU are attention's products of tokens with tokens. For the 70B they are a few percent at these lengths.
+# Six, to the operation, because each of the two gradients is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**. It leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, and it counts the embedding. For the 70B and 4096 tokens it is 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
 #
 # A GPU never reaches the peak of its data sheet. The share that it does reach is its **utilisation** U, and good runs on H100s have come to 0.4. With T tokens and G GPUs of peak R:
 #
@@ -415,7 +420,7 @@ for gpus in (2, 15, 64, 384, 6200, 16384):
 #
 # ## What was left out?
 #
-# The Kempner Institute's workshop of October 2024, [here](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) with its models, asks our question for a GPT of 65 billion parameters. Its slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 2 for the weight, 12 for Adam. So 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->, and the batch has 256 texts. **Before you run it**, say which two things are missing.
+# In October 2024 a workshop of the Kempner Institute asked our question for a GPT of 65 billion parameters. Its [instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. The slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter, which asks for 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->, with 256 texts in a batch. **Before you run it**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
@@ -429,24 +434,24 @@ for batch in (1, 256):
     print(f"activations by its own formula, in bf16, batch {batch}: {nbytes / GB:,.0f} GB")
 
 # %% [markdown]
-# The gradients are missing, which makes three GPUs more. And the activations are missing. By the workshop's own formula one text needs more than two GPUs, and the whole batch at once would need fifty times the states. The slide is careful to say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. What is easy to forget is to ask: a number of bytes *of what*?
+# The gradients are missing, 2 bytes<!-- =find_convention("zero").gradients --> a parameter, which makes four GPUs more. And the activations are missing. By the workshop's own formula one text fills five such GPUs, and the whole batch at once would need about fifty times the states. The slide is careful to say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
 #
 # ## When to use what
 #
-# Each row below is computed for texts of 8192 tokens. Find your own model's line, and ask which number hurts first.
+# Below is our own count for three Llamas. *One layer* means its states, and *one text* means the activations of 4096 tokens in all layers. Find the model nearest to yours, and ask which number hurts first.
 
 # %%
-print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'activations':>12} {'H100s for 30 days':>18}")
+print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'one text':>9} {'H100s for 30 days':>18}")
 for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     config = load_model(name)
     count = costs.model_parameters(config)
     states = zero.bytes_per_parameter * count
-    kept = costs.layer_activations(config, batch=1, sequence=8192, itemsize=2, fused_norms=True)
+    kept = costs.layer_activations(config, batch=1, sequence=4096, itemsize=2, fused_norms=True)
     needed = costs.rule_of_thumb_flops(count, tokens_read) / (0.4 * peak * 30 * 86400)
     print(
         f"{config.name:15} {states / GB:7,.0f} GB {costs.gpus_needed(states, H100.memory_bytes()):13}"
         f" {16 * costs.layer_parameters(config) / GB:7.1f} GB"
-        f" {config.n_layers * sum(tensor.nbytes for tensor in kept) / GB:9,.0f} GB {needed:18,.0f}"
+        f" {config.n_layers * sum(tensor.nbytes for tensor in kept) / GB:6,.0f} GB {needed:18,.0f}"
     )
 
 # %% [markdown]
@@ -460,7 +465,7 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
 #
 # ## What still hurts
 #
-# ZeRO-1 took two lines: a reduce-scatter and an all-gather. For the 70B they move 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> each, in every step, among 64 GPUs or 6,200. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
+# ZeRO-1 took two lines: a reduce-scatter and an all-gather. For the 70B each of them works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB -->, in every step, among 64 GPUs or 6,200. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
 # %%
 score()
@@ -470,20 +475,20 @@ score()
 #
 # **Next:** the [exercises of this lesson](../exercises/release/01_why_distributed.ipynb), then [lesson 02](02_collectives.ipynb).
 #
-# <details><summary>1. A million H100s, one rank on each, ZeRO-1. Why does a 70B model not fit?</summary>
+# <details><summary>1. A million H100s, ZeRO-1. Why does a 70B model not fit?</summary>
 # Weights and gradients stay whole.
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16, with dp 4, tp 2, pp 2, ZeRO-3 and full recomputation. The states fill 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
+# On 16, for instance with dp 4, tp 2, pp 2, ZeRO-3 and full recomputation. Eight cannot hold the states.
 # </details>
 #
 # <details><summary>3. You halve the length of the texts. Which part of the memory halves?</summary>
 # The activations. States do not know the text.
 # </details>
 #
-# <details><summary>4. With full recomputation, by 8 operations, a report says 52 %<!-- =52 --> utilisation. And by 6?</summary>
-# Three quarters of it, 39 %<!-- =52 * 6 / 8 -->.
+# <details><summary>4. With full recomputation, all operations make 52 %<!-- =52 --> utilisation. And those that the model needs?</summary>
+# Forward ran twice, so 6 of 8: 39 %<!-- =52 * 6 / 8 -->.
 # </details>
 
 # %% [markdown]
@@ -493,11 +498,20 @@ score()
 #
 # ## Who counts what
 #
-# Sixteen bytes are one way to train. These bars are for the same 70B, as papers, talks and manuals count them. The sums are right; the formats differ, and one leaves the gradients out. Print `costs.CONVENTIONS` for the source of each.
+# Sixteen bytes are one way to train. These bars are for the same 70B, as papers, talks and manuals count them. The formats differ, and the workshop leaves the gradients out. Print `costs.CONVENTIONS` for the source of each.
 
 # %%
+names = {
+    "fp8-lm": "FP8-LM",
+    "half": "all in 16 bits",
+    "workshop": "the workshop",
+    "zero": "ZeRO's paper",
+    "fp32": "all in fp32",
+    "megatron": "Megatron, bf16",
+    "megatron-fp16": "Megatron, fp16",
+}
 viz.plot_states(
-    {name: costs.state_bytes(P, convention) for name, convention in costs.CONVENTIONS.items()},
+    {shown: costs.state_bytes(P, costs.find_convention(name)) for name, shown in names.items()},
     title="Llama 3.1 70B, counted in several ways",
 )
 
@@ -517,7 +531,7 @@ predict(
     guess=None,
     answer=costs.model_parameters(real),
     tolerance=0,
-    think="4 H² of attention and 3 H F in each of the layers, and one table of H numbers for each word",
+    think="the matrices of one layer, where attention has all its key heads, and the one table",
 )
 counts = costs.parameters_by_part(workshop), costs.parameters_by_part(real)
 print(f"{'':10} {'formula':>15} {'real OLMo 1B':>15}")
@@ -531,18 +545,19 @@ print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):1
 #
 # ## Printed formulas for activations
 #
-# Now that autograd has confirmed our count, hold published formulas against it, for the small model in bf16. *Selective* and *full* say what is recomputed. The Explorer is a public memory calculator, and NO_OP is its name for "no ZeRO".
+# Now that autograd has confirmed our count, hold published formulas against it, for the small model in bf16. *Selective* and *full* say what is recomputed. The [Explorer](https://github.com/Siddhant-K-code/llm-parallelism-explorer-poc) is a public memory calculator.
 
 # %%
 for gap in costs.published_gaps(small, batch=2, sequence=64):
-    print(f"{gap.off:+7.1%}  {gap.counts}: {gap.name}\n         {gap.because}")
+    if gap.counts.startswith("activations"):
+        print(f"{gap.off:+7.1%}  {gap.counts}: {gap.name}\n         {gap.because}")
 
 # %% [markdown]
-# Few of these are slips. Most count another shape, or another attention.
+# Most of these are not slips: they count another shape, or an attention that keeps its scores.
 #
 # ## Whose utilisation?
 #
-# LLaMA 65B has 65.2 billion parameters and read 1.4 trillion tokens, in 21 days on 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each. A talk on distributed training by K. Yuan, 2024, prints 0.3. **Predict** the utilisation from these numbers.
+# LLaMA 65B has 65.2 billion parameters and read 1.4 trillion tokens, in 21 days on 2048 A100s with a peak of 312 TFLOP/s<!-- =load_device("a100_sxm_80").peak_flops_per_s() / 1e12 --> each. A talk by [K. Yuan](https://kunyuan827.github.io/), *Distributed Training for LLM*, prints 0.3. **Predict** the utilisation from these numbers.
 
 # %%
 run = costs.LLAMA_65B
@@ -550,7 +565,7 @@ predict(
     "model utilisation of LLaMA 65B",
     guess=None,
     answer=run.model_utilisation(),
-    think="six operations a parameter and token, over seconds, GPUs and their peak",
+    think="which operations the model needs, and which the GPUs could have done in that time",
 )
 for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     days, mfu, hfu = run.seconds / 86400, run.model_utilisation(), run.hardware_utilisation()
