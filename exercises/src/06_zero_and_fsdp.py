@@ -3,7 +3,7 @@
 #
 # [Lesson 06](../../notebooks/06_zero_and_fsdp.ipynb) stopped remembering the same thing on every rank. Here you lay a model in one row, cut it,
 # train a piece without seeing the rest, and work out what that saves and what it sends. If you have
-# only one hour, do 06.1 and 06.4.
+# only one hour, do 06.1 and 06.5.
 
 # %% [markdown]
 # ## How to work
@@ -49,7 +49,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # Write it as a class, which keeps this rank's piece from one use to the next. An optimizer will train the pieces, number by number and in
 # place, and `gather()` has to bring back what it made of them.
 #
-# **Target:** pieces as `torch.tensor_split` cuts the row, and the whole tensors again. `gather()` makes one `comm.all_gather`. Before
+# **Target:** pieces as `torch.tensor_split` cuts the row, and the whole tensors again. `gather()` makes one `comm.all_gather`, whose `length=` is the row's, because pieces may differ. Before
 # and after `gather()` a rank keeps the memory of its own piece, and not that of the whole row.
 
 
@@ -166,8 +166,7 @@ check("06.2", Padded)
 # In this exercise the weights are one flat row already, cut as in 06.1.
 #
 # **Target:** the weights of one device after all steps, on every rank. The optimizer gets this rank's piece and nothing else. Each step
-# makes one reduce-scatter, one all-reduce of a single number, and one all-gather: in a real step forward needs the whole weights at
-# once.
+# makes one reduce-scatter, one all-reduce of a single number, and one all-gather, because the next forward of a real training needs all weights.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -198,7 +197,7 @@ check("06.3", zero_1)
 # %% [markdown]
 # ## 06.4
 #
-# *Predict · easy · 20 minutes.* **You learn** to compute the most famous table of this subject, and what it does not promise.
+# *Predict · easy · 20 minutes.* **You learn** to compute the most famous table of this subject, and where each stage stops helping.
 #
 # Training with Adam in mixed precision keeps three things for each parameter: a bf16 weight of two bytes, a bf16 gradient of two
 # bytes, and what only the optimizer reads: an fp32 weight and two fp32 moments, twelve bytes in all. Each stage of ZeRO shares out one
@@ -389,7 +388,7 @@ check("06.7", step, seed=GRADE_SEED)
 sizes, root, L, block, outer, budget = given("06.8", GRADE_SEED)
 print(f"small model: blocks of {', '.join(map(str, sizes))} numbers, root of {root}")
 print(f"Llama: L = {L} blocks of {block:,} numbers, root of {outer:,}")
-print(f"{budget} GB of 10⁹ bytes for whole weights in bf16")
+print(f"{budget} GB of 10⁹ bytes for whole weights in bf16, the root's too")
 
 # %% [markdown]
 # *Prefetch* means that while one block computes, the next one in order is gathered already. A block is freed as soon as it has computed,
@@ -403,7 +402,7 @@ print(f"{budget} GB of 10⁹ bytes for whole weights in bf16")
 # | `with_gradients` | backward, FULL_SHARD without prefetch: most numbers of whole weights and whole gradients together |
 # | `group_ahead` | Llama: most blocks in a unit so that forward with prefetch fits. All units have equally many blocks |
 # | `group_alone` | the same without prefetch |
-# | `gathers` | all-gathers of a step, the root's too, with `group_ahead` blocks in a unit |
+# | `gathers` | all-gathers of a step, the root's too, with `group_ahead` blocks in a unit; even the last unit is gathered twice |
 
 # %% nbgrader={"grade": false, "grade_id": "06-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION

@@ -54,7 +54,7 @@ viz.plot_states(
 # %% [markdown]
 # Look at the dashed line. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, without any activations, and it has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So the training does not even start. Buying more GPUs does not help, because every new one would have to keep the same 120 GB<!-- =16 * 7.5e9 / GB -->.
 #
-# Now think of all GPUs together. They have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs, but they spend it badly: when the gradients are summed, all 64 remember the same numbers.
+# Now think of all GPUs together. They have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs, but they spend it badly: once the gradients are summed, all 64 remember the same numbers.
 #
 # In this lesson we bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, on paper. Then we really share out a small model, and see that the training is still the same.
 
@@ -76,7 +76,7 @@ viz.plot_states(
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Under the data parallelism of lesson 03 two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. Then both make the same AdamW step as the one device. The picture shows what they have in memory before it.
+# Under the data parallelism of lesson 03 two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. Then both make the same AdamW step as the one device. The picture shows what they have in memory before a later step.
 
 # %%
 torch.manual_seed(0)
@@ -159,9 +159,9 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 #
 # Look again at the striped lines: each rank has 38 gradients of its own samples. After the reduce-scatter it has its 19 sums, and the 38 are useless. But until then all 38 had to fit.
 #
-# So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your own piece, and forget the rest before the next layer's gradients come. This is **ZeRO-2**.
+# So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your own piece, and forget the rest before the next gradients come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives rank 1 the whole last layer, so it alone would receive anything. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
+# But our cut at 19 gives rank 1 the whole last layer, so only rank 1 would receive. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -171,7 +171,7 @@ viz.plot_kept(2)
 #
 # With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
-# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The library's makes one for each of the two layers, after the last micro-batch, so two in a step. How many does ZeRO-2 need?
+# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The course library's makes one for each of the two layers, after the last micro-batch, so two in a step. How many does ZeRO-2 need?
 
 
 # %%
@@ -208,7 +208,7 @@ viz.plot_kept(3)
 #
 # ### Build it
 #
-# Below is a step on two real ranks, up to the gradients. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. The ranks gather three times. Does the backward of the first unit need a fourth gather?
+# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. The ranks gather three times. Does the backward of the first unit need a fourth gather?
 #
 # **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
 
@@ -262,11 +262,11 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %% [markdown]
 # ### Eight steps
 #
-# The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in a unit's life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
+# In your cell the second unit was gathered, used and forgotten twice. The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in such a life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** The library takes both units through all eight, even where no second gather is needed. Take four micro-batches, one for each of a rank's samples, and then one update. Data parallelism adds their gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP? Begin with one micro-batch, and remember that the weights do not change before the update.
+# **Predict.** The library takes both units through all eight, even where no second gather is needed. Take four micro-batches, one for each of a rank's samples, then one update. Data parallelism adds their gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP? Begin with one micro-batch. What does a rank still have when the second begins?
 #
-# With the answer comes a list of what rank 0 does in a single micro-batch.
+# With the answer comes a list of what rank 0 does in one micro-batch.
 
 
 # %%
@@ -290,11 +290,11 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# A unit is gathered, then comes its forward. Backward begins with the last unit. *Free* is missing: it neither sends nor computes.
+# Each unit is gathered before its forward and again before its backward. *Free* is missing, because it neither sends nor computes.
 #
-# The weights travel twice and the gradients once. On each of these three **trips** a rank sends its half of 38, 57 in all. Four micro-batches make 228, because nobody had kept the weights.
+# Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of 38, 57 in all. Four micro-batches make 228, because nobody kept the weights.
 #
-# On $p$ ranks each passes on all pieces but one. With $\Psi$ parameters it sends
+# In a ring of $p$ ranks each sends $p-1$ of the $p$ pieces. With $\Psi$ parameters it sends
 #
 # $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
 #
@@ -305,7 +305,7 @@ for event in ledger().events:
 #
 # While the first unit computes, the network is idle. So let it **prefetch** the second one. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. On four ranks, one after the other, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. On four ranks, with no overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
@@ -360,7 +360,7 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder here than before. The *gradient norm*, by which we clip, is that of all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
+# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder here than before. We clip by the *gradient norm*, which needs all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
@@ -396,7 +396,7 @@ for name, technique in techniques.items():
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Block by block, its activations pile up in forward. Block by block, backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take more than one and a half times as much.
+# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Block by block, its activations pile up in forward. Block by block, backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take more than one and a half times as much as all gradients.
 #
 # **Predict.** By how many MiB is the highest point of the step lower in ZeRO-2 than in ZeRO-1?
 
@@ -420,7 +420,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Look at both ends of each strip, which show what stays. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. Half the text makes half the activations, less than all gradients together, so ZeRO-2 would have the lower peak.
+# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. ZeRO-1 would then peak at the end of backward, and ZeRO-2 lower.
 #
 # The dark boxes are the root and whole blocks. FSDP's peak comes after the loss, with two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
 
@@ -445,7 +445,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | pieces of any length | DTensors with `Shard(0)` | the first dimension is cut, and padded to be sent |
-# | `accumulation=4` | `set_requires_gradient_sync(False)` until the last micro-batch | whole gradients stay until then |
+# | `accumulation=4` | several backwards, then one update | `set_requires_gradient_sync(False)` keeps whole gradients, and reduces once |
 # | `trainer.clip()` | `clip_grad_norm_` | DTensors know that they are pieces |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
@@ -486,7 +486,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. It falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients. Now look at its loss in steps 1, 2 and 3 above.
+# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. It falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing and each step begins without gradients, so only the weights are left from the step before. Now look at its loss in steps 1, 2 and 3 above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -500,13 +500,13 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# In step 2 run B's loss is still right, so the first update was right, and G fetched its weights. In step 3 the loss is off, so the second update was wrong. Besides the samples only the weights had changed, and only G and H fetch them. So it was H, which took old weights from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
+# In step 2 run B's loss is still right, so the first update was right, and G fetched the new weights. In step 3 the loss is off, so step 2 went wrong after its forward. What was new there? Only the weights, which backward fetches by H. So H took old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [went stale](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides each gradient by its usual size, so a wrong factor hardly shows at first. Run C is sound.
+# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides each gradient by its usual size, so a wrong factor hardly shows at first. Run C is sound: its difference is rounding, which training enlarges.
 #
 # ## Back to the 64 GPUs
 #
-# **Predict.** Let the model have 30 billion parameters, on the same 64 GPUs. Which stage is the first that fits?
+# **Predict.** Which stage is the first that fits 30 billion parameters on the same 64 GPUs?
 
 # %%
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
@@ -515,7 +515,7 @@ predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answ
 viz.zero_explorer()
 
 # %% [markdown]
-# Read the bars downwards. The first removes most, because Adam's states are the largest part, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together 120 GB<!-- =16 * 7.5e9 / GB -->: once, not 64 times. With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits.
+# ZeRO-1 removes most, because Adam's states are the largest part, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together 120 GB<!-- =16 * 7.5e9 / GB -->: once, not 64 times. With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits.
 #
 # ## When to use it
 #
@@ -524,18 +524,18 @@ viz.zero_explorer()
 # | Adam's states | ZeRO-1 | 2, like data parallelism |
 # | gradients too | ZeRO-2 | $m + 1$ |
 # | weights too | FSDP | $3m$; with whole gradients kept, $2m + 1$ |
-# | slow wires between nodes | FSDP inside each node | at most $3m$, few between nodes |
-# | activations | recompute, or tensor parallelism | other messages |
+# | slow wires between nodes | FSDP inside each node | at most $3m$, few bytes between nodes |
+# | activations | recompute, or tensor parallelism | none more, or other messages |
 
 # %% [markdown]
 # Go down the first three lines and stop where the model fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model. This costs memory, but only summed gradients travel between nodes.
 #
-# Can FSDP's gathers hide? Take one layer of Llama 3.1 8B, 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, the starts of 63 messages included. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> without attention scores. So nearly all of the gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
+# Can one layer's forward hide the next gather? Take one of Llama 3.1 8B, 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, 63 starts included. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> without attention scores. So nearly all of the gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. But text makes activations, and FSDP does not cut those. Besides, every GPU reads a text of its own. The 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, which can be more than is good for training.
+# So FSDP wants much text on each GPU. But text makes activations, and FSDP does not cut those. Besides, every GPU reads a text of its own. The 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step. If training cannot use so many, FSDP alone has no way out.
 #
 # Tensor parallelism helps with both, because it cuts most activations, and its ranks share one text. It needs fast wires. So take it inside a node, and FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
@@ -548,11 +548,11 @@ score()
 # **Next:** the [exercises](../exercises/release/06_zero_and_fsdp.ipynb), then [lesson 07](07_fsdp_tp_2d_llama.ipynb).
 #
 # <details><summary>1. The optimizer Muon updates a whole matrix at once. Which sentence of step one is then no longer true?</summary>
-# That each number is treated by itself. So whole matrices have to be dealt out.
+# That each number is treated by itself. So each matrix goes whole to one rank, or is gathered first.
 # </details>
 #
-# <details><summary>2. On 1000 GPUs instead of 64, what happens to the bars of ZeRO-2, and of FSDP?</summary>
-# ZeRO-2 keeps all weights, on any number of GPUs. FSDP divides everything by 1000.
+# <details><summary>2. On 1000 GPUs instead of 64, what happens to the bars of ZeRO-2 and FSDP?</summary>
+# ZeRO-2 keeps all weights. FSDP divides what a GPU keeps by 1000.
 # </details>
 #
 # <details><summary>3. Unit 5 is gathered twice in a row. Why, and what would you change?</summary>
