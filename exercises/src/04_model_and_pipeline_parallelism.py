@@ -2,8 +2,7 @@
 # # Exercises 04: model and pipeline parallelism
 #
 # [Lesson 04](../../notebooks/04_model_and_pipeline_parallelism.ipynb) cut a model between its layers, and then kept its ranks busy. Here you
-# make the cut and write the lists yourself. The ten exercises take about three and a half hours. If you have one, do 04.1, 04.4, 04.5 and
-# 04.9: a cut, two schedules, and a bug.
+# make the cut and write the lists yourself. If you have only one hour, do 04.1, 04.4, 04.5 and 04.9: a cut, two schedules, and a bug.
 
 # %% [markdown]
 # ## How to work
@@ -79,9 +78,10 @@ check("04.1", train_half)
 # %% [markdown]
 # ## 04.2
 #
-# *Find the wrong number · easy · 10 minutes.* **You learn** to ask of every fraction: a part of what?
+# *Find the wrong number · easy · 10 minutes.* **You learn** to hold a slide against a schedule.
 #
-# One line below stood on a slide of a real talk on large-scale training; we have put numbers to it. Four of the five lines are true.
+# One line below stood on a slide of a talk on distributed training, by K. Yuan in 2024, and we have put numbers to it. Four of the five lines
+# are true.
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 N, m, F_s, B_s = given("04.2", GRADE_SEED)
@@ -225,6 +225,8 @@ check("04.4", gpipe_order)
 # rank 2             F0  B0  F1  B1  F2  B2  F3  B3  F4  B4         time ──►
 # ```
 #
+# The drawing shows the order, not the time: the check lets a backward take twice as long as a forward, as in 04.4.
+#
 # **Target:** no deadlock, and GPipe's bubble, not a second more. Rank `rank` holds min(p - rank, m) activations at once. Your lists are
 # right for fewer micro-batches than ranks, too.
 
@@ -284,6 +286,7 @@ def schedule_numbers(schedule, p, m, v, rank, F, B, W):
 
     For ("gpipe", 4, 8, 1, 0, 1, 1, 1) they are 9, 0.2727 and 8.
     For ("interleaved", 2, 4, 2, 0, 4, 6, 1) they are 5.5, 0.1111 and 5.
+    For ("interleaved", 3, 3, 2, 0, 1, 1, 1) they are 3, 0.25 and 6.
     """
     ### BEGIN SOLUTION
     whole = F + B + W
@@ -304,7 +307,7 @@ check("04.6", schedule_numbers)
 # %% [markdown]
 # ## 04.7
 #
-# *Predict · medium · 15 minutes.* **You learn** why pipelines run between nodes, over slow links.
+# *Predict · medium · 15 minutes.* **You learn** why a pipeline can run between nodes.
 #
 # A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one text of `S` tokens. Activations and their
 # gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
@@ -395,8 +398,7 @@ check("04.8", TwoParts)
 # %% [markdown]
 # ## 04.9
 #
-# *Find the bug · medium · 15 minutes.* **You learn** that the loss which is printed and the loss which is differentiated
-# can be two things.
+# *Find the bug · medium · 15 minutes.* **You learn** what a good loss curve does not prove.
 #
 # A colleague wrote GPipe by hand, for the two halves of 04.1. `parts` are the micro-batches, and `width` is how many numbers of a row
 # pass the cut.
@@ -471,10 +473,9 @@ def compare(step, name="AdamW"):
 compare(pipeline_step)
 
 # %% [markdown]
-# The curves are the same. So is it right? Compare with SGD: `compare(pipeline_step, "SGD")`. AdamW divides gradients by their own size,
-# so it does not notice when all of them are too large by one factor. SGD makes steps that are too long by that factor.
+# The curves are the same. So is it right? Compare with SGD: `compare(pipeline_step, "SGD")`. What does SGD see that AdamW divides away?
 #
-# Write the function again without the bug, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
+# Find it, and write the function again, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
 # **Target:** the gradients of one device, which are those of the mean over *all* rows, with the same messages as before. The loss is a
 # number. It stays a pipeline: rank 0 sends the next micro-batch before the gradients of all earlier ones are back. GPipe's order does
@@ -581,7 +582,7 @@ def compare_tied(step):
 compare_tied(tied_step)
 
 # %% [markdown]
-# The loss falls even faster than on one rank! Who looks at the loss alone is pleased. But look at the last line: the two copies are no
+# The loss falls even faster than on one rank! If you saw nothing else, you would be pleased. But look at the last line: the two copies are no
 # longer one matrix. So this trains another model, with more parameters, and a checkpoint that saves one copy loses what the other has
 # learnt.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04 · Pipelines: four GPUs, one model
 #
-# In lesson 03 every GPU had a copy of the model. What if it is too large? Llama 3.1 8B trains with 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, and the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# In lesson 03 every GPU had a copy of the model. What if no GPU can hold one? Llama 3.1 8B trains with 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, and the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
 # But a model is a chain of layers. Cut it, and give each of four GPUs eight of the 32 layers. GPU 0 hands its result to GPU 1, and so on; gradients come back the same way. With the embedding GPU 0 keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, and GPU 3 as much with the head. So it fits. Below you see a training step.
 
@@ -52,7 +52,7 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Each row is a rank: one GPU and its process. Backward takes twice as long as forward, because it computes two gradients: of the weights and of what came in. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. The grey in any row is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one!
+# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. The grey in any row is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one! Backward takes twice as long as forward, because it computes two gradients: of the weights and of what came in.
 #
 # The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end the same four ranks wait for 3 %<!-- =100 * 3 / (32 * 3 + 3) --> of theirs.
 
@@ -202,7 +202,7 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
-# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both pictures. GPipe lets it wait once, for a long time. 1F1B lets it wait four times, 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards and is followed by three backwards, so the step stays as it was.
+# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both pictures. GPipe lets it wait once, for a long time. 1F1B lets it wait four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: because rank 3 still begins after three forwards and is followed by three backwards, the step lasts as long.
 #
 # So why does everybody use 1F1B? Not for the time. Count how many micro-batches rank 0 has to **remember**.
 #
@@ -218,11 +218,11 @@ predict(
 viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers at most")
 
 # %% [markdown]
-# Rank 0 remembers four, of 32 as of eight. A micro-batch that is remembered is said to be **in flight**.
+# Rank 0 remembers four, of 32 as of eight. A remembered micro-batch is said to be **in flight**.
 #
-# Why does rank 0 stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->, and in that time rank 3 can do four, which take it 3 ms<!-- =1 + 2 --> each. A fifth would only queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
+# Why does rank 0 stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->, and in that time rank 3 can do four, of 3 ms<!-- =1 + 2 --> each. A fifth would only stand in a queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
 #
-# And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB -->, instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. So by a detour 1F1B helps against waiting: it makes many micro-batches affordable.
+# And $m$ is not in that sentence! GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB -->, instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. By this detour 1F1B helps against waiting after all: it makes many micro-batches affordable.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -270,11 +270,11 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 still waits for three forwards. Its last gradient goes back through three other ranks, and meanwhile rank 3 does three of its four last dark red boxes: 3 + 3 − 3 = 3. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
+# Rank 3 waits for three forwards. Its last gradient goes back through three other ranks, and meanwhile rank 3 does three of its last four dark red boxes, the fourth beside rank 0's: 3 + 3 − 3 = 3. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# The order is called **ZB-H1**, for *zero bubble* and the first of two *handmade* orders; the second reaches zero, with more memory. What does ours cost? Rank 3 remembered one micro-batch, and now inputs and gradients of up to four are **stashed** for later. But a rank's two bars are never longest together: it has at most four in all.
+# The order is called **ZB-H1**, for *zero bubble* and *handmade*; a second handmade order reaches zero, with more memory. What does ours cost? Rank 3 remembered one micro-batch, and now inputs and gradients of up to four are **stashed**. But a rank's two bars are never longest together: it has at most four in all.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
@@ -433,7 +433,7 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Rank 2 alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was. It begins after 2 ms<!-- =2 * 1 -->, waits 1 ms<!-- =1 --> for its first gradient, and when it has finished, the last micro-batch still needs 4 ms<!-- =2 * 2 -->: 55 ms<!-- =8 * 6 + 2 + 1 + 4 --> in all. The three other ranks wait for more than half of that time, because every micro-batch has to pass rank 2.
+# Rank 2 alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was. It begins after 2 ms<!-- =2 * 1 -->, waits 1 ms<!-- =1 --> for its first gradient, and when it has finished, the last micro-batch still needs 4 ms<!-- =2 * 2 --> on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The three other ranks wait for more than half of that time, because every micro-batch has to pass rank 2.
 #
 # A pipe is as fast as its narrowest place. So cut a model by *work*, not by number of layers. Our Llama will need that soon.
 
@@ -565,7 +565,7 @@ for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
 # %% [markdown]
 # Over InfiniBand messages hardly lengthen the waits, so a pipeline can run **between nodes**. Over Ethernet 1F1B waits more than twice as long: rank 0 begins a fifth micro-batch only when the first is back, after six messages. ZB-H1 waits least.
 #
-# With the head GPU 3 is the narrowest place, and the others wait a quarter of the step. Move three layers to them, and they wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->, not 75 %<!-- =100 * 9 / 12 -->.
+# With the head GPU 3 is the narrowest place, and the others wait a quarter of the step. Move three of its layers to them, and they are back at 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->.
 #
 # | what you have | take |
 # | --- | --- |
@@ -578,9 +578,9 @@ for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
 # %% [markdown]
 # ## What still hurts
 #
-# A pipeline likes many micro-batches: with ten times as many as ranks, about a tenth of the step is waiting. But they all belong to one batch. Too large a batch trains no better; too small a micro-batch leaves a GPU with little to do.
+# In the first picture four ranks waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now three of them wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) --> and the last, with the head, for 20 %<!-- =100 * (1 - 32 * 3 * (5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B)) / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->. That takes many micro-batches, all of one batch. Too large a batch trains no better; too small a micro-batch leaves a GPU with little to do.
 #
-# A cut runs between layers. So a layer has to fit into one GPU, with all that it computes for a text. And each text goes through no faster than on one GPU. Could two GPUs work on the *same* layer at the same time? Lesson 05 begins there.
+# A cut runs between layers, so a layer with all that it computes has to fit into one GPU. And each text goes through no faster than on one GPU. Could two GPUs work on *one* layer together? Lesson 05 begins there.
 #
 # **Next:** the [exercises](../exercises/release/04_model_and_pipeline_parallelism.ipynb), then [lesson 05](05_tensor_parallelism.ipynb). `make slides` builds the slides of this lesson.
 

@@ -54,7 +54,7 @@ def given(seed: int) -> Given:
 
 _CLAIMS = NumberExercise(
     key="04.2",
-    title="find the wrong number: a slide's idle time",
+    title="find the wrong number: a slide about a pipeline",
     given=given,
     levels={
         "slide": Group(2, (
