@@ -46,7 +46,7 @@ def plot_gradients(per_rank: Sequence[Gradients], whole: Gradients, *, title: st
     tops = [top + rank * (tall + 0.22) for rank in range(len(per_rank))]
     line = tops[-1] + tall + 0.17
     tops += [line + 0.17, line + 0.61 + tall]
-    figure, page = sheet.new_page(tops[-1] + tall + 0.4, title, f"{cells.KEY}   numbers in units of {unit:g}")
+    figure, page = sheet.new_page(tops[-1] + tall + 0.4, title, f"{cells.KEY}   numbers rounded, in units of {unit:g}")
     _name_columns(page, columns, whole, top)
     for (words, gradients), y in zip(blocks.items(), tops, strict=True):
         _name_row(page, y + tall / 2, words, len(per_rank))

@@ -27,7 +27,7 @@ _LEAVES_S, _GONE_S = 0.45, 0.6  # after a bucket's start: it is in the network's
 _KEY = [
     Entry("forward", [style.COMPUTE["forward"]]),
     Entry("backward, gradients", [style.COMPUTE["backward"]]),
-    Entry("message", [style.COMMUNICATION]),
+    Entry("communication", [style.COMMUNICATION]),
     Entry("waiting", [style.IDLE]),
 ]
 

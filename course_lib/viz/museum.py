@@ -38,7 +38,7 @@ def plot_museum(
     falls: Mapping[str, Fall],
     *,
     title: str = "Where each bug breaks the ladder",
-    subtitle: str = "and how far its loss is from one device's, in the last quarter",
+    subtitle: str = "and how far its mean loss of the last quarter is from one device's",
 ) -> Drawing:
     """A row for each run by its name, a column for each rung from the foot up, and how far its loss is off.
 

@@ -53,7 +53,7 @@ def plot_overlap(
     figure, page = sheet.new_page(first + len(runs) * _PITCH + 0.72, title, subtitle)
     draw_key(page, key, _LEFT)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT
-    reach, slowest = max(ends.values()) * factor, next(iter(ends.values()))
+    reach, first_end = max(ends.values()) * factor, next(iter(ends.values()))
     for number, (name, spans) in enumerate(runs.items()):
         top = first + number * _PITCH + 0.42
         axes = sheet.chart_axes(figure, _LEFT, top, width, 2 * _LANE)
@@ -68,8 +68,7 @@ def plot_overlap(
         bars = [span for span in spans if span.what == COMMUNICATION]
         write_texts(axes, bars, factor, _FULL, width / reach, room=0.08, colour=style.PAPER)
         axes.axvline(end, -0.12, 1.12, color=style.INK, linewidth=2.2, clip_on=False, zorder=4)
-        faster = f"{slowest / ends[name]:.3g} × as fast" if number else ""
-        _name_end(axes, end, f"{end:.3g} {unit}", faster)
+        _name_end(axes, end, f"{end:.3g} {unit}", _compared(ends[name], first_end) if number else "")
     kinds = dict.fromkeys(map(kind_of, timelines.values()))
     said = "; ".join([subtitle, *(entry.text for entry in key if not entry.hues)])
     return Picture(figure, title=title, description=_in_words(runs, ends, said), kinds=[*kinds])
@@ -126,13 +125,18 @@ def _calls(spans: Sequence[Span]) -> str:
     return f"{count} call{'s' * (count != 1)}"
 
 
-def _name_end(axes: Axes, end: float, time: str, faster: str) -> None:
+def _compared(end: float, first_end: float) -> str:
+    """The larger of the two ways to say it, since 0.8 times as fast is hard to read."""
+    return f"{first_end / end:.3g} × as fast" if end <= first_end else f"{end / first_end:.3g} × as long"
+
+
+def _name_end(axes: Axes, end: float, time: str, compared: str) -> None:
     """Right of the line: when the step ends, and how that compares with the first run."""
     ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
     look: dict[str, Any] = {"within": "data", "right": 10, "bbox": ground, "zorder": 5}
-    charts.write(axes, end, 1, time, down=-9.5 * bool(faster), weight=600, size=style.BASE_SIZE, **look)
-    if faster:
-        charts.write(axes, end, 1, faster, down=10, color=style.SOFT, size=style.SMALL_SIZE, **look)
+    charts.write(axes, end, 1, time, down=-9.5 * bool(compared), weight=600, size=style.BASE_SIZE, **look)
+    if compared:
+        charts.write(axes, end, 1, compared, down=10, color=style.SOFT, size=style.SMALL_SIZE, **look)
 
 
 def _covered(spans: Iterable[Span]) -> float:

@@ -85,7 +85,8 @@ check("03.1", average_gradients)
 
 # %% [markdown]
 # `comm.broadcast(x, src=0)` returns rank 0's `x`, as a new tensor. But an optimizer may hold the model's own tensors already. If you put
-# others in their place, even by `p.data = ...`, it goes on training the old ones. So write *into* the tensors that are there.
+# others in their place, it goes on training the old ones. After `p.data = ...` the optimizer follows, but a view of the old memory,
+# such as a bucket, does not. So write *into* the tensors that are there.
 #
 # And do not stop at the trained weights. A model also has frozen ones, and **buffers**: numbers that belong to it and are not trained,
 # such as the running mean of a batch normalization.
@@ -176,7 +177,7 @@ print(f"p = {p} ranks, L = {L} layers, P = {P:,} parameters")
 print(f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, bandwidth_bytes_per_s = {INFINIBAND.bandwidth_bytes_per_s:g}")
 
 # %% [markdown]
-# *Naive* is your 03.1: a ring all-reduce for each tensor. With *buckets*, gradients lie one after the other in flat tensors, in the order
+# *Naive* is your 03.1, with a ring all-reduce for each tensor. With *buckets*, gradients lie one after the other in flat tensors, in the order
 # above. A bucket is full once it holds 25 MiB<!-- =costs.BUCKET_BYTES / units.MiB --> **or more**, and then the next one begins. A tensor is never cut.
 #
 # | name | in one step |
@@ -209,7 +210,7 @@ check("03.4", step, seed=GRADE_SEED)
 #
 # *Write · medium · 15 minutes.* **You learn** how ranks agree on an order without talking.
 #
-# In an epoch every sample is read once, in a shuffled order. The ranks never talk about that order, and yet no sample may be read twice. It
+# In an epoch every sample is read once, in a shuffled order. The ranks never talk about that order, and yet no sample may be left out. It
 # works if all of them shuffle in the same way, and then deal the samples out like cards. Here are 7 samples on 3 ranks:
 #
 # ```text
@@ -331,7 +332,7 @@ check("03.7", accumulate)
 # %% [markdown]
 # ## 03.8
 #
-# *Find the bug · medium · 15 minutes.* **You learn** why nobody sees a gradient that is several times too large, and where to look.
+# *Find the bug · medium · 15 minutes.* **You learn** where to look when the loss says nothing.
 #
 # A *trainer* is one step of training as an object. On ranks each gets the whole batch and takes its own share of it. `Suspect` is data
 # parallel training as one writes it from memory. All of it is the course's trainer, except for how gradients are made:
@@ -498,8 +499,8 @@ for step, (right, found) in enumerate(zip(one_device, on_ranks, strict=True), st
 
 # %% [markdown]
 # Climb with `climb(Counting, world_size=2, batches=short_second, accumulation=3)`. Which rung fails first? The ladder trains three
-# steps, so it does not say in which of them. Climb as far as that rung only, and with fewer steps: `rungs=RUNGS[:4], steps=1`, then
-# `steps=2`. Which step is the first wrong one?
+# steps, so it does not say in which of them. Climb only as far as the rung that failed, say the `k`-th, and with fewer steps:
+# `rungs=RUNGS[:k], steps=1`, then `steps=2`. Which step is the first wrong one?
 #
 # **Target:** the gradient of one device in every step, with one average in each. One micro-batch after the other: a forward, then its
 # backward.
@@ -537,7 +538,7 @@ check("03.9", Counted)
 #
 # ```text
 # computing        forward │ backward 4 │ backward 3 │ backward 2 │ backward 1 │ wait
-# communication                         │ bucket 4   │ bucket 3   │ bucket 2   │ bucket 1
+# communication                         │ bucket 1   │ bucket 2   │ bucket 3   │ bucket 4
 # ```
 #
 # Two calls make it possible:
@@ -548,11 +549,13 @@ check("03.9", Counted)
 # | `comm.all_reduce_(flat, op=..., async_op=True)` | start `all_reduce_` in the background; `.wait()` on what it returns waits for its end |
 #
 # A hook runs in the middle of backward. If you wait in it, backward stands still. And leave `flat` alone until its `.wait()` is over,
-# because somebody else is still adding to it.
+# because somebody else is still adding to it. Every parameter in the buckets gets a gradient here.
 
 # %% [markdown]
 # The check takes the time of a step on the **emulated clock** of the lesson: four layers, of which each takes
-# 400 us<!-- =1e6 * checks.module_03.overlap.BACKWARD_S --> for its backward, over Ethernet. The clock is exact, so the target is exact as well.
+# 200 us<!-- =1e6 * checks.module_03.overlap.FORWARD_S --> for its forward, 400 us<!-- =1e6 * checks.module_03.overlap.BACKWARD_S --> for its backward,
+# and 198 us<!-- =1e6 * checks.module_03.overlap.target(4).all_reduce_s[0] --> for its bucket over Ethernet. The clock is exact, so the target is exact
+# as well.
 #
 # **Target:** averages when your function returns; one all-reduce for each bucket, in their order; on 4 ranks
 # 2.598 ms<!-- =1e3 * checks.module_03.overlap.target(4).overlapped_s --> for forward and backward, where computing and communicating in turn takes

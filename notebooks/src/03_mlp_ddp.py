@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Data parallelism: many ranks, one training
 #
-# A small Llama reads Shakespeare on one device. Then somebody gives you three more. So each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Here are the losses of both runs.
+# A small Llama reads Shakespeare on one device. Then somebody gives you three more, so each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Here are the losses of both runs.
 
 # %% folded=true
 # %load_ext course_lib
@@ -38,7 +38,7 @@ from course_lib.training.trainer import Trainer
 from course_lib.units import MiB
 from course_lib.verify import NotEqual, assert_parallel_equals, museum
 
-# %% folded=true varies="forty steps of rounding differ between processors"
+# %% folded=true varies="36 steps of rounding differ between processors"
 SMALL = ModelConfig(
     name="small", hidden_size=64, n_layers=2, n_heads=4, n_kv_heads=2, ffn_size=176, vocab_size=512, tied=False
 )
@@ -55,9 +55,9 @@ def llama_on_ranks(config, *bugs):
     return Trainer(Decoder(SMALL), config, mesh=mesh, apply=(replicate(), *bugs))
 
 
-one_device = museum.curve_alone(llama_alone, text.batch, 40)
+one_device = museum.curve_alone(llama_alone, text.batch, 36)
 first_screen = [*museum.BUGS.values()][6].planted(llama_on_ranks)  # what is wrong with it, you will find out below
-four_ranks = museum.curve_on_ranks(first_screen, text.batch, world_size=4, steps=40)
+four_ranks = museum.curve_on_ranks(first_screen, text.batch, world_size=4, steps=36)
 viz.plot_loss_curves(
     {"one device": one_device.losses, "four ranks": four_ranks.losses},
     title="The same training, on one device and on four ranks?",
@@ -65,7 +65,7 @@ viz.plot_loss_curves(
 )
 
 # %% [markdown]
-# Towards the end the thin line is a little higher. Is that noise? The picture cannot say. In fact the four ranks' gradients were wrong **from the first step**, although nobody forgot to divide.
+# After some 15 steps the thin line is a little higher. Is that noise? The picture cannot say. In fact the ranks' gradients were wrong **from the first step**, although nobody forgot to divide.
 #
 # How do you know it is the same training? And is it four times as fast? You will be able to
 # - prove that many ranks train like one device, and say when they do not.
@@ -80,7 +80,7 @@ viz.plot_loss_curves(
 # %% [markdown]
 # ## What is right
 #
-# Take a model that is small enough to look at every number. This perceptron has six inputs, four hidden numbers and two outputs, so it has 24 + 4 + 8 + 2 = **38 parameters**. Each *row* of a matrix makes one output, as PyTorch stores it.
+# Take a model that is small enough to look at every number. This perceptron has six inputs, four hidden numbers and two outputs, so it has 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture is a place for an activation, and here there is none yet.
 #
 # It reads eight rows and has to say of each whether its first number is larger than its second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
 
@@ -99,7 +99,7 @@ viz.plot_mlp(dict(model.named_parameters()))
 #
 # Now two ranks have these weights, and each of them reads four of the eight rows. Nobody sends anything yet, so each rank finds the gradient of the mean of its own four losses.
 #
-# **Predict.** A gradient's sign says whether a weight should rise or fall. In how many of the 38 places do the two ranks want opposite things? By chance it would be half.
+# **Predict.** Take one weight, the first in the lowest row of $W_1$, which PyTorch calls `layer1.weight`. One device's gradient there is 0.07, and rank 0 finds 0.23. What does rank 1 find?
 
 
 # %%
@@ -111,14 +111,15 @@ def of_my_rows(model, inputs, targets):
 
 
 halves = run_ranks(of_my_rows, 2, model, inputs, targets)
+predict("rank 1's gradient", guess=None, answer=halves[1]["layer1.weight"][3, 0].item(), tolerance=0.02)
 opposite = sum((halves[0][name] * halves[1][name] < 0).sum().item() for name in whole)
-predict("of 38 places, those with opposite signs", guess=None, answer=opposite)
+print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places")
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Compare the two ranks' cells. In most places one is green where the other is violet: rank 0 wants to lower a weight that rank 1 wants to raise. Neither is wrong, since each has seen four other rows. A tinted 0 is a small number, and has a sign.
+# Find our weight: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise, and in most places it is like that: one is green where the other is violet. Neither is wrong, since each has seen four other rows.
 #
-# Now take the average of the two, cell by cell, and look at the picture of one device. All 38 agree!
+# Now take the average of the two, cell by cell, and look at the picture of one device. 23 and −9 make 7, and all 38 places agree!
 #
 # It had to be so. The mean of eight losses is the average of two means of four, and a gradient of an average is the average of the gradients.
 
@@ -134,11 +135,11 @@ viz.plot_gradients(halves, whole)
 # %% [markdown]
 # ## The same, step after step
 #
-# So there is one loop to write, between backward and the update. How do you prove that a training with it is the one device's, if a loss curve does not tell?
+# So there is one loop to write, between backward and the update. But how do you prove that it is right, if a loss curve does not tell?
 #
-# Write down what happens in a step, in its order. Forward makes an **output**. Backward makes **gradients**. Their length is the **gradient norm**, at which clipping looks. The update makes new **parameters**, and after some steps there is a **loss curve**.
+# Write down what happens in a step, in its order. Forward makes an **output**, and backward makes **gradients**. Their length is the **gradient norm**, which clipping needs. The update makes new **parameters**, and after some steps there is a **loss curve**.
 #
-# An error in one of them makes all later ones wrong. So compare from the beginning: the first that differs tells you where to look. We call this a **ladder**, and each of them a rung.
+# An error in one of these five makes the later ones wrong. So compare from the beginning: the first that differs tells you where to look. We call the five a **ladder**, and each one a rung.
 
 
 # %%
@@ -181,9 +182,9 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 
 
 # %% [markdown]
-# This is the training loop that you know, with `combine` in its middle. It writes down the five rungs. Between the layers there is a **GELU** now, as in real models. Clipping is switched off by its huge limit.
+# This is the training loop that you know, with `combine` in its middle, and it writes down the five rungs. In the place of f there is a **GELU** now, as in real models. Clipping is switched off by its huge limit.
 #
-# With one rank nothing is shared, so the same function is also our one device. Then four ranks run it. On each rung we take the largest difference, and divide it by the largest number, so that rungs can be compared.
+# With one rank nothing is shared, so the same function is also our one device. Then four ranks run it. On each rung we divide the largest difference by the largest number, so that rungs can be compared.
 
 
 # %%
@@ -200,7 +201,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # Read from the foot. Every rung is equal up to some 1e-16, and that is the last digit that float64 has. Ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end, and where does a bug begin? We draw the line at **1e-11**. Even some ten thousand roundings stay below it, and the mistakes that we know are off by a thousandth or more. This is why we prove in float64. In float32 rounding begins at 1e-7, the line has to stand at 1e-5, and small mistakes come near.
+# Where does rounding end, and where does a bug begin? We draw the line at **1e-11**. Even ten thousand roundings in a row stay below it, and the mistakes that we know are off by a thousandth or more where they first show. In float32 a rounding is some 1e-7, and ten thousand of them make a thousandth, which is as much as a mistake. This is why we prove in float64.
 
 # %% [markdown]
 # ### The forgotten division
@@ -212,7 +213,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # The four is gone. Only $\varepsilon$ does not grow with the others; it is a small number that keeps the fraction from dividing by zero. And people also *clip*: a gradient that is longer than a limit is cut to that length.
 
 # %% [markdown]
-# **Predict.** The same mistake in five trainings of three steps. On one device the gradients have the lengths 0.40, 0.63 and 0.39. After which of the five are the weights **nearest** to one device's?
+# **Predict.** The same mistake in five trainings of three steps. With AdamW one device's gradients have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to one device's?
 #
 # - **A** plain SGD.
 # - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8.
@@ -245,16 +246,16 @@ for name, rungs in off.items():
     print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
 
 # %% [markdown]
-# The gradients are wrong in all five: four times is three too much. Then go down the weights.
+# The gradients are wrong in all five: four times is three too much.
 #
-# D hides it best. Every gradient is longer than its limit, on one device as well, so all are cut to the same length before Adam sees them. B hides it well, too.
+# D hides it best. Every gradient is longer than its limit, on one device as well, so all are cut to the same length before Adam sees them. Only a trace is left, since PyTorch divides by the length plus 1e-6. B hides the mistake well, too.
 #
-# But E does not! On one device only the second gradient is cut. With four times the length all three are, so the steps are different. Clipping hides a factor if it cuts always, and shows it if it cuts sometimes. C shows it because $\varepsilon$ is no longer small beside the gradients.
+# But E does not! On one device only the second gradient is cut. With four times the length all three are, so the steps are different. Clipping hides a factor if it cuts always, and shows it if it cuts sometimes. C shows it because an $\varepsilon$ of a thousandth is not small beside gradients of a hundredth.
 
 # %% [markdown]
 # Take two rules from this. Look at **gradients**, not at losses. And climb with **SGD first**, because SGD hides nothing: its weights were off by more than a third.
 #
-# If you then try AdamW as well, make it easy to see: an $\varepsilon$ of 1e-3, and a limit that cuts some steps and leaves others. The library's ladder, which you meet below, does just that. It has one more reason for so large an $\varepsilon$. Where a gradient is nearly zero, rounding can change its sign, and with a tiny $\varepsilon$ Adam makes a full step of that.
+# If you then try AdamW as well, make it easy to see: an $\varepsilon$ of 1e-3, and a limit that cuts some steps and leaves others. The library's ladder, which you meet below, does just that. It has one more reason for so large an $\varepsilon$. Where a gradient is nearly zero, rounding can change its sign, and with a tiny $\varepsilon$ Adam turns this noise into a full step.
 
 # %% [markdown]
 # ## When is it *not* the same training?
@@ -272,11 +273,11 @@ predict("times its right weight", guess=None, answer=counts[0].item())
 print(f"each of the other seven counts {counts[1].item():.3f} times")
 
 # %% [markdown]
-# The lonely row is alone in its mean, and the mean is halved by the average: it counts one half, four times too much. What would be right?
+# The lonely row is alone in its mean, and the mean is halved by the average: it counts one half, four times too much. This mistake is the **mean of means**. What would be right?
 #
 # Let each rank divide the **sum** of its losses by eight, the number of all rows. Then the average halves that as well, which is too little by two. So multiply by two first: by the number of ranks, which is what the average divides by.
 #
-# This is called the **mean of means**. With text it happens in every step: sequences have different lengths, so equally many rows are unequal numbers of tokens. It is what went wrong on the first screen.
+# With text the mistake happens in every step: sequences have different lengths, so equally many rows are unequal numbers of tokens. This is what went wrong on the first screen.
 
 # %% [markdown]
 # The second condition: a row's loss is its own affair. A **batch normalization** breaks it. It subtracts the mean over the rows of a batch, so what comes out for one row depends on all the others. Put one into our perceptron, and climb with the right average.
@@ -301,7 +302,7 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 #
 # It is the same training, if you keep the two conditions. Now to the time. Lesson 02 ended with GPUs that wait for messages. What does a step of our loop send?
 #
-# **Predict.** The 38 gradients of four ranks in float32, 4 bytes<!-- =4 --> each. How many bytes do all ranks together send? Remember the ring: each of its four chunks visits three ranks in either half.
+# **Predict.** The 38 gradients of four ranks in float32, 4 bytes<!-- =4 --> each. How many bytes do all ranks together send, over the ring of lesson 02?
 
 
 # %%
@@ -318,9 +319,9 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Every number travels six times, 2 (p − 1). So each rank sends one and a half times its gradients, and with many ranks nearly twice.
+# Every number travels three times in either half of the ring, 2 (p − 1) times in all. So each rank sends one and a half times its gradients, and with many ranks nearly twice. The four bytes more or less come from `layer2.bias`: two numbers make no four equal chunks.
 #
-# Is that much? Take a real model, OLMo 1B of 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters, on 64 GPUs, with gradients in bfloat16. Each GPU sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. If it sends only after backward, it stands still for more than a third of the step.
+# Is that much? Take OLMo 1B, a real model of 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters, on 64 GPUs, with gradients in bfloat16. Each GPU sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, and as one long tensor that takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. If it sends only after backward, it waits for more than a third of the step.
 
 # %% [markdown]
 # ### Why wait?
@@ -359,7 +360,7 @@ def overlapped(model, inputs, targets):
 # %% [markdown]
 # Right on all four ranks. `AVG` adds and divides in one go.
 #
-# One thing still costs too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors of parameters, and each makes an all-reduce of its own. On 64 GPUs a ring has 126 steps, so each of them starts 126 messages, however few numbers are in it. So put the gradients of several parameters side by side into one long tensor, a **bucket**, and send that. The last layer's gradients are ready first, so they go into the first bucket.
+# One thing still costs too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors of parameters, and each makes an all-reduce of its own. On 64 GPUs a ring has 126 steps, so each of them starts 126 messages at 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->, however few numbers are in it. All these starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing. So put the gradients of several parameters side by side into one long tensor, a **bucket**, and send that. The last layer's gradients are ready first, so they go into the first bucket. A tensor is never cut, so a bucket can be longer than its limit.
 
 # %%
 weights = trained(MLP())  # by name, the last layer first
@@ -368,13 +369,15 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
+# Read from the foot up, as backward goes. The gradients of layer 2 fill bucket 1, so it leaves while layer 1 is still at work.
+#
 # ### Watch it
 #
-# A laptop cannot show overlap, because its cores are busy with everybody's computing. So we take the emulated clock of lesson 02. Nothing is really computed or sent here: each rank sleeps for as long as it would take, 50 times slowed down.
+# On a laptop all ranks share the cores, so we take lesson 02's emulated clock. Each rank only sleeps, 50 times as long as a step would take.
 #
-# Six layers have gradients of 1 MiB<!-- =MiB / MiB --> each. A layer's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and messages go over Ethernet of 25 Gb/s<!-- =8 * ETHERNET.bandwidth_bytes_per_s / 1e9 -->.
+# Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
 #
-# **Predict.** One after the other, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, and the rest for six buckets. How long does it take if every bucket leaves as soon as it is full? Ask of each bucket what it can hide behind.
+# **Predict.** One after the other, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, and the rest for six buckets. How long does it take if every bucket leaves as soon as it is full?
 
 
 # %%
@@ -402,7 +405,7 @@ viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 #
 # PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
 #
-# **Predict** our step with overlap, and with buckets of that size. When can the first one leave?
+# **Predict.** How long does our step take with buckets of that size, and with overlap?
 
 # %%
 run_ranks(timed_step, 4, ETHERNET, 25, True)
@@ -413,16 +416,18 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 # %% [markdown]
 # 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s -->. With small buckets it was 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and overlap is switched on! So who is waiting?
 #
-# A bucket leaves when it is full. Our six layers have 6 MiB<!-- =6 --> in all, and this bucket takes 25, so it is never full before backward has ended. Then there is nothing left to hide it behind. If a small model of yours scales badly, look at the size of its first bucket. PyTorch makes that one 1 MiB<!-- =1 --> for this reason, and only the later ones 25.
+# A bucket leaves when it is full. Our six layers have 6 MiB<!-- =6 --> in all, and this bucket takes 25, so it is never full before backward has ended. Then there is nothing left to hide it behind.
+#
+# PyTorch makes its first bucket 1 MiB<!-- =1 -->, so that one layer leaves early. That alone would not help us much: five layers still wait for the end, and the step takes 11.7 ms<!-- =9 + 1e3 * comm_time("all_reduce", "ring", world_size=4, length=5 * (512 * 512 + 512), itemsize=4).time_s(ETHERNET) -->. What sticks out is the *last* bucket. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
 
 # %% [markdown]
 # ## Prove it on a Llama
 #
-# Hooks, buckets and waiting at the end are what the library's `DistributedDataParallel` puts around a model. First it gives all ranks the weights of rank 0. Equal gradients keep models equal, but do not *make* them equal.
+# The library's `DistributedDataParallel` puts these parts around any model: hooks, buckets, and waiting at the end. First it gives all ranks rank 0's weights, because equal gradients keep models equal, but do not *make* them equal.
 #
-# A `Trainer` is one training step as an object. Every rank gets the *whole* batch, takes its own rows, and divides by the targets of all ranks. So unequal sequences are no problem.
+# It is used by a `Trainer`, which is one training step as an object. On ranks each takes its own rows of the batch, and divides by the targets of *all* ranks. So unequal sequences are no problem.
 #
-# The library's ladder is yours, for any trainer. It seeds ranks differently, compares their copies bit by bit, and has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
+# The library's ladder compares any trainer on ranks with one device. It has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -437,23 +442,23 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ## In PyTorch alone
 #
-# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Two of its words are new. A **sampler** deals the rows out, in another order in each epoch if you call `set_epoch`. And a batch may be too large for memory. Then a rank takes it in **micro-batches**, whose gradients add up. Only their sum has to be averaged, so under `no_sync()` nothing is sent.
+# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course, and two of its words are new. A **sampler** deals the rows out, in another order in each epoch if you call `set_epoch`. A batch that is too large for memory is taken in **micro-batches**, whose gradients add up. Only their sum has to be averaged, so under `no_sync()` nothing is sent.
 
 # %% [markdown]
-# Now open it, and find these lines.
+# The next cell shows the script. Read it from the top, and find these lines.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `DistributedDataParallel(model)` | the same name | after the first step, buckets follow the order that backward took |
-# | `model.no_sync()` | the same name | put forward under it as well |
+# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | after the first step, buckets follow the order that backward took |
 # | `DistributedSampler` | the same name | you give it to a `DataLoader` |
-# | `run_ranks(…, timeout=…)` | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
-# | `trainer.save`, `trainer.load` | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |
+# | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
+# | the ladder saves and loads | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |
 #
-# Let us run it: two epochs on 2 processes, and then the same command with 4. It finds the checkpoint and goes on. Below it, all four epochs by the course's own parts.
+# The cell runs two epochs on 2 processes, and then the same command with 4, which finds the checkpoint and goes on. Below it come all four epochs by the course's own parts.
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
+display(viz.show_source(script))
 with tempfile.TemporaryDirectory() as folder:
     for ranks, epochs in (("2", "2"), ("4", "4")):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script]
@@ -484,34 +489,35 @@ def by_the_course():
 print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 
 # %% [markdown]
-# The same four digits, after a stop, on another number of processes, and by other code. On a GPU node the script starts unchanged, one process for each GPU, with NCCL in gloo's place. Under Slurm `srun` starts `torchrun` on each node.
+# The same four digits, after a stop, on another number of processes, and by other code! It had to be so, because the ranks together always take the next 16 rows of one shuffled list. On GPUs NCCL takes gloo's place, which was not run for this page.
 #
-# **Your turn.** Copy the script, and make it print the gradients' length before clipping. Then make two wrong copies: in one, every backward stands under `no_sync()`; in the other, the loss is divided once more by `p`. Which of your numbers notice?
+# **Your turn.** Make a copy of the script print the gradients' length before clipping. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss once more by `p`. Which numbers notice?
 #
-# <details><summary>What you should see</summary>Without an average each rank has lengths and a loss of its own. Divided twice, all agree and the loss is nearly as before. Only the lengths tell.</details>
+# <details><summary>What you should see</summary>Without an average each rank has lengths and a loss of its own. Divided twice, all agree on nearly the same loss, and only the lengths tell.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads on four ranks, with AdamW and clipping, the way people train. The broad line is one device. Runs A to D are on ranks. Each **may** have a bug that was met in public. Which of them would you trust?
+# The small Llama reads on four ranks, with AdamW and clipping, the way people train. The broad line is one device, and runs A to D are new ones on four ranks. Each **may** have a bug that was met in public. Which of them would you trust?
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each, and how far its loss is from one device's.
 
-# %% varies="forty steps of rounding differ between processors"
+# %% varies="36 steps of rounding differ between processors"
 names = [*museum.BUGS, "sound"]
 exhibits = {"A": names[7], "B": names[10], "C": names[16], "D": names[8]}  # print them after you have decided
 makers = {
     run: museum.BUGS[name].planted(llama_on_ranks) if name in museum.BUGS else llama_on_ranks
     for run, name in exhibits.items()
 }
-curves = {"one device": one_device.losses}
+logs = {"one device": one_device}
 for run, make in makers.items():
-    curves[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=40).losses
+    logs[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=36)
+curves = {run: curve.losses for run, curve in logs.items()}
 viz.plot_loss_curves(
     curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
 )
 
-# %% varies="forty steps of rounding differ between processors"
+# %% varies="36 steps of rounding differ between processors"
 predict("the sound runs", guess=None, answer="".join(run for run in exhibits if exhibits[run] == "sound"))
 falls = {}
 for run, make in makers.items():
@@ -523,16 +529,18 @@ for run, make in makers.items():
         falls[f"run {run}"] = museum.Fall(rung=error.rung, deviation=error.deviation, **both)
         what, _, way_out = str(error).split("; ", 2)
         print(f"run {run}: {what.partition(': ')[2]}\n    {way_out}")
+for run, curve in logs.items():
+    print(f"{run:10}  norms before clipping at 1:", *(f"{norm:.2f}" for norm in curve.norms[:4]))
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# Three of the four fall in their first step. A run's number in the table is that of its message.
+# Three of the four fall, all in their first step. Red fields hold the deviations.
 #
-# **A** divides twice: by the targets of all ranks, and by the ranks again. Its gradients are exactly a quarter, and AdamW takes the quarter away. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
+# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the exact quarter, but one device's first norms are cut and A's are not. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
 #
-# **B** has the right gradients. But it adds their squares up over the ranks, as if each rank had another part of them, so [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
+# **B** has the right gradients. But it adds their squares up over four ranks, and the root of four is two: [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
-# **C** is sound. Its line rises because training makes float32's rounding grow.
+# **C** is sound. In the last picture its line rises as well, because training makes float32's rounding grow.
 #
 # **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which has three digits. It halves the bytes, so choose it knowingly.
 
@@ -576,20 +584,20 @@ words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# A bucket travels longer than the next one fills, so they queue, sixteen times 7 and then 10. The step ends after 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->, and one device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that.
+# Buckets travel longer than they fill, so they queue, 16 times 7, then 10: more than the 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> of one long tensor, which has fewer starts. The step ends after 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->, of which one device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) -->.
 #
-# Now look at the lines. With 32,768 tokens backward hides all but the first layer's bucket and the table. With 8192 it does so up to 16 GPUs; beyond, the ring has too many starts. With 2048 the network is behind from the beginning.
+# With 32,768 tokens backward hides all but the last two buckets. With 8192 it does so up to 16 GPUs; beyond, the ring has too many starts. With 2048 the network is behind at once, and so is Ethernet at a sixteenth of the bandwidth, with sixteen times the tokens.
 #
 # | your case | take |
 # | --- | --- |
-# | fits, and backward is longer than the messages | data parallelism |
-# | fits, but the messages are longer | more tokens for each GPU, or `no_sync` |
-# | does not fit | lesson 04, 05 or 06 |
+# | fits, backward outlasts the messages | data parallelism |
+# | fits, the messages last longer | more tokens each, or `no_sync` |
+# | does not fit | lessons 04 to 06 |
 
 # %% [markdown]
 # ## What still hurts
 #
-# The first screen is answered. You know what has to be divided, where a loss hides a mistake, and what to climb before you believe a run. Four ranks are nearly four times as fast as long as backward is longer than the messages.
+# The first screen is answered. Its ranks took means of unequally many tokens, which the loss hid and the second rung showed. And four times as fast? Our six layers took 9 ms<!-- =6 * 1.5 --> alone and 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> on four ranks, which is 3.7 times as fast.
 #
 # But every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> in this way, on each of any number of GPUs, and one GPU has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. Data parallelism cuts the batch. What if we cut the **model**?
 #
@@ -610,7 +618,7 @@ score()
 # </details>
 #
 # <details><summary>3. Your ladder passes on 2 ranks with 8 rows. What have you not seen?</summary>
-# What works only if rows divide by ranks, and what goes wrong later.
+# Rows that do not divide evenly, more ranks, and mistakes after its three steps.
 # </details>
 #
 # References: Li et al. 2020, *PyTorch Distributed*; McCandlish et al. 2018, *An empirical model of large-batch training*; Kempner Institute 2024, workshop, for the perceptron.
@@ -661,10 +669,10 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 16 workers it nearly holds. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. Then the noise is already small, and what keeps you back is the way to the goal, which no average shortens.
+# Up to 16 workers it nearly holds. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. In the picture the line of 3000 keeps to the dashed slope, while that of 30 bends away: there the noise is small already, and what is left is the way to the goal, which no average shortens.
 #
 # For real models McCandlish and others found the same bend. With a batch $B$ the number of steps is
 #
 # $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
 #
-# Well below the **critical batch size** twice the batch halves the steps. At the critical size you need twice $S_{\min}$, so even an endless batch would only halve your steps once more. There is no cliff: larger batches save fewer and fewer steps.
+# Well below the **critical batch size** twice the batch halves the steps. At the critical size you need twice $S_{\min}$, so even an endless batch would only halve your steps once more.

@@ -78,6 +78,8 @@ def test_overlap_draws_all_runs_on_one_time_axis_with_the_end_of_each():
     assert times(in_turn, style.IDLE) == pytest.approx([5, 8])
     assert times(overlapped, style.COMPUTE["backward"]) == pytest.approx([1, 3, 3, 5])
     assert {"9 ms", "7.5 ms", "1.2 × as fast"} <= {words for words, _, _ in drawn_texts(picture.figure)}
+    slower = viz.plot_overlap({"overlapped": OVERLAPPED, "in turn": IN_TURN})
+    assert {"9 ms", "1.2 × as long"} <= {words for words, _, _ in drawn_texts(slower.figure)}
 
 
 def test_overlap_says_how_much_of_communication_is_hidden():
