@@ -130,7 +130,7 @@ viz.plot_gradients(halves, whole)
 #
 # This is **data parallelism**. Every rank has the whole model, its **replica**, and reads its own rows. Before the update all of them take the average of their gradients.
 #
-# Two conditions hide in this line. The ranks have equally many rows, and a row's loss is its own affair. Keep them in mind: further down we break both.
+# Two conditions hide in this line. The ranks have equally many rows, and a row's loss is its own affair. Further down we break both.
 
 # %% [markdown]
 # ## The same, step after step
@@ -300,7 +300,7 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # ## Four times as fast?
 #
-# It is the same training, if you keep the two conditions. Now to the time. Lesson 02 ended with GPUs that wait for messages. What does a step of our loop send?
+# It is the same training, if you keep the two conditions. Lesson 02 ended with GPUs that wait for messages. What does a step of our loop send?
 #
 # **Predict.** The 38 gradients of four ranks in float32, 4 bytes<!-- =4 --> each. How many bytes do all ranks together send, over the ring of lesson 02?
 
@@ -328,7 +328,7 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 #
 # Backward begins at the last layer and ends at the first. So the last layer's gradient is ready long before the first one's, and until then the network does nothing. Send it **at once**, while backward goes on! Computing and sending then **overlap**.
 #
-# We need two things for that. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `async_op=True` only starts an all-reduce. It runs in the background until somebody waits for it.
+# For that we need two things. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `async_op=True` only starts an all-reduce. It runs in the background until somebody waits for it.
 
 
 # %%
@@ -500,7 +500,7 @@ print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 #
 # The small Llama reads on four ranks, with AdamW and clipping, the way people train. The broad line is one device, and runs A to D are new ones on four ranks. Each **may** have a bug that was met in public. Which of them would you trust?
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each, and how far its loss is from one device's.
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`.
 
 # %% varies="36 steps of rounding differ between processors"
 names = [*museum.BUGS, "sound"]
