@@ -47,7 +47,7 @@ def plot_anatomy(config: ModelConfig) -> Picture:
     title = f"{config.name}: {format_count(total)} parameters"
     inside = _layer_blocks(config)
     if "norm" in counts:
-        inside[0][0] = replace(inside[0][0], detail=_norms_together(config))
+        inside[0][0] = replace(inside[0][0], detail=f"all {_norms(config)} norms")
     height = style.HEADER + 0.9 + _height(_before(config)) + _layer_height(inside) + _height(_after(config)) + 0.42
     figure, page = sheet.new_page(height, title, _subtitle(config, total))
     top = style.HEADER + 0.14
@@ -59,7 +59,7 @@ def plot_anatomy(config: ModelConfig) -> Picture:
     y = _draw_layer(page, config, inside, y, counts, shown)
     y = _draw_boxes(page, _after(config), y, counts, shown)
     marks.arrow(page, (_middle(), top + 0.17), (_middle(), y + 0.16), line=1.6, zorder=0.6)
-    marks.label(page, _middle(), y + 0.32, "logits", colour=style.SOFT)
+    marks.label(page, _middle(), y + 0.32, "logits: a score for each token", colour=style.SOFT)
     return Picture(figure, title=title, description=_in_words(config, counts, total), kinds=["formula"])
 
 
@@ -88,7 +88,7 @@ def _norm(config: ModelConfig) -> _Box:
 
 def _layer_blocks(config: ModelConfig) -> list[list[_Box]]:
     """Attention and feed-forward with their norms: each is a block that the residual stream goes around."""
-    heads = f"{config.n_heads} heads" + (f", {config.n_kv_heads} kv" * (config.n_kv_heads < config.n_heads))
+    heads = f"{config.n_heads} heads" + (f", {config.n_kv_heads} of keys" * (config.n_kv_heads < config.n_heads))
     attention = [_Box(part="attention", name="attention", detail=heads)]
     inner = f"inner {config.ffn_size:,}"
     if config.n_experts > 1:
@@ -113,11 +113,12 @@ def _subtitle(config: ModelConfig, total: int) -> str:
     return f"hidden size H = {config.hidden_size:,}; together exactly {total:,}{before}"
 
 
-def _norms_together(config: ModelConfig) -> str:
+def _norms(config: ModelConfig) -> int:
+    """How many there are."""
     of_heads = 0 if config.qk_norm == "none" else 2
     if config.latent is not None:
         of_heads = 1 if config.latent.query_rank is None else 2
-    return f"{config.n_layers * (config.norms_per_layer + of_heads) + 1} together"
+    return config.n_layers * (config.norms_per_layer + of_heads) + 1
 
 
 def _height(boxes: list[_Box]) -> float:
@@ -176,7 +177,7 @@ def _percent(share: float) -> str:
 
 def _in_words(config: ModelConfig, counts: dict[Part, int], total: int) -> str:
     blocks = " | ".join(", ".join(_words(block)) for block in _layer_blocks(config))
-    names = {"ffn": "feed-forward", "norm": f"norms, {_norms_together(config)}"}
+    names = {"ffn": "feed-forward", "norm": f"norms, {_norms(config)} together"}
     rows = [
         f"  {names.get(part, part)}: {count:,} parameters, {_percent(count / total)}" for part, count in counts.items()
     ]

@@ -13,7 +13,7 @@ from course_lib.units import GB
 from course_lib.viz import explorer, style
 from course_lib.viz.axis import Axis
 from course_lib.viz.bars import draw_outline, draw_parts
-from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, text_width
+from course_lib.viz.canvas import SMALL, WIDE, WIDE_EDGE, Canvas, text_on, text_width
 from course_lib.viz.canvas_key import draw_key
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.entries import Entry
@@ -68,9 +68,7 @@ def plot_states(
     if memory_bytes:
         _draw_device(canvas, axis.x(memory_bytes / GB), foot, memory_bytes)
     for number, states in enumerate(rows.values()):
-        words, end = _gb(states.total), min(axis.x(states.total / GB), axis.right)
-        x = _clear_of(axis.x(memory_bytes / GB), end + _BESIDE, text_width(words))
-        canvas.text(x, _TOP + number * _STEP + _BAR / 2, words)
+        _write_sum(canvas, axis, _TOP + number * _STEP + _BAR / 2, states, memory_bytes)
     return Drawing(canvas, title=title, description=_in_words(rows, memory_bytes, subtitle), kinds=["formula"])
 
 
@@ -83,9 +81,17 @@ def _draw_device(canvas: Canvas, x: float, foot: float, memory_bytes: float) -> 
     canvas.text(x, foot + 6, words, size=SMALL, colour=style.WRONG, align="middle")
 
 
-def _clear_of(line: float, x: float, width: float) -> float:
-    """Where a text that begins at `x` stands, if it must not lie on the line."""
-    return line + _BESIDE if x - 7 < line < x + width + 7 else x
+def _write_sum(canvas: Canvas, axis: Axis, y: float, states: StateBytes, memory_bytes: float) -> None:
+    """Behind the bar; where the line would cross it, on the bar's last part, or behind the line if that is short."""
+    words, line = _gb(states.total), axis.x(memory_bytes / GB)
+    width, end = text_width(words), min(axis.x(states.total / GB), axis.right)
+    x, colour = end + _BESIDE, style.INK
+    if x - 7 < line < x + width + 7:
+        part = next(part for part in reversed(_PARTS) if getattr(states, part))
+        hue, long = MEMORY_PARTS[part][1], axis.x(getattr(states, part) / GB) - axis.x(0)
+        fits = width + 2 * _BESIDE <= long
+        x, colour = (end - _BESIDE - width, text_on(hue)) if fits else (line + _BESIDE, colour)
+    canvas.text(x, y, words, colour=colour)
 
 
 def zero_explorer() -> Explorer:

@@ -38,9 +38,9 @@ norms = {name: norms for name, (_, norms) in runs.items()}
 viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wrong gradients")
 
 # %% [markdown]
-# Look for a difference. The thin line of B lies in the middle of A's broad one, from the first step to the last. The colours only tell them apart. From these losses nobody can say which of the two is wrong.
+# Look for a difference. The thin line of B lies in the middle of A's broad one, from the first step to the last. Neither colour means "wrong". From these losses nobody can say which of the two it is.
 #
-# It happens to careful people too. In September 2025 a user reported that an average of PyTorch's own [was a sum](https://github.com/pytorch/pytorch/issues/162338), and no error had told anybody.
+# It happens to careful people too. In September 2025 a user reported that PyTorch's own average, over the library that we use here, [was a sum](https://github.com/pytorch/pytorch/issues/162338). No error had told anybody.
 
 # %% [markdown]
 # In forty-five minutes you will be able to
@@ -50,7 +50,7 @@ viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wro
 #
 # *Forty-five minutes; the exercises begin with lesson 01.*
 #
-# <details><summary>Before you start</summary>You need Python, and to have seen a PyTorch tensor. Everything here ran on CPUs over gloo, PyTorch's message library for them.</details>
+# <details><summary>Before you start</summary>You need Python, and a training loop in PyTorch that you have written. Everything here ran on CPUs over gloo, PyTorch's message library for them.</details>
 
 # %% [markdown]
 # ## Why several processes?
@@ -86,9 +86,9 @@ x = 100 - rank
 x
 
 # %% [markdown]
-# One name, and four values. There is no shared variable in this course, ever: what one rank knows and another does not has to be *sent*.
+# One name, and four values. There is no shared variable in this course, ever. If a rank needs what another rank knows, somebody has to *send* it.
 #
-# The ranks stay alive between cells, so each still has its `x`. And the notebook? It has never heard of it.
+# The ranks stay alive between cells, so each still has its `x`. And the notebook? It has never heard of any `x`.
 
 # %%
 # %%ranks 4
@@ -113,11 +113,11 @@ scaled
 # %% [markdown]
 # ## How do ranks agree?
 #
-# Each rank has read its own quarter of the data and has its own gradient, and all of them need the same one. For that they make a call together, which is called a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
+# Suppose that each rank has read its own quarter of the data, and so has its own gradient. All of them need the same one, or their weights drift apart. So they make a call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
 #
-# Try it with numbers. Rank 0 holds 1, rank 1 holds 2, rank 2 holds 3, and rank 3 holds 4. In the next cell all of them call all-reduce.
+# Try it with numbers. Rank 0 holds 1, rank 1 holds 2, rank 2 holds 3, and rank 3 holds 4. The next cell calls all-reduce.
 #
-# **Predict** what rank 0 holds afterwards. Put your number in place of `None`. A right one gets 10 points, one within a factor of two gets 5.
+# **Predict** what rank 0 holds afterwards: replace `None` in the cell after it. A right number gets 10 points, one within a factor of two gets 5.
 
 # %%
 # %%ranks 4 --pull after
@@ -135,7 +135,7 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Read the picture from left to right. A row is a rank, and its colour says whose numbers these are. You had one number on each rank; here a longer tensor is cut into four pieces, called **chunks**. On the right each has all four colours and a Σ: it is the sum of a column.
+# Read the picture from left to right. A row is a rank, and its colour and letter say whose numbers these are. You had one number on each rank; here are four **chunks** of a longer tensor. On the right each has all four colours and a Σ: it is the sum of a column.
 #
 # All-reduce **sums**. It does not average. If you said 2.5, you took the average, which is what a training wants. Dividing by the world size is your job.
 #
@@ -158,10 +158,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 #
 # A collective is made of messages, and a message goes from one rank to one other. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds: that half is called **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# Below is the code that really runs in this course. In it `port` sends and receives, and lends room for what arrives; `combine` adds. The line below each name says what the function costs, for p ranks and a tensor of M bytes.
-
-# %%
-display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
+# PyTorch's own call keeps its messages to itself. So the course has collectives of its own, in `comm`, which write down each message: who sent it, to whom, how many bytes, when. That record is the **ledger**. They know several ways, and `naive` is the one through rank 0.
 
 # %%
 # %%ranks 4
@@ -171,9 +168,7 @@ gradient = torch.tensor([rank + 1.0])
 comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# Our own collectives write down each message: who sent it, to whom, how many bytes, when. That record is the **ledger**. Each rank put in one number in float32, which is 4 bytes<!-- =4 -->.
-#
-# **Predict** how many bytes rank 0 sent.
+# The result is the same 10. Each rank put in one number in float32, which is 4 bytes<!-- =4 -->. **Predict** how many bytes rank 0 sent.
 
 # %%
 predict(
@@ -188,12 +183,17 @@ viz.plot_bytes_matrix(ledger())
 # %% [markdown]
 # Look at the first row, which is what rank 0 sent: the sum, to each of the three others. Each other row has a single entry, in the first column, because everybody sent its own number to rank 0.
 #
-# So everything goes through rank 0. With four ranks nobody minds. With a thousand, everyone would wait for one. Lesson 02 begins there.
+# And this is the code that ran, one function for each half. `root` is rank 0, and `peer` is each other rank in turn. `port` sends and receives, and lends room for what arrives, the `inbox`; `combine` adds. The line below each name says what the function costs, for p ranks and a tensor of M bytes.
+
+# %%
+display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %% [markdown]
+# So everything goes through rank 0. With four ranks nobody minds. With a thousand, everyone would wait for one. Lesson 02 begins there.
+#
 # ## When one rank fails
 #
-# So far everything went well. In your own work, the first thing that goes wrong is usually an error on one rank. Below, rank 1 makes a mistake, while the other three wait for it in all-reduce.
+# So far everything went well. Below, rank 1 makes a mistake, while the other three wait for it in all-reduce. What becomes of them?
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -209,7 +209,7 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # ## A hang on purpose
 #
-# The most puzzling failure shows no error at all: the ranks do not agree on which call comes next. Below, rank 2 waits for a message that nobody sends, and the others wait for rank 2. `--timeout 3` ends that after three seconds.
+# The most puzzling failure shows no error at all: the ranks do not agree on which call comes next. Below is such a cell; `--timeout 3` ends it after three seconds. **Before you run it**, say who waits for whom.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -222,7 +222,7 @@ else:
     comm.all_reduce(gradient)
 
 # %% [markdown]
-# That line is a diagnosis. It says *which rank* waits in *which call* on *which line*; `#1` is the first collective of the cell. Compare the two places, and you see the bug: rank 2 took the other branch. Your ranks are back already.
+# That line is a diagnosis. It says *which rank* waits in *which call* on *which line*; `#1` is the first collective of the cell. Compare the two places, and you see the bug: rank 2 took the other branch. It waits for a message that rank 1 never sends, and the others wait for rank 2. Your ranks are back already.
 #
 # ## A mismatch
 #
@@ -235,11 +235,11 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# An error, because our collectives compare notes before a byte of data moves. Read the message. After the place come four parts: what was attempted, with which values, which rule they break, and the way out. Every complaint about an argument in this course has these four.
+# An error, because our collectives compare notes before a byte moves. PyTorch's own do so only on request. Read the message. After the place come four parts: what was attempted, with which values, which rule they break, and the way out. Every complaint about an argument in this course has these four.
 #
 # ## Which of the two is wrong?
 #
-# Errors are the friendly kind, since they tell you. Back to the two trainings that told you nothing. This is the code of both, and you know every call in it now. They differ in a single number: A ran with `divide_by` 4, and B with 1.
+# Errors are the friendly kind, since they tell you. Back to the two trainings that told you nothing. This is the code of both, and its ranks talk in a single call, all-reduce. They differ in one number: `divide_by` is 4 in A and 1 in B.
 #
 # **Before you read on**, say which of the two is wrong, and why.
 
@@ -247,7 +247,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 viz.show_source(train_on_four)
 
 # %% [markdown]
-# Each rank takes the mean over its own quarter of the rows, and all-reduce sums the four gradients of these means. One process would take the mean over all rows. So the sum has to be divided by 4, and B forgot it. In the first step B's gradient is four times too long.
+# Each rank takes the mean over its own quarter of the rows, and all-reduce sums the four gradients of these means. One process would take the mean over all rows. Since the quarters are equally long, that is the sum divided by 4, and B forgot to divide. In the first step, from the same weights, B's gradient is four times too long.
 #
 # Both losses have come down to the same small number since. **Predict** how many times as long B's gradient is as A's in the *last* step, after 39 updates.
 
@@ -256,14 +256,14 @@ predict(
     "gradient norm in step 40, B over A",
     guess=None,
     answer=norms["training B"][-1] / norms["training A"][-1],
-    think="what equal losses say about the weights of A and B, and what equal weights say about their gradients",
+    think="what Adam makes of the length of a gradient, and where that leaves the weights of A and B",
 )
 viz.plot_loss_curves(losses, norms, title="The same two trainings, and the length of their gradients")
 
 # %% [markdown]
-# Four times as long still! Look at the lower panel, where the two lines run side by side and never meet. The upper panel knows nothing of it.
+# Four times as long still! In the lower panel the lines keep their distance, and on this logarithmic axis a distance is a factor. The upper panel knows nothing of it.
 #
-# The reason is the optimizer. Adam divides each gradient by its own typical size, so a factor that is always the same cancels. So A and B keep the same weights. With SGD, B would leave A in the first step. With Adam you may never see it, until somebody clips gradients, which compares their length with a fixed limit.
+# The reason is the optimizer. Adam divides each gradient by its own typical size, so a constant factor cancels, and both keep almost the same weights. Plain SGD does not divide: its first step would be four times too long. With Adam you may never see it, until somebody clips: clipping compares a gradient's length with a fixed limit.
 #
 # So this course does not trust a loss curve. It compares the gradients themselves with those of one device, and it trains with plain SGD first, which hides nothing.
 
@@ -271,7 +271,7 @@ viz.plot_loss_curves(losses, norms, title="The same two trainings, and the lengt
 # ## How to use this course
 #
 # 1. **Predict.** Say a number before you run the cell.
-# 2. **Run.** It is real: real processes, real messages.
+# 2. **Run.** The processes and the messages are real. Where a time is only emulated, the picture says so.
 # 3. **Explain.** If the number surprised you, find out why before you go on.
 #
 # Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. A hang has a diagnosis: which rank, which call, which line. And a loss curve can look perfect over wrong gradients.
@@ -303,7 +303,7 @@ score()
 #
 # ## When did it happen?
 #
-# The ledger also knows times. This is an all-reduce through rank 0 of *your* run. Four numbers need hardly any time to travel. What you see as long bars are processes that wait for each other, or for one of your cores. Run the cell again, and it looks different.
+# The ledger also knows times. This is an all-reduce through rank 0 of *your* run. Four numbers need hardly any time to travel. An arrow is a message, from where its sending began to where it had arrived. A long *receive* is mostly a process that waits: for its sender, or for one of your cores. Run the cell again, and it looks different.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -318,7 +318,7 @@ run_ranks(through_rank_0, 4)
 viz.plot_timeline(ledger(), title="All-reduce through rank 0, as it just ran")
 
 # %% [markdown]
-# Ranks that should rest while others work: `--only` runs a cell on some of them.
+# Sometimes a few ranks should work while the others rest. `--only` says which ones run the cell.
 
 # %%
 # %%ranks 4 --only 0,2
@@ -329,7 +329,7 @@ rank * 10
 #
 # With as many GPUs as ranks, the same cells take one GPU for each rank: `device` says which, and messages go over NCCL, NVIDIA's library. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share. Neither ran for this page.
 #
-# Outside a notebook, put a function into a file and start it with torchrun. It runs unchanged.
+# Outside a notebook, put a function into a file and start it with torchrun.
 #
 # ```bash
 # torchrun --nproc-per-node 4 -m course_lib.ranks my_file:my_function

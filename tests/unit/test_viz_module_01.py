@@ -83,7 +83,7 @@ def test_the_anatomy_draws_and_says_the_exact_count_of_every_part(name):
 
 def test_the_anatomy_of_llama():
     text = viz.plot_anatomy(load_model("llama3_1_8b")).text
-    assert "32 × layer, residual around each block: norm, attention (32 heads, 8 kv) | norm, feed-forward" in text
+    assert "32 × layer, residual around each block: norm, attention (32 heads, 8 of keys) | norm, feed-forward" in text
     assert "  feed-forward: 5,637,144,576 parameters, 70.2%\n" in text
     assert "  norms, 65 together: 266,240 parameters, < 0.1%\n" in text
 
