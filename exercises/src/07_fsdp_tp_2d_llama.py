@@ -2,8 +2,7 @@
 # # Exercises 07: FSDP × TP
 #
 # [Lesson 07](../../notebooks/07_fsdp_tp_2d_llama.ipynb) sent two cuts through one Llama. Here you say for any rank whom it talks to and what
-# it holds, choose both degrees, and hunt three bugs, one of which was released. The nine exercises take about three and a half hours. If
-# you have one, do 07.1, 07.3 and 07.7.
+# it holds, choose both degrees, and hunt three bugs, one of which was released. If you have one hour, do 07.1, 07.3 and 07.7.
 
 # %% [markdown]
 # ## How to work
@@ -44,13 +43,13 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # and rank 5 sits elsewhere.
 
 # %% [markdown]
-# **Target:** both groups of a rank, from the smallest number to the largest, and how many of each group sit in another node than the
-# rank itself. Nodes are filled one after the other; the last one may have free places.
+# **Target:** both groups of a rank, itself among them, from the smallest number to the largest, and how many of either group sit in another
+# node. So `groups(3, 3, 2, 4)` is `[2, 3], [1, 3, 5], [0, 1]`. Nodes are filled one after the other; the last one may have free places.
 
 
 # %% nbgrader={"grade": false, "grade_id": "07-1", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def groups(rank, dp, tp, per_node):
-    """Return three lists: the ranks of its tp group, those of its dp group, and for each how many are in other nodes.
+    """Return three lists: the ranks of its tp group, those of its dp group, and for either group how many are in other nodes.
 
     rank: one of dp * tp. per_node: GPUs in a node, one for each rank.
     """
@@ -71,7 +70,7 @@ check("07.1", groups)
 #
 # *Predict · medium · 30 minutes.* **You learn** to say before you buy a GPU how long a text it will train on.
 #
-# You have dp × tp GPUs, and a Llama. Weights, gradients and Adam's numbers last from step to step. They take sixteen bytes for each number
+# You have dp × tp GPUs, and a Llama. Weights, gradients and Adam's numbers are the states, which we count as always there. They take sixteen bytes for each number
 # of the model, and both axes cut them. Only the norms are whole on every rank along tp, since they are small. While a unit computes, it is
 # gathered along dp in bf16. The largest one is the root, of which we count embedding and head. The rest of the memory is for activations.
 
@@ -88,7 +87,7 @@ print(f"dp = {dp}, tp = {tp}; a text of S = {S} tokens; GPUs of {budget} GB")
 #
 # | name | number to give, for one GPU; GB are of 10⁹ bytes |
 # | --- | --- |
-# | `states_gb` | GB that last from step to step |
+# | `states_gb` | GB of states |
 # | `unit_gb` | GB of the root while it is gathered |
 # | `plain_gb` | GB of activations of a text, without sequence parallelism |
 # | `sequence_gb` | the same with sequence parallelism |
@@ -193,7 +192,7 @@ check("07.4", same_words)
 #
 # Somebody has a few nodes of g GPUs, and wants to train a Llama of 70 billion parameters on them. First let tp fill a node, with as many
 # ranks along dp as there are nodes. Along tp attention and feed-forward each gather their input and scatter their sum, in forward and
-# in backward, and backward gathers the input once more. Each such message is, whole, S tokens of H numbers. Along dp there are
+# in backward, and backward gathers the input once more. Each such message has S tokens of H numbers, of which a rank sends its share. Along dp there are
 # two gathers and a reduce-scatter of what tp leaves a rank of the layer. All of it is bf16, in rings.
 
 # %% nbgrader={"grade": false, "grade_id": "07-5-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -206,7 +205,7 @@ print(f"a batch of {batch} texts")
 
 # %% [markdown]
 # Then choose. With sequence parallelism, which is the smallest tp whose activations of one text fit beside what lasts? Choose from 1, 2, 4
-# and 8. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp ranks reads one text
+# and 8, whatever g is. What lasts are sixteen bytes for each parameter, shared by all GPUs, and two GB must stay free. Every group of tp ranks reads one text
 # at a time.
 #
 # | name | number to give |
@@ -326,7 +325,7 @@ def counts(trainer_class):
 
 
 # %% [markdown]
-# Write down in `diagnosis` the first rung that fails, and how many gradients the sum on rank 0 holds. Then write `squares` again.
+# Write down in `diagnosis` the first rung that fails, and how many squares are in the sum on rank 0. Then write `squares` again.
 # `self.whole_along_tp` has the names of the parameters that tensor parallelism leaves whole. Try it with `climb(Repaired)`.
 #
 # **Target:** the norm of one device on every rank, for any dp and tp.
@@ -335,7 +334,7 @@ def counts(trainer_class):
 # %% nbgrader={"grade": false, "grade_id": "07-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things for two by two: the first rung that fails, and how many squares are in rank 0's result."""
+        """Return two things for two by two: the first rung that fails, and how many squares are in the sum on rank 0."""
         ### BEGIN SOLUTION
         return "gradient norm", 20
         ### END SOLUTION
@@ -380,7 +379,7 @@ class Dealt(OnAMesh):
     def compute_gradients(self, batch):
         inputs, targets = batch
         mine = self.rows(len(inputs))
-        self.engine.cut = lambda share: [(inputs[mine], targets[mine])]
+        self.engine.cut = lambda share: [(inputs[mine], targets[mine])]  # in place of the trainer's own share
         return super().compute_gradients(batch)
 
 
@@ -447,7 +446,7 @@ check("07.7", Fair)
 # Here both cuts are PyTorch's own. tp cuts along `cut`, and FSDP2 cuts the *rows* of what tp leaves. Both do it as `torch.chunk`: 5 rows on 4
 # ranks are 2, 2, 1 and none. Look at rank dp 1, tp 0 on two by two, with `cut` 1: its box is the one in the example.
 #
-# **Target:** the part of each rank, for which nothing of the file is read but that part, and that only once.
+# **Target:** the part of each rank. Read that part of the file once, and nothing else of it.
 
 
 # %% nbgrader={"grade": false, "grade_id": "07-8", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -47,38 +47,35 @@ def on_each_gpu(text=TEXT, **degrees):
     return costs.gpu_memory(LLAMA, ParallelConfig(zero_stage=3, **degrees), text, ZERO)
 
 
-viz.plot_gpu_memory(
-    {
-        "FSDP on 8 GPUs": on_each_gpu(dp=8),
-        "FSDP on 64 GPUs": on_each_gpu(dp=64),
-        "on 8 GPUs, recomputed": on_each_gpu(replace(TEXT, recompute="full"), dp=8),
-    },
-    V100,
-    title="Llama 3.1 8B reads 8192 tokens",
-)
+bars = {
+    "FSDP on 8 GPUs": on_each_gpu(dp=8),
+    "FSDP on 64 GPUs": on_each_gpu(dp=64),
+    "on 8 GPUs, recomputed": on_each_gpu(replace(TEXT, recompute="full"), dp=8),
+}
+viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# The upper bar is twice as long as a GPU has room. Weights, gradients and Adam are only 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, 41.3 GiB<!-- =gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).activations / GiB -->. FSDP does not touch them: one GPU reads a text, and keeps what it computes for backward. More GPUs do not help: with 64 the blue part is as long as before.
+# The upper bar is twice as long as the room on a GPU. Weights, gradients and Adam end at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations, 41.3 GiB<!-- =gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).activations / GiB -->. FSDP does not touch them, because one GPU reads a whole text and keeps what it computes for backward. More GPUs do not help either: with 64 the blue part is as long as before.
 #
-# Lesson 01 has a cure: recompute, and pay with a second forward. That is the third bar, and it fits. The other cure is tensor parallelism, which pays with messages. By the end you know which is cheaper, and whether the texts fit into the eight GPUs.
+# Lesson 01 has a cure: recompute, and pay with a second forward. That is the third bar, and it fits. The other cure is tensor parallelism, which pays with messages. Do the texts fit that way, too? And which of the two is cheaper?
 
 # %% [markdown]
 # You will be able to
 # - cut a model along two axes, and say what every rank holds.
-# - choose which axis goes inside a node, and which one between nodes, or recompute.
+# - choose which axis goes inside a node and which between nodes, or recompute instead.
 # - prove in five ways that a parallel Llama is still the same Llama.
 # - save it on one layout and go on at another.
 #
 # *One hour; the exercises come on top.*
 #
-# <details><summary>Before you start</summary>You need tensor parallelism from lesson 05 and FSDP from lesson 06, and the ladder from lesson 03. All of it ran on CPUs over gloo, but for one table at the end: one GPU over NCCL.</details>
+# <details><summary>Before you start</summary>You need tensor parallelism from lesson 05 and FSDP from lesson 06, and the ladder from lesson 03. The runs are on CPUs over gloo, but for one table at the end, of a GPU over NCCL. The bars of 8B and the milliseconds are formulas.</details>
 
 # %% [markdown]
 # ## Two cuts
 #
-# In lesson 05 four GPUs read the *same* text. Each has a part of every matrix, so it keeps only a part of the activations. Our eight GPUs make two such groups. Two GPUs with the same part can share it by FSDP.
+# In lesson 05 four GPUs read the *same* text. Each has a part of every matrix, so it keeps only a part of the activations. Our eight GPUs make two such groups. So each part lies on two GPUs, which can share it by FSDP.
 #
-# Try it on the perceptron and four ranks. Ranks side by side read the same samples, and tensor parallelism cuts the matrices between them. Ranks below each other read different samples, and FSDP cuts what is left.
+# Try it on the perceptron and four ranks. Ranks side by side read the same samples, and tensor parallelism cuts the matrices between them. Ranks below each other read different ones, and FSDP cuts what is left.
 #
 # $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
 
@@ -102,66 +99,86 @@ predict("numbers of W1 that rank 3 keeps", guess=None, answer=layout.size_at("la
 viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
 
 # %% [markdown]
-# Every square is a number, and `layer1` is $W_1$. Look at rank 3. Tensor parallelism left ranks 1 and 3 the two lower rows of $W_1$ and half of $b_1$, which makes a row of 12 and 2 numbers. Rank 1 has the first seven of these 14, and rank 3 the last seven. Two of them are biases, so five are left for $W_1$.
+# Every square is a number, and `layer1` is $W_1$. Tensor parallelism left ranks 1 and 3 a row of 12 weights and 2 biases. Rank 3 has the last seven of these 14: both biases, and so five of $W_1$. Only $b_2$ is there twice, once for each place on `tp`.
 #
-# Now look along the lines. All four ranks together have the whole model, and only $b_2$ is there twice: once for each place on `tp`.
-
-# %% [markdown]
 # ### Which cut comes first?
 #
-# We cut the matrices first and the row afterwards. Would the other order do as well? Suppose that FSDP went first, and gave each of the four ranks a quarter of every layer. FSDP knows only whole layers, so before a rank can compute, it gathers the other three quarters. But tensor parallelism uses one half of the layer, and throws the rest away. So for a moment every rank holds twice what it needs.
-#
-# In our order a rank gathers the half that it uses and nothing else. It has half of that half already, so it receives one quarter of a layer instead of three.
+# Would the other order do as well? Suppose FSDP went first and gave each of the four ranks a quarter of a layer. To compute, a rank would gather the other three quarters, and throw half of the layer away. In our order it gathers only the half that it uses. Half of that it has, so it receives one quarter instead of three.
 
 # %% [markdown]
 # ## Cut the sequence, too
 #
-# Matrices are cut twice now, but what runs between them is not. Attention and feed-forward end with an all-reduce, after which every rank along `tp` holds *all* positions.
+# The matrices are cut twice now, but what runs between them is not. Attention and feed-forward end with an all-reduce, after which every rank along `tp` holds *all* positions.
 #
-# But an all-reduce is a reduce-scatter and then a gather. Pause between the two, and of four ranks each has the sums of 2048 positions. It computes their norms, then gathers all for the next matrices.
+# But an all-reduce is a reduce-scatter and then a gather. Pause between the two: each of four ranks then has the sums of 2048 positions. It computes their RMSNorms, then gathers all for the next matrices.
 #
 # | a rank keeps | inside attention and feed-forward | between them |
 # | --- | --- | --- |
 # | without the pause | a quarter | everything |
 # | with the pause | a quarter | a quarter |
 #
-# That is **sequence parallelism**. Backward needs the gathered input once more. Our ranks gather it again, and need not keep it: `"regather"`.
+# That is **sequence parallelism**. Backward needs the gathered input once more. Our ranks do not keep it, but gather it again: `"regather"`.
 
 # %% [markdown]
 # ## Which axis inside a node?
 #
-# Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and the fast wire. Should that be `tp` or `dp`?
+# Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and gets the fast wire. Lesson 06 would give it to `tp`. What would we lose the other way round?
 
 # %% [markdown]
 # First see which sends more. Count a GPU's bytes for one layer in one step, at two bytes a number.
 #
-# Along `tp` activations travel. Attention gathers its input and scatters its sum. Backward reverses both, and gathers the input once more. That makes five messages, and feed-forward has five, too. Each is a whole activation, 8192 × 4096 numbers, of which a rank of four sends three quarters.
+# Along `tp` activations travel. Attention gathers its input and scatters its sum. Backward reverses both, and gathers the input once more. That makes five messages, and feed-forward has five, too. Each is a whole activation, 8192 × 4096 numbers, of which each of four ranks sends three quarters.
 #
-# Along `dp` weights travel, in two gathers, and gradients in one reduce-scatter. Tensor parallelism leaves a rank a quarter of the layer's 218 million parameters, and of these a rank of two sends half in each message.
+# Along `dp` weights travel, in two gathers, and gradients in one reduce-scatter. Tensor parallelism leaves a rank a quarter of the layer's 218 million parameters, and of these each of two ranks sends half in each message.
 #
 # **Predict.** Which of the two sends more, and how many times as much?
 
 # %%
-activations = TEXT.sequence * LLAMA.hidden_size * 2  # bytes, of all positions
-layer = costs.layer_parameters(LLAMA) * 2  # bytes, too
-by_tp, by_fsdp = 10 * 3 / 4 * activations, 3 * 1 / 2 * layer / 4
+activation = TEXT.sequence * LLAMA.hidden_size * 2  # bytes, of all positions
+by_tp = 10 * 3 / 4 * activation
+by_fsdp = 3 * 1 / 2 * costs.layer_parameters(LLAMA) / 4 * 2
 predict("times as much", guess=None, answer=by_tp / by_fsdp, tolerance=0.05)
-
-print(f"FSDP would send as much as tp for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
-fast, slow = NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
-print(f"tp inside a node, dp between: {1e3 * (by_tp / fast + by_fsdp / slow):.1f} ms for each layer")
-print(f"dp inside a node, tp between: {1e3 * (by_fsdp / fast + by_tp / slow):.1f} ms")
-again_s = layer * TEXT.sequence / (0.4 * V100.peak_flops_per_s("fp16"))  # 2 operations a number, 40 % of the peak
-tp_8 = 10 * 7 / 8 * activations
-print(f"GPU-milliseconds for each layer of a text: a second forward {1e3 * again_s:.0f},", end=" ")
-print(f"tp 4 inside a node {4e3 * by_tp / fast:.0f}, tp 8 over the slow wire {8e3 * tp_8 / slow:.0f}")
+print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:.0f} MB along dp")
+print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
 
 # %% [markdown]
-# For this text `tp` sends three times as much, so it gets the fast wire. Activations grow with the text and weights do not, so for short texts FSDP sends more.
+# For this text `tp` sends three times as much. Activations grow with the text and weights do not, so for a short text FSDP sends more. Should `dp` have the fast wire then?
 #
-# Even then `tp` should have the fast wire: FSDP can gather the next layer's weights while this one computes, but what `tp` sends is needed at once. So our mesh is `("dp", "tp")`, with `tp` never wider than a node.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, and four GPUs share them: 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, which takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices. But what `tp` gathers is the input of the very next matrix. Everybody waits for that, however short the text. So only the wire of `tp` is felt.
+
+# %% [markdown]
+# ## Messages, or a second forward?
 #
-# And recomputing? All ranks of `tp` wait, so the last line adds up their waiting: inside a node a fifth of recomputing, across nodes more.
+# Now we can compare the two cures. A GPU computes 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 --> for a layer's forward and twice as long for its backward. A second forward makes that longer by a third. And waiting for `tp`? Compare four ways to use it:
+#
+# - A: `tp` 4 inside a node, `dp` between.
+# - B: the same with the wires swapped.
+# - C: `tp` 8, over both nodes, where each GPU computes half as much.
+# - D: `tp` 4 inside a node of H100s. They compute eight times as fast, and send over the same fast wire.
+#
+# **Predict.** In which ways is waiting cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
+
+# %%
+H100, FAST, SLOW = load_device("h100_sxm_80"), NVLINK.bandwidth_bytes_per_s, INFINIBAND.bandwidth_bytes_per_s
+
+
+def longer(device, tp, bytes_per_s):
+    # Waiting for messages over computing, for one layer in one step; attention's scores are left out.
+    operations = 3 * 2 * costs.layer_parameters(LLAMA) * TEXT.sequence / tp
+    computing_s = operations / (0.4 * device.peak_flops_per_s("fp16"))
+    return 10 * (tp - 1) / tp * activation / bytes_per_s / computing_s
+
+
+ways = {"A": (V100, 4, FAST), "B": (V100, 4, SLOW), "C": (V100, 8, SLOW), "D": (H100, 4, FAST)}
+cheaper = [way for way, setting in ways.items() if longer(*setting) < 1 / 3]
+predict("ways that are cheaper than a second forward", guess=None, answer="".join(cheaper) or "none")
+for way, (device, tp, bytes_per_s) in ways.items():
+    print(f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer")
+
+# %% [markdown]
+# A and B send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C each GPU sends more over the slow wire and computes less, so `tp` stays within a node.
+#
+# D is the surprise: even inside a node messages cost more than a second forward, because computing is eight times as fast and the wire is not. So ask of each machine how much it computes while it sends a byte. The text's length does not matter, as both grow with it.
 #
 # ## Run it
 #
@@ -215,7 +232,7 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Look at the embedding. Along `tp` each place gets half of it. It comes first in the root's row, so ranks 0 and 1 have all of it. Layer 0's row is cut inside `gate_proj`: ranks 2 and 3 have the rest. Only norms are there twice.
+# Look at the embedding. Each place on `tp` gets half of it, which comes first in the root's row, so FSDP leaves it whole on ranks 0 and 1. Layer 0's row is cut inside `gate_proj`; ranks 2 and 3 have the rest. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
@@ -241,7 +258,7 @@ print(f"without the error: {len(sound)} modules, the largest deviation {max(one.
 print(f"with it, the first that is wrong: {wrong[0].name}")
 
 # %% [markdown]
-# Three are in the third layer: `down_proj`, its feed-forward, the layer. All twelve of the fourth read what the error has spoilt, and so do the last norm and the head. So only the first wrong output tells you anything, and it is named.
+# Three are in the third layer: `down_proj`, its feed-forward, the layer. All twelve of the fourth read what the error has spoilt, and so do the last norm and the head. So only the first wrong output leads you to the error, and the cell prints its name.
 #
 # ### 3 · The ladder
 #
@@ -252,14 +269,18 @@ report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
+# All seven rungs hold, far left of the dashed line.
+#
 # ### 4 · What rounding explains
 #
-# All seven rungs hold, in float64. But people train in bfloat16, where no two layouts give equal gradients. How far off may they be? You cannot know a tolerance beforehand, but you can *measure* one. Let one device find its gradients in float32, and once more in bfloat16. What differs, parameter by parameter, is rounding and nothing else. Four ranks round at about as many places, so their errors should be about as large.
+# That was float64. In bfloat16 two layouts hardly ever give equal gradients. How far off may they be? *Measure* it: let one device find them in float32, and again in bfloat16. What differs is rounding, and four ranks should be off about as far.
 #
-# Beside the sound run the picture has one with a bug. With the sequence cut each rank has one term of a norm's gradient, and the bug forgets to add them up.
+# Try that on a bug, too. Each rank along `tp` has half of the positions, so one term of an RMSNorm's gradient. The bug forgets to add the terms up.
+#
+# **Predict.** In proof 2 one wrong module spoilt 17 of 51 outputs. How many of the model's 39 gradients does this bug spoil? Ask who reads the gradient of a weight.
 
 
-# %%
+# %% varies="rounding differs between processors"
 def gradients_in(dtype, tp, *bugs):
     torch.manual_seed(0)
     mesh = make_mesh(dp=dist.get_world_size() // tp, tp=tp)
@@ -270,24 +291,29 @@ def gradients_in(dtype, tp, *bugs):
     return trainer.gradients()
 
 
-# %% varies="rounding differs between processors"
 exact, rounded = (run_ranks(gradients_in, 1, dtype, 1)[0] for dtype in (None, torch.bfloat16))
 not_summed = museum.TENSOR_BUGS["norms_not_summed"].technique
 runs = {
-    "norms not summed": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]),
+    "RMSNorms not summed": compare_rounding(
+        exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]
+    ),
     "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
 }
+spoilt = [one.name for one in runs["RMSNorms not summed"] if not one.is_sound]
+predict("gradients that rounding does not explain", guess=None, answer=len(spoilt))
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Follow the small dots of the sound run from left to right. Where one device has small errors, so have the ranks. All lie below the dashed line, our choice of four times one device's error. The large dots high above it are norms, from the run with the bug. A fixed tolerance finds them as well, but you would have to guess it.
+# Nine: two RMSNorms in each layer, and one before the head. All that follows reads a wrong output, but only the optimizer reads a weight's gradient. So the error stays where it was made. Small dots are the sound run: all lie below the dashed line, our choice of four times one device's error.
 #
 # ### 5 · Would it say the same words?
 #
-# In the end people read words. At every position, list the `k` tokens that one device finds likeliest, and the `k` that the ranks do. How many are in both lists? A thesis (the first reference) draws this share, for `k` up to fifty.
+# In the end people read words. At every position, one device in float32 finds `k` tokens likeliest, its favourites. A thesis, our first reference, draws which share of them is among the `k` of its ranks.
+#
+# **Predict.** In bfloat16 one device loses some favourites, and so do four ranks. How many times as many do the ranks lose?
 
 
-# %%
+# %% varies="rounding differs between processors"
 def logits_in(dtype, tp, saved=None):
     """The logits of a trained model, and the model: trained here, or taken over."""
     torch.manual_seed(0)
@@ -302,55 +328,26 @@ def logits_in(dtype, tp, saved=None):
     return trainer.output(text.batch(40)[0]), trainer.state()
 
 
-# %% varies="rounding differs between processors"
 exact, trained = run_ranks(logits_in, 1, None, 1)[0]
 said = {
     name: compare_logits(run_ranks(logits_in, ranks, dtype, tp, trained)[0][0], exact, top_k=range(1, 51))
     for name, (ranks, dtype, tp) in {
         "float32, 2 × 2": (4, None, 2),
-        "bfloat16, one rank": (1, torch.bfloat16, 1),
         "bfloat16, 2 × 2": (4, torch.bfloat16, 2),
+        "bfloat16, one rank": (1, torch.bfloat16, 1),
     }.items()
 }
+lost = {name: sum(1 - share for share in one.agreement.values()) for name, one in said.items()}
+predict(
+    "lost by four ranks, for each one that one device loses",
+    guess=None,
+    answer=round(lost["bfloat16, 2 × 2"] / lost["bfloat16, one rank"], 2),
+    tolerance=0.2,
+)
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# Begin with the line at the top: in float32 the four ranks have the same favourites as one device. In bfloat16 they lose some. Before you blame the ranks, look at the other line of bfloat16, which is one device alone. The two nearly coincide: the precision lost them, and not the parallelism. The thesis has no such line, so it cannot say which of the two lost its words.
-#
-# ### And the losses of all of them
-#
-# Now we may look at losses: all techniques so far, on the same Shakespeare, in float32. The lower picture has one more curve: one device which adds its gradients up in two micro-batches, so it rounds at other places.
-
-# %% varies="forty steps of rounding differ between processors"
-layouts = {
-    "DDP": ({"dp": 4}, (replicate(),)),
-    "pipeline": ({"pp": 2, "dp": 2}, (stages(make_schedule("1f1b", 2, 4)), replicate())),
-    "TP": ({"tp": 4}, (tensor(),)),
-    "FSDP": ({"dp": 4}, (fully_shard(by_block),)),
-    "FSDP × TP": ({"dp": 2, "tp": 2}, (tensor(sequence_parallel="regather"), fully_shard(by_block))),
-}
-
-
-def trained_on(degrees, apply):
-    return lambda train: Trainer(Decoder(SMALL), train, mesh=make_mesh(**degrees), apply=apply)
-
-
-def in_two_parts(train):
-    return llama_alone(replace(train, accumulation=2))
-
-
-even = replace(text, ragged=False)
-curves = {"one device": museum.curve_alone(llama_alone, even.batch, 40).losses}
-for name, layout in layouts.items():
-    curves[name] = museum.curve_on_ranks(trained_on(*layout), even.batch, world_size=4, steps=40).losses
-in_parts = {"one device, in parts": museum.curve_alone(in_two_parts, even.batch, 40).losses}
-display(
-    viz.plot_loss_curves(curves, title="Six ways to train one model", subtitle="loss in nats"),
-    viz.plot_loss_differences(curves | in_parts, beside="one device, in parts"),
-)
-
-# %% [markdown]
-# In the upper picture you cannot tell them apart. The lower one shows how far apart they are: a millionth at first, and more and more, because each step starts from weights that already differ a little. Is that the parallelism? Look at the broad grey line. It is one device, and it climbs, too.
+# About as many. The two lines of bfloat16 nearly coincide, in the lower panel even more so. By the line at the top, four ranks in float32 have the favourites of one device. So the precision lost some words, and the parallelism none. The thesis has no line of one device in bfloat16, so it cannot say which lost its words.
 #
 # ## Measure: what is in memory
 #
@@ -359,7 +356,7 @@ display(
 # **Predict.** Compare the activations of one rank at the loss, where they are most. What are FSDP's, divided by the mesh's?
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
-DEEP = replace(SMALL, n_layers=8)
+DEEP, even = replace(SMALL, n_layers=8), replace(text, ragged=False)
 
 
 def in_memory(dp, tp, texts):
@@ -376,7 +373,7 @@ for name, sizes in {"FSDP, 4 texts": (4, 1, 4), "2 × 2, 4 texts": (2, 2, 4), "2
 at_loss = [next(instant.activations for instant in step if instant.name == "loss") for step in steps.values()]
 predict("FSDP's over the mesh's", guess=None, answer=round(at_loss[0] / at_loss[1], 2), tolerance=0.1)
 print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for n in at_loss))
-viz.plot_memory_strips(steps)
+viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
 # They do not shrink! Half of two texts is one text. For the same batch each rank keeps as much, and on the mesh a little more, because some lies on both ranks of a pair.
@@ -417,7 +414,7 @@ with TemporaryDirectory() as folder:
 # PyTorch has both cuts, in the same order:
 #
 # ```python
-# mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+# mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
 # parallelize_module(model, mesh["tp"], plan)
 # for layer in model.model.layers:
 #     fully_shard(layer, mesh=mesh["dp"])
@@ -437,7 +434,7 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Bug museum
 #
-# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug that was met in public. The upper picture will hardly help you. In the lower one, remember that rounding grows step by step.
+# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The upper picture will hardly help you. In the lower one, ask of each run whether rounding alone could have done that.
 #
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
@@ -469,11 +466,12 @@ for run, make in makers.items():
             print(fill(line, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Run B drifted as rounding does, a little more with every few steps. A and C jumped to their full height in two steps, and stayed there.
+# At the end all three are far off, so look at the beginning. Run B is about a millionth off for twenty steps before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
 #
-# For run A the ladder offers two explanations of one half. Its average may have been divided by the number of `dp` ranks once more. Or the sum was divided by all four ranks, although only two of them had read different texts. On two by two both leave one half. So take six ranks, three along `dp` and two along `tp`.
+# The ladder offers two explanations of run A's one half. The average may have been divided by the number of `dp` ranks once more. Or the sum was divided by all four ranks, although only two had read different texts. On two by two both leave one half. So take six ranks, three along `dp` and two along `tp`.
 #
-# **Predict.** Which fraction would each explanation leave there? Give the one of the *second*; the cell shows whether the run agrees.
+# **Predict.** Which fraction would the *second* leave there? The cell shows what the run leaves.
+
 
 # %%
 try:
@@ -483,9 +481,10 @@ except NotEqual as error:
     print(fill(str(error).split("; ")[-1], 110))
 
 # %% [markdown]
-# One half again, as the second explanation says. The first would have left one third. So the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641): a user found it by running the same seed with and without tensor parallelism.
+# One half again, where the first explanation would have left one third. So the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running the same seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`. The wider `tp` is, the [smaller the norm](https://github.com/RLinf/RLinf/pull/1558) comes out, and the less clipping bites.
+# Run C adds up squares along `dp` and forgets `tp`. The wider `tp` is, the smaller the norm comes out, and the less clipping bites. RLinf forgot [the other axis](https://github.com/RLinf/RLinf/pull/1558), that of FSDP, with the same effect.
+
 
 # %% [markdown]
 # ## Back to the eight GPUs
@@ -507,24 +506,26 @@ predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# It fits! The rest is cut in four, and that makes about 11 GiB<!-- =45.3 / 4 -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward, and that is not enough. In the lowest it has a quarter of what lies between them, too.
+# It fits! All but a little of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest it has a quarter of what lies between them, too.
 #
-# Three GiB are left for CUDA and NCCL, and the messages cost a fifth of what recomputing would. The price: eight GPUs read two texts at a time and not eight. So sixteen texts take eight rounds of accumulation and not two, but each is about a quarter as long.
+# So both questions of the first screen have an answer. Both cures fit, and on these V100s tensor parallelism makes a step 6 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) -->longer, recomputing by a third. Two texts are read at a time and not eight, so sixteen take eight rounds and not two. But four GPUs share each text, so a round is about a quarter as long.
+
 
 # %% [markdown]
 # ## When to use it
 #
 # | what hurts | take | because |
 # | --- | --- | --- |
-# | states do not fit, one text does | FSDP alone | its messages hide behind computing |
-# | one text's activations do not fit | TP inside the node, FSDP between | cheaper than a second forward |
-# | they do not fit in a node either | recompute as well | a wider `tp` needs slow wires |
-# | more GPUs than texts in a batch | TP, too | FSDP needs a text for each rank |
+# | states do not fit, one text does | FSDP alone | its messages hide |
+# | one text's activations do not fit | TP in the node, FSDP between | cheaper than a second forward |
+# | the same, but messages cost more | recompute | it needs no wire |
+# | nor do they in a node | both | a wider `tp` needs slow wires |
+# | more GPUs than texts in a batch | TP, too | FSDP needs a text a rank |
 # | everything fits | DDP | nothing to wait for |
 #
 # ## What still hurts
 #
-# You have chosen `dp` and `tp` by thinking. With the pipeline, micro-batches and recomputing there are thousands of layouts for a thousand GPUs. Lesson 08 lets a program search for the fastest that fits.
+# You chose among four ways by hand. With the pipeline and micro-batches a thousand GPUs have thousands of layouts. Lesson 08 lets a program search for the fastest that fits.
 
 # %%
 score()
@@ -551,9 +552,43 @@ score()
 #
 # Each part below stands alone, and you can skip all of them.
 #
+# ## The losses of all techniques
+#
+# All techniques so far train on the same Shakespeare, in float32. The lower picture has one more curve: one device which adds its gradients up in four micro-batches, so it rounds at other places. **Before you look**: will it stay nearer to one device than the runs on ranks?
+
+# %% varies="forty steps of rounding differ between processors"
+layouts = {
+    "DDP": ({"dp": 4}, (replicate(),)),
+    "FSDP × TP": ({"dp": 2, "tp": 2}, (tensor(sequence_parallel="regather"), fully_shard(by_block))),
+    "pipeline": ({"pp": 2, "dp": 2}, (stages(make_schedule("1f1b", 2, 4)), replicate())),
+    "TP": ({"tp": 4}, (tensor(),)),
+    "FSDP": ({"dp": 4}, (fully_shard(by_block),)),
+}
+
+
+def trained_on(degrees, apply):
+    return lambda train: Trainer(Decoder(SMALL), train, mesh=make_mesh(**degrees), apply=apply)
+
+
+def in_four_parts(train):
+    return llama_alone(replace(train, accumulation=4))
+
+
+curves = {"one device": museum.curve_alone(llama_alone, even.batch, 40).losses}
+for name, layout in layouts.items():
+    curves[name] = museum.curve_on_ranks(trained_on(*layout), even.batch, world_size=4, steps=40).losses
+in_parts = {"one device, in four parts": museum.curve_alone(in_four_parts, even.batch, 40).losses}
+display(
+    viz.plot_loss_curves(curves, title="Six ways to train one model", subtitle="loss in nats"),
+    viz.plot_loss_differences(curves | in_parts, beside="one device, in four parts"),
+)
+
+# %% [markdown]
+# Above, six curves look like one. Below, all drift away from one device, because each step starts from weights that already differ. Is that the parallelism? Look at the broad grey line. It is one device that adds up four parts, as four data-parallel ranks do, and it climbs as high as they. So rounding alone can do that. What acquits a layout is the ladder.
+#
 # ## A real Llama, and a real OLMo
 #
-# Our decoder is small enough to read. What people train are models of `transformers`. The same two techniques cut them, by a plan that is derived from the model itself. The code of `transformers` computes norms and the loss in float32, even in a float64 model, so the ladder holds them to 1e-6.
+# What people train are models of `transformers`. The same two techniques cut them, by a plan that is derived from the model. Their norms and loss are in float32, even in a float64 model, so the ladder holds them to 1e-6.
 
 # %% varies="the last digits of rounding differ between processors"
 SIZES = {
@@ -583,15 +618,17 @@ for family in ("Llama", "Olmo", "Olmo2"):
     print(f"{family:6} on 2 × 2: largest deviation of all rungs {report.max_deviation:.0e}")
 
 # %% [markdown]
+# Olmo2 is further off, since it also normalizes $q$ and $k$: `tp` cuts these, so sums in float32 change their order.
+#
 # ## Somebody else's trainer
 #
-# The ladder also climbs with trainers of others: it asks only for `parameters()` and `step(batch)`. Here is one. It cuts a batch into parts, so that a small GPU can read many texts, and averages the parts' mean losses. The two sides are one part and three. Would you let `step` pass?
+# The ladder also climbs with trainers of others: it asks only for `parameters()` and `step(batch)`. This one averages the mean losses of a batch's parts. Three parts are compared with one. Would you let `step` pass?
 #
 # <details><summary>What is wrong with it?</summary>
 # Texts differ in length, so a token counts more in a part with few. <code>transformers</code> made this very step <a href="https://github.com/huggingface/transformers/issues/34191">until October 2024</a>.
 # </details>
 #
-# The last lines are bugs of real releases, found by `make wild`; one is still in our torch! For yours, begin with `CHECK_YOUR_TRAINER.md`, beside the README.
+# The last lines are bugs of real releases, as `make wild` ran them. For yours, begin with `CHECK_YOUR_TRAINER.md`.
 
 
 # %%
@@ -640,7 +677,7 @@ for row in claim_rows():
     print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
 
 # %% [markdown]
-# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. A V100 has no bfloat16, so look at fp32, the last four lines. The `transformers` of 2024 kept the whole logits, too. Then the formula gives 5,844 tokens, a little more than theirs. The factors of the last three lines are 3.4, 1.6 and 2.4, and theirs lies among them.
+# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. A V100 has no bfloat16, so suppose float32, the last four lines. The `transformers` of 2024 kept whole logits. Then the formula gives 5,844 tokens, a little more than theirs. The factors of the last three lines are 3.4, 1.6 and 2.4, and theirs lies among them. So it can be.
 #
 # ## The real code on 1,024 GPUs
 #
@@ -658,11 +695,11 @@ for one in recorded():
         print(f"(formula {pieces / 2**30:5.2f}), activations {held['loss'].activations / 2**30:5.2f} GiB")
 
 # %% [markdown]
-# To two digits the pieces are the formula's. What a rank keeps of 4096 tokens changes only with `tp`: to a fifth and not an eighth, as PyTorch keeps gathered inputs.
+# To two digits the pieces are the formula's. What a rank keeps of 4096 tokens does not change with `dp`. Without recomputing, `tp` leaves a fifth and not an eighth, as PyTorch keeps gathered inputs.
 #
 # ## The same code on one GPU that exists
 #
-# A trace runs no kernel, so it has no seconds, and somebody might keep bytes that it does not see. One GPU can settle that, if 8B fits: weights, gradients and Adam alone take 119.7 GiB<!-- =16 * 8030261248 / GiB -->. `make gpu` ran the step on an NVIDIA H200, as the only rank over NCCL. For each run you see our formula's peak, and how much more PyTorch had really allocated. How many GiB would you expect?
+# A trace runs no kernel, so it has no seconds, and somebody might keep bytes that it does not see. One GPU can settle that, if 8B fits: weights, gradients and Adam alone take 119.7 GiB<!-- =16 * 8030261248 / GiB -->. `make gpu` ran the step on an NVIDIA H200, as the only rank over NCCL. For each run you see our formula's peak, and how much more PyTorch had really allocated. How many GiB more would you expect?
 
 # %%
 from course_lib.verify import on_gpu
@@ -684,6 +721,6 @@ for row in presets.read("gpu", on_gpu.names()[-1])["limits"]:
     print(f"2 % less ran: {row['fits 98 %']}, 2 % more ran: {row['fits 102 %']}")
 
 # %% [markdown]
-# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. That is room in which cuBLAS multiplies matrices. So the formula also knows the longest text. In these runs of 8B the peak is the end of backward. And one short text leaves the GPU half asleep: each step moves all of Adam's numbers, however few tokens there were.
+# No GiB at all: 64 MiB<!-- =64 * 2**20 / MiB -->, the same in every run. We take it for the room in which cuBLAS multiplies matrices. So the formula also knows the longest text. In these runs of 8B the peak is the end of backward. And with one short text the GPU hardly computes: each step moves all of Adam's numbers, however few tokens there were.
 #
 # References: *Optimizing the computational efficiency of LLM training and inference through advanced parallelism techniques*, thesis at System 2 AI, 2024; Shoeybi et al. 2019, *Megatron-LM*; Zhao et al. 2023, *PyTorch FSDP*; Korthikanti et al. 2022, *Reducing activation recomputation*; Liang et al. 2025, *TorchTitan*.
