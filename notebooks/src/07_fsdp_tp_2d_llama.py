@@ -99,11 +99,11 @@ predict("numbers of W1 that rank 3 keeps", guess=None, answer=layout.size_at("la
 viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
 
 # %% [markdown]
-# Every square is a number, and `layer1` is $W_1$. Tensor parallelism left ranks 1 and 3 a row of 12 weights and 2 biases. Rank 3 has the last seven of these 14: both biases, and so five of $W_1$. Only $b_2$ is there twice, once for each place on `tp`.
+# Every square is a number, and `layer1` is $W_1$. Tensor parallelism left ranks 1 and 3 a row of 12 weights and 2 biases. Rank 3 has the last seven: both biases, so five of $W_1$. Only $b_2$ is there twice, once for each place on `tp`.
 #
 # ### Which cut comes first?
 #
-# Would the other order do as well? Suppose FSDP went first and gave each of the four ranks a quarter of a layer. To compute, a rank would gather the other three quarters, and throw half of the layer away. In our order it gathers only the half that it uses. Half of that it has, so it receives one quarter instead of three.
+# We cut the matrices first. Would the other order do as well? Suppose FSDP gave each of the four ranks a quarter of a layer. To compute, a rank would gather the other three quarters, and throw half of the layer away. In our order it gathers only the half that it uses. As it has half of that, it receives one quarter instead of three.
 
 # %% [markdown]
 # ## Cut the sequence, too
@@ -144,7 +144,7 @@ print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f}
 # %% [markdown]
 # For this text `tp` sends three times as much. Activations grow with the text and weights do not, so for a short text FSDP sends more. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, and four GPUs share them: 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, which takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices. But what `tp` gathers is the input of the very next matrix. Everybody waits for that, however short the text. So only the wire of `tp` is felt.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, and four GPUs share them, which takes 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, which takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices. But what `tp` gathers is the input of the very next matrix. Everybody waits for that, however short the text. So only the wire of `tp` is felt.
 
 # %% [markdown]
 # ## Messages, or a second forward?
@@ -176,13 +176,13 @@ for way, (device, tp, bytes_per_s) in ways.items():
     print(f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer")
 
 # %% [markdown]
-# A and B send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C each GPU sends more over the slow wire and computes less, so `tp` stays within a node.
+# A and B send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
 #
-# D is the surprise: even inside a node messages cost more than a second forward, because computing is eight times as fast and the wire is not. So ask of each machine how much it computes while it sends a byte. The text's length does not matter, as both grow with it.
+# D is the surprise: even inside a node messages cost more than a second forward, because computing is eight times as fast and the wire is not. With the switch of lesson 05 D would come to 17 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->. So ask how much a machine computes while it sends a byte. The text's length does not matter, as both grow with it.
 #
 # ## Run it
 #
-# For our trainer two techniques are two entries of a list, in the order of the cuts.
+# Our trainer takes both techniques in a list, in the order of the cuts.
 
 # %%
 SMALL = ModelConfig(
@@ -216,7 +216,7 @@ print("one device:", *(f"{alone.step(text.batch(step)):.5f}" for step in range(3
 print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 
 # %% [markdown]
-# The losses agree. Should that satisfy you? You have seen bugs under curves that looked right, and here two techniques work on the same weights, and neither knows of the other. So let us look closer.
+# The losses agree. Should that satisfy you? You have seen bugs under curves that looked right, and here two techniques work on the same weights without knowing of each other. So let us look closer.
 #
 # ## Prove it, in five ways
 #
@@ -232,11 +232,11 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Look at the embedding. Each place on `tp` gets half of it, which comes first in the root's row, so FSDP leaves it whole on ranks 0 and 1. Layer 0's row is cut inside `gate_proj`; ranks 2 and 3 have the rest. Only RMSNorms are there twice.
+# Look at the embedding. Each place on `tp` gets half of it. It is first in the root's row, so FSDP leaves that half whole on ranks 0 and 1. Layer 0's row is cut inside `gate_proj`. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
-# Where did a wrong output go wrong? Compare *every module's* output with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
+# If an output is wrong, where did it go wrong? Compare *every module's* output with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
 #
 # **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. Embedding, last norm and head make 51. How many outputs will be wrong?
 
@@ -273,9 +273,9 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ### 4 · What rounding explains
 #
-# That was float64. In bfloat16 two layouts hardly ever give equal gradients. How far off may they be? *Measure* it: let one device find them in float32, and again in bfloat16. What differs is rounding, and four ranks should be off about as far.
+# That was float64. In bfloat16 two layouts hardly ever give equal gradients. How far off may they be? *Measure* it: let one device find them in float32, and again in bfloat16. What differs is rounding, and ranks should be off about as far.
 #
-# Try that on a bug, too. Each rank along `tp` has half of the positions, so one term of an RMSNorm's gradient. The bug forgets to add the terms up.
+# Try it on a bug. Each rank along `tp` has half of the positions, so it has one term of an RMSNorm's gradient. The bug forgets to add the terms up.
 #
 # **Predict.** In proof 2 one wrong module spoilt 17 of 51 outputs. How many of the model's 39 gradients does this bug spoil? Ask who reads the gradient of a weight.
 
@@ -304,7 +304,7 @@ predict("gradients that rounding does not explain", guess=None, answer=len(spoil
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Nine: two RMSNorms in each layer, and one before the head. All that follows reads a wrong output, but only the optimizer reads a weight's gradient. So the error stays where it was made. Small dots are the sound run: all lie below the dashed line, our choice of four times one device's error.
+# Nine: all the RMSNorms. What follows reads a wrong output, but only the optimizer reads a weight's gradient. So the error stays where it was made. Small dots are the sound run: all lie below the dashed line, our choice of four times one device's error. Rings are large dots behind them.
 #
 # ### 5 · Would it say the same words?
 #
@@ -347,7 +347,7 @@ predict(
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# About as many. The two lines of bfloat16 nearly coincide, in the lower panel even more so. By the line at the top, four ranks in float32 have the favourites of one device. So the precision lost some words, and the parallelism none. The thesis has no line of one device in bfloat16, so it cannot say which lost its words.
+# About as many. The two lines of bfloat16 nearly coincide, in the lower panel even more so. In float32, the line at the top, four ranks have all the favourites of one device. So the precision lost some words, and the parallelism none. The thesis has no line of one device in bfloat16, so it cannot say which lost its words.
 #
 # ## Measure: what is in memory
 #
@@ -508,7 +508,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # It fits! All but a little of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest it has a quarter of what lies between them, too.
 #
-# So both questions of the first screen have an answer. Both cures fit, and on these V100s tensor parallelism makes a step 6 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) -->longer, recomputing by a third. Two texts are read at a time and not eight, so sixteen take eight rounds and not two. But four GPUs share each text, so a round is about a quarter as long.
+# So both questions of the first screen have an answer. Both cures fit, and on these V100s tensor parallelism makes a step 6 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, and recomputing a third. Two texts are read at a time and not eight, so sixteen take eight rounds and not two. But four GPUs share each text, so a round is about a quarter as long.
 
 
 # %% [markdown]
@@ -519,8 +519,8 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | states do not fit, one text does | FSDP alone | its messages hide |
 # | one text's activations do not fit | TP in the node, FSDP between | cheaper than a second forward |
 # | the same, but messages cost more | recompute | it needs no wire |
-# | nor do they in a node | both | a wider `tp` needs slow wires |
-# | more GPUs than texts in a batch | TP, too | FSDP needs a text a rank |
+# | they do not fit in a node either | both | a wider `tp` needs slow wires |
+# | more GPUs than texts in a batch | TP, too | FSDP needs a text for each rank |
 # | everything fits | DDP | nothing to wait for |
 #
 # ## What still hurts
@@ -584,7 +584,7 @@ display(
 )
 
 # %% [markdown]
-# Above, six curves look like one. Below, all drift away from one device, because each step starts from weights that already differ. Is that the parallelism? Look at the broad grey line. It is one device that adds up four parts, as four data-parallel ranks do, and it climbs as high as they. So rounding alone can do that. What acquits a layout is the ladder.
+# Above, six curves look like one. Below, all drift away from one device, because each step starts from weights that already differ. Is that the parallelism? Look at the broad grey line. It is one device as well. DDP and FSDP lie right on it, because they add up the same four parts. So rounding alone can do that, and what acquits a layout is the ladder.
 #
 # ## A real Llama, and a real OLMo
 #
