@@ -418,7 +418,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # A bucket leaves when it is full. Our six layers have 6 MiB<!-- =6 --> in all, and this bucket takes 25, so it is never full before backward has ended. Then there is nothing left to hide it behind.
 #
-# PyTorch makes its first bucket 1 MiB<!-- =1 -->, so that one layer leaves early. That alone would not help us much: five layers still wait for the end, and the step takes 11.7 ms<!-- =9 + 1e3 * comm_time("all_reduce", "ring", world_size=4, length=5 * (512 * 512 + 512), itemsize=4).time_s(ETHERNET) -->. What sticks out is the *last* bucket. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# PyTorch makes its first bucket 1 MiB<!-- =1 -->, so that something leaves early. Here this is one layer, while five still wait for the end, and the step takes 11.7 ms<!-- =9 + 1e3 * comm_time("all_reduce", "ring", world_size=4, length=5 * (512 * 512 + 512), itemsize=4).time_s(ETHERNET) -->. What sticks out is the *last* bucket. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
 
 # %% [markdown]
 # ## Prove it on a Llama
@@ -597,7 +597,7 @@ viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on e
 # %% [markdown]
 # ## What still hurts
 #
-# The first screen is answered. Its ranks took means of unequally many tokens, which the loss hid and the second rung showed. And four times as fast? Our six layers took 9 ms<!-- =6 * 1.5 --> alone and 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> on four ranks, which is 3.7 times as fast.
+# The first screen is answered. Its ranks took means of unequally many tokens, which the loss hid and the second rung showed. And four times as fast? Our six layers took 9 ms<!-- =6 * 1.5 --> alone. Four ranks took 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> for four times as many rows, which is 3.7 times as fast.
 #
 # But every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> in this way, on each of any number of GPUs, and one GPU has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. Data parallelism cuts the batch. What if we cut the **model**?
 #
