@@ -158,7 +158,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 #
 # A collective is made of messages, and a message goes from one rank to one other. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds: that half is called **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# PyTorch's own call keeps its messages to itself. So the course has collectives of its own, in `comm`, which write down each message: who sent it, to whom, how many bytes, when. That record is the **ledger**. They know several ways, and `naive` is the one through rank 0.
+# PyTorch's own call keeps its messages to itself. So the course has collectives of its own, in `comm`, which write down each message: who sent it, to whom, how many bytes, when. That record is the **ledger**. These collectives know several ways, and `naive` is the one through rank 0.
 
 # %%
 # %%ranks 4

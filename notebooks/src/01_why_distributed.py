@@ -150,7 +150,7 @@ viz.plot_states(
 #
 # ## How do GPUs share?
 #
-# Let us take 64. The simplest way to use them is **data parallelism**: each has the whole model and reads its own texts. But after each step all hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
+# Let us take 64 GPUs. The simplest way to use them is **data parallelism**: each has the whole model and reads its own texts. But after each step all hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
 
 # %% [markdown]
 # Begin with the first stage. Each GPU keeps all weights and all gradients of the 70B, and one sixty-fourth of what Adam has.
@@ -183,7 +183,7 @@ viz.plot_states(
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
 # %% [markdown]
-# Each row is a rank. Gradients go through the first picture: every rank ends with one finished chunk, which has all colours. The rank gives its optimizer this chunk of the weights and nothing else, so it keeps Adam's averages for no other. Then the new weights go through the second picture, because the next forward pass needs all of them.
+# Each row is a rank. Gradients go through the first picture: every rank ends with one finished chunk, which has all colours. The rank gives its optimizer the same chunk of the weights and nothing else, so it keeps Adam's averages for no other. Then the new weights go through the second picture, because the next forward pass needs all of them.
 
 
 # %%
@@ -420,7 +420,7 @@ for gpus in (2, 15, 64, 384, 6200, 16384):
 #
 # ## What was left out?
 #
-# In October 2024 a workshop of the Kempner Institute asked our question for a GPT of 65 billion parameters. Its [instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. The slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter, which asks for 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->, with 256 texts in a batch. **Before you run it**, say which two things are missing.
+# In October 2024 a workshop of the Kempner Institute asked our question for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. The slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter, which asks for 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->, with 256 texts in a batch. **Before you run it**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
