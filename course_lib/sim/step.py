@@ -52,7 +52,7 @@ CAUSE_NAMES = {  # as every text and figure calls them
     "tp": "messages along tp",
     "cp": "messages along cp",
     "ep": "messages along ep",
-    "bubble": "idle stages",
+    "bubble": "idle ranks",
     "transfer": "messages between stages",
     "dp": "messages along dp that nothing hides",
     "optimizer": "the optimizer",

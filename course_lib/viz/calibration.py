@@ -11,7 +11,7 @@ from course_lib.viz.picture import Picture
 
 _LEFT, _RIGHT, _ROW = 3.1, 1.5, 0.36
 _HUE = style.RUN_HUES[1]
-_TESTS = {"random rows": _HUE, "sources": style.PAPER}  # and what fills their marks
+_TESTS = {"random rows": "|", "sources": "D"}  # and their marks
 _EVERY = 0.05
 
 
@@ -24,7 +24,7 @@ def plot_calibration() -> Picture:
     sources = sorted((name for name in rows if name not in SUMMARIES), key=lambda name: errors["sources"][name])
     noise = next(float(row["median"]) for row in records if row["test"] == NOISE)
     title = "Predicted step times: how far off, by source"
-    subtitle = "middle error; filled: other runs of the source were fitted, open: none was"
+    subtitle = "diamond: the source was left out of the fit; stroke: other runs of it were fitted"
     height = style.HEADER + len(sources) * _ROW + 1.05
     figure, page = sheet.new_page(height, title, subtitle)
     width, tall = style.PAGE_WIDTH - _LEFT - _RIGHT, len(sources) * _ROW
@@ -38,20 +38,21 @@ def plot_calibration() -> Picture:
 
 
 def _draw(chart: Axes, sources: list[str], errors: dict[str, dict[str, float]], noise: float) -> None:
-    """A diamond for each test, joined by a line; what repeated measurements differ by is shaded."""
+    """A mark for each test, joined by a line; what repeated measurements differ by is shaded."""
     chart.axvspan(0, noise, color=style.PANEL, zorder=0)
     for number, source in enumerate(sources):
         ends = [errors[test][source] for test in _TESTS]
         chart.plot(ends, [number, number], color=style.FAINT, linewidth=2, zorder=1)
-        for end, fill in zip(ends, _TESTS.values(), strict=True):
-            chart.plot(end, number, "D", ms=8, mfc=fill, mew=2, color=_HUE, zorder=3, clip_on=False)
+        for end, mark in zip(ends, _TESTS.values(), strict=True):
+            size = 8 if mark == "D" else 14
+            chart.plot(end, number, mark, ms=size, mew=2.4, color=_HUE, zorder=3, clip_on=False)
     most = max(max(errors[test].values()) for test in _TESTS)
     chart.set(xlim=(0, 1.08 * most), ylim=(len(sources) - 0.5, -0.5), yticks=[])
     chart.xaxis.set_major_locator(MultipleLocator(_EVERY))
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     chart.grid(visible=False, axis="y")
     chart.tick_params(length=0, pad=6)
-    chart.set_xlabel(f"shaded: how far two tables of one run differ, {noise:.1%} in the middle", labelpad=8)
+    chart.set_xlabel(f"middle error of its runs; shaded: two tables of one run, {noise:.1%} apart", labelpad=8)
 
 
 def _in_words(sources: list[str], errors: dict[str, dict[str, float]], noise: float) -> str:

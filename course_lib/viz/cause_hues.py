@@ -11,7 +11,7 @@ CAUSE_GROUPS = {  # by their name in a key: a hue, and the causes that have it
     "messages along cp": ("#4F9DA6", ("cp",)),
     "messages along ep": ("#2F6F77", ("ep",)),
     "messages along dp": ("#6C8BA3", ("dp",)),
-    "idle stages": (style.IDLE, ("bubble",)),
+    "idle ranks": (style.IDLE, ("bubble",)),
     "the rest": ("#E9DFD2", ("transfer", "optimizer", "offload", "fixed")),
 }
 CAUSE_HUES = {cause: hue for hue, causes in CAUSE_GROUPS.values() for cause in causes}

@@ -39,7 +39,7 @@ def plot_goodput(
     """A line for each run by its name, a ring where Daly's interval is; dashed what the first order says of the first.
 
     `played` has goodputs of runs that were played through, by interval, as marks of the same hue; `reported`
-    is a goodput that is drawn across. Units: seconds between checkpoints.
+    is the least goodput that was said, drawn across. Units: seconds between checkpoints.
     Raises: ValueError for no run, or more than have hues.
     """
     if not 1 <= len(runs) <= _MOST:
@@ -108,7 +108,7 @@ def _draw_reported(chart: Axes, share: float) -> None:
     """Dotted, and its words at its right end, on a ground that hides the curves."""
     chart.axhline(share, color=style.SOFT, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
     look: dict[str, Any] = {"size": style.SMALL_SIZE, "color": style.SOFT, "ha": "right"}
-    charts.write(chart, chart.get_xlim()[1], share, f"reported: {share:.0%}", within="data", down=-9, **look)
+    charts.write(chart, chart.get_xlim()[1], share, f"reported: > {share:.0%}", within="data", down=-9, **look)
 
 
 def _draw_best(chart: Axes, line: Line, run: Reliability) -> None:
