@@ -2,7 +2,7 @@
 # # Exercises 08: three axes and a planner
 #
 # [Lesson 08](../../notebooks/08_three_d_and_planner.ipynb) let a program choose among a million layouts. Here you write its parts: the mesh, the
-# price of a step, the rules, the front, and two searches. If you have an hour, do 08.2, 08.3, 08.6 and 08.8.
+# price of a step, the rules, the front, and two searches. If you have an hour, do 08.2, 08.3 and 08.6.
 
 # %% [markdown]
 # ## How to work
@@ -41,7 +41,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 # ```
 #
 # Take rank 5. Along `tp` it stands with rank 4, along `dp` with rank 7, and along `pp` with rank 1. In each of these groups one
-# coordinate changes, and the two others stay. If four GPUs are in a node, only the last group reaches over two nodes.
+# coordinate changes, and the two others stay. If four GPUs are in a node, only the group along `pp` reaches over two nodes.
 
 # %% [markdown]
 # **Target:** for any sizes of three axes the three groups of a rank, in the order of the axes, each from its smallest rank to its largest.
@@ -92,7 +92,7 @@ print(f"L = {L} layers, each of {layer:,} numbers in its matrices")
 # | `activation` | bytes of one micro-batch between two layers |
 # | `tp_gb`, `pp_gb`, `dp_gb` | GB that the GPU sends along each axis |
 # | `network_gb` | GB of these that leave its node |
-# | `twice_gb` | the same if the batch is twice as large, with twice as many micro-batches |
+# | `twice_gb` | `network_gb` if the batch is twice as large, with twice as many micro-batches |
 #
 # Let Python compute: answers are compared to 7 digits.
 
@@ -126,7 +126,7 @@ print(f"{fast / 1e9:g} GB/s on the fast wire, {slow / 1e9:g} GB/s on the slow on
 
 # %% [markdown]
 # Nothing is computed again, so a parameter costs six operations for each token. Along `tp` nothing hides the sums of 08.2: the GPU waits
-# for them. While it is idle, the others are at their micro-batches, and idle time over that time is (pp - 1) / m, as in lesson 04. Along
+# for them. Its idle time is (pp - 1) / m of the time that it spends on its micro-batches, as in lesson 04. Along
 # `dp` it sends the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward, which takes
 # two thirds of what one micro-batch takes, sums and all. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
 # short, and we leave them out.
@@ -163,7 +163,7 @@ check("08.3", times, seed=GRADE_SEED)
 # *Find the wrong number · medium · 20 minutes.* **You learn** to ask of every share: a share of what?
 #
 # Somebody has collected four famous runs, to see whose GPUs were busiest. All numbers before the arrows were published. What stands behind
-# the arrows was computed from them, and one of the four does not belong beside the others.
+# the arrows was computed from them, and one of the four is not what its label says.
 
 # %% nbgrader={"grade": false, "grade_id": "08-4-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 c = given("08.4", GRADE_SEED)
@@ -185,7 +185,7 @@ print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a
 #
 # | name | number to give; shares are between 0 and 1 |
 # | --- | --- |
-# | `wrong_line` | the number of the line that does not belong there |
+# | `wrong_line` | the number of the line whose label is wrong |
 # | `right_share` | what should stand in it, by its own rate |
 # | `from_step` | nearly the same without that count: from parameters, tokens and the seconds of the step |
 # | `done` | the same with all eight operations that were done |
@@ -429,7 +429,7 @@ if goodput is not None:
 
 # %% [markdown]
 # *Simulated annealing* has a temperature. A better neighbour is always taken. A worse one is taken with probability exp(-d / temperature), where
-# d says by how much it is worse. Hot, nearly everything is taken. The temperature falls step by step, and at the end it is so cold that the search
+# d says by how many seconds it is worse. So a temperature is in seconds too: let it begin as a share of the first price. Hot, nearly everything is taken. The temperature falls step by step, and at the end it is so cold that the search
 # only goes down.
 #
 # **Target:** the best way that was seen. With at least 8 of 12 different dice it must be the best of all ways. Ask `price` once in each step,

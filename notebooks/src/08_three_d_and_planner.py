@@ -312,7 +312,7 @@ viz.plot_step_causes([with_cut, without], title="With and without a cut of the t
 # %%
 half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
 predict("percent", guess=None, answer=100 * (found.step_s[half] / found.step_s[0] - 1), tolerance=0.3)
-named = {"the fastest": 0, "Meta's degrees": meta, "half the memory": half, "a seventh of it": seventh}
+named = {"the fastest": 0, "Meta's cut": meta, "half the memory": half, "a seventh of it": seventh}
 for name, index in named.items():
     print(f"{name:15} {planner.policy_name(found.policies, index)}")
 least, fastest = planner.described(found, [seventh, 0])
@@ -322,7 +322,7 @@ viz.plot_policy_front(found, named=named)
 # %% [markdown]
 # Start at the fastest layout and walk along the line to the left. At first room is almost free: half of the memory costs only a few percent more time, with twice as many ranks in a pipeline and texts cut into four. Then the line climbs. For a seventh of the memory everything is computed again, and a step takes 1.5 times as long, because hundreds of small pieces keep the host busy and fill no GPU.
 #
-# The ring of Meta's degrees lies above the line, so by our formulas other layouts are faster and smaller. If someone tells you that their layout is the only one that fits, ask where in this picture it lies.
+# The ring of Meta's cut lies above the line, so by our formulas other layouts are faster and smaller. If someone tells you that their layout is the only one that fits, ask where in this picture it lies.
 
 # %% [markdown]
 # ## Three hours later
