@@ -16,7 +16,7 @@ from course_lib.comm.reductions import Combine
 def reduce_scatter(chunks: Sequence[Tensor], port: Port, combine: Combine) -> None:
     """Leave the sum over all ranks of chunk r in rank r's `chunks[r]`; the other chunks are scratch.
 
-    Cost: M - chunk r bytes sent, p - 1 steps.
+    Cost: all chunks but chunk r sent, p - 1 steps.
     """
     r, p = port.rank, port.size
     inbox = port.rooms(chunks)
@@ -33,7 +33,7 @@ def reduce_scatter(chunks: Sequence[Tensor], port: Port, combine: Combine) -> No
 def all_gather(chunks: Sequence[Tensor], port: Port) -> None:
     """Fill all `chunks` on every rank; rank r begins with `chunks[r]`.
 
-    Cost: M - chunk r+1 bytes sent, p - 1 steps.
+    Cost: all chunks but chunk r + 1 sent, p - 1 steps.
     """
     r, p = port.rank, port.size
     arriving = [port.irecv(chunks[(r - step - 1) % p], (r - 1) % p) for step in range(p - 1)]

@@ -157,7 +157,12 @@ def _predicted(fit: Fit, point: SweepPoint) -> float:
 
 
 def _rate(fit: Fit) -> str:
-    return format_bytes(1 / fit.beta_s_per_byte, binary=False) + "/s" if fit.beta_s_per_byte else "unbounded"
+    """Three digits: the fit is not better than that."""
+    return (
+        format_bytes(float(f"{1 / fit.beta_s_per_byte:.3g}"), binary=False) + "/s"
+        if fit.beta_s_per_byte
+        else "unbounded"
+    )
 
 
 def _ranks(sweep: Sequence[SweepPoint]) -> str:

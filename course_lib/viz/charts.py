@@ -16,7 +16,8 @@ from course_lib.viz import style
 
 def algorithm_name(algorithm: str) -> str:
     """How a figure calls an algorithm; native is gloo or NCCL, whichever the ranks run on."""
-    return "PyTorch's own" if algorithm == "native" else algorithm.replace("_", " ")
+    special = {"native": "PyTorch's own", "halving_doubling": "halving-doubling"}
+    return special.get(algorithm, algorithm.replace("_", " "))
 
 
 def size_axis(chart: Axes, sizes: Sequence[int], label: str = "bytes of the whole tensor") -> None:

@@ -74,7 +74,7 @@ def all_reduce_halves(world_size: int = 4) -> Picture:
 def primitives_overview() -> Picture:
     """The eight primitives on four ranks, in one slide: the upper row moves data, the lower row also adds."""
     ranks, cell, across = 4, 0.215, (style.PAGE_WIDTH - 2 * style.MARGIN + 0.3) / 4
-    subtitle = "before → after;  row = rank;  number = chunk;  colour = whose it was;  all colours = a sum"
+    subtitle = "before → after;  row = rank;  number = chunk;  colour = whose it was;  stripes = a column's sum"
     figure, page = sheet.new_page(5.625, "Eight ways to move a tensor between four ranks", subtitle)
     words = []
     for number, operation in enumerate(OPERATIONS):

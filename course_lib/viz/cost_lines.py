@@ -35,7 +35,7 @@ def plot_cost_lines(algorithms: Sequence[str], *, world_size: int, link: Link) -
     title = f"All-reduce on {world_size} ranks: predicted time"
     rate = format_bytes(link.bandwidth_bytes_per_s, binary=False)
     subtitle = (
-        f"{link.name}: α = {style.seconds(link.alpha_s)} per step, 1/β = {rate}/s; dashed: no algorithm is faster"
+        f"{link.name}: α = {style.seconds(link.alpha_s)} per step, 1/β = {rate}/s; dashed: ranks alone cannot be faster"
     )
     figure, _ = sheet.new_page(_HEIGHT, title, subtitle)
     width = style.PAGE_WIDTH - _LEFT - _RIGHT

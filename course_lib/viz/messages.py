@@ -15,6 +15,7 @@ from course_lib.viz.picture import Picture
 
 _NAMES, _GAP, _LANE = 0.85, 0.6, 0.42  # inches: names of the ranks, between panels, between lanes
 _THINNEST, _THICKEST = 1.2, 4.6  # points, the latter for the whole tensor
+_FAINT = 0.25  # strength of a colour that nobody follows
 _ACROSS = 2  # panels in a row
 _DOUBLING = ("recursive_doubling", "halving_doubling")
 
@@ -61,8 +62,12 @@ def _require_power_of_two(algorithm: str, world_size: int) -> None:
 
 
 @sheet.course_style()
-def plot_messages(algorithms: Sequence[str], world_size: int = 8, *, upto: int | None = None) -> Picture:
+def plot_messages(
+    algorithms: Sequence[str], world_size: int = 8, *, upto: int | None = None, follow: int | None = None
+) -> Picture:
     """Messages of all-reduce algorithms side by side, on one scale of steps and of bytes; the first `upto` steps.
+
+    With `follow`, only what this rank sends and receives is in full colour.
 
     Raises: ValueError for more than 8 ranks, and as `all_reduce_messages`.
     """
@@ -79,7 +84,7 @@ def plot_messages(algorithms: Sequence[str], world_size: int = 8, *, upto: int |
     for number, row in enumerate(rows):
         left, top = style.MARGIN, style.HEADER + 0.18 + number * tall
         for name, steps in row:
-            _draw_panel(page, name, steps, (left, top), column, world_size, upto)
+            _draw_panel(page, name, steps, (left, top), column, world_size, upto, follow)
             left += max(_NAMES + max(1, len(steps)) * column, sheet.text_width(_cost(name, world_size))) + _GAP
     words = [line for name, steps in panels for line in _in_words(name, steps[:upto], world_size)]
     return Picture(figure, title=f"{title}, on {world_size} ranks", description="\n".join(words), kinds=["formula"])
@@ -87,11 +92,18 @@ def plot_messages(algorithms: Sequence[str], world_size: int = 8, *, upto: int |
 
 def _cost(algorithm: str, world_size: int) -> str:
     cost = comm_time("all_reduce", algorithm, world_size=world_size, length=world_size, itemsize=1)
-    return f"{cost.steps} steps, {cost.critical_bytes / world_size:.3g} M one after the other"
+    return f"{cost.steps} steps, {cost.critical_bytes / world_size:.3g} M in a row"
 
 
 def _draw_panel(
-    page: Axes, name: str, steps: Steps, at: tuple[float, float], column: float, world_size: int, upto: int | None
+    page: Axes,
+    name: str,
+    steps: Steps,
+    at: tuple[float, float],
+    column: float,
+    world_size: int,
+    upto: int | None,
+    follow: int | None,
 ) -> None:
     """One algorithm: its name, a lane per rank, the arrows of each step, and what it costs."""
     left, top = at
@@ -106,23 +118,25 @@ def _draw_panel(
         x = start + number * column
         marks.label(page, x + column / 2, lanes[-1] + 0.36, str(number + 1), size=style.SMALL_SIZE, colour=style.SOFT)
         for message in messages if upto is None or number < upto else ():
-            _draw_message(page, message, (x + 0.1 * column, x + 0.92 * column), lanes)
+            faint = follow is not None and follow not in (message.source, message.target)
+            _draw_message(page, message, (x + 0.1 * column, x + 0.92 * column), lanes, faint=faint)
     marks.label(page, left, lanes[-1] + 0.36, "step", size=style.SMALL_SIZE, colour=style.SOFT, align="left")
     marks.label(page, left, lanes[-1] + 0.68, cost, colour=style.SOFT, align="left")
 
 
-def _draw_message(page: Axes, message: Sent, xs: tuple[float, float], lanes: Sequence[float]) -> None:
+def _draw_message(page: Axes, message: Sent, xs: tuple[float, float], lanes: Sequence[float], *, faint: bool) -> None:
     """A slanted arrow; one from the last rank of a ring to the first leaves below and comes in above."""
     start, end = xs
     line = _THINNEST + (_THICKEST - _THINNEST) * message.chunks / len(lanes)
-    colour = style.rank_hue(message.source)
+    hue = style.rank_hue(message.source)
+    colour, zorder = (style.tint(hue, _FAINT), 2.0) if faint else (hue, 3.0)
     if message.chunks == 1 and message.source == len(lanes) - 1 > 1 and message.target == 0:
         middle = (start + end) / 2
-        page.plot([start, middle], [lanes[-1], lanes[-1] + _LANE / 2], color=colour, linewidth=line)
-        marks.arrow(page, (middle, lanes[0] - _LANE / 2), (end, lanes[0]), colour=colour, line=line)
+        page.plot([start, middle], [lanes[-1], lanes[-1] + _LANE / 2], color=colour, linewidth=line, zorder=zorder)
+        marks.arrow(page, (middle, lanes[0] - _LANE / 2), (end, lanes[0]), colour=colour, line=line, zorder=zorder)
     else:
         tips = (start, lanes[message.source]), (end, lanes[message.target])
-        marks.arrow(page, *tips, colour=colour, line=line)
+        marks.arrow(page, *tips, colour=colour, line=line, zorder=zorder)
 
 
 def _in_words(name: str, steps: Steps, world_size: int) -> list[str]:

@@ -11,8 +11,8 @@
 # function on **real processes**, compares every number, and counts what you sent. Then it tells you what it has seen. A hang,
 # a crash or an endless loop ends after some seconds and costs nothing but that check.
 #
-# Are you stuck? `hint("02.1")` gives a small hint, and a further one each time you run it. A cell below has that line,
-# behind a `#`.
+# Are you stuck? `hint("02.1")` gives a small hint, and a further one each time you run it. The cell
+# before 02.1 has that line, behind a `#`; change the number for the other exercises.
 #
 # The folded cells under each exercise carry the points if a course is graded. If you work on your own, skip them: they
 # say the same as the check above them.
@@ -270,7 +270,7 @@ check("02.4", ring_all_reduce)
 # Those who have the tensor send it one rank further in the first step, two ranks further in the second, then four. So the
 # number of those who have it doubles. If another rank is the source, number the ranks from there.
 #
-# **Target:** ceil(log2 p) steps instead of p-1, on seven ranks too, and every rank receives the tensor exactly once.
+# **Target:** ceil(log2 p) steps instead of p-1, on seven ranks too, and every rank but the source receives the tensor exactly once.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -317,8 +317,8 @@ print(f"InfiniBand, between nodes: {INFINIBAND.bandwidth_bytes_per_s / 1e9:g} GB
 # adds up within the node alone and leaves each rank one chunk of that sum. Chunks may differ by one row, so on the way back
 # all-gather has to be told the length of the whole, `comm.all_gather(shard, length=len(x), group=inside)`.
 #
-# **Target:** between the nodes each rank adds up *one chunk*, here a half of the tensor, and no more crosses than such an
-# all-reduce sends. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.
+# **Target:** between the nodes each rank adds up *one chunk*, here a half of the tensor, and nothing crosses but the all-reduce of
+# this chunk. Use `comm.reduce_scatter`, `comm.all_reduce` and `comm.all_gather`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "02-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -455,7 +455,8 @@ check("02.8", ring_max)
 # *Find the bug · medium · 15 minutes.* **You learn** why two ranks are never enough for a test.
 #
 # `suspect_average` averages a tensor over all ranks, as data parallel training does with gradients. Its author tested it on
-# two ranks. It does not hang, it does not crash, and it sends exactly the bytes that it should.
+# two ranks. Where the ranks divide the length it does not hang, it does not crash, and it sends exactly the bytes that it
+# should.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-average", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -568,7 +569,7 @@ check("02.10", claims, seed=GRADE_SEED)
 #
 # Every process of a computer has a number, `os.getpid()`, and nobody knows beforehand which one it gets. Write a script in which
 # each process learns the sum of the numbers of all, and the sum of those in its own half: the ranks below `world_size // 2`, or
-# the others. Each prints one line in this form:
+# the others. Of three ranks the script of the lesson makes other halves. Each prints one line in this form:
 #
 # ```text
 # rank 2 of 3: own 4711, all 14130, half 9423

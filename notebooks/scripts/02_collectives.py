@@ -26,8 +26,8 @@ def main() -> None:
 
     # A reduce-scatter leaves each rank one finished chunk, and an all-gather puts the chunks together: an all-reduce.
     chunk, gathered = torch.empty(3, device=device), torch.empty(3 * p, device=device)
-    dist.reduce_scatter_single(chunk, mine)
-    dist.all_gather_single(gathered, chunk)
+    dist.reduce_scatter_single(chunk, mine)  # before PyTorch 2.13: reduce_scatter_tensor
+    dist.all_gather_single(gathered, chunk)  # before PyTorch 2.13: all_gather_into_tensor
     assert torch.equal(chunk, total.chunk(p)[rank]) and torch.equal(gathered, total)
 
     # With async_op=True the call returns at once, and we may compute until wait() says that the sum is there.

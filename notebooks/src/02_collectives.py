@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 02 · Collectives: a thousand ranks, one sum
 #
-# Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each of them has read other texts, so each comes out of backward with another gradient. Before the next step all of them need the same one, the sum.
+# Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each of them has read different texts, so each comes out of backward with a different gradient. Before the next step all of them need the same one, the sum.
 #
-# You know one way from lesson 00. Everybody sends to rank 0, which adds, and rank 0 sends the sum back to everybody. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->, over a fast network. It is **emulated**: each rank sleeps for as long as its message would take.
+# You know one way from lesson 00. Everybody sends to rank 0, which adds, and rank 0 sends the sum back to everybody. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->, over a fast network. The network is **emulated**: each rank sleeps for as long as its message would take.
 
 # %% folded=true
 # %load_ext course_lib
@@ -28,20 +28,20 @@ from course_lib.units import MiB
 # %%
 def on_the_clock(algorithm, length, clock):
     with comm.emulated(clock):
-        comm.all_reduce(torch.ones(length), algorithm=algorithm, node_size=2)
+        comm.all_reduce(torch.ones(length), algorithm=algorithm, node_size=2)  # nodes come in later
 
 
-network = comm.EmulatedClock(inside=INFINIBAND, slowdown=2000)
+network = comm.EmulatedClock(inside=INFINIBAND, slowdown=2000)  # the ranks sleep 2000 times as long as drawn
 run_ranks(on_the_clock, 4, "naive", 4 * MiB, network)  # the first call starts four processes
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
-# Look at rank 0. It is busy from the first moment to the last. The others send at once, but rank 0 has one network card, which takes in one message after the other. Then three go out. Rank 3 sends once, and waits until everybody else has been served. So four ranks need six messages in a row, and a thousand need 1998.
+# Look at rank 0. It is busy all the time. The others send at once, but its one network card takes in one message after the other, and the rest wait on the way. Then three go out, and rank 3 is served last. So this **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
-# Now put in numbers. The gradient of one layer is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. So one message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->, its start included, and 1998 of them take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->. That is for one layer of 32, in every step of the training.
+# The gradient of one layer is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. So one message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. A row of 1998 takes **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->. That is for one layer of 32, in every training step.
 
 # %% [markdown]
-# At the end of the lesson the same GPUs do it in 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, with the same wires. You will be able to
+# By the same arithmetic, the last way of this lesson takes 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> on the same GPUs. You will be able to
 # - build an all-reduce from send and receive, and prove it.
 # - say beforehand what each rank sends, and how long it takes.
 # - choose an algorithm for a size and a wire.
@@ -50,7 +50,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 #
 # *One hour; the exercises, three.*
 #
-# <details><summary>Before you start</summary>You need lesson 00, and two sentences recall lesson 01. How such a model fits into a GPU, lesson 06 shows. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
+# <details><summary>Before you start</summary>You need lesson 00, and two sentences recall lesson 01. Lesson 06 shows how such a model fits into a GPU. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
 
 # %% [markdown]
 # ## First attempt: a circle
@@ -76,13 +76,13 @@ def left():
 
 
 def pass_it_on(x):
-    total = moving = x
+    summed = moving = x
     for _ in range(dist.get_world_size() - 1):
         sending = comm.isend(moving, right())
         moving = comm.recv(torch.empty_like(moving), left())
         sending.wait()
-        total = total + moving
-    return total
+        summed = summed + moving
+    return summed
 
 
 def on_my_row(add_up, rows):
@@ -116,9 +116,9 @@ display(
 )
 
 # %% [markdown]
-# A row is what a rank sends. In the upper picture rank 0 has three entries in its row, and the others have one. In the lower one every row adds up to 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
+# A row is what a rank sends. In the upper picture rank 0 has three entries in its row, and the others have one. In the lower one every row has a single entry, and it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
 #
-# It is a little better than it looks, since now all send at the same time. On a thousand ranks that makes 999 messages in a row, and 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of what rank 0 took, and still far too long.
+# It is a little better than it looks, because a network card can send while it receives, and now all of them do. Rank 0 had to take in everything before it could give anything out. On a thousand ranks that makes 999 messages in a row, and 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, and still far too long.
 
 # %% [markdown]
 # ## Second attempt: everybody adds a quarter
@@ -138,11 +138,11 @@ viz.all_reduce_halves(4)
 # %% [markdown]
 # ### Which chunk, when?
 #
-# Follow chunk 2 through the first half. It has to visit all four ranks, and end at its owner, rank 2. If everybody passes to the right, only one trip does that. It starts just *past* its owner, at rank 3, goes on to ranks 0 and 1, and arrives.
+# Follow chunk 2 through the first half. It must visit all ranks, and end at its owner, rank 2. If all pass to the right, only one trip does that. It starts just *past* its owner, at rank 3, and goes on to 0, 1 and 2.
 #
-# Now sit down at rank 3. What do you send in step 1? The chunk whose trip starts there: chunk 2, your number minus one. In step 2? What just came in, from the left: chunk 1, your number minus two.
+# Sit down at rank 3. What do you send in step 1? The chunk whose trip starts there: chunk 2, your number minus one. And in step 2? What rank 2 has just sent, by the same rule its own number minus one: chunk 1, your number minus two.
 #
-# In step `s`, then, rank `r` sends chunk `(r - s) % 4`. Check it for rank 0, where the minus wraps around.
+# In step `s` rank `r` sends chunk `(r - s) % 4`. Check it for rank 0, where it wraps around.
 
 # %%
 chunks = [list(gradient.clone().chunk(4)) for gradient in gradients]  # chunks[rank][c]: four lists play four ranks
@@ -158,7 +158,7 @@ torch.equal(torch.cat([chunks[rank][rank] for rank in range(4)]), total)
 # %% [markdown]
 # `True`: each rank owns one finished chunk. The second half goes round the same circle, without adding. What does rank 3 send first now? The only chunk that it has finished is its own, chunk 3. Then it passes on what comes from the left: chunk 2, chunk 1. So the rule is the same, only that its steps count from zero. Both halves together are the **ring**.
 #
-# **Predict.** Each of four ranks holds 1 MiB<!-- =MiB / MiB -->. Count what leaves one rank in the six steps. How many MiB is it?
+# **Predict.** Each of four ranks holds 1 MiB<!-- =MiB / MiB -->. Count what leaves one rank in both halves. How many MiB is it?
 
 # %%
 for step in (0, 1, 2):
@@ -180,21 +180,25 @@ predict("MiB that each rank sends", guess=None, answer=ledger().bytes_sent(0) / 
 display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: bytes from each rank to each rank"))
 
 # %% [markdown]
-# Find chunk 2 in the first step: it leaves rank 3 for rank 0. In the second it goes on to rank 1, in the third to rank 2, and at each stop it takes on a colour. Then it goes round once more, with all its colours. Now look at any step as a whole. All four ranks send and all four receive; nobody waits for rank 0.
+# Four times `True`: the ring is complete. Find chunk 2 in the first step of the picture: it leaves rank 3 for rank 0. In the second it goes on to rank 1, in the third to rank 2, and at each stop it takes on a colour. Then it goes round once more, with all its colours. In each step all four ranks send and all four receive, so nobody waits for rank 0.
 #
-# In the table every rank has one entry, six quarters. Add up the whole table, and then that of rank 0's way. Both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less. It makes four network cards carry what one had to carry alone.
+# In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one. Both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less. It makes four network cards carry what one had to carry alone.
 
 # %% [markdown]
-# What becomes of the 1.5 on more ranks? In each half a chunk visits all $p-1$ others, and it is one $p$-th of the $M$ bytes of the tensor.
+# What becomes of the 1.5 on more ranks? In each half a rank sends all chunks but one, which are $p-1$, and a chunk is one $p$-th of the $M$ bytes of the tensor.
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and a million would not reach two. Nobody can do with less. To add up a number takes $p-1$ messages, and to spread the sum takes $p-1$ more. The ring shares them equally among all ranks, and better than equally is not possible.
+# For a thousand ranks that is 1.998 tensors, and a million would not reach two. Could anybody do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something, and then $p-1$ ranks still wait for the result. The ring shares these $2\,(p-1)$ messages equally among all ranks. As long as only ranks add, nobody can do better.
 
 # %% [markdown]
 # ## On real ranks
 #
-# This is the library's ring, as it really runs on each rank. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, and `combine` adds it up. Find three things: the chunk that is sent, whose index you know; the line that adds; and the receives, which all begin before the first message leaves. Why so early? A message that is expected comes straight in. One that is not expected has to ask first. Below the code stands the ring behind a slider. Stop it at step 2, and find in the code what rank 0 is doing there.
+# This is the library's ring, as each rank runs it. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, and `combine` adds it up. You know the index of the chunk that is sent: find it first, and then the line that adds.
+#
+# Now look at the receives, which all begin before the first message leaves. Why so early? With gloo, which carries our messages, a sender whose receiver is ready can start at once, and any other has to ask first.
+#
+# Below the code stands the ring behind a slider. Stop it at step 2, and find in the code what rank 0 is doing there.
 
 # %%
 display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all_gather), viz.ring_stepper(4))
@@ -202,7 +206,7 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a ring that turns the wrong way passes. And if the ranks divide the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. Sums are compared with one device, bytes with `comm_time`, a formula that knows nothing of the code that sends.
+# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so some mistakes cannot show. And if the ranks divide the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. Sums are compared with one device. Bytes are compared with those that `comm_time` counts, a formula that knows nothing of the code that sends.
 
 
 # %%
@@ -221,12 +225,12 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits of a float64, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160. Thirteen numbers make no four equal chunks: chunk 0 has four numbers, the others three. Follow rank 0. In the first half it sends all chunks but its own, the long one: 72 bytes<!-- =9 * 8 -->. In the second it sends all but chunk 1: 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep the long one back.
+# Every sum is right to the last digits of a float64, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160. Thirteen numbers make no four equal chunks: chunk 0 has four numbers, the others three. Follow rank 0. In the first half it sends all chunks but its own, the long one: 72 bytes<!-- =9 * 8 -->. In the second it sends all but chunk 1, which reaches it last: 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep the long one back.
 
 # %% [markdown]
 # ## How long does it take?
 #
-# You know the bytes, so you should know the time. Try it on the network of the first picture. There each rank slept for its messages, two thousand times slowed down, and what you read is divided by that again. So no hardware is measured.
+# You know the bytes, so you should know the time. Try it on the network of the first picture. There each rank slept two thousand times as long as its message takes, and what you read is divided by two thousand. So no hardware is measured.
 #
 # **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. Now 1 KiB<!-- =1 -->, which is 32,768 times less. How many µs? First work out how long six quarters of the large tensor take at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, and ask what the rest may be.
 
@@ -239,31 +243,33 @@ predict("µs for 1 KiB", guess=None, answer=round(1e6 * small.span_s), tolerance
 viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 
 # %% [markdown]
-# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. There are six messages, as above, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. That is the price of any message, even of an empty one. It is called the latency, **α**.
+# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. There are six messages, as above, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. That is the price of any message, however little it carries. It is called the latency, **α**.
 #
-# In the upper row each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, in which a quarter of the tensor passes. Half of the bytes would take half as long, for each byte has its price, too: **β**.
+# In the upper row each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, in which a quarter of the tensor passes. Half of the bytes would take half as long, because each byte has a price as well. It is called **β**: at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, a fiftieth of a nanosecond.
 
 # %% [markdown]
-# So you pay twice. For $s$ messages in a row, with $n$ bytes in all, it takes
+# So you pay twice. For $s$ messages in a row, which carry $n$ bytes together, it takes
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
-# Check it on the upper row: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->, as the clock said. Take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
+# Check it on the upper row: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->, as the clock said.
+#
+# On a thousand ranks our layer makes 1998 starts, which take 28 ms<!-- =1998e3 * INFINIBAND.alpha_s -->, and almost two tensors pass, which takes 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte -->. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! Most of that goes into starts. Take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
 
 # %% [markdown]
 # ## Fewer starts
 #
-# Our thousand ranks also add up their loss, one single number. By the ring these 4 bytes<!-- =4 --> take 1998 starts in a row, 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) --> for nothing but starting.
+# Our thousand ranks also add up their loss, a single number. It goes round the ring to become the sum, and round again to be handed out: 1998 starts for 4 bytes<!-- =4 -->, or 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
 #
-# How few would do? Swap with your neighbour, and both know the sum of two. Then swap with one of the next pair, and four know the sum of four. Each step doubles what you know, so that ten steps are enough for 1024 ranks. This is **recursive doubling**. Its price is a whole tensor in each step.
+# How few would do? Swap with your neighbour, and both know the sum of two. Then swap with one of the next pair, and four know the sum of four. Each step doubles what you know, so ten suffice for 1024 ranks. This is **recursive doubling**.
 #
-# Must it be a whole one? You know the cure from the ring: share the adding, and send only what the other one owns. Both ways are drawn below.
+# Its price is a whole tensor in each step: nothing for a loss, but too much for a layer. The cure is the ring's: share the adding. Follow rank 0 in both pictures.
 
 # %%
-viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8)
+viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
 
 # %% [markdown]
-# The thickness of an arrow is its bytes. At the left each step carries a whole tensor. At the right rank 0 first swaps halves with rank 4, and each adds up the half that it keeps. Then quarters with rank 2, eighths with rank 1, and the same way back. This **halving-doubling** carries 1.75 tensors in six steps, the ring as much in fourteen.
+# At the left each step carries a whole tensor. At the right rank 0 first swaps halves with rank 4, and each adds up the half that it keeps. Then it swaps a quarter with rank 2, and an eighth with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, the ring as much in fourteen.
 #
 # **Predict.** On 64 ranks the ring makes 126 starts and carries almost two tensors; recursive doubling makes six and carries six. From how many MiB on is the ring faster? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
@@ -273,16 +279,18 @@ predict("MiB from which the ring is faster", guess=None, answer=round(meet / MiB
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# The ring saves four tensors and pays 120 more starts, so one tensor must be worth thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->. Now look at the bar at the foot: who is fastest? The ring is not in it! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of its starts.
+# Where the lines cross, four tensors are worth 120 starts, so one is worth thirty: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
 #
-# Why then does everybody speak of rings? Because the formula gives each pair of ranks a wire of its own. When rank 0 swaps halves with rank 32, so do 31 other pairs, all across the middle of the network. In a ring everybody talks to a neighbour. Besides, a ring takes any number of ranks; halving wants a power of two.
+# Who is fastest? Look at the bar at the foot: the ring is not in it! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of its starts.
+#
+# Why then build rings? Our formula gives each pair its own wire. When rank 0 swaps halves with rank 32, so do 31 other pairs. If they share wires, they wait. In a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 488 lack a partner, and hand in whole tensors first.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
 # GPUs live in nodes. In a node of four H100s each GPU has 18 NVLinks, six to each of the three others. At 25 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / 6 / GB --> each, that makes 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> one way, three times what its card sends out of the node. A ring gains nothing from it: somewhere it leaves the node, and each step waits for its slowest message.
 #
-# So do inside what can be done inside. First a reduce-scatter in the node. Each GPU then has one chunk of its node's sum, and adds up this chunk alone with the GPUs at the same place in other nodes. Then an all-gather in the node. This is the **hierarchical** all-reduce.
+# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. This chunk alone it adds up with the GPUs at the same place in other nodes. An all-gather in the node puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and holds half of its node's sum. Rank 2 holds the same half of the other node's sum. So these two add up 8 MiB<!-- =16 / 2 -->, and a ring of two does that in two steps of 4 MiB<!-- =16 / 4 -->. At the end the halves are swapped once more.
@@ -301,14 +309,14 @@ print({name: f"{1e6 * span:.0f} µs" for name, span in seconds.items()})
 viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", node_size=2)
 
 # %% [markdown]
-# In teal you see what stays inside the node, in slate what crosses. The ring would have six slate steps; here two are left, and they take most of the time. By bytes alone you had 1.8. The ring also pays more starts on the slow wire, six instead of two.
+# In teal you see what stays inside the node, in slate what crosses. The ring would have six slate steps; here two are left, and they take most of the time. By bytes alone you had 1.8; the ring also pays six starts on the slow wire instead of two.
 #
-# With larger nodes still less crosses. In nodes of four each of our thousand GPUs adds up only a quarter of the tensor with other nodes. Those are 250 nodes, and a ring of 250 takes 498 slow steps instead of 1998. That is how one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# With larger nodes still less crosses. In nodes of four each of our thousand GPUs adds up only a quarter of the tensor with other nodes. Those are 250 nodes, and a ring of 250 takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->, and what happens inside takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. Read it from the top to the first sum; below you find what each line is for. In a terminal you start it with `torchrun --nproc-per-node 4 scripts/02_collectives.py`. The cell does just that, on four new processes, and then lets our ring add up the same numbers.
+# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. Read it from the top to the first sum. In a terminal you start it with `torchrun --nproc-per-node 4 scripts/02_collectives.py`. The cell does just that, on four new processes, and then lets our ring add up the same numbers.
 
 # %%
 display(viz.show_source(Path("scripts/02_collectives.py")))
@@ -319,9 +327,9 @@ inputs = torch.arange(48.0).reshape(4, 12)
 print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().tolist())
 
 # %% [markdown]
-# Both say the same. `torchrun` starts the processes and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads this and connects them, by gloo on CPUs and by NCCL on GPUs. `device_id` says which GPU is this process's own. The time limit says how long a rank waits for another before it gives up with an error.
+# Both say the same. `torchrun` starts the processes and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads this and connects them, by gloo on CPUs and by NCCL on GPUs. `device_id` says which GPU belongs to this process, and `timeout` how long a rank waits for another before it gives up with an error.
 #
-# Two lines further down are easy to get wrong. A group is some of the ranks, with collectives of their own. *All* ranks make *all* groups, even those in which they are not. And nobody leaves before the barrier, since leaving closes the connections.
+# Two places further down are easy to get wrong. A group is some of the ranks, with collectives of their own. *All* ranks make *all* groups, even those in which they are not. And nobody leaves before the barrier, since leaving closes the connections.
 
 # %% [markdown]
 # | here | in PyTorch | what is different there |
@@ -329,10 +337,10 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # | `comm.all_reduce(x)` | `dist.all_reduce(x)` | the sum is written over `x` |
 # | `comm.reduce_scatter(x)` | `dist.reduce_scatter_single(chunk, x)` | you bring the result's tensor; p divides the length |
 # | `comm.all_gather(chunk)` | `dist.all_gather_single(x, chunk)` | all chunks are equally long |
-# | `algorithm="ring"` | – | the back end chooses, by formulas like ours |
+# | `algorithm="ring"` | – | the back end chooses; NCCL by formulas like ours |
 # | `ledger()` | – | nobody counts; use a profiler |
 #
-# Before PyTorch 2.13 the two with `single` were called `reduce_scatter_tensor` and `all_gather_into_tensor`. On a GPU node the lines stay as they are. Under Slurm `srun` starts `torchrun` once on each node; that was not run for this page.
+# On a GPU node the lines should stay as they are, and under Slurm `srun` starts `torchrun` once on each node. Neither was run for this page.
 
 # %% [markdown]
 # ## Bug museum
@@ -373,17 +381,20 @@ for name, ring in rings.items():
 predict("the sound rings", guess=None, answer="C")
 rows = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0))
 sums = {f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)] for name, ring in rings.items()}
+exact = rows.double().sum(dim=0)  # one device, with twice the digits
+for name, held in sums.items():
+    print(f"{name} is off by at most {(torch.tensor(held).double() - exact).abs().max().item():.1g}")
 viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% [markdown]
-# The test gave each rank 1001 numbers that are not whole. Ring B has one dark dot, in the last place. Four does not divide 1001, and it drops the rest: that number is never added up.
+# Each rank has 1001 numbers that are not whole. Ring B is off by 3, and a dark dot shows where: four does not divide 1001, so the last number is never added up.
 #
-# Ring A is dark in four places of ten! What do its ranks do differently? Each starts with its own tensor and adds the others as they arrive. Rank 0 computes first 0 + 3, then + 2, then + 1. Rank 1 computes 1 + 0, then + 3, then + 2. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, which is why the test saw nothing.
+# Rings A and C are off by rounding alone, and yet ring A is dark in four places of ten! What do its ranks do differently? Each adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need none, so the first test saw nothing.
 
 # %% [markdown]
-# In ring C each sum is finished on one rank and then copied. It is rounded, too, but everywhere in the same way. We cut the tensor to save bytes, and got this on top.
+# In ring C each sum is finished on one rank and then copied. It is rounded, too, but everywhere in the same way. We cut the tensor to save bytes, and got equal sums on top.
 #
-# Does it matter? In bfloat16 you can watch it, where 256 + 1 is 256, as you saw in lesson 01. Below rank 0 brings 256 and the others bring 1. Then four ranks train one small model from the same start, with gradients in bfloat16. We ask after 50, 100 and 200 steps how far their weights are apart.
+# Does it matter? In bfloat16 you can watch it, where 256 + 1 is 256, as you saw in lesson 01. Below, rank 0 brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. We ask after 50, 100 and 200 steps how far their weights are apart.
 
 
 # %% varies="two hundred steps of rounding differ between processors"
@@ -412,51 +423,61 @@ for name in ("A", "C"):
         print(f"   {steps:3} steps: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
 
 # %% [markdown]
-# The exact sum is 259, which bfloat16 does not have, so no ring can be right. But ring A gives two answers. Ranks 0 and 1 add each 1 to 256, and it is lost; ranks 2 and 3 add ones to ones first.
+# The exact sum, 259, does not exist in bfloat16, so no ring can be right. But ring A gives two answers. Ranks 0 and 1 add each 1 to 256, and it is lost; ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree, and yet the weights of ring A drift apart. There is no longer *one* model, and nothing makes it one again. If one rank then decides alone that the goal is reached, it leaves the loop, and you have the hang of lesson 00.
+# In the training all losses agree to three digits, and yet ring A's ranks hold different weights, after 50 steps as after 200. There is no longer *one* model. If one rank then decides alone that the goal is reached, it leaves the loop: the hang of lesson 00.
 #
-# A test with a tolerance lets this pass. The last block of your script finds it: it sends rank 0's numbers around and compares all bits.
+# A test with a tolerance lets ring A pass. The last block of your script does not, because it compares all bits with rank 0's.
 
 # %% [markdown]
 # ## When to use what
 #
-# All-reduce is one of eight words that you will meet. Read each picture as *before → after*. Most only move data; those with "reduce" in their name also add it up. Look for pairs: gather undoes scatter, and a reduce is a broadcast backwards, with an addition at each stop. A message from one stage of a pipeline to the next, as in lesson 04, is none of the eight, because only two ranks take part.
+# Not everything that travels is a sum for everybody.
+#
+# | who has and needs what | its name |
+# | --- | --- |
+# | one rank has read weights, and all need them | broadcast, by a tree: 1, 2, 4, 8 holders |
+# | each holds a part, and needs the whole | all-gather |
+# | each needs one chunk of the sum | reduce-scatter, half of an all-reduce |
+# | each has a different chunk for every rank | all-to-all |
+#
+# With all-reduce these are five of the eight words that you will meet. Read each picture as *before → after*. Most only move data; those with "reduce" also add it up. Look for pairs: gather undoes scatter, and a reduce is a broadcast backwards.
 
 # %%
 viz.primitives_overview()
 
 # %% [markdown]
-# | you have | take | because |
-# | --- | --- | --- |
-# | a long tensor | a ring | fewest bytes, neighbours talk |
-# | the same, all ranks equally near | halving-doubling | fewer starts |
-# | a short one, below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
-# | fast wires inside nodes | the hierarchy | little crosses |
-# | many short tensors | one long one | starts are paid once |
-# | need of one chunk | reduce-scatter, and stop | half of the bytes |
-# | weights on one rank | broadcast, as a tree | holders grow 1, 2, 4, 8 |
-# | a chunk for each rank | all-to-all | nothing is added up |
+# And a sum for everybody: which way should it take?
 #
-# **Predict.** A thousand GPUs in nodes of four add up one number, one layer, 32 layers at once. In how many cases is the hierarchy fastest?
+# | you add up | take | because |
+# | --- | --- | --- |
+# | a short tensor, below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
+# | a long one, on 2, 4, 8, … ranks | halving-doubling | few bytes, few starts |
+# | a long one, on any number | a ring | few bytes, neighbours talk |
+# | a long one, with fast wires inside nodes | the hierarchy | little crosses |
+# | many short ones | one long one | starts are paid once |
+#
+# **Predict.** A thousand GPUs, four in a node, add up **A** one number, **B** 32 layers in one tensor. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is the plain ring fastest?
 
 # %%
 names = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
-layer, ms = layer_parameters(LLAMA_3_1_8B), {}
-for what, length in {"one number": 1, "one layer": layer, "32 layers in one": 32 * layer}.items():
-    costs = [comm_time("all_reduce", name, world_size=1000, length=length, itemsize=2, node_size=4) for name in names]
-    ms[what] = [1e3 * cost.time_s(NVLINK, INFINIBAND) for cost in costs]
-predict("of three the hierarchy wins", guess=None, answer=sum(min(row) == row[-1] for row in ms.values()))
-print(f"{'milliseconds':16}", *(f"{name:>18}" for name in names))
-for what, row in ms.items():
-    print(f"{what:16}", *(f"{one:18.2f}" for one in row))
+layers = 32 * layer_parameters(LLAMA_3_1_8B)
+cases = {"A": (1, 1000, 4), "B": (layers, 1000, 4), "C": (layers, 1000, 1), "D": (layers, 1024, 1)}
+ms = {}
+for case, (length, p, node_size) in cases.items():
+    shape = {"world_size": p, "length": length, "itemsize": 2, "node_size": node_size}
+    ms[case] = [1e3 * comm_time("all_reduce", name, **shape).time_s(NVLINK, INFINIBAND) for name in names]
+predict("where the ring is fastest", guess=None, answer="".join(case for case in cases if ms[case][0] == min(ms[case])))
+print("milliseconds", *(f"{name:>18}" for name in names))
+for case, row in ms.items():
+    print(f"{case:12}", *(f"{one:18.2f}" for one in row))
 
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# For one number only starts count, and doubling has the fewest. Otherwise the hierarchy wins, with few slow bytes. Halving-doubling suffers: a thousand is no power of two, so 488 ranks hand in whole tensors first.
+# For one number only starts count, so doubling wins A. In B the hierarchy lets few bytes cross; in C it is just a ring. There 488 ranks lack a partner for halving, while in D none does.
 #
-# So one layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, and all layers in one take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before these sums a GPU computes, for 8192 tokens 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
+# So one layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before that a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first layer's. Why did it have to wait? There lesson 03 begins.
 
@@ -468,8 +489,8 @@ score()
 #
 # **Next:** the [exercises of this lesson](../exercises/release/02_collectives.ipynb), then [lesson 03](03_mlp_ddp.ipynb). Slides for a lecture: `slides/02_collectives.md`.
 #
-# <details><summary>1. Why does ring A never drift on two ranks?</summary>
-# One addition, a + b or b + a, rounds alike; it takes three numbers.
+# <details><summary>1. Why do two ranks of ring A always agree?</summary>
+# One addition, a + b or b + a, rounds alike. It takes three numbers to differ.
 # </details>
 #
 # <details><summary>2. A ring grows from 500 ranks to 1000. How do each rank's bytes and starts change?</summary>
@@ -485,7 +506,7 @@ score()
 #
 # ## What your machine does
 #
-# Now without the clock. We time real all-reduces of many sizes on four of your processes, and look for the α and β that fit best. At the left a curve is flat: there you pay for starts. At the right it climbs, since there the bytes cost most. The lower panel shows what two numbers do not catch, often by a factor of two and more, because four processes share your cores. PyTorch's own all-reduce is drawn open and was left out of the fit.
+# Now without the clock. We time real all-reduces of many sizes on four of your processes, and look for the α and β that fit best. At the left a curve is flat: there you pay for starts. At the right it climbs, since there the bytes cost most. The lower panel divides each measured time by the predicted one. At 1 × the two numbers say it all; some points lie far from it, because four processes share your cores. PyTorch's own all-reduce is drawn open and was left out of the fit.
 
 # %% varies="measured times"
 names = ["ring", "recursive_doubling", "native"]
@@ -497,7 +518,7 @@ viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.se
 # %% [markdown]
 # ## All six, PyTorch's own, and groups
 #
-# `algorithm="native"` calls `torch.distributed` behind our names. Below seven numbers on four ranks go through all six algorithms, and each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. A collective that is given a group runs among its members alone. Exercise 02.6 hands you two such groups.
+# `algorithm="native"` calls `torch.distributed` behind our names. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. A collective that is given a group runs among its members alone. Exercise 02.6 hands you two such groups.
 
 # %%
 # %%ranks 4

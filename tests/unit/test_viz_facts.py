@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyArrowPatch
 
 from course_lib import viz
 from course_lib.comm.ledger import Event, Ledger
@@ -258,3 +260,12 @@ def test_messages_can_be_built_up_step_by_step():
     for upto in (1, 3):
         part = viz.plot_messages(["halving_doubling"], upto=upto).text.splitlines()
         assert part == [line for line in whole if line not in steps[upto:]]
+
+
+def test_only_the_messages_of_the_followed_rank_are_in_full_colour():
+    arrows = [
+        artist
+        for artist in viz.plot_messages(["recursive_doubling"], follow=0).figure.findobj(FancyArrowPatch)
+        if to_hex(artist.get_facecolor()).upper() in style.RANK_HUES
+    ]
+    assert len(arrows) == 6  # three that rank 0 sends, and three that it receives
