@@ -389,7 +389,7 @@ viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 # %% [markdown]
 # Each rank has 1001 numbers that are not whole. Ring B is off by 3, and a dark dot shows where: four does not divide 1001, so the last number is never added up.
 #
-# Rings A and C are off by rounding alone, and yet ring A is dark in four places of ten! What do its ranks do differently? Each adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need none, so the first test saw nothing.
+# Rings A and C are off by rounding alone, and yet ring A is dark in four places of ten! What do its ranks do differently? Each adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
 
 # %% [markdown]
 # In ring C each sum is finished on one rank and then copied. It is rounded, too, but everywhere in the same way. We cut the tensor to save bytes, and got equal sums on top.
