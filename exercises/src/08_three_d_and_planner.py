@@ -429,8 +429,8 @@ if goodput is not None:
 
 # %% [markdown]
 # *Simulated annealing* has a temperature. A better neighbour is always taken. A worse one is taken with probability exp(-d / temperature), where
-# d says by how many seconds it is worse. So a temperature is in seconds too: let it begin as a share of the first price. Hot, nearly everything is taken. The temperature falls step by step, and at the end it is so cold that the search
-# only goes down.
+# d says by how many seconds it is worse. So a temperature is in seconds too: let it begin as a share of the first price. Hot, nearly everything
+# is taken. The temperature falls step by step, and at the end it is so cold that the search only goes down.
 #
 # **Target:** the best way that was seen. With at least 8 of 12 different dice it must be the best of all ways. Ask `price` once in each step,
 # and once at the beginning.

@@ -196,7 +196,7 @@ viz.plot_calibration()
 # %% [markdown]
 # Each line is one source. Its diamond says how far off the formula was, when the fit had seen nothing of that source. The middle one of thirteen lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->, and it could hardly be less: where one run stands in two published tables, these differ by nearly as much, which is shaded.
 #
-# The upright stroke is for a fit that has seen other runs of the source. That halves some errors, but in twelve lines it wins three points at most.
+# The upright stroke is for a fit that has seen other runs of the source. That halves some errors, but in twelve lines it wins about three points at most.
 #
 # InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth, which no constant fitted on others can know. Is *your* cluster like that? See *Going deeper*.
 
@@ -292,13 +292,13 @@ print(f"{place} other sets of degrees have a faster layout than Meta's")
 print(fill(planner.why_slower(without, with_cut), 100))
 print(f"messages along cp that nothing hides: {with_cut.causes_s['cp']:.3f} s")
 kept = search(JOB, Space(tp=(8,), pp=(16,), cp=(1,), recompute=("none",)))
-print(
-    f"Meta's degrees, nothing computed again: ZeRO {kept.policies.one(0)['zero_stage']}, {kept.step_s[0]:.1f} s a step"
-)
+zeros = ", ".join(map(str, np.unique(kept.policies.zero_stage)))
+print(f"Meta's degrees, nothing computed again: only with ZeRO {zeros}, {kept.step_s[0]:.1f} s a step")
+print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own operations")
 viz.plot_step_causes([with_cut, without], title="With and without a cut of the texts")
 
 # %% [markdown]
-# So many sets of degrees come before Meta's! Look at the new bar. Nothing is computed again, because half a text needs half the activations, so all of them fit. Its ranks idle half as long, because half as many replicas share the batch, and each pipeline gets 32 micro-batches instead of 16.
+# So many sets of degrees come before Meta's! Look at the upper, new bar. Nothing is computed again, because half a text needs half the activations, so all of them fit. Its ranks idle half as long, because half as many replicas share the batch, and each pipeline gets 32 micro-batches instead of 16.
 #
 # Was Meta wrong? They computed nothing again either, which in our formulas fits only with ZeRO 3 and is far slower. But they freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our bar of their degrees. A search gives you not the truth, but the first things to try.
 
@@ -363,7 +363,7 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # That is 4.2 minutes here. The share of time that trains is called **goodput**. Look at the first line. At its ring all but two percent of the time trains. Left of it you write too often, and right of it you lose too much. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
 
 # %% [markdown]
-# But Meta says only that theirs was more than nine tenths. Nobody is back at once, so how long may their restarts have taken? With a quarter of an hour each, the second line just touches the dotted one. So they took no longer than that.
+# But Meta says only that theirs was more than nine tenths. Nobody is back at once, so how long may their restarts have taken? With a quarter of an hour each, the second line just touches the dotted one. So on average they took no longer.
 #
 # In the third line a write takes a whole minute, and even its best interval loses seven points more. So slow storage can cost more than taking the second-best layout.
 #
@@ -381,9 +381,9 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three, the first, with 104 days, where the second needs 149 and the third 236. But there is a fourth, with 87 days, and if texts may be cut, and the formula is right about that, 72.
+# Who was right? Of the three, the first: 104 days, against 149 and 236. But there is a fourth. Meta's degrees need 87 days, and if texts may be cut, and the formula is right about that, it is 72.
 #
-# And how would you know, before you rent? All these days may be off by five percent or more. But the first colleague's step is 18 percent longer than the fourth's, and of pairs so far apart nine in ten kept their order.
+# And how would you know, before you rent? All these days may be off by five percent or more. But the first colleague's step is longer than the fourth's by almost a fifth, and of pairs so far apart nine in ten kept their order.
 #
 # Meta's own hours lie between our last two lines. They also hold phases with smaller batches and longer texts, and our goodput is Meta's too, so this is a rough agreement, and no proof.
 
@@ -410,8 +410,8 @@ print("in the file:", ", ".join(plan))
 # | look at | what it says |
 # | --- | --- |
 # | the three best | within two percent, so for us they are equal |
-# | their range | so close to the prediction lay four of five published steps, with their source left out |
-# | their memory | full to within two GiB; if you would not dare, *for 5% more time* half is enough |
+# | their range | four of five published steps lay in such a range, with their source left out |
+# | their memory | full to within two GiB; if you would not dare, the list has about half for five percent more time |
 # | left out | the small run for your machine goes without `cp`, until lesson 09 |
 # | the last lines | the best hundred, played through, agree within three percent |
 #
