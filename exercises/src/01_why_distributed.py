@@ -178,7 +178,7 @@ L, H, A, V, S = given("01.4", GRADE_SEED)
 print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
 
 # %% [markdown]
-# Weights are bf16, the optimizer is Adam with an fp32 copy of the weights and two fp32 moments. GB is $10^9$ bytes. Counts are exact;
+# Weights are bf16, the optimizer is Adam with an fp32 copy of the weights and two fp32 moments, the averages of the lesson. GB is $10^9$ bytes. Counts are exact;
 # GB are taken to 0.1 % <!-- =100 * 0.001 -->.
 #
 # | name | number to give |

@@ -533,7 +533,7 @@ check("02.9", ring_average)
 #      This sums up to 900 GB/s all GPU-GPU bidirectional speed: 75 * 6 * 2 = 900."
 # ```
 #
-# This is true of an H100: it has 18 NVLink links of 25 GB/s <!-- ="25 GB/s" --> in each direction, and in a node of four GPUs it shares them equally
+# What an H100 really has: 18 NVLink links of 25 GB/s <!-- ="25 GB/s" --> in each direction, and in a node of four GPUs it shares them equally
 # among the other three. The data sheet says 900 GB/s <!-- ="900 GB/s" -->, and means *one* GPU.
 
 # %% nbgrader={"grade": false, "grade_id": "02-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -569,7 +569,7 @@ check("02.10", claims, seed=GRADE_SEED)
 #
 # Every process of a computer has a number, `os.getpid()`, and nobody knows beforehand which one it gets. Write a script in which
 # each process learns the sum of the numbers of all, and the sum of those in its own half: the ranks below `world_size // 2`, or
-# the others. Of three ranks the script of the lesson makes other halves. Each prints one line in this form:
+# the others. So three ranks make one and two, where the script of the lesson makes two and one. Each prints one line in this form:
 #
 # ```text
 # rank 2 of 3: own 4711, all 14130, half 9423

@@ -428,7 +428,7 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
 # %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the name of the first rung that fails for Suspect on 4 ranks, and the ratio there."""
+        """Return the name of the first rung that fails on 4 ranks, and there Suspect's number over one device's."""
         ### BEGIN SOLUTION
         return "gradients", 4.0
         ### END SOLUTION

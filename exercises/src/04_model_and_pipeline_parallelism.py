@@ -262,7 +262,7 @@ check("04.5", one_f_one_b_order)
 # | `"interleaved"` | 1F1B with `v` small stages on each rank, m a multiple of p; else `v` is 1 |
 # | `"zb-h1"` | 1F1B whose W wait and fill gaps; W is at most F and B, and m >= p |
 #
-# Which activations are counted? The lesson's bars count micro-batches of a whole rank. Here each counts that is of one micro-batch at
+# Which activations are counted? The lesson's bars count micro-batches of a whole rank. Here one activation is what one micro-batch leaves at
 # one *stage*, from its forward to its B. So where a rank has two stages, the lesson's 5.5 are 11. `held` counts them for any schedule:
 
 # %%

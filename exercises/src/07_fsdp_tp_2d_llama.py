@@ -211,7 +211,7 @@ print(f"a batch of {batch} texts")
 # | name | number to give |
 # | --- | --- |
 # | `tp_bytes`, `dp_bytes` | bytes that one GPU sends for one layer in one step along each axis, if tp fills a node |
-# | `tp_inside_ms` | milliseconds for both, with tp on the fast wire and dp on the slow one |
+# | `tp_inside_ms` | milliseconds for both, one after the other, with tp on the fast wire and dp on the slow one |
 # | `dp_inside_ms` | the same bytes with the wires swapped |
 # | `tp` | the smallest one that fits |
 # | `texts` | texts that all GPUs read at a time with that |
@@ -358,7 +358,7 @@ check("07.6", Repaired)
 # %% [markdown]
 # ## 07.7
 #
-# *Find the bug · medium · 20 minutes.* **You learn** to see at step 1 that ranks do not read one batch.
+# *Find the bug · medium · 20 minutes.* **You learn** what the loss of the very first step can tell.
 #
 # In this trainer each rank picks its rows of a batch by itself, as a loader would. There are dp shares, dealt out like cards:
 

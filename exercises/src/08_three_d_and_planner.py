@@ -180,7 +180,7 @@ print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a
 
 # %% [markdown]
 # Model FLOPs utilisation counts what the *model* needs: six operations for each parameter and token, however often the program does
-# them. Line 3's rate counts what the GPUs have *done*: the paper's own count makes it from the seconds of a step, which stand in the last line.
+# them. The rates of lines 3 and 4 count what the GPUs have *done*, by each paper's own count. Line 3's seconds of a step stand in the last line.
 # Line 1 measures against one GPU alone, and that one reached 0.30 of its own peak.
 #
 # | name | number to give; shares are between 0 and 1 |

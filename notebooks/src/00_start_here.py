@@ -40,7 +40,7 @@ viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wro
 # %% [markdown]
 # Look for a difference. The thin line of B lies in the middle of A's broad one, from the first step to the last. Neither colour means "wrong". From these losses nobody can say which of the two it is.
 #
-# It happens to careful people too. In September 2025 a user reported that PyTorch's own average, over the library that we use here, [was a sum](https://github.com/pytorch/pytorch/issues/162338). No error had told anybody.
+# It happens to careful people too. In September 2025 a user reported that one of PyTorch's own averages, over gloo, the library that we use here, [was a sum](https://github.com/pytorch/pytorch/issues/162338). No error had told anybody.
 
 # %% [markdown]
 # In forty-five minutes you will be able to
@@ -55,7 +55,7 @@ viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wro
 # %% [markdown]
 # ## Why several processes?
 #
-# To train a Llama of 8 billion parameters takes 128 GB<!-- =16 * model_parameters(LLAMA_3_1_8B) / GB -->, as lesson 01 will count. A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So several GPUs have to share the work, each has a process of its own, and the processes have to agree on the result. This course is about how they agree, what it costs, and how to notice when they do not.
+# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. To train even a Llama of 8 billion parameters takes more, as lesson 01 will count. So several GPUs share the work. Each has a process of its own, and these processes have to agree on the result. This course is about how they agree, what it costs, and how to notice when they do not.
 #
 # A process in such a group is called a **rank**. Ranks are numbered from 0, and their number is the **world size**.
 
@@ -135,7 +135,7 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Read the picture from left to right. A row is a rank, and its colour and letter say whose numbers these are. You had one number on each rank; here are four **chunks** of a longer tensor. On the right each has all four colours and a Σ: it is the sum of a column.
+# Read the picture from left to right. A row is a rank, and its colour and letter say whose numbers these are. You had one number on each rank; here are four **chunks** of a longer tensor. On the right each chunk has all four colours and a Σ, because it is the sum of its column.
 #
 # All-reduce **sums**. It does not average. If you said 2.5, you took the average, which is what a training wants. Dividing by the world size is your job.
 #
@@ -183,13 +183,13 @@ viz.plot_bytes_matrix(ledger())
 # %% [markdown]
 # Look at the first row, which is what rank 0 sent: the sum, to each of the three others. Each other row has a single entry, in the first column, because everybody sent its own number to rank 0.
 #
-# And this is the code that ran, one function for each half. `root` is rank 0, and `peer` is each other rank in turn. `port` sends and receives, and lends room for what arrives, the `inbox`; `combine` adds. The line below each name says what the function costs, for p ranks and a tensor of M bytes.
+# And this is the code that ran, one function for each half. `root` is rank 0, and `peer` is each other rank in turn. `port` is a rank's way to the others: it sends, it receives, and it lends room for what arrives, the `inbox`. `combine` adds. The line below each name says what the function costs, for p ranks and a tensor of M bytes. Check it: three times four bytes are the 12 that rank 0 sent.
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %% [markdown]
-# So everything goes through rank 0. With four ranks nobody minds. With a thousand, everyone would wait for one. Lesson 02 begins there.
+# So everything goes through rank 0. With four ranks nobody minds. With a thousand, rank 0 would have to send 999 times, one after the other, while everyone waits. Lesson 02 begins there.
 #
 # ## When one rank fails
 #
@@ -204,12 +204,12 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # Read the last line. It names the rank that failed, your own line, and what the others were doing meanwhile. They could never have finished, so all four were started again, and their variables are gone.
 #
-# In a script the failed process would end, and gloo would tell the others within seconds. In a notebook a process lives on after an error. PyTorch alone would let the others wait for its time limit, half an hour.
+# In a script the failed process would end, and gloo would tell the others within seconds. In a notebook a process lives on after an error, so PyTorch alone would let the others wait until gloo's time limit, half an hour.
 
 # %% [markdown]
 # ## A hang on purpose
 #
-# The most puzzling failure shows no error at all: the ranks do not agree on which call comes next. Below is such a cell; `--timeout 3` ends it after three seconds. **Before you run it**, say who waits for whom.
+# The most puzzling failure shows no error at all. It happens when the ranks do not agree on which call comes next. Below is such a cell, which `--timeout 3` ends after three seconds. **Before you run it**, say who waits for whom.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -235,11 +235,11 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# An error, because our collectives compare notes before a byte moves. PyTorch's own do so only on request. Read the message. After the place come four parts: what was attempted, with which values, which rule they break, and the way out. Every complaint about an argument in this course has these four.
+# An error, because our collectives compare notes before they send a tensor. PyTorch's own do so only on request. Read the message. After the place come four parts: what was attempted, with which values, which rule they break, and the way out. Every complaint about an argument in this course has these four.
 #
 # ## Which of the two is wrong?
 #
-# Errors are the friendly kind, since they tell you. Back to the two trainings that told you nothing. This is the code of both, and its ranks talk in a single call, all-reduce. They differ in one number: `divide_by` is 4 in A and 1 in B.
+# Errors are the friendly kind, since they tell you. Back to the two trainings that told you nothing. Both ran the code below, where ranks talk in a single call, all-reduce. The trainings differ in one number: `divide_by` is 4 in A and 1 in B.
 #
 # **Before you read on**, say which of the two is wrong, and why.
 
@@ -247,7 +247,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 viz.show_source(train_on_four)
 
 # %% [markdown]
-# Each rank takes the mean over its own quarter of the rows, and all-reduce sums the four gradients of these means. One process would take the mean over all rows. Since the quarters are equally long, that is the sum divided by 4, and B forgot to divide. In the first step, from the same weights, B's gradient is four times too long.
+# Each rank takes the mean over its own quarter of the rows, and all-reduce sums the four gradients of these means. One process would take the mean over all rows. Since the quarters are equally long, its gradient is the ranks' sum divided by 4, and B forgot to divide. In the first step, from the same weights, B's gradient is four times too long.
 #
 # Both losses have come down to the same small number since. **Predict** how many times as long B's gradient is as A's in the *last* step, after 39 updates.
 
@@ -271,7 +271,7 @@ viz.plot_loss_curves(losses, norms, title="The same two trainings, and the lengt
 # ## How to use this course
 #
 # 1. **Predict.** Say a number before you run the cell.
-# 2. **Run.** The processes and the messages are real. Where a time is only emulated, the picture says so.
+# 2. **Run.** The processes and the messages are real. Where a time was not measured, the picture says so.
 # 3. **Explain.** If the number surprised you, find out why before you go on.
 #
 # Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. A hang has a diagnosis: which rank, which call, which line. And a loss curve can look perfect over wrong gradients.
@@ -303,7 +303,7 @@ score()
 #
 # ## When did it happen?
 #
-# The ledger also knows times. This is an all-reduce through rank 0 of *your* run. Four numbers need hardly any time to travel. An arrow is a message, from where its sending began to where it had arrived. A long *receive* is mostly a process that waits: for its sender, or for one of your cores. Run the cell again, and it looks different.
+# The ledger also knows times. This is an all-reduce through rank 0 of *your* run. Four numbers need hardly any time to travel. An arrow is a message, from where its sending began to where it had arrived. A long *send* or *receive* has mostly waited too: for the other rank, which takes messages in turn, or for one of your cores. Run the cell again, and it looks different.
 
 
 # %% varies="times differ on every machine and in every run"

@@ -70,7 +70,7 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 # - The feed-forward block has **three** matrices, of inner size F. That adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
 # - Attention is smaller. It has 32 heads of queries, but only 8 of keys and values, because four query heads share one. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
 #
-# So count the matrices of the shape that you have. With K the width of the keys and V the number of tokens:
+# So count your model's own matrices. K is the width of the keys, here H / 4, and V counts the different tokens:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
@@ -229,7 +229,7 @@ nbytes = count_who_agree("AdamW", torch.optim.AdamW)
 print("bytes of Adam's averages on each rank:", nbytes)
 
 # %% [markdown]
-# All ranks agree, and Adam's 104 bytes<!-- =2 * 13 * 4 --> lie on three ranks now, of which rank 0 has one weight more.
+# All ranks agree. Adam's averages, 8 bytes<!-- =2 * 4 --> a weight, are shared 5, 4 and 4; fp32 weights need no copy.
 #
 # ### The step that looks at everything
 #
@@ -314,11 +314,11 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# The two differ by 4 bytes<!-- =4 -->, a number by which cross-entropy divides. The four longest bars belong to the feed-forward block and have its inner width F; the next have width H.
+# The two differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. The four longest bars belong to the feed-forward block and have its inner width F; the next have width H.
 #
 # Where are attention's scores, one for each pair of tokens? PyTorch's fused attention keeps none, only one number for each token and head, their *log-sum-exp*. It computes the scores again in backward. So activations grow with the text's length, not its square.
 #
-# Now the 70B reads 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input, so two bars drop out.
+# Now the 70B reads 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
 #
 # **Predict** what its 80 layers keep.
 
@@ -346,13 +346,13 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# An eighth is left, at the price of one more forward. Autograd keeps 4,100 bytes<!-- =64 * 16 * 4 + 4 --> that the formula lacks: a table of angles, from which every layer makes its rotations, and the number of cross-entropy.
+# An eighth is left, for one more forward. The 4,100 bytes<!-- =64 * 16 * 4 + 4 --> that the formula lacks are a table of angles for the rotations, and cross-entropy's number.
 #
 # ## So, how many GPUs?
 #
-# Now add states and activations. Below are three ways to spread the 70B over 64 GPUs. In two of them each GPU reads a text of its own. In the third, eight GPUs share every matrix and one text, which is called **tensor parallelism**.
+# Now add states and activations. Below are three ways to spread the 70B over 64 GPUs. In two each GPU reads a text of its own. In the third, eight GPUs share every matrix and one text, which is called **tensor parallelism**.
 #
-# `dp` counts the groups that read texts of their own, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB.
+# `dp` counts the groups that read texts of their own, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB, and takes the name's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->; `nvidia-smi` shows more.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -399,7 +399,7 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# Six, to the operation, because each of the two gradients is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**. It leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, and it counts the embedding. For the 70B and 4096 tokens it is 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
+# Exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**. It leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, and it counts the embedding. For the 70B and 4096 tokens it is 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low, counting masked pairs too.
 #
 # A GPU never reaches the peak of its data sheet. The share that it does reach is its **utilisation** U, and good runs on H100s have come to 0.4. With T tokens and G GPUs of peak R:
 #
@@ -438,7 +438,7 @@ for batch in (1, 256):
 #
 # ## When to use what
 #
-# Below is our own count for three Llamas. *One layer* means its states, and *one text* means the activations of 4096 tokens in all layers. Find the model nearest to yours, and ask which number hurts first.
+# Below is our own count for three Llamas. *Fewest* and *one layer* count states alone, *one text* the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. Which number hurts first in the model nearest to yours?
 
 # %%
 print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'one text':>9} {'H100s for 30 days':>18}")
@@ -458,9 +458,9 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |
 # | it takes too long | more GPUs, each with its own texts | 03 |
-# | the model is too large for one GPU | some layers on each GPU | 04 |
+# | all layers together are too large | some layers on each GPU | 04 |
 # | one layer, or one text, is too large | several GPUs share each matrix | 05 |
-# | the states are too large | each GPU keeps a part: ZeRO | 06 |
+# | all GPUs store the same states | each GPU keeps a part: ZeRO | 06 |
 # | activations are too large | recompute, or lesson 05 | 05 |
 #
 # ## What still hurts
@@ -473,21 +473,21 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# **Next:** the [exercises of this lesson](../exercises/release/01_why_distributed.ipynb), then [lesson 02](02_collectives.ipynb).
+# **Next:** the [exercises](../exercises/release/01_why_distributed.ipynb), then [lesson 02](02_collectives.ipynb).
 #
 # <details><summary>1. A million H100s, ZeRO-1. Why does a 70B model not fit?</summary>
 # Weights and gradients stay whole.
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16, for instance with dp 4, tp 2, pp 2, ZeRO-3 and full recomputation. Eight cannot hold the states.
+# On 16, for instance dp 4, tp 2, pp 2, ZeRO-3 and full recomputation. Eight cannot hold the states.
 # </details>
 #
 # <details><summary>3. You halve the length of the texts. Which part of the memory halves?</summary>
 # The activations. States do not know the text.
 # </details>
 #
-# <details><summary>4. With full recomputation, all operations make 52 %<!-- =52 --> utilisation. And those that the model needs?</summary>
+# <details><summary>4. A run that recomputes everything reports 52 %<!-- =52 --> for all operations. What is it for those that the model needs?</summary>
 # Forward ran twice, so 6 of 8: 39 %<!-- =52 * 6 / 8 -->.
 # </details>
 

@@ -3,7 +3,7 @@
 #
 # Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each of them has read different texts, so each comes out of backward with a different gradient. Before the next step all of them need the same one, the sum.
 #
-# You know one way from lesson 00. Everybody sends to rank 0, which adds, and rank 0 sends the sum back to everybody. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->, over a fast network. The network is **emulated**: each rank sleeps for as long as its message would take.
+# You know one way from lesson 00. Everybody sends to rank 0, which adds, and rank 0 sends the sum back to everybody. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->, over a fast network. The network is **emulated**: each rank sleeps, 2000 times as long as its message would take.
 
 # %% folded=true
 # %load_ext course_lib
@@ -32,7 +32,7 @@ def on_the_clock(algorithm, length, clock):
 
 
 network = comm.EmulatedClock(inside=INFINIBAND, slowdown=2000)  # the ranks sleep 2000 times as long as drawn
-run_ranks(on_the_clock, 4, "naive", 4 * MiB, network)  # the first call starts four processes
+run_ranks(on_the_clock, 4, "naive", 16 * MiB // 4, network)  # a number has 4 bytes; this starts four processes
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
@@ -232,7 +232,7 @@ for p in (1, 2, 3, 4, 6):
 #
 # You know the bytes, so you should know the time. Try it on the network of the first picture. There each rank slept two thousand times as long as its message takes, and what you read is divided by two thousand. So no hardware is measured.
 #
-# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. Now 1 KiB<!-- =1 -->, which is 32,768 times less. How many µs? First work out how long six quarters of the large tensor take at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, and ask what the rest may be.
+# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. Now 1 KiB<!-- =1 -->, which is 32,768 times less. How many µs? First work out how long six quarters of the large tensor take at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, where a MiB is 1.049 MB<!-- =MiB / 1e6 -->. Then ask what the rest may be.
 
 # %%
 run_ranks(on_the_clock, 4, "ring", 8 * MiB, network)
@@ -261,7 +261,7 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # Our thousand ranks also add up their loss, a single number. It goes round the ring to become the sum, and round again to be handed out: 1998 starts for 4 bytes<!-- =4 -->, or 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
 #
-# How few would do? Swap with your neighbour, and both know the sum of two. Then swap with one of the next pair, and four know the sum of four. Each step doubles what you know, so ten suffice for 1024 ranks. This is **recursive doubling**.
+# How few would do? Swap with your neighbour, and both know the sum of two. Then swap with one of the next pair, and four know the sum of four. Each step doubles that, so ten suffice for 1024 ranks: 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
 # Its price is a whole tensor in each step: nothing for a loss, but too much for a layer. The cure is the ring's: share the adding. Follow rank 0 in both pictures.
 
@@ -279,18 +279,18 @@ predict("MiB from which the ring is faster", guess=None, answer=round(meet / MiB
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# Where the lines cross, four tensors are worth 120 starts, so one is worth thirty: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
+# Doubling carries four tensors more with 120 starts fewer. Where the lines cross, a tensor is worth thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
 #
-# Who is fastest? Look at the bar at the foot: the ring is not in it! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of its starts.
+# Who is fastest? By the bar at the foot, never the ring! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of the starts.
 #
-# Why then build rings? Our formula gives each pair its own wire. When rank 0 swaps halves with rank 32, so do 31 other pairs. If they share wires, they wait. In a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 488 lack a partner, and hand in whole tensors first.
+# Why then build rings? Our formula gives each pair its own wire. When rank 0 swaps halves with rank 32, so do 31 other pairs. If they share wires, they wait. In a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
 # GPUs live in nodes. In a node of four H100s each GPU has 18 NVLinks, six to each of the three others. At 25 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / 6 / GB --> each, that makes 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> one way, three times what its card sends out of the node. A ring gains nothing from it: somewhere it leaves the node, and each step waits for its slowest message.
 #
-# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. This chunk alone it adds up with the GPUs at the same place in other nodes. An all-gather in the node puts the chunks together. This is the **hierarchical** all-reduce.
+# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. It adds up only this chunk with the GPUs at the same place in other nodes. An all-gather in the node puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and holds half of its node's sum. Rank 2 holds the same half of the other node's sum. So these two add up 8 MiB<!-- =16 / 2 -->, and a ring of two does that in two steps of 4 MiB<!-- =16 / 4 -->. At the end the halves are swapped once more.
@@ -309,7 +309,7 @@ print({name: f"{1e6 * span:.0f} µs" for name, span in seconds.items()})
 viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", node_size=2)
 
 # %% [markdown]
-# In teal you see what stays inside the node, in slate what crosses. The ring would have six slate steps; here two are left, and they take most of the time. By bytes alone you had 1.8; the ring also pays six starts on the slow wire instead of two.
+# In teal you see what stays inside the node, in slate what crosses. The ring would have six slate steps; here two are left, and they take most of the time. Bytes alone gave 1.8; besides, the ring pays six starts on the slow wire where the hierarchy pays two.
 #
 # With larger nodes still less crosses. In nodes of four each of our thousand GPUs adds up only a quarter of the tensor with other nodes. Those are 250 nodes, and a ring of 250 takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->, and what happens inside takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
@@ -347,7 +347,7 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 #
 # Three colleagues offer their all-reduce. Ring A is your first circle. It sends too much, but on four ranks they can live with that. Rings B and C go round in chunks. All three pass the test from the top of this page, as the next cell shows.
 #
-# **Predict.** Which of them would you let into a training? Name them, as `"AC"` or `"none"`. The cell after that puts them to a harder test.
+# **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`. The cell after that puts them to a harder test.
 
 
 # %%
@@ -378,12 +378,14 @@ for name, ring in rings.items():
     print(name, [torch.equal(mine, total) for mine in run_ranks(on_my_row, 4, ring, gradients)])
 
 # %%
-predict("the sound rings", guess=None, answer="C")
 rows = torch.randn(4, 1001, generator=torch.Generator().manual_seed(0))
 sums = {f"ring {name}": [x.tolist() for x in run_ranks(on_my_row, 4, ring, rows)] for name, ring in rings.items()}
 exact = rows.double().sum(dim=0)  # one device, with twice the digits
-for name, held in sums.items():
-    print(f"{name} is off by at most {(torch.tensor(held).double() - exact).abs().max().item():.1g}")
+off = {name: (torch.tensor(held).double() - exact).abs().max().item() for name, held in sums.items()}
+sound = [name[-1] for name, held in sums.items() if off[name] < 1e-5 and held == [held[0]] * 4]
+predict("the sound rings", guess=None, answer="".join(sound))
+for name in sums:
+    print(f"{name} is off by at most {off[name]:.1g}")
 viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% [markdown]
@@ -447,12 +449,12 @@ for name in ("A", "C"):
 viz.primitives_overview()
 
 # %% [markdown]
-# And a sum for everybody: which way should it take?
+# Which way should a sum take?
 #
 # | you add up | take | because |
 # | --- | --- | --- |
 # | a short tensor, below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
-# | a long one, on 2, 4, 8, … ranks | halving-doubling | few bytes, few starts |
+# | a long one, on 2, 4, 8, … ranks | halving-doubling | few starts, if no wires are shared |
 # | a long one, on any number | a ring | few bytes, neighbours talk |
 # | a long one, with fast wires inside nodes | the hierarchy | little crosses |
 # | many short ones | one long one | starts are paid once |
@@ -475,11 +477,11 @@ for case, row in ms.items():
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# For one number only starts count, so doubling wins A. In B the hierarchy lets few bytes cross; in C it is just a ring. There 488 ranks lack a partner for halving, while in D none does.
+# For one number only starts count, so doubling wins A. In B the hierarchy lets few bytes cross; in C it is a ring, and 488 ranks lack a partner for halving; in D none does.
 #
-# So one layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before that a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor pay the starts once: 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before that a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #
-# Yet the last layer's gradient was ready long before the first layer's. Why did it have to wait? There lesson 03 begins.
+# The last layer's gradient was ready long before the first layer's. Why must it wait? There lesson 03 begins.
 
 # %%
 score()

@@ -54,7 +54,7 @@ viz.plot_schedule(
 # %% [markdown]
 # Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. The grey in any row is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one! Backward takes twice as long as forward, because it computes two gradients: of the weights and of what came in.
 #
-# The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end the same four ranks wait for 3 %<!-- =100 * 3 / (32 * 3 + 3) --> of theirs.
+# The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end three of these ranks wait for only 3 %<!-- =100 * 3 / (32 * 3 + 3) -->.
 
 # %% [markdown]
 # You will be able to
@@ -150,9 +150,9 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
-# Look at rank 3. It begins when micro-batch 0 has gone through the three other ranks, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through these three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row.
+# Look at rank 3: it begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through these three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row.
 #
-# It is the 9 ms<!-- =3 * 3 --> of the first picture! More micro-batches of this size only put more work beside the bubble, now 24 ms<!-- =8 * 3 -->. Smaller ones would shorten both alike. Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
+# These are the 9 ms<!-- =3 * 3 --> of the first picture! More such micro-batches only put more work beside the bubble, now 24 ms<!-- =8 * 3 -->. Cut one batch finer, and its work stays while the bubble shrinks. Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
 # $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
 
@@ -202,7 +202,7 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
-# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both pictures. GPipe lets it wait once, for a long time. 1F1B lets it wait four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: because rank 3 still begins after three forwards and is followed by three backwards, the step lasts as long.
+# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both. GPipe lets it wait once, for long. 1F1B lets it wait four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
 #
 # So why does everybody use 1F1B? Not for the time. Count how many micro-batches rank 0 has to **remember**.
 #
@@ -215,7 +215,7 @@ predict(
     answer=held(make_schedule("1f1b", 4, 32), 0).in_flight,
     think="which part of rank 0's row grows when there are more micro-batches",
 )
-viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers at most")
+viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
 
 # %% [markdown]
 # Rank 0 remembers four, of 32 as of eight. A remembered micro-batch is said to be **in flight**.
@@ -270,18 +270,18 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 waits for three forwards. Its last gradient goes back through three other ranks, and meanwhile rank 3 does three of its last four dark red boxes, the fourth beside rank 0's: 3 + 3 − 3 = 3. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
+# Rank 3 waits for three forwards. Its last gradient still goes back through three ranks, but rank 3 fills that time with three dark red boxes: 3 + 3 − 3 = 3. Its fourth runs beside rank 0's last. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# The order is called **ZB-H1**, for *zero bubble* and *handmade*; a second handmade order reaches zero, with more memory. What does ours cost? Rank 3 remembered one micro-batch, and now inputs and gradients of up to four are **stashed**. But a rank's two bars are never longest together: it has at most four in all.
+# The order is called **ZB-H1**, for *zero bubble* and *handcrafted*; a second handcrafted order reaches zero, with more memory. What does ours cost? Rank 3 remembered one micro-batch, and now inputs and gradients of up to four are **stashed**. But a rank's two bars are never longest together: it has at most four in all.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
 #
 # Only the order of the boxes makes our pictures different. So write each row down as a list: a **schedule** is one list for each rank. `Forward(3, 0)` means stage 3, micro-batch 0.
 #
-# The program below follows such a list. The two halves of its loop are the two halves of your cut by hand. `isend` starts a message and returns at once, so a rank goes on to its next box while the message travels.
+# The program below follows such a list. Its loop has two halves, the forward and the backward of our cut by hand. `isend` starts a message and returns at once, so a rank goes on to its next box while the message travels.
 #
 # **Predict.** Let four ranks have three layers each. A batch has 16 rows of 5 numbers. How many bytes does rank 1 send in a step under 1F1B? Does the number of micro-batches matter?
 
@@ -406,7 +406,7 @@ run_ranks(timed_step, 4, one_f_one_b, ONE)
 viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# The lower four rows are what the processes did. Box for box it is the list, and it ends a little later, because now messages take time.
+# The lower four rows are what the processes did. Box for box it is the list, and it ends a little later, because messages and the processes themselves take time.
 #
 # ### When one stage is slower
 #
@@ -471,7 +471,7 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 # %% [markdown]
 # ## Bug museum
 #
-# The small tied decoder on four ranks, under 1F1B, with AdamW and clipping, the way people train. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public. Which of them would you trust?
+# The small tied decoder trains on four ranks under 1F1B, with AdamW and clipping, as people do. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public. Which of them would you trust?
 #
 # The first picture has their losses, and one device as the broad line. The second shows how far each of them is from that line. A sound run is not at zero there either, because it adds in another order, and training makes rounding grow.
 #
@@ -479,8 +479,8 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(one_f_one_b)
-names = [*museum.PIPELINE_BUGS, "sound"]
-exhibits = {"A": names[4], "B": names[-1], "C": names[0], "D": names[2]}  # print them after you have decided
+names = sorted([*museum.PIPELINE_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
+exhibits = {"A": names[4], "B": names[2], "C": names[6], "D": names[0]}  # print them after you have decided
 makers = {
     run: museum.PIPELINE_BUGS[name].planted(decoder_on_ranks) if name != "sound" else decoder_on_ranks
     for run, name in exhibits.items()
@@ -505,7 +505,7 @@ for run, make in makers.items():
 # %% [markdown]
 # Only B is sound: its line climbs slowly, and the others jump.
 #
-# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. At first clipping repairs that, and later AdamW hides most of it. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
+# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. At first both runs clip, which repairs it; later AdamW hides most. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
 #
 # [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. The first stage has a gradient of looking up, the last one a gradient of the logits, and one device adds the two. Here each stage trains its copy with its own part, so one matrix becomes two. A checkpoint has room for one, hence the second jump. The cure: both stages send each other their part and add.
 
@@ -514,7 +514,7 @@ for run, make in makers.items():
 #
 # We have four H100s and 32 texts of 4096 tokens. First watch a line sweep over four schedules, with what the fullest rank has in flight below each. One is new: **interleaved** gives each rank several small stages.
 #
-# Then use the controls. Make the idle part as small as you can, if four ranks may remember four micro-batches each. Then allow five.
+# Then use the controls. Make the idle part as small as you can, with at most four micro-batches in flight. Then allow five.
 #
 # <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with four stages a rank, the most on offer, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. Two stages would not fit! Four send five times as much.</details>
 #
@@ -563,14 +563,14 @@ for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
     print(layers, *(f"{share:7.1%}" for share in shares))
 
 # %% [markdown]
-# Over InfiniBand messages hardly lengthen the waits, so a pipeline can run **between nodes**. Over Ethernet 1F1B waits more than twice as long: rank 0 begins a fifth micro-batch only when the first is back, after six messages. ZB-H1 waits least.
+# Over InfiniBand messages hardly lengthen the waits, so pipelines can run **between nodes**. Over Ethernet 1F1B waits more than twice as long: rank 0 begins a fifth micro-batch only when the first is back, after six messages. ZB-H1 waits least: its gradients need not wait for $W$.
 #
-# With the head GPU 3 is the narrowest place, and the others wait a quarter of the step. Move three of its layers to them, and they are back at 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->.
+# With the head GPU 3 is slowest, and the others wait a quarter of the step. Move three of its layers, and they are back at 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->.
 #
 # | what you have | take |
 # | --- | --- |
 # | a model that fits into one GPU | data parallelism |
-# | into one node, as ours | first lessons 05 and 06 |
+# | into one node, as ours | compare lessons 05 and 06 |
 # | into several nodes | a pipeline between them |
 # | many micro-batches | 1F1B or ZB-H1 |
 # | few micro-batches | interleaved |

@@ -122,7 +122,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 # %% [markdown]
 # ## Which axis inside a node?
 #
-# Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, between nodes 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and gets the fast wire. Lesson 06 would give it to `tp`. What would we lose the other way round?
+# Our people have two kinds of wires. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour. Between nodes it sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, by a network card of 400 Gbit/s<!-- =8 * INFINIBAND.bandwidth_bytes_per_s / 1e9 --> for each GPU. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and gets the fast wire. Lesson 06 would give it to `tp`. What would we lose the other way round?
 
 # %% [markdown]
 # First see which sends more. Count a GPU's bytes for one layer in one step, at two bytes a number.
@@ -144,7 +144,7 @@ print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f}
 # %% [markdown]
 # For this text `tp` sends three times as much. Activations grow with the text and weights do not, so for a short text FSDP sends more. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, and four GPUs share them, which takes 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, which takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices. But what `tp` gathers is the input of the very next matrix. Everybody waits for that, however short the text. So only the wire of `tp` is felt.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, and four GPUs share them, which takes 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, in 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire. Down to texts of 500 tokens nobody notices. But what `tp` gathers is the input of the very next matrix. Everybody waits for that, however short the text. So only the wire of `tp` is felt.
 
 # %% [markdown]
 # ## Messages, or a second forward?
@@ -178,7 +178,7 @@ for way, (device, tp, bytes_per_s) in ways.items():
 # %% [markdown]
 # A and B send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
 #
-# D is the surprise: even inside a node messages cost more than a second forward, because computing is eight times as fast and the wire is not. With the switch of lesson 05 D would come to 17 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->. So ask how much a machine computes while it sends a byte. The text's length does not matter, as both grow with it.
+# D is the surprise: even inside a node messages cost more than a second forward, because computing is eight times as fast and the wire is not. With the switch of lesson 05 D is at 17 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte. The text's length cancels: messages and matrices grow alike.
 #
 # ## Run it
 #
@@ -232,13 +232,13 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Look at the embedding. Each place on `tp` gets half of it. It is first in the root's row, so FSDP leaves that half whole on ranks 0 and 1. Layer 0's row is cut inside `gate_proj`. Only RMSNorms are there twice.
+# Look at the embedding. Each place on `tp` gets half of it. In the root's row a head of the same size stands behind it, so FSDP leaves that half on ranks 0 and 1. Layer 0's row is cut inside `gate_proj`. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
 # If an output is wrong, where did it go wrong? Compare *every module's* output with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
 #
-# **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. Embedding, last norm and head make 51. How many outputs will be wrong?
+# **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. Embedding, last norm and head make 51. How many are wrong?
 
 
 # %%
@@ -304,7 +304,7 @@ predict("gradients that rounding does not explain", guess=None, answer=len(spoil
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Nine: all the RMSNorms. What follows reads a wrong output, but only the optimizer reads a weight's gradient. So the error stays where it was made. Small dots are the sound run: all lie below the dashed line, our choice of four times one device's error. Rings are large dots behind them.
+# Nine: all the RMSNorms. What follows reads a wrong output, but only the optimizer reads a weight's gradient. So the error stays where it was made. Small dots are the sound run: all lie below the dashed line, drawn at four times one device's error. A ring is the bug's dot behind it.
 #
 # ### 5 · Would it say the same words?
 #
@@ -347,7 +347,7 @@ predict(
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# About as many. The two lines of bfloat16 nearly coincide, in the lower panel even more so. In float32, the line at the top, four ranks have all the favourites of one device. So the precision lost some words, and the parallelism none. The thesis has no line of one device in bfloat16, so it cannot say which lost its words.
+# About as many. The two lines of bfloat16 nearly coincide, in the lower panel even more so. In float32, the line at the top, four ranks have all favourites of one device. So the precision lost some, and the parallelism none. The thesis has no line of one device at its ranks' precision, so it cannot say which lost them.
 #
 # ## Measure: what is in memory
 #
@@ -376,7 +376,7 @@ print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for 
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# They do not shrink! Half of two texts is one text. For the same batch each rank keeps as much, and on the mesh a little more, because some lies on both ranks of a pair.
+# They do not shrink! Half of two texts is one text. For the same batch each rank keeps as much, and on the mesh a little more, since some lies twice. Its peak is lower because gathered weights are halved.
 #
 # So where was the gain? FSDP cannot hand out less than a whole text. Eight GPUs read eight texts at a time, however long these are. Now look at the lowest strip. There four ranks read two texts, one for each pair, and activations are halved. With `tp` 4, our eight GPUs would read two. That is what tensor parallelism sells: a reader that is four GPUs large. And the price is that fewer texts are read at a time.
 
@@ -428,7 +428,7 @@ with TemporaryDirectory() as folder:
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `tensor(sequence_parallel="regather")` | `SequenceParallel` and layouts in a plan | you write it for each model |
-# | a table of places | `(Shard(0), Shard(1))` in each DTensor | a weight knows its own place |
+# | a table of places | placements in each DTensor | a weight knows its place, and FSDP2 cuts its rows |
 # | `save_pieces` | `dcp.save` | no checksums |
 
 # %% [markdown]
@@ -483,7 +483,7 @@ except NotEqual as error:
 # %% [markdown]
 # One half again, where the first explanation would have left one third. So the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running the same seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`. The wider `tp` is, the smaller the norm comes out, and the less clipping bites. RLinf forgot [the other axis](https://github.com/RLinf/RLinf/pull/1558), that of FSDP, with the same effect.
+# Run C adds up squares along `dp` and forgets `tp`. Rank 0 finds 0.59 of the squares, somewhat more than half, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less clipping bites. RLinf forgot [the other axis](https://github.com/RLinf/RLinf/pull/1558), that of FSDP, with the same effect.
 
 
 # %% [markdown]
@@ -506,9 +506,9 @@ predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# It fits! All but a little of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest it has a quarter of what lies between them, too.
+# It fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest it has a quarter of what lies between them, too.
 #
-# So both questions of the first screen have an answer. Both cures fit, and on these V100s tensor parallelism makes a step 6 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, and recomputing a third. Two texts are read at a time and not eight, so sixteen take eight rounds and not two. But four GPUs share each text, so a round is about a quarter as long.
+# So both questions of the first screen have an answer. Both cures fit. On these V100s, by the formula, tensor parallelism makes a step 6 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing a third. Two texts are read at a time and not eight, so sixteen take eight rounds and not two. But four GPUs share each text, so a round is about a quarter as long.
 
 
 # %% [markdown]
@@ -519,9 +519,9 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # | states do not fit, one text does | FSDP alone | its messages hide |
 # | one text's activations do not fit | TP in the node, FSDP between | cheaper than a second forward |
 # | the same, but messages cost more | recompute | it needs no wire |
-# | they do not fit in a node either | both | a wider `tp` needs slow wires |
+# | a node is too small, too | TP and recompute | a wider `tp` needs slow wires |
 # | more GPUs than texts in a batch | TP, too | FSDP needs a text for each rank |
-# | everything fits | DDP | nothing to wait for |
+# | everything fits | DDP | no weights to gather |
 #
 # ## What still hurts
 #
@@ -584,7 +584,7 @@ display(
 )
 
 # %% [markdown]
-# Above, six curves look like one. Below, all drift away from one device, because each step starts from weights that already differ. Is that the parallelism? Look at the broad grey line. It is one device as well. DDP and FSDP lie right on it, because they add up the same four parts. So rounding alone can do that, and what acquits a layout is the ladder.
+# Above, six curves look like one. Below, all drift away from one device, because each step starts from weights that already differ. Is that the parallelism? Look at the broad grey line. It is one device as well. For thirty steps DDP and FSDP lie on it, because they add up the same four parts. But TP lies above it, so what acquits a layout is the ladder.
 #
 # ## A real Llama, and a real OLMo
 #
@@ -677,7 +677,7 @@ for row in claim_rows():
     print(f"{row.assumes:68} {row.alone.sequence:10,} {row.both.sequence:9,}  {row.factor:.1f} times")
 
 # %% [markdown]
-# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. A V100 has no bfloat16, so suppose float32, the last four lines. The `transformers` of 2024 kept whole logits. Then the formula gives 5,844 tokens, a little more than theirs. The factors of the last three lines are 3.4, 1.6 and 2.4, and theirs lies among them. So it can be.
+# Full Adam with its 16 bytes<!-- =16 --> fits nowhere, so theirs had at most ten. A V100 has no bfloat16. Suppose they took float32 and not float16: the last four lines. The `transformers` of 2024 kept whole logits. Then the formula gives 5,844 tokens, a little more than theirs. The factors of the last three lines are 3.4, 1.6 and 2.4, and theirs lies among them. So it can be.
 #
 # ## The real code on 1,024 GPUs
 #

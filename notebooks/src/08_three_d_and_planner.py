@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Lesson 07 ended with a thousand GPUs. Here is somebody with 16,384, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000, and each second of a step costs eleven days.
+# Lesson 07 ended with a thousand GPUs. Here somebody has 16,384, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000 steps, and a second in each costs eleven days.
 #
-# Three colleagues propose how to cut the model: each matrix into `tp` parts, and the layers over a pipeline of `pp` ranks. The first says 8 and 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
+# Three colleagues cut the model: each matrix into `tp` parts, the layers over `pp` ranks, and `dp` such pipelines share the texts. The first says 8 and 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
 #
 # **Predict.** Who is *slowest*? Count each pipeline's texts, and what a GPU must hold.
 
@@ -181,7 +181,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # The other lines are what you had left out. The last of them is the host, and the wait for the slowest GPU.
 #
-# This sum of causes is called the **closed form**, because nothing is played through, micro-batch by micro-batch. It takes a few hundred operations of arithmetic. Remember how little that is, for we shall pay it thousands of times.
+# This sum of causes is called the **closed form**, because nothing is played through, micro-batch by micro-batch. It is so little arithmetic that we can pay it thousands of times.
 
 # %% [markdown]
 # ## Is it true?
@@ -194,9 +194,9 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each line is one source. Its diamond says how far off the formula was, when the fit had seen nothing of that source. The middle one of thirteen lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->, and it could hardly be less: where one run stands in two published tables, these differ by nearly as much, which is shaded.
+# Each line is one source. Its diamond says how far off the formula was, fitted without that source. The middle one of thirteen lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->, and the tables themselves are hardly surer: where one run stands in two of them, these differ by nearly as much, which is shaded.
 #
-# The upright stroke is for a fit that has seen other runs of the source. That halves some errors, but in twelve lines it wins about three points at most.
+# The upright stroke is for a fit that has seen other runs of the source. That halves some errors, makes two larger, and in twelve lines wins about three points at most.
 #
 # InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth, which no constant fitted on others can know. Is *your* cluster like that? See *Going deeper*.
 
@@ -216,7 +216,7 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# Below two percent the formula is a coin. Above, the order is right in nine pairs of ten or more. But look at the notes: 88 of the 100 pairs are InternEvo's, the source with the largest error of all! Its order survives because nearly all of its runs are slower by about the same share. The other four sources have twelve pairs together, which is too few to be sure.
+# Below two percent the formula did no better than a coin. Above, the order is right in nine pairs of ten or more. That pairs farther apart did a little worse may well be chance, with so few. But look at the notes: 88 of the 100 pairs are InternEvo's, the source with the largest error of all! Its order survives because nearly all of its runs are slower by about the same share. The other four sources have twelve pairs together, which is too few to be sure.
 #
 # So take away two things. Two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
@@ -239,7 +239,7 @@ for rule, count in found.rejected.items():
 print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
-# Read the list from the top, where each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. It had to be so, because each of three exponents is seven on average, and $2^{21}$ is far more than $2^{14}$. The next rule is lesson 07's advice, that `tp` stays in its node.
+# Read the list from the top, where each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. It had to be so, because each of three exponents is seven on average, and $2^{21}$ is far more than $2^{14}$. The next rule is lesson 07's advice, that `tp` stays in its node. The third, for this model, refuses more stages than there are layers.
 #
 # Memory comes last, and it still took more than half of what the others had left. That order saves time: rules cost hardly anything, memory costs some arithmetic, and only what fits is timed.
 
@@ -262,9 +262,9 @@ for one in best[1:]:
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
-# Yes, there is. The winner needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third bar, which is our first colleague's layout. Over the whole training that is two weeks.
+# Yes, there is. The winner needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third bar, which is our first colleague's layout. Over the training that is two weeks.
 #
-# Why 16? All four bars have 64 stages, because 126 layers, with embedding and head as two more, make two for each. They lie eight on a rank, four, two or one. A pipeline has as many micro-batches as ranks, so $(p-1)/m$ is almost 1 in all four, and in three of them interleaving divides it by the stages on a rank. So few ranks idle least. But with eight ranks, each holds so many layers that *all* are computed again.
+# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. They lie eight on a rank, four, two or one. Half the ranks mean twice the pipelines and half the texts, so micro-batches and ranks stay equal. Then $(p-1)/m$ is almost 1 in all four, and in three interleaving divides it by the stages on a rank. So a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
 #
 # Below, the winner's step is played through.
 
@@ -272,7 +272,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 viz.plot_step_timeline(whole)
 
 # %% [markdown]
-# Each lane is 1,024 GPUs that do the same, and each has four shades for its four stages. Look at lane `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Lane `pp 15` waits as well, but at the beginning and at the end. So everybody idles about equally long. Played like this a step is one percent shorter than by the closed form, which may therefore go on choosing.
+# Each lane is 1,024 GPUs that do the same, and each has four shades for its four stages. Look at lane `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks, and then a little before each of the next. Lane `pp 15` waits at the beginning and at the end instead. In sum everybody idles about equally long. Played so a step is one percent shorter than by the closed form, which may therefore go on choosing.
 #
 # Meta trained with exactly these degrees. Did the fit learn them, from its 29 steps of this very model? *Going deeper* fits without those, and the same layout wins.
 
@@ -320,7 +320,7 @@ print(fill(f"a seventh of it is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
-# Start at the fastest layout and walk along the line to the left. At first room is almost free: half of the memory costs only a few percent more time, with twice as many ranks in a pipeline and texts cut into four. Then the line climbs. For a seventh of the memory everything is computed again, and a step takes 1.5 times as long, because hundreds of small pieces keep the host busy and fill no GPU.
+# Start at the fastest layout and walk along the line to the left. At first room is almost free: half of the memory costs only a few percent more time, with twice as many ranks in a pipeline and texts cut into four. Then the line climbs. A seventh of the memory makes a step 1.5 times as long: about half of the increase is computing again, and hundreds of small pieces keep the host busy and fill no GPU.
 #
 # The ring of Meta's cut lies above the line, so by our formulas other layouts are faster and smaller. If someone tells you that their layout is the only one that fits, ask where in this picture it lies.
 
@@ -360,12 +360,12 @@ viz.plot_goodput(runs, played=played, reported=reported)
 #
 # $$\tau = \sqrt{2\,\delta\,M}$$
 #
-# That is 4.2 minutes here. The share of time that trains is called **goodput**. Look at the first line. At its ring all but two percent of the time trains. Left of it you write too often, and right of it you lose too much. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
+# That is 4.2 minutes here. The share of time that trains is called **goodput**. Look at `back at once`. At its ring all but two percent of the time trains. Left of it you write too often, and right of it you lose too much. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
 
 # %% [markdown]
-# But Meta says only that theirs was more than nine tenths. Nobody is back at once, so how long may their restarts have taken? With a quarter of an hour each, the second line just touches the dotted one. So on average they took no longer.
+# But Meta says only that theirs was more than nine tenths. Nobody is back at once, so how long may their restarts have taken? With a quarter of an hour each, `after a restart` just touches the dotted one. So on average they took no longer.
 #
-# In the third line a write takes a whole minute, and even its best interval loses seven points more. So slow storage can cost more than taking the second-best layout.
+# For `slow checkpoints too` a write takes a whole minute, and even its best interval loses seven points more. So slow storage can cost more than taking the second-best layout.
 #
 # ## Back to the three colleagues
 #
@@ -383,9 +383,9 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 # %% [markdown]
 # Who was right? Of the three, the first: 104 days, against 149 and 236. But there is a fourth. Meta's degrees need 87 days, and if texts may be cut, and the formula is right about that, it is 72.
 #
-# And how would you know, before you rent? All these days may be off by five percent or more. But the first colleague's step is longer than the fourth's by almost a fifth, and of pairs so far apart nine in ten kept their order.
+# And how would you know, before you rent? All these days may be off by a tenth or two. But the first colleague's step is longer than the fourth's by almost a fifth, and of pairs so far apart nine in ten kept their order.
 #
-# Meta's own hours lie between our last two lines. They also hold phases with smaller batches and longer texts, and our goodput is Meta's too, so this is a rough agreement, and no proof.
+# Meta's own hours make 78. At the 41 %<!-- =41 --> that they reached, our 87 would be 79. But their hours hold other phases too, and our goodput is theirs, so this is no proof.
 
 # %% [markdown]
 # ## Take it home
@@ -405,7 +405,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 print("in the file:", ", ".join(plan))
 
 # %% [markdown]
-# Read it as you would decide.
+# Read from the top.
 #
 # | look at | what it says |
 # | --- | --- |
@@ -415,7 +415,7 @@ print("in the file:", ", ".join(plan))
 # | left out | the small run for your machine goes without `cp`, until lesson 09 |
 # | the last lines | the best hundred, played through, agree within three percent |
 #
-# Below is the search again, with buttons if you run this notebook. Does the winner change when the network slows down? The last button asks for the impossible.
+# Below is the search for the 405B again, with buttons if you run this notebook. Does its winner change when the network slows down? The last button asks for the impossible.
 
 # %%
 viz.planner_explorer()
