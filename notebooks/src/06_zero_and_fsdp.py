@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model. It has 7.5 billion parameters, and 64 GPUs train it with the data parallelism of lesson 03.
+# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, which 64 GPUs train with the data parallelism of lesson 03.
 #
-# Each GPU reads texts of its own and keeps their activations. But the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -52,11 +52,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at the dashed line. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, without any activations, and it has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. So the training does not even start. Buying more GPUs does not help, because every new one would have to keep the same 120 GB<!-- =16 * 7.5e9 / GB -->.
+# Look at the dashed line. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB --> without any activations, but it has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so the training does not even start. Buying more GPUs does not help, because every new one would have to keep the same 120 GB<!-- =16 * 7.5e9 / GB -->.
 #
-# Now think of all GPUs together. They have 5120 GB<!-- =64 * load_device("h100_sxm_80").memory_bytes() / GB -->, far more than the model needs, but they spend it badly: once the gradients are summed, all 64 remember the same numbers.
+# Together the GPUs have far more memory than the model needs, but they spend it badly: once the gradients are summed, all 64 remember the same numbers.
 #
-# In this lesson we bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, on paper. Then we really share out a small model, and see that the training is still the same.
+# On paper we bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->. Then we really share out a small model, and see that the training is still the same.
 
 # %% [markdown]
 # By the end you will be able to
@@ -72,11 +72,11 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is the perceptron of 38 parameters again, without a GELU. One device reads eight samples and computes the gradient of their mean loss. Then AdamW makes one step. All is in float32, so AdamW needs no precise copy.
+# Our object is again the perceptron of 38 parameters, without a GELU. One device computes the gradient of the mean loss over eight samples, and AdamW makes one step. All is in float32, so AdamW needs no precise copy.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Under the data parallelism of lesson 03 two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. Then both make the same AdamW step as the one device. The picture shows what they have in memory before a later step.
+# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients. Both divide the sum by two, and make the same AdamW step as the one device. The picture shows their memory before a later step.
 
 # %%
 torch.manual_seed(0)
@@ -101,16 +101,16 @@ torch.optim.AdamW([alone], lr=0.1).step()
 viz.plot_kept(0)
 
 # %% [markdown]
-# For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and every one of them is dark grey, because the other rank has it as well.
+# For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, all of them dark grey, because the other rank has them as well.
 #
-# Where would you begin to save? Ask of each line who needs it, and when. The weights are needed all through forward and backward. The gradients are needed from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with Adam's states: they are needed for the shortest time, and in the first picture they are by far the largest part.
+# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, the gradients from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with them: they are needed for the shortest time, and in the first picture they are by far the largest part.
 
 # %% [markdown]
 # ## Step one: Adam's states
 #
-# After the all-reduce both ranks do the same work on the same numbers, and nobody needs it done twice. So let rank 0 update the first 19 numbers, and rank 1 the other 19.
+# After the all-reduce both ranks do the same work on the same numbers. So let rank 0 update the first 19 of them, and rank 1 the other 19.
 #
-# What does rank 0 need for its 19? It needs their weights, their gradients, and their $m$ and $v$. It needs nothing of the other half, because AdamW treats each number by itself.
+# What does rank 0 need for its 19? It needs their weights, gradients, $m$ and $v$, but nothing of the other half, because AdamW treats each number by itself.
 #
 # Two things have to travel. Before the update rank 0 needs its 19 gradients, **summed** over both ranks. After the update it needs the 19 new weights of rank 1. For a first try the two ranks are entries of a list.
 
@@ -128,11 +128,11 @@ print("equal to one device:", torch.allclose(together, alone))
 viz.plot_kept(1)
 
 # %% [markdown]
-# Look at the two lowest lines of each rank. They have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**. ZeRO stands for *zero redundancy optimizer*, and 1 for its first stage.
+# The two lowest lines of each rank have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**, the first stage of the *zero redundancy optimizer*.
 #
-# The gradients are striped now. Lesson 03 summed them up during backward, but our reduce-scatter comes after it, so they are still those of each rank's own four samples.
+# The gradients are striped: lesson 03 summed them up during backward, but our reduce-scatter comes after it, so each rank still has those of its own four samples.
 #
-# What does it cost to share the update? Let us count, on two real ranks.
+# What does it cost to share the update? We count on two real ranks.
 #
 # **Predict.** Does a rank send more than in the all-reduce of lesson 03, less, or the same? How many numbers does each rank send in our new step?
 
@@ -157,21 +157,21 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 # %% [markdown]
 # ## Step two: the gradients
 #
-# Look again at the striped lines: each rank has 38 gradients of its own samples. After the reduce-scatter it has its 19 sums, and the 38 are useless. But until then all 38 had to fit.
+# After the reduce-scatter a rank has its 19 sums, and the 38 striped gradients of its own samples are useless. But until then all 38 had to fit.
 #
-# So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your own piece, and forget the rest before the next gradients come. This is **ZeRO-2**.
+# So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next gradients come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives rank 1 the whole last layer, so only rank 1 would receive. So cut each layer in two: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
+# But our cut at 19 gives rank 1 the whole last layer, so only rank 1 would receive. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
 
 # %% [markdown]
-# Look at the gradients of rank 0. It keeps its 14 and its 5 sums. It had the dashed ones only for a moment, one layer at a time.
+# Look at the gradients of rank 0. It keeps its 14 and its 5 sums, but had the dashed ones only for a moment, one layer at a time.
 #
 # With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
-# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The course library's makes one for each of the two layers, after the last micro-batch, so two in a step. How many does ZeRO-2 need?
+# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The course library's makes two in a step, one for each layer, after the last micro-batch. How many does ZeRO-2 need?
 
 
 # %%
@@ -189,14 +189,14 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# ZeRO-2 has no room for whole gradients. When the backward of the first micro-batch is over, a rank keeps its own pieces of the sum, and nothing else. So every micro-batch has to be summed up at once, which makes two calls, four times. For the first time in this lesson we pay for memory with messages. If you have many micro-batches, and whole gradients still fit, ZeRO-1 is the better choice.
+# ZeRO-2 has no room for whole gradients: between micro-batches a rank keeps nothing but its own pieces of the sum. So every micro-batch has to be summed up at once, which makes two calls, four times. For the first time we pay for memory with messages. If you have many micro-batches, and whole gradients still fit, ZeRO-1 is the better choice.
 
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still dark: both ranks keep all 38 weights, although each of them updates only 19. But this line is different from the others, because forward and backward really need all the weights.
+# One line is still dark: both ranks keep all 38 weights, although each of them updates only 19. This line is different from the others, because forward and backward really need all the weights.
 #
-# They need all of them, but not all **at the same time**. At any moment forward is in one layer only. So let each rank keep its 14 and its 5. When forward comes to a layer, the ranks gather it, compute with it, and forget what they gathered. Backward comes to the layer once more, and they gather it again.
+# But they do not need them all **at the same time**, because at any moment forward is in one layer only. So let each rank keep its 14 and its 5. When forward comes to a layer, the ranks gather it, compute with it, and forget what they gathered. For backward they gather it again.
 #
 # What is gathered together is called a **unit**. Our units are the two layers.
 
@@ -204,11 +204,11 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*. PyTorch's first version named the strategy `FULL_SHARD`; today you call `fully_shard`.
+# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*.
 #
 # ### Build it
 #
-# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. The ranks gather three times. Does the backward of the first unit need a fourth gather?
+# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit, with three gathers in all. Does the backward of the first unit need a fourth?
 #
 # **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
 
@@ -254,19 +254,17 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # first = reduce_scatter(of_first) / 2
 # ```
 #
-# No fourth gather is needed: the gradient of $W_1$ is made of $x$ and of what came back. The library gathers the first unit all the same, because its hooks treat all units alike. Every other unit does need its weights, for the gradient of its input.
+# No fourth gather is needed, because the gradient of $W_1$ is made of $x$ and of what came back. Every other unit needs its weights, for the gradient of its input. The library treats all units alike, so it gathers the first one as well.
 # </details>
 #
-# With these two lines you have the forward and backward of FSDP. In the library nobody writes them out for each model, because hooks do it. They gather a unit before its forward and forget it afterwards. Before its backward they gather it again, and they reduce its gradients when all are there.
+# With these two lines you have the forward and backward of FSDP. In the library hooks do the same for any model. They gather a unit before its forward and again before its backward, forget it after each, and reduce its gradients when all are there.
 
 # %% [markdown]
 # ### Eight steps
 #
 # In your cell the second unit was gathered, used and forgotten twice. The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in such a life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** The library takes both units through all eight, even where no second gather is needed. Take four micro-batches, one for each of a rank's samples, then one update. Data parallelism adds their gradients up first, so each rank sends 38 numbers, once. How many does a rank send under FSDP? Begin with one micro-batch. What does a rank still have when the second begins?
-#
-# With the answer comes a list of what rank 0 does in one micro-batch.
+# **Predict.** The library takes both units through all eight. Take four micro-batches, one for each of a rank's samples, then one update. Data parallelism adds up their gradients first, so each rank sends 38 numbers, once. How many does a rank send under FSDP? Begin with one micro-batch. What does a rank still have when the second begins?
 
 
 # %%
@@ -290,22 +288,20 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# Each unit is gathered before its forward and again before its backward. *Free* is missing, because it neither sends nor computes.
-#
-# Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of 38, 57 in all. Four micro-batches make 228, because nobody kept the weights.
+# In the list above, of one micro-batch, *free* is missing, because it neither sends nor computes. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of 38, so 57 in all. Four micro-batches make 228, because nobody kept the weights.
 #
 # In a ring of $p$ ranks each sends $p-1$ of the $p$ pieces. With $\Psi$ parameters it sends
 #
 # $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
 #
-# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, so $m + 1$, and FSDP $3m$. For our four that is 2, 5 and **12**.
+# For four micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes four with gradients and one with weights, so 5, and FSDP makes **12**.
 
 # %% [markdown]
 # ## Do we have to wait for the weights?
 #
-# While the first unit computes, the network is idle. So let it **prefetch** the second one. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
+# While the first unit computes, the idle network can **prefetch** the second one. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, of 1 MiB<!-- =512 * 513 * 4 / MiB -->. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. On four ranks, with no overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
@@ -331,9 +327,9 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture unit 0 has to be there before anything can begin. In the middle unit 5 is fetched again, because it was freed and its backward comes next. At the end the gradients of unit 0 have to be summed up. These three collectives are seen, and the other 15 hide.
+# In the lower picture nothing can begin before unit 0 is there. In the middle unit 5 is fetched again, because its backward comes next. At the end the gradients of unit 0 are summed up. These three collectives are seen, and the other 15 hide.
 #
-# Now look at the blue 2. Below it the network brings a 3. So **two** units are whole at a time, and this memory is the price of prefetch.
+# While the blue 2 computes, the network brings a 3. So **two** units are whole at a time, and this memory is the price of prefetch.
 #
 # ## Prove it
 #
@@ -360,14 +356,14 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder here than before. We clip by the *gradient norm*, which needs all gradients, and no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
+# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder than before. We clip by the *gradient norm*, which needs all gradients, but no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
 #
-# Our perceptron has nothing but its two units. A decoder has more: beside its layers stand an embedding, a last norm and an output head. These three form one more unit, the **root's**. Forward needs the embedding first and the head last. So the root is gathered once, before forward, and stays whole until backward is through.
+# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root's**. Forward needs the embedding first and the head last. So the root is gathered once, before forward, and stays whole until backward is through.
 #
-# The small Llama has 250,432 parameters, and 65,600 of them are in the root. Four ranks make a step of one micro-batch. We count what a rank sends, in bytes and in trips. Beside it stands a formula that knows nothing of the code that sends.
+# The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, in bytes and in trips. Beside it stands a formula that knows nothing of the code that sends.
 
 
 # %%
@@ -392,11 +388,11 @@ for name, technique in techniques.items():
     print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
 
 # %% [markdown]
-# FSDP makes 2.74 trips and not 3, because the root, 0.26 of all parameters, is not gathered a second time. In a large model the root is a smaller part.
+# FSDP makes 2.74 trips and not 3, because the root, 0.26 of all parameters, is not gathered a second time.
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Block by block, its activations pile up in forward. Block by block, backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take more than one and a half times as much as all gradients.
+# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Its activations pile up block by block in forward. Backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take more than one and a half times as much as all gradients.
 #
 # **Predict.** By how many MiB is the highest point of the step lower in ZeRO-2 than in ZeRO-1?
 
@@ -418,16 +414,16 @@ predict(
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# Look at both ends of each strip, which show what stays. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
+# Look at both ends of each strip: the yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient. After it each block frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. ZeRO-1 would then peak at the end of backward, and ZeRO-2 lower.
+# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient, because each block of backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. ZeRO-1 would then peak at the end of backward, and ZeRO-2 lower.
 #
-# The dark boxes are the root and whole blocks. FSDP's peak comes after the loss, with two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, and not its peak.
+# FSDP's peak comes after the loss, with the root and two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, not its peak.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# PyTorch does it in four lines:
+# PyTorch needs four lines:
 #
 # ```python
 # for layer in model.layers:
@@ -446,16 +442,15 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # | --- | --- | --- |
 # | pieces of any length | DTensors with `Shard(0)` | the first dimension is cut, and padded to be sent |
 # | `accumulation=4` | several backwards, then one update | `set_requires_gradient_sync(False)` keeps whole gradients, and reduces once |
-# | `trainer.clip()` | `clip_grad_norm_` | DTensors know that they are pieces |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping, the way people train. The broad grey line is one device. Runs A, B and C are on ranks. Each of them **may** have a bug that somebody has met in public. Which of them would you trust?
+# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. The broad grey line is one device. Each of the runs A, B and C **may** have a bug that somebody has met in public. Which of them would you trust?
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each run, and how far its loss is from one device's.
+# **Predict.** Name the sound runs, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
 names = sorted([*museum.SHARDED_BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
@@ -502,11 +497,11 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 # %% [markdown]
 # In step 2 run B's loss is still right, so the first update was right, and G fetched the new weights. In step 3 the loss is off, so step 2 went wrong after its forward. What was new there? Only the weights, which backward fetches by H. So H took old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [went stale](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). Adam divides each gradient by its usual size, so a wrong factor hardly shows at first. Run C is sound: its difference is rounding, which training enlarges.
+# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). This hardly shows at first, because Adam divides each gradient by its usual size. Run C's difference is rounding, which training enlarges.
 #
 # ## Back to the 64 GPUs
 #
-# **Predict.** Which stage is the first that fits 30 billion parameters on the same 64 GPUs?
+# **Predict.** Which stage is the first that fits 30 billion parameters?
 
 # %%
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
@@ -515,7 +510,7 @@ predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answ
 viz.zero_explorer()
 
 # %% [markdown]
-# ZeRO-1 removes most, because Adam's states are the largest part, and it sends no more than before. At the end each GPU keeps 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, and the 64 together 120 GB<!-- =16 * 7.5e9 / GB -->: once, not 64 times. With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits.
+# With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits. With our 7.5 billion, FSDP leaves 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> on each GPU, and all 64 together keep the 120 GB<!-- =16 * 7.5e9 / GB --> once.
 #
 # ## When to use it
 #
@@ -528,16 +523,16 @@ viz.zero_explorer()
 # | activations | recompute, or tensor parallelism | none more, or other messages |
 
 # %% [markdown]
-# Go down the first three lines and stop where the model fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model. This costs memory, but only summed gradients travel between nodes.
+# Go down the first three lines and stop where the model fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model, so only summed gradients travel between nodes.
 #
-# Can one layer's forward hide the next gather? Take one of Llama 3.1 8B, 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, 63 starts included. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> without attention scores. So nearly all of the gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
+# Can one layer's forward hide the next gather? Take a layer of Llama 3.1 8B in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, so nearly all of the gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. But text makes activations, and FSDP does not cut those. Besides, every GPU reads a text of its own. The 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step. If training cannot use so many, FSDP alone has no way out.
+# So FSDP wants much text on each GPU. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step. If training cannot use so many, FSDP alone has no way out.
 #
-# Tensor parallelism helps with both, because it cuts most activations, and its ranks share one text. It needs fast wires. So take it inside a node, and FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
+# Tensor parallelism helps with both, because it cuts most activations, and its ranks share one text. But it needs fast wires, so take it inside a node, and FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -547,15 +542,15 @@ score()
 #
 # **Next:** the [exercises](../exercises/release/06_zero_and_fsdp.ipynb), then [lesson 07](07_fsdp_tp_2d_llama.ipynb).
 #
-# <details><summary>1. The optimizer Muon updates a whole matrix at once. Which sentence of step one is then no longer true?</summary>
-# That each number is treated by itself. So each matrix goes whole to one rank, or is gathered first.
+# <details><summary>1. The optimizer Muon updates whole matrices. Which sentence of step one is then false?</summary>
+# That each number is treated by itself. So each matrix goes whole to one rank, or is gathered.
 # </details>
 #
-# <details><summary>2. On 1000 GPUs instead of 64, what happens to the bars of ZeRO-2 and FSDP?</summary>
+# <details><summary>2. On 1000 GPUs, what happens to the bars of ZeRO-2 and FSDP?</summary>
 # ZeRO-2 keeps all weights. FSDP divides what a GPU keeps by 1000.
 # </details>
 #
-# <details><summary>3. Unit 5 is gathered twice in a row. Why, and what would you change?</summary>
+# <details><summary>3. Why is unit 5 gathered twice in a row? What would you change?</summary>
 # It is freed after forward, although backward begins with it. Keep it; in PyTorch, with <code>reshard_after_forward=False</code>.
 # </details>
 
