@@ -33,7 +33,7 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Both bars end before the dashed line, so two GPUs can hold this model, and it could answer questions. To train it takes more.
+# Both bars end before the dashed line, so on two GPUs this model could answer questions. Training takes more.
 #
 # At the end you will be able to
 # - say what fills a GPU in training, from a model's shape alone.
@@ -42,16 +42,16 @@ viz.plot_states(
 #
 # *One hour; the exercises, three hours and a third.*
 #
-# <details><summary>Before you start</summary>You need lesson 00, a training loop with Adam that you wrote, and a rough idea of attention. Everything here ran on CPUs over gloo; the numbers for GPUs are formulas.</details>
+# <details><summary>Before you start</summary>You need lesson 00, a training loop with Adam that you wrote, and a rough idea of attention. Everything ran on CPUs; numbers for GPUs are formulas.</details>
 
 # %% [markdown]
 # ## How many numbers is a Llama?
 #
-# A **token**, a word or part of one, enters as a vector of H numbers. Each of L layers adds to it: **attention** looks at earlier tokens, the **feed-forward** block at this one alone. The **head** scores each possible token.
+# A **token**, a word or part of one, enters as a vector of H numbers. Each of L layers adds to it: **attention** looks at earlier tokens, **feed-forward** at this one.
 #
-# Many people remember 12 H² a layer: four matrices H × H in attention, two of H × 4H in feed-forward. For the smaller Llama 3.1 8B, H is 4096 and L is 32. That gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion; the name says 8.
+# Many remember 12 H² a layer: four matrices H × H in attention, two H × 4H in feed-forward. For the smaller Llama 3.1 8B, H is 4096 and L 32. That gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, but the name says 8.
 #
-# There are also two tables: each of 128,256 tokens has a vector at the entrance, the **embedding**, and one in the head. **Predict** how many parameters they have.
+# Two tables are missing. The **embedding** has a vector for each of 128,256 tokens, and so has the **head**, which scores them. **Predict** how many parameters the tables have.
 
 # %%
 exact, parts = costs.model_parameters(LLAMA_3_1_8B), costs.parameters_by_part(LLAMA_3_1_8B)
@@ -65,12 +65,12 @@ predict(
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows the bill of each part. Two parts are not as remembered:
+# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. In the picture, two parts are not as remembered:
 #
-# - The feed-forward block has **three** matrices, of inner size F. That adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
-# - Attention is smaller. It has 32 heads of queries, but only 8 of keys and values, because four query heads share one. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
+# - The feed-forward block has **three** matrices, of inner size F, which adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
+# - Attention has 32 heads of queries, but only 8 of keys and values: four query heads share one. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
 #
-# So count your model's own matrices. K is the width of the keys, here H / 4, and V counts the different tokens:
+# So count your model's own matrices, where K is the width of the keys, here H / 4, and V counts the tokens:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
@@ -90,13 +90,13 @@ print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
 #
 # ## How many bytes is a number?
 #
-# The colleague counted 2 bytes<!-- =find_convention("zero").weights --> for each, because the format was **bfloat16**, or bf16 for short. What can such a number do? Below, 65520 stands in five formats. Each box is a bit. The first is the sign. Then comes the **exponent**, which finds the power of two below the number, and last the **mantissa**, which says where the number lies between that power and the next. If you run the cell in JupyterLab, you can type other numbers.
+# The colleague counted 2 bytes<!-- =find_convention("zero").weights --> for each, because the format was **bfloat16**, or bf16 for short. What can such a number do? Below, 65520 stands in five formats. Each box is a bit, and the first is the sign. Then comes the **exponent**, which finds the power of two below the number, and last the **mantissa**, which says where the number lies between that power and the next. In JupyterLab you can type other numbers.
 
 # %%
 viz.float_bits_explorer()
 
 # %% [markdown]
-# Compare fp16 and bf16, which are equally long. fp16 has five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight, as many as the longer fp32, so it reaches about as far. It pays for that in the mantissa, where only seven bits are left. The two fp8 formats are shorter still, and end sooner.
+# Compare fp16 and bf16, which are equally long. fp16 has five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight, as many as the longer fp32, so it reaches about as far. It pays for that in the mantissa, where only seven bits are left. The two fp8 formats end even sooner.
 #
 # What do seven bits mean for a training step? A bf16 weight is 256, and the optimizer adds 0.9.
 #
@@ -117,14 +117,12 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
 # %% [markdown]
 # Nothing has happened, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, so 256.9 is nearer to 256, and 257.1 is nearer to 258. And 257, in the middle? A tie goes to the neighbour whose last bit is 0, which is 256.
 #
-# The last line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all. So the optimizer keeps a second copy of each weight in **fp32** and changes that one. The products are computed in bf16, because that is fast. This is called **mixed precision**.
-#
-# Remember the copy, because it takes memory.
+# The last line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all. So the optimizer keeps a second copy of each weight in **fp32** and changes that copy. The products stay in bf16, where they are faster. This is called **mixed precision**.
 
 # %% [markdown]
 # ## What does one parameter cost?
 #
-# We can count now. In training, a parameter comes with its gradient, which is also in bf16. The optimizer is Adam. For each parameter it keeps the fp32 copy, and two averages in fp32: of the gradients and of their squares.
+# In training, a parameter comes with its gradient, which is also in bf16. For each parameter the optimizer, Adam, keeps the fp32 copy and two averages in fp32: of the gradients and of their squares.
 #
 # **Predict** how many bytes that is for one parameter.
 
@@ -144,16 +142,14 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# The weights that the colleague saw are one eighth of the lower bar. Adam keeps three quarters: 12 bytes<!-- =find_convention("zero").optimizer --> a parameter. All of it together is called the model's **states**.
-#
-# For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->. At least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s are needed, and each has to keep another part.
+# The weights that the colleague saw are one eighth of the lower bar. Adam keeps three quarters: 12 bytes<!-- =find_convention("zero").optimizer --> a parameter. All of it together is called the model's **states**. For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, so at least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s are needed, each with a different part.
 #
 # ## How do GPUs share?
 #
-# Let us take 64 GPUs. The simplest way to use them is **data parallelism**: each has the whole model and reads its own texts. But after each step all hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
+# The simplest way to use 64 GPUs is **data parallelism**: each has the whole model and reads its own texts. But all hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
 
 # %% [markdown]
-# Begin with the first stage. Each GPU keeps all weights and all gradients of the 70B, and one sixty-fourth of what Adam has.
+# In the first stage, ZeRO-1, each GPU keeps all weights and gradients of the 70B, and one sixty-fourth of what Adam has.
 #
 # **Predict** how much that is on each GPU. Does it fit?
 
@@ -173,11 +169,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at ZeRO-1. Adam's part has all but vanished, and still the model does not fit. Weights and gradients take 4 bytes<!-- =4 --> a parameter, and no number of GPUs makes that smaller: a million would not help. Only the third stage shares everything, and there each GPU keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
+# Look at ZeRO-1. Adam's part has all but vanished, and still the model does not fit, because weights and gradients take 4 bytes<!-- =4 --> a parameter. No number of GPUs makes that smaller: a million would not help. Only the third stage shares everything, and there each GPU keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam's part still the same training? Let us build the first stage and see. It needs two collectives, which lesson 02 takes apart. **Reduce-scatter** leaves each rank with the sum of one chunk. **All-gather** gives everybody all chunks.
+# Is a training that shares Adam's part still the same training? Let us build the first stage and see. It needs two collectives: **reduce-scatter** leaves each rank with the sum of one chunk, and **all-gather** gives everybody all chunks.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
@@ -233,9 +229,9 @@ print("bytes of Adam's averages on each rank:", nbytes)
 #
 # ### The step that looks at everything
 #
-# Why may a rank update its chunk alone? Because Adam looks at one weight at a time. But before Adam there is often a step that looks at all of them, called **clipping**: if the whole gradient is longer than a limit, it is scaled down to that length, so that no single text can wreck the weights.
+# A rank may update its chunk alone, because Adam looks at one weight at a time. But often the step before Adam looks at all of them: **clipping**. A gradient longer than a limit is scaled down to that length, so that no single text can wreck the weights.
 #
-# Take the limit 1. One device scales its gradient to length 1. Now let each rank clip its own chunk. All three are longer than 1. **Predict** how long the whole gradient is then.
+# With the limit 1, one device scales its gradient to length 1. Now let each rank clip its own chunk; all three are longer than 1. **Predict** how long the whole gradient is then.
 
 # %%
 chunks = gradients[0].mean(dim=0).tensor_split(3)  # of the first step
@@ -248,7 +244,7 @@ predict(
 )
 
 # %% [markdown]
-# It is √3, because each chunk has length 1 and three squares of 1 make 3. If 64 chunks were clipped like that, the whole would be 8 times too long. It also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too: each rank squares its own numbers, one all-reduce adds the three sums, and the root is the length of the whole.
+# It is √3, because each chunk has length 1 and three squares of 1 make 3. The whole also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too: each rank squares its own numbers, one all-reduce adds the three sums, and the root is the length of the whole.
 
 
 # %%
@@ -264,11 +260,11 @@ for norm_of in (norm_of_chunk, norm_of_whole):
     count_who_agree(norm_of.__name__, torch.optim.SGD, norm_of)
 
 # %% [markdown]
-# With the length of the chunk no rank agrees with one device, and with that of the whole all three do. Look at the last number of the first line: all three ranks agree with rank 0. They are equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
+# With the length of the whole, all three ranks agree with one device. With that of the chunk none does, and yet all three agree with rank 0! They are equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
 #
 # ## Does the count hold for real tensors?
 #
-# So far `costs` has only multiplied. Now let a small decoder of Llama's shape train one step, and count the bytes that its tensors really take. It trains in fp32 throughout.
+# So far `costs` has only multiplied. Now a small decoder of Llama's shape trains one step in fp32, and we count the bytes that its tensors really take.
 
 # %%
 small = ModelConfig(
@@ -297,13 +293,13 @@ for name, nbytes in found.items():
     print(f"{name:10} real tensors {nbytes:11,}   formula {getattr(expected, name):11,}")
 
 # %% [markdown]
-# Weights and gradients agree to the byte. The optimizer has 156 bytes<!-- =4 * (9 * 4 + 3) --> more, because the model has 39 tensors, and PyTorch counts the steps of each in a number of its own.
+# Weights and gradients agree to the byte. The optimizer has 156 bytes<!-- =4 * (9 * 4 + 3) --> more, because the model has 39 tensors, and PyTorch keeps a counter of steps for each.
 #
 # ### What backward needs
 #
-# The states are not all. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and they grow with the text, while the states do not know how long a text is.
+# But the states are not all. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and unlike the states they grow with the text.
 #
-# PyTorch lets us watch: a hook sees every tensor that autograd keeps. Several tensors may look at the same memory, so we count each piece of memory once, and leave out the weights.
+# Let us count what autograd keeps, without the weights. Tensors may share memory, so each piece counts once.
 
 # %%
 shape = {"batch": 2, "sequence": 64, "itemsize": 4}
@@ -314,11 +310,11 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# The two differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. The four longest bars belong to the feed-forward block and have its inner width F; the next have width H.
+# The two differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. The four longest bars have feed-forward's inner width F, and the next have width H.
 #
-# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention keeps none, only one number for each token and head, their *log-sum-exp*. It computes the scores again in backward. So activations grow with the text's length, not its square.
+# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention computes them again in backward, and keeps only their *log-sum-exp*, one number for each token and head. So activations grow with the text's length, not its square.
 #
-# Now the 70B reads 4096 tokens in bf16, with H = 8192, F = 28672 and K = 1024. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
+# Now the 70B reads 4096 tokens in bf16, where H is 8192, F 28672 and K 1024. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
 #
 # **Predict** what its 80 layers keep.
 
@@ -334,9 +330,9 @@ predict(
 )
 
 # %% [markdown]
-# More than an H100 has, for a single text, before any states! A layer keeps twenty times its own input.
+# More than an H100 has, for a single text, before any states! But a layer keeps twenty times its own input, and that shows the way out.
 #
-# That number shows the way out. Keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**. PyTorch calls it activation checkpointing, though it has nothing to do with saving a model.
+# Keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing.
 
 # %%
 again = copy.deepcopy(model)
@@ -346,13 +342,13 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# An eighth is left, for one more forward. The 4,100 bytes<!-- =64 * 16 * 4 + 4 --> that the formula lacks are a table of angles for the rotations, and cross-entropy's number.
+# An eighth is left, for one more forward. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles for the rotations, and cross-entropy's number.
 #
 # ## So, how many GPUs?
 #
-# Now add states and activations. Below are three ways to spread the 70B over 64 GPUs. In two each GPU reads a text of its own. In the third, eight GPUs share every matrix and one text, which is called **tensor parallelism**.
+# Now add states and activations, for three ways to spread the 70B over 64 GPUs. In two, each GPU reads a text of its own. In the third, eight GPUs share every matrix and one text: **tensor parallelism**.
 #
-# `dp` counts the groups that read texts of their own, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 2³⁰ bytes, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB, and takes the name's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->; `nvidia-smi` shows more.
+# `dp` counts the groups with their own texts, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. It takes the name's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->; `nvidia-smi` shows more.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -367,11 +363,11 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# The first bar ends far beyond the line. Its states are small, but each GPU keeps the activations of its own text, and ZeRO does not share those. The second recomputes: 80 inputs stay, and all of the one layer that is being redone. In the third, eight GPUs share one text's activations. These two fit.
+# The first bar ends far beyond the line. Its states are small, but each GPU keeps the activations of its own text, which ZeRO does not share. The second recomputes: 80 inputs stay, and all of the layer that is being redone. In the third, eight GPUs share one text's activations. These two fit.
 #
-# **Gathered** weights are what ZeRO-3 puts together for a moment; the largest piece is the two tables.
+# **Gathered** weights are what ZeRO-3 puts together for a moment.
 #
-# Your turn. In JupyterLab the next cell has sliders. There `pp` parts share out the layers, and a micro-batch is the texts a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
+# Your turn: in JupyterLab you have sliders, where `pp` parts share out the layers, and a micro-batch is the texts that a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
 viz.memory_explorer()
@@ -379,9 +375,9 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# Memory decides whether a training can start. When does it end? Follow one number of a matrix and one token. Forward multiplies the number by one of the token's and adds the product up, which makes 2 operations. Backward needs two gradients: that of the matrix, and that of the layer's input, with which the layer before goes on.
+# Memory decides whether a training can start. When does it end? Follow one number of a matrix and one token. Forward multiplies the number by one of the token's and adds the product up: 2 operations. Backward needs two gradients: that of the matrix, and that of the layer's input, with which the layer before goes on.
 #
-# **Predict** how many operations forward and backward take together, for each number and each token. The cell lets PyTorch count them on 64 tokens. The small model's matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a token's row is only looked up.
+# **Predict** how many operations forward and backward take together, for each number and each token. PyTorch counts them on 64 tokens. The small model's matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a row is only looked up.
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -399,13 +395,13 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# Exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**. It leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, and it counts the embedding. For the 70B and 4096 tokens it is 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low, counting masked pairs too.
+# Exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. It leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, and it counts the embedding. For the 70B and 4096 tokens it is at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
 #
-# A GPU never reaches the peak of its data sheet. The share that it does reach is its **utilisation** U, and good runs on H100s have come to 0.4. With T tokens and G GPUs of peak R:
+# A GPU reaches only a share of its data sheet's peak, the **utilisation** U, which came to 0.4 in good runs on H100s. With T tokens and G GPUs of peak R:
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
-# Take 15 trillion tokens, as Llama 3 did. Change the numbers: this is your calculator.
+# Take 15 trillion tokens, as Llama 3 did, and then your own numbers.
 
 # %%
 peak, tokens_read = H100.peak_flops_per_s(), 15e12
@@ -416,11 +412,11 @@ for gpus in (2, 15, 64, 384, 6200, 16384):
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# On the colleague's two GPUs it would take 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory. On the 15 that hold the states it still takes 34<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=15, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years. To be ready in a month takes about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for some GPUs, and time asks for thousands.
+# On the colleague's two GPUs it would take 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and on the 15 that hold the states still 34<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=15, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month takes about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs, so memory asks for some GPUs, and time for thousands.
 #
 # ## What was left out?
 #
-# In October 2024 a workshop of the Kempner Institute asked our question for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. The slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter, which asks for 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->, with 256 texts in a batch. **Before you run it**, say which two things are missing.
+# A workshop of the Kempner Institute counted GPUs for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. With 256 texts in a batch, its *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. **Before you run it**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
@@ -434,7 +430,7 @@ for batch in (1, 256):
     print(f"activations by its own formula, in bf16, batch {batch}: {nbytes / GB:,.0f} GB")
 
 # %% [markdown]
-# The gradients are missing, 2 bytes<!-- =find_convention("zero").gradients --> a parameter, which makes four GPUs more. And the activations are missing. By the workshop's own formula one text fills five such GPUs, and the whole batch at once would need about fifty times the states. The slide is careful to say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
+# The gradients are missing: 2 bytes<!-- =find_convention("zero").gradients --> a parameter, or four GPUs more. So are the activations: by the workshop's own formula the whole batch at once would need about fifty times the states. The slide does say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
 #
 # ## When to use what
 #
@@ -465,7 +461,7 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
 #
 # ## What still hurts
 #
-# ZeRO-1 took two lines: a reduce-scatter and an all-gather. For the 70B each of them works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB -->, in every step, among 64 GPUs or 6,200. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
+# ZeRO-1 took two lines, a reduce-scatter and an all-gather. But for the 70B each works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
 # %%
 score()
@@ -480,14 +476,14 @@ score()
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16, for instance dp 4, tp 2, pp 2, ZeRO-3 and full recomputation. Eight cannot hold the states.
+# On 16, for instance dp 4, tp 2, pp 2, ZeRO-3 and full recomputation.
 # </details>
 #
-# <details><summary>3. You halve the length of the texts. Which part of the memory halves?</summary>
-# The activations. States do not know the text.
+# <details><summary>3. Which part of the memory halves with the texts' length?</summary>
+# The activations; the states stay.
 # </details>
 #
-# <details><summary>4. A run that recomputes everything reports 52 %<!-- =52 --> for all operations. What is it for those that the model needs?</summary>
+# <details><summary>4. A run that recomputes everything reports 52 %<!-- =52 --> utilisation for all operations. What is it for those the model needs?</summary>
 # Forward ran twice, so 6 of 8: 39 %<!-- =52 * 6 / 8 -->.
 # </details>
 
