@@ -56,7 +56,7 @@ viz.plot_states(
 #
 # Together the GPUs have far more memory than the model needs, but they spend it badly: once the gradients are summed, all 64 remember the same numbers.
 #
-# On paper we bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->. Then we really share out a small model, and see that the training is still the same.
+# We really share out a small model, and see that the training is still the same. On paper we bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # By the end you will be able to
@@ -76,7 +76,7 @@ viz.plot_states(
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients. Both divide the sum by two, and make the same AdamW step as the one device. The picture shows their memory before a later step.
+# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients. Both divide the sum by two, and make the same AdamW step as the one device. The picture shows their memory before a later update.
 
 # %%
 torch.manual_seed(0)
@@ -103,7 +103,7 @@ viz.plot_kept(0)
 # %% [markdown]
 # For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, all of them dark grey, because the other rank has them as well.
 #
-# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, the gradients from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with them: they are needed for the shortest time, and in the first picture they are by far the largest part.
+# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, the gradients from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with them: they are needed for the shortest time, and on the 64 GPUs they are by far the largest part.
 
 # %% [markdown]
 # ## Step one: Adam's states
@@ -161,7 +161,7 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 #
 # So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next gradients come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives rank 1 the whole last layer, so only rank 1 would receive. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
+# But our cut at 19 gives rank 1 the whole last layer, and rank 0 none of its sums. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -288,7 +288,7 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# In the list above, of one micro-batch, *free* is missing, because it neither sends nor computes. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of 38, so 57 in all. Four micro-batches make 228, because nobody kept the weights.
+# The list above is of one micro-batch. *Free* is missing: it neither sends nor computes. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of 38, so 57 in all. Four micro-batches make 228, because nobody kept the weights.
 #
 # In a ring of $p$ ranks each sends $p-1$ of the $p$ pieces. With $\Psi$ parameters it sends
 #
@@ -392,7 +392,7 @@ for name, technique in techniques.items():
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Its activations pile up block by block in forward. Backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take more than one and a half times as much as all gradients.
+# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Its activations pile up block by block in forward. Backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take 1.5 to 2 times as much as all gradients.
 #
 # **Predict.** By how many MiB is the highest point of the step lower in ZeRO-2 than in ZeRO-1?
 
@@ -510,7 +510,7 @@ predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answ
 viz.zero_explorer()
 
 # %% [markdown]
-# With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits. With our 7.5 billion, FSDP leaves 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> on each GPU, and all 64 together keep the 120 GB<!-- =16 * 7.5e9 / GB --> once.
+# With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits. With our 7.5 billion ZeRO-1 fits. FSDP leaves 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> a GPU, and all 64 keep the 120 GB<!-- =16 * 7.5e9 / GB --> once.
 #
 # ## When to use it
 #
@@ -525,7 +525,7 @@ viz.zero_explorer()
 # %% [markdown]
 # Go down the first three lines and stop where the model fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model, so only summed gradients travel between nodes.
 #
-# Can one layer's forward hide the next gather? Take a layer of Llama 3.1 8B in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, so nearly all of the gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
+# Can one layer's forward hide the next gather? A layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> with starts. Its forward on 8192 tokens takes an H100 at 40 %<!-- =40 --> of peak 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, so nearly all hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
 
 # %% [markdown]
 # ## What still hurts
