@@ -122,7 +122,7 @@ viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters 
 # %% [markdown]
 # ## Which axis inside a node?
 #
-# Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, but between nodes only 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, by a network card of 400 Gbit/s<!-- =8 * INFINIBAND.bandwidth_bytes_per_s / 1e9 --> for each GPU. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, and gets the fast wire. Lesson 06 would give it to `tp`. What would we lose the other way round?
+# Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, but between nodes only 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, by a network card of 400 Gbit/s<!-- =8 * INFINIBAND.bandwidth_bytes_per_s / 1e9 --> for each GPU. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, on the fast wire. Lesson 06 would put `tp` there. What would we lose the other way round?
 
 # %% [markdown]
 # First count what a GPU sends for one layer in one step.
@@ -144,7 +144,7 @@ print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f}
 # %% [markdown]
 # Here `tp` sends more. But only activations grow with the text, so for a short one FSDP does. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, in 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so down to texts of 500 tokens nobody notices. But `tp` gathers the input of the very next matrix, and everybody waits for that, however short the text. So only the wire of `tp` is felt.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, in 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so down to texts of 500 tokens nobody notices. But `tp` gathers the input of the very next matrix, and everybody waits for that. So from 500 tokens on only the wire of `tp` is felt.
 
 # %% [markdown]
 # ## Messages, or a second forward?
@@ -232,7 +232,7 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Each place on `tp` gets half of the embedding. In the root's row a head of the same size stands behind it, so FSDP leaves that half on ranks 0 and 1. Only RMSNorms are there twice.
+# Each place on `tp` gets half of the embedding and of the head. The root's row is cut where they meet, so ranks 0 and 1 keep the embedding. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
@@ -273,7 +273,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # ### 4 · What rounding explains
 #
-# That was float64, but in bfloat16 layouts hardly ever give equal gradients. How far off may they be? *Measure* it: one device finds them in float32 and in bfloat16. What differs is rounding, and ranks should be off about as far.
+# That was float64, but in bfloat16 layouts hardly ever give equal gradients. How far off may they be? *Measure* it: take one device's gradients in float32 and bfloat16. They differ by rounding, and ranks should be off as far.
 #
 # Try it on a bug. Each rank along `tp` has half of the positions, and so one term of an RMSNorm's gradient. The bug forgets to add them up.
 #
@@ -304,11 +304,11 @@ predict("gradients that rounding does not explain", guess=None, answer=len(spoil
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Nine: all the RMSNorms. What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made. Small dots are the sound run, and all lie below the dashed line. A ring is the bug's dot behind one.
+# Nine: all the RMSNorms. What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made. Small dots, the sound run, are below the dashed line, our limit. A ring is a bug's dot behind these.
 #
 # ### 5 · Would it say the same words?
 #
-# At every position, one device in float32 finds `k` tokens likeliest, its favourites. A thesis, our first reference, draws which share of them is among the `k` of its ranks.
+# At every position, one device in float32 finds `k` tokens likeliest, its favourites. Which share do the ranks list, too? A thesis, our first reference, draws that.
 #
 # **Predict.** In bfloat16 one device loses some favourites, and so do four ranks. How many times as many do the ranks lose?
 
@@ -376,7 +376,7 @@ print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for 
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# They do not shrink! Half of two texts is one text, so each rank keeps as much, and on the mesh a little more, since some lies twice. Its peak is lower because gathered weights are halved.
+# They do not shrink! Half of two texts is one text, so each rank keeps as much, on the mesh a little more: both hold some of it. The mesh's peak is lower: gathered weights are halved.
 #
 # So where was the gain? FSDP cannot hand out less than a whole text, so eight GPUs read eight at a time, however long these are. In the lowest strip each pair reads one text, and activations are halved. With `tp` 4, our eight GPUs would read two. That is what tensor parallelism sells: a reader that is four GPUs large. The price is that fewer texts are read at a time.
 
@@ -525,7 +525,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # ## What still hurts
 #
-# You chose among four ways by hand, but with the pipeline a thousand GPUs have thousands. In lesson 08 a program finds the fastest that fits.
+# You chose among four ways. With the pipeline, a thousand GPUs have thousands of layouts. In lesson 08 a program finds the fastest that fits.
 
 # %%
 score()
