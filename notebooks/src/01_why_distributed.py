@@ -70,7 +70,7 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 # - The feed-forward block has **three** matrices, of inner size F, which adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
 # - Attention has 32 heads of queries, but only 8 of keys and values: four query heads share one. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
 #
-# So count your model's own matrices, where K is the width of the keys, here H / 4, and V counts the tokens:
+# So count your model's own matrices, where K is the width of the keys, here H / 4, and V counts the different tokens:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
@@ -225,7 +225,7 @@ nbytes = count_who_agree("AdamW", torch.optim.AdamW)
 print("bytes of Adam's averages on each rank:", nbytes)
 
 # %% [markdown]
-# All ranks agree. Adam's averages, 8 bytes<!-- =2 * 4 --> a weight, are shared 5, 4 and 4; fp32 weights need no copy.
+# All ranks agree. Adam's averages take 8 bytes<!-- =2 * 4 --> for each of 5, 4 and 4 weights; fp32 needs no copy.
 #
 # ### The step that looks at everything
 #
@@ -342,13 +342,13 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# An eighth is left, for one more forward. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles for the rotations, and cross-entropy's number.
+# An eighth is left, for one more forward. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles for positions, and cross-entropy's divisor.
 #
 # ## So, how many GPUs?
 #
 # Now add states and activations, for three ways to spread the 70B over 64 GPUs. In two, each GPU reads a text of its own. In the third, eight GPUs share every matrix and one text: **tensor parallelism**.
 #
-# `dp` counts the groups with their own texts, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. It takes the name's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->; `nvidia-smi` shows more.
+# `dp` counts the groups with their own texts, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. Its line is 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->; `nvidia-smi` shows more.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -367,7 +367,7 @@ viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 t
 #
 # **Gathered** weights are what ZeRO-3 puts together for a moment.
 #
-# Your turn: in JupyterLab you have sliders, where `pp` parts share out the layers, and a micro-batch is the texts that a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
+# Your turn: in JupyterLab you have sliders, where the layers lie in `pp` parts, and a micro-batch is the texts that a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
 viz.memory_explorer()
@@ -375,7 +375,7 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# Memory decides whether a training can start. When does it end? Follow one number of a matrix and one token. Forward multiplies the number by one of the token's and adds the product up: 2 operations. Backward needs two gradients: that of the matrix, and that of the layer's input, with which the layer before goes on.
+# Memory decides whether a training can start. When does it end? Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds: 2 operations. Backward needs two gradients: that of the matrix, and that of the layer's input, with which the layer before goes on.
 #
 # **Predict** how many operations forward and backward take together, for each number and each token. PyTorch counts them on 64 tokens. The small model's matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a row is only looked up.
 
@@ -416,7 +416,7 @@ for gpus in (2, 15, 64, 384, 6200, 16384):
 #
 # ## What was left out?
 #
-# A workshop of the Kempner Institute counted GPUs for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. With 256 texts in a batch, its *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. **Before you run it**, say which two things are missing.
+# A workshop of the Kempner Institute counted GPUs for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. Its slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run it**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
