@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 04 · Pipelines: four GPUs, one model
 #
-# In lesson 03 every GPU had a copy of the model. What if no GPU can hold one? Llama 3.1 8B trains with 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, and the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# In lesson 03 every GPU had a copy of the model. What if no GPU can hold one? Training Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, but the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
-# But a model is a chain of layers. Cut it, and give each of four GPUs eight of the 32 layers. GPU 0 hands its result to GPU 1, and so on; gradients come back the same way. With the embedding GPU 0 keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, and GPU 3 as much with the head. So it fits. Below you see a training step.
+# But a model is a chain of layers. Cut it, and each of four GPUs gets eight of the 32. Each hands its result to the next, and gradients come back the same way. With the embedding GPU 0 keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, and GPU 3 as much with the head. It fits!
 
 # %% folded=true
 # %load_ext course_lib
@@ -52,9 +52,9 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. The grey in any row is 9 ms<!-- =4 * 3 - 3 --> of the 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one! Backward takes twice as long as forward, because it computes two gradients: of the weights and of what came in.
+# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. Each row is grey for 9 ms<!-- =4 * 3 - 3 --> of 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one! Backward takes twice as long as forward, because it computes two gradients: of the weights and of the input.
 #
-# The grey time of a rank is called its **bubble**. Here it is 75 %<!-- =100 * 9 / 12 --> of the step. At the end three of these ranks wait for only 3 %<!-- =100 * 3 / (32 * 3 + 3) -->.
+# The grey time of a rank is its **bubble**, here 75 %<!-- =100 * 9 / 12 --> of the step. At the end three of these ranks wait for only 3 %<!-- =100 * 3 / (32 * 3 + 3) -->.
 
 # %% [markdown]
 # You will be able to
@@ -63,16 +63,16 @@ viz.plot_schedule(
 # - choose a schedule, a number of micro-batches and a link.
 # - find mistakes that only a cut model can have.
 #
-# *One hour. The ten exercises take about three and a half hours more.*
+# *One hour, and about three and a half more for the exercises.*
 #
-# <details><summary>Before you start</summary>You need send and receive from lesson 00, and from lesson 03 the perceptron, micro-batches and the ladder. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
+# <details><summary>Before you start</summary>You need send and receive from lesson 00; the perceptron, micro-batches and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run.</details>
 
 # %% [markdown]
 # ## What is right
 #
-# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut. Each of the two parts is called a **stage**. Rank 0 gets a stage of 6 × 4 + 4 = 28 parameters, rank 1 one of 4 × 2 + 2 = 10.
+# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets a stage of 6 × 4 + 4 = 28 parameters, rank 1 one of 4 × 2 + 2 = 10.
 #
-# One device tells us what is right. It reads eight rows and finds 38 gradients.
+# One device tells us what is right: for eight rows it finds 38 gradients.
 
 # %%
 torch.manual_seed(0)
@@ -88,11 +88,11 @@ viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptro
 # %% [markdown]
 # ## Cut it by hand
 #
-# Forward is easy. Rank 0 computes the four hidden numbers of each row and sends them. Rank 1 computes the rest, and the loss. The picture's $f$, an activation function, does nothing here.
+# Forward is easy: rank 0 computes the four hidden numbers of each row and sends them, and rank 1 does the rest. The picture's $f$ does nothing here.
 #
-# In backward, rank 1 finds the gradients of its own weights. But autograd does not follow a message, so what does rank 0 need to go on? How the loss changes with the numbers that it **sent**. Rank 1 can say, because these numbers were its input. It computes that gradient too, and sends it back. Then rank 0 calls `hidden.backward(g)`: go on from here, with `g` as the gradient.
+# In backward, rank 1 finds the gradients of its weights. But autograd does not follow a message, so what does rank 0 need to go on? It must know how the loss changes with the numbers that it **sent**. These were rank 1's input, so rank 1 computes that gradient too and sends it back. Then rank 0 calls `hidden.backward(g)`: go on from here, with gradient `g`.
 #
-# **Predict.** How many bytes cross the cut in this step?
+# **Predict.** How many bytes cross the cut?
 
 # %%
 # %%ranks 2 --push model,inputs,targets --pull mine
@@ -123,20 +123,16 @@ print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.
 print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
 
 # %% [markdown]
-# The same amount crosses twice, once as hidden numbers and once as their gradients. The weights of the model do not travel at all, however many there are!
+# The same amount crosses twice, once as hidden numbers and once as their gradients. The weights do not travel at all, however many there are! And unlike in lesson 03 nothing was averaged, because each weight lies on one rank, which alone has its gradient.
 #
-# And nothing was averaged, unlike in lesson 03. Each weight lies on one rank, and that rank alone has its gradient.
-#
-# So this cut was easy to get right. To cut a model like this is called **model parallelism**, and it saves memory. What is left is the grey in the first picture.
+# To cut a model like this is called **model parallelism**. It saves memory, and it was easy to get right. What is left is the grey in the first picture.
 
 # %% [markdown]
 # ## First attempt: smaller pieces
 #
-# Why does rank 1 wait in the first millisecond? Because rank 0 first computes the whole batch. Cut the batch into **micro-batches**, and rank 1 can begin with the first while rank 0 computes the second. Their gradients add up in `.grad`, as they did in lesson 03.
+# Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 can begin with the first while rank 0 computes the second. Their gradients add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
 #
-# The simplest order is: all forwards, then all backwards, then the optimizer. It is called **GPipe**.
-#
-# **Predict.** Let the batch be eight times as large, so that each of eight micro-batches takes what the batch took: 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which fraction of the step does a rank wait? Draw the row of rank 3.
+# **Predict.** Let the batch be eight times as large, so that each of eight micro-batches still takes 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which fraction of the step does a rank wait? Draw the row of rank 3.
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
@@ -150,16 +146,16 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
-# Look at rank 3: it begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through these three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row.
+# Rank 3 begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through them, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! More such micro-batches only put more work beside the bubble, here 24 ms<!-- =8 * 3 -->. But cut one batch finer, and only the bubble shrinks.
 #
-# These are the 9 ms<!-- =3 * 3 --> of the first picture! More such micro-batches only put more work beside the bubble, now 24 ms<!-- =8 * 3 -->. Cut one batch finer, and its work stays while the bubble shrinks. Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
+# Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
 # $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
 
 # %% [markdown]
-# With 32 micro-batches it would be 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit?
+# With 32 micro-batches that is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds these activations to its weights, gradients and Adam's states: above for one text, below for 32.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds these activations to its weights, gradients and Adam's states.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -175,13 +171,13 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# The blue of one text fits easily, but that of 32 takes 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# One text fits easily, but the blue of 32 takes 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # ## Second attempt: backward as soon as you can
 #
-# Look at the last rank in GPipe's picture. At 4 ms<!-- =4 --> it could go backward with micro-batch 0. Instead it goes forward seven more times, and all ranks remember everything.
+# In GPipe's picture the last rank could go backward with micro-batch 0 at 4 ms<!-- =4 -->. Instead it goes forward seven more times, and all ranks remember everything.
 #
-# So **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 sends a few micro-batches on their way, **stops** until its first gradient is there, and then alternates too. The order is called **1F1B**.
+# So **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 sends a few micro-batches ahead, **stops** until its first gradient is there, and then alternates too. This is **1F1B**.
 #
 # **Predict** its bubble. Which waits does the new order take away, and which does it add?
 
@@ -202,11 +198,11 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
-# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0 in both. GPipe lets it wait once, for long. 1F1B lets it wait four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
+# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. GPipe lets rank 0 wait once, for long, and 1F1B four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
 #
-# So why does everybody use 1F1B? Not for the time. Count how many micro-batches rank 0 has to **remember**.
+# So why does everybody use 1F1B? Not for the time, but for what a rank has to **remember**.
 #
-# **Predict.** Under GPipe it remembers all. How many of 32 does it remember under 1F1B? In rank 0's row, add one at each forward, take one away at each backward.
+# **Predict.** Under GPipe rank 0 remembers all 32 micro-batches. How many under 1F1B? In its row, add one at each forward, take one away at each backward.
 
 # %%
 predict(
@@ -218,16 +214,14 @@ predict(
 viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
 
 # %% [markdown]
-# Rank 0 remembers four, of 32 as of eight. A remembered micro-batch is said to be **in flight**.
+# Rank 0 remembers four, of 32 as of eight: four are **in flight**. Why does it stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->, and in that time rank 3 can do four, of 3 ms<!-- =1 + 2 --> each, so a fifth would only stand in a queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
 #
-# Why does rank 0 stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->, and in that time rank 3 can do four, of 3 ms<!-- =1 + 2 --> each. A fifth would only stand in a queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
-#
-# And $m$ is not in that sentence! GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB -->, instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. By this detour 1F1B helps against waiting after all: it makes many micro-batches affordable.
+# And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. By this detour 1F1B helps against waiting: many micro-batches become affordable.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
 #
-# 9 ms<!-- =3 * 3 --> of waiting are left, and every rank has work that could go there. Which work can be put off? Ask who needs its result. Backward computes two gradients. The stage before you is idle until it gets the gradient of your **input**. The gradient of your **weights** is needed by nobody until the optimizer runs. So send the first at once, and keep the second for a moment when you would be idle anyway.
+# 9 ms<!-- =3 * 3 --> of waiting are left, and every rank has work that could go there. Which of it can be put off? Ask who needs the result. Backward computes two gradients. The stage before you is idle until it gets the gradient of your **input**, but the gradient of your **weights** is needed by nobody until the optimizer runs. So send the first at once, and compute the second when you would be idle anyway.
 #
 # Here are the two for rank 1 of the perceptron. What must it keep until it comes to the second?
 
@@ -244,9 +238,9 @@ print("the weight's gradient is one device's:", torch.allclose(of_weight, whole[
 print("and rank 0's, from what it is sent:  ", torch.allclose(of_input.T @ inputs, whole["layer1.weight"]))
 
 # %% [markdown]
-# These are two products, and neither needs the other. The first needs the weight, which a rank has anyway. The second needs `g` and the layer's input `hidden`, so these two are kept a little longer.
+# These are two products, and neither needs the other. The second needs `g` and the layer's input `hidden`, so both are kept a little longer.
 #
-# Now there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights; so from here on $W$ is a time, not a matrix.
+# Now there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights.
 #
 # **Predict.** Each rank goes backward to its input as soon as it can, and fills its waits with gradients of weights. How long is the bubble now?
 
@@ -270,20 +264,20 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 waits for three forwards. Its last gradient still goes back through three ranks, but rank 3 fills that time with three dark red boxes: 3 + 3 − 3 = 3. Its fourth runs beside rank 0's last. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
+# Rank 3 waits for three forwards. While its last gradient goes back through three ranks, rank 3 does three dark red boxes: 3 + 3 − 3 = 3. The fourth runs beside rank 0's last. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# The order is called **ZB-H1**, for *zero bubble* and *handcrafted*; a second handcrafted order reaches zero, with more memory. What does ours cost? Rank 3 remembered one micro-batch, and now inputs and gradients of up to four are **stashed**. But a rank's two bars are never longest together: it has at most four in all.
+# The order is called **ZB-H1**, for *zero bubble*, which a second order reaches with more memory. What does ours cost? Rank 3 remembered one micro-batch; now inputs and gradients of up to four are **stashed**. But in flight and stashed together, no rank ever has more than four.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
 #
-# Only the order of the boxes makes our pictures different. So write each row down as a list: a **schedule** is one list for each rank. `Forward(3, 0)` means stage 3, micro-batch 0.
+# Our pictures differ only in the order of their boxes, so write each row down: a **schedule** is one list for each rank. `Forward(3, 0)` means stage 3, micro-batch 0.
 #
-# The program below follows such a list. Its loop has two halves, the forward and the backward of our cut by hand. `isend` starts a message and returns at once, so a rank goes on to its next box while the message travels.
+# The loop below follows such a list, with the forward and the backward of our cut by hand. But `isend` returns at once, so a rank goes on to its next box while the message travels.
 #
-# **Predict.** Let four ranks have three layers each. A batch has 16 rows of 5 numbers. How many bytes does rank 1 send in a step under 1F1B? Does the number of micro-batches matter?
+# **Predict.** Four ranks have three layers each, and a batch has 16 rows of 5 numbers. How many bytes does rank 1 send in a step under 1F1B? Does the number of micro-batches matter?
 
 # %%
 
@@ -347,16 +341,16 @@ predict(
 print("in one piece and under GPipe:", sent["one piece"], sent["GPipe"])
 
 # %% [markdown]
-# One program, three lists, and each time the gradients of one device. What the ranks remembered was counted while they ran, and it is what the bars above say: four, three, two, one under 1F1B.
+# One program, three lists, and each time the gradients of one device. What the ranks remembered was counted while they ran, and it is what the bars above say.
 #
-# Rank 1 sends 16 rows forward to rank 2 and 16 rows of gradients back to rank 0, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when bytes travel, and in how many messages. They do not change how many bytes.
+# Rank 1 sends 16 rows forward to rank 2 and 16 rows of gradients back to rank 0, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when bytes travel and in how many messages, but not how many bytes.
 
 # %% [markdown]
 # ## Prove it
 #
-# Gradients of one step are a good sign, but a training is more: norm, clipping, the optimizer, save and load. So let us climb the ladder of lesson 03.
+# Gradients of one step are a good sign, but a training is more: norm, clipping, the optimizer, save and load. So climb the ladder of lesson 03.
 #
-# The library's loop is ours with one more kind of box, for the gradients that are put off. It trains a small decoder of Llama's shape on four ranks, and we make it hard: micro-batches have unequal numbers of targets, and the embedding is **tied**. That means that one matrix looks tokens up on the first stage, and the same matrix makes the logits on the last. Both stages find a gradient of it, and the two must be added.
+# The library's loop, which is ours with boxes for $W$ as well, trains a small decoder of Llama's shape on four ranks. To make it hard, micro-batches have unequal numbers of targets. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. Both stages find a gradient of it, and the two must be added.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -382,11 +376,11 @@ report = assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text,
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks is one device")
 
 # %% [markdown]
-# On each rung a dot says how far the four ranks were from one device. Every dot is far to the left of the dashed line, so only rounding is left.
+# A dot says how far the four ranks were from one device. All are far to the left of the dashed line, so only rounding is left.
 #
 # ## Measure
 #
-# The bubble was a formula so far. Do four processes really wait where the picture says? On your machine they share a few cores, so while one waits, another computes on its core. No schedule could win there. So we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take InfiniBand's time. The list, the processes and the messages are real.
+# Do four processes really wait where the picture says? On your machine they share a few cores, so while one waits, another computes on its core, and no schedule could win. Therefore we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take InfiniBand's time. The list, the processes and the messages are real.
 
 # %% varies="measured times"
 
@@ -410,7 +404,7 @@ viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait whe
 #
 # ### When one stage is slower
 #
-# So far all stages were alike. Now let rank 2 take twice as long for everything, because somebody gave it too many layers, or because its GPU is too warm. All together there is a quarter more to compute.
+# Now let rank 2 take twice as long for everything, because it has too many layers, or because its GPU is too warm. All together there is a quarter more to compute.
 #
 # **Predict.** The step took 33 ms<!-- =8 * 3 + 9 -->. By how many percent does it get longer?
 
@@ -435,12 +429,12 @@ viz.plot_schedule(
 # %% [markdown]
 # Rank 2 alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was. It begins after 2 ms<!-- =2 * 1 -->, waits 1 ms<!-- =1 --> for its first gradient, and when it has finished, the last micro-batch still needs 4 ms<!-- =2 * 2 --> on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The three other ranks wait for more than half of that time, because every micro-batch has to pass rank 2.
 #
-# A pipe is as fast as its narrowest place. So cut a model by *work*, not by number of layers. Our Llama will need that soon.
+# A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does this without the course, with the same twelve layers and the same 16 rows. Start it with `torchrun --nproc-per-node 4 scripts/04_pipeline.py`, then change it.
+# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does this without the course, with the same twelve layers and 16 rows. Start it with `torchrun --nproc-per-node 4 scripts/04_pipeline.py`.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
@@ -462,20 +456,20 @@ assert ours in said
 viz.show_source(Path("scripts/04_pipeline.py"))
 
 # %% [markdown]
-# All digits agree. Now read the script. `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
+# All digits agree. In the script `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
 #
 # **Your turn.** Replace `Schedule1F1B` by `ScheduleGPipe`: what changes in what it prints? Then leave out `scale_grads=False`, and read what the comparison says.
 #
-# <details><summary>Answers</summary>Nothing changes: another order, the same gradients. Without the option PyTorch divides by the number of micro-batches, as is right for a loss that is each micro-batch's own mean. Ours is divided already, so every gradient is 8 times too small, and the comparison stops.</details>
+# <details><summary>Answers</summary>Nothing changes: another order, the same gradients. Without the option PyTorch divides by the number of micro-batches, as is right for a loss that is each micro-batch's own mean. Ours is divided already, so every gradient is 8 times too small.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small tied decoder trains on four ranks under 1F1B, with AdamW and clipping, as people do. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public. Which of them would you trust?
+# The small tied decoder trains on four ranks under 1F1B, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public.
 #
-# The first picture has their losses, and one device as the broad line. The second shows how far each of them is from that line. A sound run is not at zero there either, because it adds in another order, and training makes rounding grow.
+# The first picture has their losses, and one device as the broad line; the second shows how far each run is from that line. A sound run is not at zero there either, because it adds in another order, and training makes rounding grow.
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`. Then you see what the ladder says of each.
+# **Predict.** Which runs would you trust? Name them, as `"AC"` or `"none"`.
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(one_f_one_b)
@@ -505,20 +499,20 @@ for run, make in makers.items():
 # %% [markdown]
 # Only B is sound: its line climbs slowly, and the others jump.
 #
-# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. At first both runs clip, which repairs it; later AdamW hides most. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
+# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. At first C and one device both clip, which repairs it; later AdamW hides most. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
 #
-# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. The first stage has a gradient of looking up, the last one a gradient of the logits, and one device adds the two. Here each stage trains its copy with its own part, so one matrix becomes two. A checkpoint has room for one, hence the second jump. The cure: both stages send each other their part and add.
+# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. Its two gradients are not added: each stage trains its copy with its own part, so one matrix becomes two. A checkpoint has room for only one, hence the second jump. The cure is that both stages send each other their part and add.
 
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# We have four H100s and 32 texts of 4096 tokens. First watch a line sweep over four schedules, with what the fullest rank has in flight below each. One is new: **interleaved** gives each rank several small stages.
+# First watch a line sweep over four schedules, one of them new: **interleaved** gives each rank several small stages.
 #
-# Then use the controls. Make the idle part as small as you can, with at most four micro-batches in flight. Then allow five.
+# Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, and then with five.
 #
-# <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with four stages a rank, the most on offer, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. Two stages would not fit! Four send five times as much.</details>
+# <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with four stages a rank, the most on offer, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. Two stages would not fit!</details>
 #
-# The second cell is our Llama, where messages take time.
+# The second cell is our Llama on four H100s, with its 32 texts and messages that take time.
 
 # %% varies="a widget"
 four = {
@@ -563,26 +557,26 @@ for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
     print(layers, *(f"{share:7.1%}" for share in shares))
 
 # %% [markdown]
-# Over InfiniBand messages hardly lengthen the waits, so pipelines can run **between nodes**. Over Ethernet 1F1B waits more than twice as long: rank 0 begins a fifth micro-batch only when the first is back, after six messages. ZB-H1 waits least: its gradients need not wait for $W$.
+# Over InfiniBand messages hardly matter, so pipelines can run **between nodes**. Over Ethernet 1F1B's wait more than doubles, because rank 0 begins a fifth micro-batch only when the first is back, six messages later. ZB-H1 waits least: its gradients need not wait for $W$.
 #
-# With the head GPU 3 is slowest, and the others wait a quarter of the step. Move three of its layers, and they are back at 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->.
+# With the head on GPU 3 the others wait a quarter of the step. Move three of its layers, and they wait 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->.
 #
-# | what you have | take |
+# | you have | take |
 # | --- | --- |
 # | a model that fits into one GPU | data parallelism |
 # | into one node, as ours | compare lessons 05 and 06 |
 # | into several nodes | a pipeline between them |
 # | many micro-batches | 1F1B or ZB-H1 |
-# | few micro-batches | interleaved |
+# | few | interleaved |
 
 # %% [markdown]
 # ## What still hurts
 #
-# In the first picture four ranks waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now three of them wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) --> and the last, with the head, for 20 %<!-- =100 * (1 - 32 * 3 * (5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B)) / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->. That takes many micro-batches, all of one batch. Too large a batch trains no better; too small a micro-batch leaves a GPU with little to do.
+# In the first picture four ranks waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now three of them wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) --> and the last, with the head, for 20 %<!-- =100 * (1 - 32 * 3 * (5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B)) / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->. That takes many micro-batches, but too large a batch trains no better, and too small a micro-batch leaves a GPU with little to do.
 #
-# A cut runs between layers, so a layer with all that it computes has to fit into one GPU. And each text goes through no faster than on one GPU. Could two GPUs work on *one* layer together? Lesson 05 begins there.
+# And a cut runs between layers, so a layer with all that it computes has to fit into one GPU, and no text goes through faster than on one. Could two GPUs work on *one* layer together?
 #
-# **Next:** the [exercises](../exercises/release/04_model_and_pipeline_parallelism.ipynb), then [lesson 05](05_tensor_parallelism.ipynb). `make slides` builds the slides of this lesson.
+# **Next:** the [exercises](../exercises/release/04_model_and_pipeline_parallelism.ipynb), then [lesson 05](05_tensor_parallelism.ipynb). `make slides` builds the slides.
 
 # %%
 score()
@@ -590,12 +584,12 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# <details><summary>1. Under 1F1B you double the number of micro-batches, each of the same size. What happens to bubble, idle part and memory?</summary>
+# <details><summary>1. Under 1F1B you double the number of micro-batches of the same size. What happens to bubble, idle part and memory?</summary>
 # Only the idle part changes: with four ranks and eight micro-batches it nearly halves, from 27 to 16 percent<!-- =100 * 3 / 19 -->.
 # </details>
 #
 # <details><summary>2. Which rank runs out of memory first?</summary>
-# The first: it waits longest for a gradient, and remembers most. The last one goes backward at once, but it has the logits.
+# The first, which waits longest for a gradient and so remembers most. But the last one has the logits.
 # </details>
 #
 # <details><summary>3. Eight ranks, 1F1B, and less than a twentieth of the step idle. How many micro-batches?</summary>
