@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 02 · Collectives: a thousand ranks, one sum
 #
-# Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each of them has read different texts, so each comes out of backward with a different gradient. Before the next step all of them need the same one, the sum.
+# Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each has read different texts, so each comes out of backward with a different gradient, and before the next step all of them need the sum.
 #
-# You know one way from lesson 00. Everybody sends to rank 0, which adds, and rank 0 sends the sum back to everybody. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->, over a fast network. The network is **emulated**: each rank sleeps, 2000 times as long as its message would take.
+# You know one way from lesson 00: everybody sends to rank 0, which adds and sends the sum back. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps, 2000 times as long as its message would take.
 
 # %% folded=true
 # %load_ext course_lib
@@ -36,9 +36,9 @@ run_ranks(on_the_clock, 4, "naive", 16 * MiB // 4, network)  # a number has 4 by
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
-# Look at rank 0. It is busy all the time. The others send at once, but its one network card takes in one message after the other, and the rest wait on the way. Then three go out, and rank 3 is served last. So this **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
+# Look at rank 0. The others send at once, but its one network card takes in one message after the other, and the rest wait on the way. Then three go out. So this **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
-# The gradient of one layer is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. So one message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. A row of 1998 takes **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->. That is for one layer of 32, in every training step.
+# The gradient of one layer is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. So one message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. A row of 1998 takes **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 
 # %% [markdown]
 # By the same arithmetic, the last way of this lesson takes 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> on the same GPUs. You will be able to
@@ -50,14 +50,14 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 #
 # *One hour; the exercises, three.*
 #
-# <details><summary>Before you start</summary>You need lesson 00, and two sentences recall lesson 01. Lesson 06 shows how such a model fits into a GPU. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
+# <details><summary>Before you start</summary>You need lesson 00, and two sentences recall lesson 01. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
 
 # %% [markdown]
 # ## First attempt: a circle
 #
-# Before we make it fast, we say what is right. Four ranks have twelve numbers each. One device can add them up alone, and whatever we build has to give the same.
+# What is right? Four ranks have twelve numbers each. One device can add them up alone, and whatever we build has to give the same.
 #
-# Rank 0 is what hurts, so let nobody be special. Put the ranks in a circle. Each sends its tensor to the right neighbour and adds what comes from the left. In the next round it passes on what it has just received. After three rounds everybody has seen every tensor.
+# Rank 0 is what hurts, so put the ranks in a circle, where nobody is special. Each sends its tensor to the right neighbour and adds what comes from the left. In the next round it passes on what it has just received, so after three rounds everybody has seen every tensor.
 #
 # If all four waited until their message is taken, nobody would be left to take one. So `isend` only starts a message; `wait` comes later.
 
@@ -92,7 +92,7 @@ def on_my_row(add_up, rows):
 [torch.equal(mine, total) for mine in run_ranks(on_my_row, 4, pass_it_on, gradients)]
 
 # %% [markdown]
-# Four times `True`: the sum is right on every rank, and no rank is special any more. Is it also faster?
+# Four times `True`: the sum is right on every rank. Is it also faster?
 #
 # **Predict.** Each of the four ranks holds 1 MiB<!-- =MiB / MiB -->. Through rank 0, the busiest rank sent three messages of that size. How many MiB does the busiest rank send now? Think of one rank: how often does it send, and how much each time?
 
@@ -116,33 +116,33 @@ display(
 )
 
 # %% [markdown]
-# A row is what a rank sends. In the upper picture rank 0 has three entries in its row, and the others have one. In the lower one every row has a single entry, and it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
+# A row is what a rank sends. In the upper picture rank 0 has three entries in its row; in the lower one every row has a single entry, and it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
 #
-# It is a little better than it looks, because a network card can send while it receives, and now all of them do. Rank 0 had to take in everything before it could give anything out. On a thousand ranks that makes 999 messages in a row, and 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, and still far too long.
+# It is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. A thousand ranks need 999 messages in a row, or 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, and still far too long.
 
 # %% [markdown]
 # ## Second attempt: everybody adds a quarter
 #
-# Where is the waste? Follow one number of the tensor. Four ranks add it up, each for itself, and all four arrive at the same sum. It would be enough if **one** rank did so and gave away the result.
+# Where is the waste? Follow one number of the tensor. Four ranks add it up, each for itself, and arrive at the same sum. It would be enough if **one** rank did so and gave away the result.
 #
-# So share the adding. Cut the tensor into four chunks and give each chunk an owner: rank 0 owns chunk 0, rank 1 owns chunk 1, and so on. First each owner gets its chunk added up. Then the owners hand their sums around.
+# So share the adding. Cut the tensor into four chunks and give each an owner: rank 0 owns chunk 0, rank 1 owns chunk 1, and so on. First each owner gets its chunk added up, and then the owners hand their sums around.
 
 # %%
 viz.all_reduce_halves(4)
 
 # %% [markdown]
-# One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has a single one, and this has all four colours: it is a finished sum. At the right all finished chunks are everywhere.
+# One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has a single one in all four colours, a finished sum. At the right all finished chunks are everywhere.
 #
-# The first half is called **reduce-scatter**, the second **all-gather**, and one after the other they are an all-reduce. Remember the middle. There each rank keeps a quarter and nothing else. A program that is short of memory can stop there, as ZeRO-1 did in lesson 01.
+# The first half is called **reduce-scatter**, the second **all-gather**, and one after the other they are an all-reduce. Remember the middle, where each rank keeps a quarter and nothing else. A program that is short of memory can stop there, as ZeRO-1 did in lesson 01.
 
 # %% [markdown]
 # ### Which chunk, when?
 #
-# Follow chunk 2 through the first half. It must visit all ranks, and end at its owner, rank 2. If all pass to the right, only one trip does that. It starts just *past* its owner, at rank 3, and goes on to 0, 1 and 2.
+# Follow chunk 2 through the first half. It must visit all ranks and end at its owner, rank 2. If all pass to the right, only one trip does that: from rank 3, just *past* the owner, to 0, 1 and 2.
 #
-# Sit down at rank 3. What do you send in step 1? The chunk whose trip starts there: chunk 2, your number minus one. And in step 2? What rank 2 has just sent, by the same rule its own number minus one: chunk 1, your number minus two.
+# Sit down at rank 3. In step 1 you send the chunk whose trip starts there: chunk 2, your number minus one. In step 2 you pass on what rank 2 sent, its own number minus one: chunk 1, your number minus two.
 #
-# In step `s` rank `r` sends chunk `(r - s) % 4`. Check it for rank 0, where it wraps around.
+# So in step `s` rank `r` sends chunk `(r - s) % 4`. Check it for rank 0, where it wraps around.
 
 # %%
 chunks = [list(gradient.clone().chunk(4)) for gradient in gradients]  # chunks[rank][c]: four lists play four ranks
@@ -156,9 +156,9 @@ for step in (1, 2, 3):
 torch.equal(torch.cat([chunks[rank][rank] for rank in range(4)]), total)
 
 # %% [markdown]
-# `True`: each rank owns one finished chunk. The second half goes round the same circle, without adding. What does rank 3 send first now? The only chunk that it has finished is its own, chunk 3. Then it passes on what comes from the left: chunk 2, chunk 1. So the rule is the same, only that its steps count from zero. Both halves together are the **ring**.
+# `True`: each rank owns one finished chunk. The second half goes round the same circle, without adding. What does rank 3 send first now? The only chunk that it has finished, its own chunk 3. Then it passes on what comes from the left: chunk 2, chunk 1. So the rule is the same, only that its steps count from zero. Both halves together are the **ring**.
 #
-# **Predict.** Each of four ranks holds 1 MiB<!-- =MiB / MiB -->. Count what leaves one rank in both halves. How many MiB is it?
+# **Predict.** Each of four ranks holds 1 MiB<!-- =MiB / MiB -->. How many MiB leave one rank in both halves together?
 
 # %%
 for step in (0, 1, 2):
@@ -180,23 +180,21 @@ predict("MiB that each rank sends", guess=None, answer=ledger().bytes_sent(0) / 
 display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: bytes from each rank to each rank"))
 
 # %% [markdown]
-# Four times `True`: the ring is complete. Find chunk 2 in the first step of the picture: it leaves rank 3 for rank 0. In the second it goes on to rank 1, in the third to rank 2, and at each stop it takes on a colour. Then it goes round once more, with all its colours. In each step all four ranks send and all four receive, so nobody waits for rank 0.
+# Four times `True`: the ring is complete. Find chunk 2 in the first step of the picture: it leaves rank 3 for rank 0. It goes on to ranks 1 and 2, and takes on a colour at each stop. Then it goes round once more, with all its colours. In each step all four ranks send and receive, so nobody waits for rank 0.
 #
-# In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one. Both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less. It makes four network cards carry what one had to carry alone.
+# In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less. It makes four network cards carry what one had to carry alone.
 
 # %% [markdown]
 # What becomes of the 1.5 on more ranks? In each half a rank sends all chunks but one, which are $p-1$, and a chunk is one $p$-th of the $M$ bytes of the tensor.
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and a million would not reach two. Could anybody do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something, and then $p-1$ ranks still wait for the result. The ring shares these $2\,(p-1)$ messages equally among all ranks. As long as only ranks add, nobody can do better.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could anybody do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something, and then $p-1$ ranks still wait for the result. The ring shares these $2\,(p-1)$ messages equally, so as long as only ranks add, nobody can do better.
 
 # %% [markdown]
 # ## On real ranks
 #
 # This is the library's ring, as each rank runs it. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, and `combine` adds it up. You know the index of the chunk that is sent: find it first, and then the line that adds.
-#
-# Now look at the receives, which all begin before the first message leaves. Why so early? With gloo, which carries our messages, a sender whose receiver is ready can start at once, and any other has to ask first.
 #
 # Below the code stands the ring behind a slider. Stop it at step 2, and find in the code what rank 0 is doing there.
 
@@ -206,7 +204,7 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so some mistakes cannot show. And if the ranks divide the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. Sums are compared with one device. Bytes are compared with those that `comm_time` counts, a formula that knows nothing of the code that sends.
+# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so some mistakes cannot show. And if the ranks divide the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. Sums are compared with one device, and bytes with those that `comm_time` counts, a formula that knows nothing of the code that sends.
 
 
 # %%
@@ -225,14 +223,14 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits of a float64, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160. Thirteen numbers make no four equal chunks: chunk 0 has four numbers, the others three. Follow rank 0. In the first half it sends all chunks but its own, the long one: 72 bytes<!-- =9 * 8 -->. In the second it sends all but chunk 1, which reaches it last: 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep the long one back.
+# Every sum is right to the last digits, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 sends all chunks but its own, the long one: 72 bytes<!-- =9 * 8 -->. In the second it sends all but chunk 1, which reaches it last: 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep the long one back.
 
 # %% [markdown]
 # ## How long does it take?
 #
-# You know the bytes, so you should know the time. Try it on the network of the first picture. There each rank slept two thousand times as long as its message takes, and what you read is divided by two thousand. So no hardware is measured.
+# You know the bytes, so you should know the time. Try it on the network of the first picture. What you read there is the time that a rank slept, divided by two thousand, so no hardware is measured.
 #
-# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. Now 1 KiB<!-- =1 -->, which is 32,768 times less. How many µs? First work out how long six quarters of the large tensor take at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, where a MiB is 1.049 MB<!-- =MiB / 1e6 -->. Then ask what the rest may be.
+# **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. How many µs does it take for 1 KiB<!-- =1 -->, which is 32,768 times less? First work out how long six quarters of the large tensor take at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, where a MiB is 1.049 MB<!-- =MiB / 1e6 -->. Then ask what the rest may be.
 
 # %%
 run_ranks(on_the_clock, 4, "ring", 8 * MiB, network)
@@ -243,9 +241,9 @@ predict("µs for 1 KiB", guess=None, answer=round(1e6 * small.span_s), tolerance
 viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 
 # %% [markdown]
-# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. There are six messages, as above, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. That is the price of any message, however little it carries. It is called the latency, **α**.
+# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. There are six messages, as above, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. That is the price of any message. It is called the latency, **α**.
 #
-# In the upper row each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, in which a quarter of the tensor passes. Half of the bytes would take half as long, because each byte has a price as well. It is called **β**: at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, a fiftieth of a nanosecond.
+# In the upper row each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, in which a quarter of the tensor passes, so each byte has a price as well. It is called **β**: at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, a fiftieth of a nanosecond.
 
 # %% [markdown]
 # So you pay twice. For $s$ messages in a row, which carry $n$ bytes together, it takes
@@ -254,12 +252,12 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # Check it on the upper row: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->, as the clock said.
 #
-# On a thousand ranks our layer makes 1998 starts, which take 28 ms<!-- =1998e3 * INFINIBAND.alpha_s -->, and almost two tensors pass, which takes 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte -->. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! Most of that goes into starts. Take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
+# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! Most of that goes into starts, so take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
 
 # %% [markdown]
 # ## Fewer starts
 #
-# Our thousand ranks also add up their loss, a single number. It goes round the ring to become the sum, and round again to be handed out: 1998 starts for 4 bytes<!-- =4 -->, or 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
+# Our thousand ranks also add up their loss. For this single number the ring makes 1998 starts to move 4 bytes<!-- =4 -->, which takes 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
 #
 # How few would do? Swap with your neighbour, and both know the sum of two. Then swap with one of the next pair, and four know the sum of four. Each step doubles that, so ten suffice for 1024 ranks: 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
@@ -269,7 +267,7 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
 
 # %% [markdown]
-# At the left each step carries a whole tensor. At the right rank 0 first swaps halves with rank 4, and each adds up the half that it keeps. Then it swaps a quarter with rank 2, and an eighth with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, the ring as much in fourteen.
+# At the right rank 0 first swaps halves with rank 4, and each adds up the half that it keeps. Then it swaps a quarter with rank 2, and an eighth with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, the ring as much in fourteen.
 #
 # **Predict.** On 64 ranks the ring makes 126 starts and carries almost two tensors; recursive doubling makes six and carries six. From how many MiB on is the ring faster? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
@@ -281,19 +279,19 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 # %% [markdown]
 # Doubling carries four tensors more with 120 starts fewer. Where the lines cross, a tensor is worth thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
 #
-# Who is fastest? By the bar at the foot, never the ring! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling wins, with the ring's bytes and a tenth of the starts.
+# Yet by the bar at the foot the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with the ring's bytes and a tenth of the starts.
 #
-# Why then build rings? Our formula gives each pair its own wire. When rank 0 swaps halves with rank 32, so do 31 other pairs. If they share wires, they wait. In a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
+# Why build rings? Our formula gives each pair its own wire. If partners 32 ranks apart share wires with others, they wait; in a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
-# GPUs live in nodes. In a node of four H100s each GPU has 18 NVLinks, six to each of the three others. At 25 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / 6 / GB --> each, that makes 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> one way, three times what its card sends out of the node. A ring gains nothing from it: somewhere it leaves the node, and each step waits for its slowest message.
+# GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink, three times what its network card sends out of the node. A ring gains nothing from it, because somewhere it leaves the node, and each step waits for its slowest message.
 #
-# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. It adds up only this chunk with the GPUs at the same place in other nodes. An all-gather in the node puts the chunks together. This is the **hierarchical** all-reduce.
+# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum, and it adds up only this chunk with the GPUs at the same place in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
-# Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and holds half of its node's sum. Rank 2 holds the same half of the other node's sum. So these two add up 8 MiB<!-- =16 / 2 -->, and a ring of two does that in two steps of 4 MiB<!-- =16 / 4 -->. At the end the halves are swapped once more.
+# Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so these two add up 8 MiB<!-- =16 / 2 -->: a ring of two, in two steps of 4 MiB<!-- =16 / 4 -->. At the end the halves are swapped once more.
 #
 # **Predict.** The ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the starts.
 
@@ -309,14 +307,14 @@ print({name: f"{1e6 * span:.0f} µs" for name, span in seconds.items()})
 viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", node_size=2)
 
 # %% [markdown]
-# In teal you see what stays inside the node, in slate what crosses. The ring would have six slate steps; here two are left, and they take most of the time. Bytes alone gave 1.8; besides, the ring pays six starts on the slow wire where the hierarchy pays two.
+# In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8, but the ring also pays six starts on the slow wire where the hierarchy pays two.
 #
-# With larger nodes still less crosses. In nodes of four each of our thousand GPUs adds up only a quarter of the tensor with other nodes. Those are 250 nodes, and a ring of 250 takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->, and what happens inside takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# In nodes of four still less crosses: each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring of these 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s -->, their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->, and what happens inside 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. Read it from the top to the first sum. In a terminal you start it with `torchrun --nproc-per-node 4 scripts/02_collectives.py`. The cell does just that, on four new processes, and then lets our ring add up the same numbers.
+# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. Read it from the top to the first sum. In a terminal you start it with `torchrun --nproc-per-node 4 scripts/02_collectives.py`. The cell does just that, and then lets our ring add up the same numbers.
 
 # %%
 display(viz.show_source(Path("scripts/02_collectives.py")))
@@ -327,9 +325,9 @@ inputs = torch.arange(48.0).reshape(4, 12)
 print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().tolist())
 
 # %% [markdown]
-# Both say the same. `torchrun` starts the processes and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads this and connects them, by gloo on CPUs and by NCCL on GPUs. `device_id` says which GPU belongs to this process, and `timeout` how long a rank waits for another before it gives up with an error.
+# Both say the same. `torchrun` starts the processes and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads this and connects them, by gloo on CPUs and by NCCL on GPUs.
 #
-# Two places further down are easy to get wrong. A group is some of the ranks, with collectives of their own. *All* ranks make *all* groups, even those in which they are not. And nobody leaves before the barrier, since leaving closes the connections.
+# Two places further down are easy to get wrong. A group is some of the ranks, with collectives of their own, and yet *all* ranks make *all* groups, even those in which they are not. And nobody leaves before the barrier, since leaving closes the connections.
 
 # %% [markdown]
 # | here | in PyTorch | what is different there |
@@ -345,7 +343,7 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle. It sends too much, but on four ranks they can live with that. Rings B and C go round in chunks. All three pass the test from the top of this page, as the next cell shows.
+# Three colleagues offer their all-reduce. Ring A is your first circle, and four ranks can live with its bytes. Rings B and C go round in chunks. All three pass the test from the top of this page, as the next cell shows.
 #
 # **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`. The cell after that puts them to a harder test.
 
@@ -389,14 +387,14 @@ for name in sums:
 viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% [markdown]
-# Each rank has 1001 numbers that are not whole. Ring B is off by 3, and a dark dot shows where: four does not divide 1001, so the last number is never added up.
+# Each rank has 1001 numbers that are not whole. Ring B is off by 3, because four does not divide 1001: the last number is never added up.
 #
-# Rings A and C are off by rounding alone, and yet ring A is dark in four places of ten! What do its ranks do differently? Each adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
+# Rings A and C are off by rounding alone, and yet ring A is dark in four places of ten! Each of its ranks adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
 
 # %% [markdown]
-# In ring C each sum is finished on one rank and then copied. It is rounded, too, but everywhere in the same way. We cut the tensor to save bytes, and got equal sums on top.
+# In ring C each sum is finished on one rank and then copied, so it is rounded everywhere in the same way. We cut the tensor to save bytes, and got equal sums on top.
 #
-# Does it matter? In bfloat16 you can watch it, where 256 + 1 is 256, as you saw in lesson 01. Below, rank 0 brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. We ask after 50, 100 and 200 steps how far their weights are apart.
+# Does it matter? In bfloat16 you can watch it, where 256 + 1 is 256, as you saw in lesson 01. Below, rank 0 brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. How far are their weights apart after 50, 100 and 200 steps?
 
 
 # %% varies="two hundred steps of rounding differ between processors"
@@ -425,9 +423,9 @@ for name in ("A", "C"):
         print(f"   {steps:3} steps: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
 
 # %% [markdown]
-# The exact sum, 259, does not exist in bfloat16, so no ring can be right. But ring A gives two answers. Ranks 0 and 1 add each 1 to 256, and it is lost; ranks 2 and 3 add ones to ones first.
+# The exact sum, 259, does not exist in bfloat16, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree to three digits, and yet ring A's ranks hold different weights, after 50 steps as after 200. There is no longer *one* model. If one rank then decides alone that the goal is reached, it leaves the loop: the hang of lesson 00.
+# In the training all losses agree to three digits, and yet ring A's ranks hold different weights, so there is no longer *one* model. If one rank alone sees the goal reached, it leaves the loop: the hang of lesson 00.
 #
 # A test with a tolerance lets ring A pass. The last block of your script does not, because it compares all bits with rank 0's.
 
@@ -438,12 +436,12 @@ for name in ("A", "C"):
 #
 # | who has and needs what | its name |
 # | --- | --- |
-# | one rank has read weights, and all need them | broadcast, by a tree: 1, 2, 4, 8 holders |
+# | one rank has weights that all need | broadcast, by a tree: 1, 2, 4, 8 holders |
 # | each holds a part, and needs the whole | all-gather |
 # | each needs one chunk of the sum | reduce-scatter, half of an all-reduce |
 # | each has a different chunk for every rank | all-to-all |
 #
-# With all-reduce these are five of the eight words that you will meet. Read each picture as *before → after*. Most only move data; those with "reduce" also add it up. Look for pairs: gather undoes scatter, and a reduce is a broadcast backwards.
+# With all-reduce these are five of the eight words below. Read each picture as *before → after*; those with "reduce" also add up what they move. Gather undoes scatter, and a reduce is a broadcast backwards.
 
 # %%
 viz.primitives_overview()
@@ -451,12 +449,12 @@ viz.primitives_overview()
 # %% [markdown]
 # Which way should a sum take?
 #
-# | you add up | take | because |
+# | tensor | way | because |
 # | --- | --- | --- |
-# | a short tensor, below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
-# | a long one, on 2, 4, 8, … ranks | halving-doubling | few starts, if no wires are shared |
-# | a long one, on any number | a ring | few bytes, neighbours talk |
-# | a long one, with fast wires inside nodes | the hierarchy | little crosses |
+# | short, below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
+# | long, on 2, 4, 8, … ranks | halving-doubling | few starts, if no wires are shared |
+# | long, on any number | a ring | few bytes, neighbours talk |
+# | long, with fast wires inside nodes | the hierarchy | little crosses |
 # | many short ones | one long one | starts are paid once |
 #
 # **Predict.** A thousand GPUs, four in a node, add up **A** one number, **B** 32 layers in one tensor. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is the plain ring fastest?
@@ -477,11 +475,11 @@ for case, row in ms.items():
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# For one number only starts count, so doubling wins A. In B the hierarchy lets few bytes cross; in C it is a ring, and 488 ranks lack a partner for halving; in D none does.
+# In A only starts count; in B the hierarchy lets few bytes cross. In C it is a ring, and 488 ranks lack partners for halving; in D none does.
 #
 # One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor pay the starts once: 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before that a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #
-# The last layer's gradient was ready long before the first layer's. Why must it wait? There lesson 03 begins.
+# The last layer's gradient was ready long before the first's. Why must it wait? There lesson 03 begins.
 
 # %%
 score()
@@ -489,10 +487,10 @@ score()
 # %% [markdown]
 # ## Two questions
 #
-# **Next:** the [exercises of this lesson](../exercises/release/02_collectives.ipynb), then [lesson 03](03_mlp_ddp.ipynb). Slides for a lecture: `slides/02_collectives.md`.
+# **Next:** the [exercises](../exercises/release/02_collectives.ipynb), then [lesson 03](03_mlp_ddp.ipynb). [Slides](../slides/02_collectives.md).
 #
 # <details><summary>1. Why do two ranks of ring A always agree?</summary>
-# One addition, a + b or b + a, rounds alike. It takes three numbers to differ.
+# One addition rounds alike from either side; it takes three numbers to differ.
 # </details>
 #
 # <details><summary>2. A ring grows from 500 ranks to 1000. How do each rank's bytes and starts change?</summary>
