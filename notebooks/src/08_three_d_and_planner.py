@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Lesson 07 ended with a thousand GPUs. Here somebody has 16,384, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000 steps, and a second in each costs eleven days.
+# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000 steps, and a second in each costs eleven days.
 #
 # Three colleagues cut the model: each matrix into `tp` parts, the layers over `pp` ranks, and `dp` such pipelines share the texts. The first says 8 and 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
 #
-# **Predict.** Who is *slowest*? Count each pipeline's texts, and what a GPU must hold.
+# **Predict.** Who is *slowest*? Count each pipeline's texts, and each GPU's weights.
 
 # %% folded=true
 # %load_ext course_lib
@@ -50,9 +50,9 @@ named = [replace(bar, name=f"{who}: {degrees[who]}") for who, bar in bars.items(
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. Its light violet beginning is almost equally long in all three, because they compute the same model. The rest is what the layout costs. In the third bar ranks idle for most of the step, because 2048 texts on 256 pipelines are only eight micro-batches for each, too few for 32 ranks. In the second an eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 has to fetch them along `dp`.
+# Each bar is one step. Its light violet beginning is almost equally long in all three, because they compute the same model; the rest is what the layout costs. In the third bar 256 pipelines share 2048 texts, which makes only eight micro-batches for each, so 32 ranks idle most of the step. In the second an eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches them along `dp`.
 #
-# The third takes eleven seconds longer than the first: four months over the whole training. Is there a fourth layout, better than all three? And how would you know, before you have rented the GPUs?
+# The third takes eleven seconds longer than the first: four months of training. Is there a fourth layout, better than all three? And how would you know, before you rent?
 
 # %% [markdown]
 # You will be able to
@@ -69,11 +69,11 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 # %% [markdown]
 # ## Three cuts at once
 #
-# Before we price three axes, let us see that they work together. Take eight ranks, two along each axis. Which rank lies where? The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
+# First let us see that three axes work together. Take eight ranks, two along each axis. The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
 #
 # $$\text{rank} = 4 \cdot \text{pp} + 2 \cdot \text{dp} + \text{tp}$$
 #
-# So rank 5 has pp 1, dp 0 and tp 1. Along each axis it has one partner, which differs in that coordinate alone. Along `tp` the two add up activations, along `dp` they add up gradients, and along `pp` they pass activations on and gradients back.
+# So rank 5 has pp 1, dp 0 and tp 1. Along each axis it has one partner, which differs in that coordinate alone. Along `tp` the two add up activations, along `dp` gradients, and along `pp` they pass activations on and gradients back.
 #
 # With which rank does rank 5 add up gradients? Find it in the picture.
 
@@ -101,9 +101,9 @@ regions = {name: layout.regions()[name] for name in shown if "norm" not in name 
 viz.plot_layout(regions, layout.shapes(), places, title="A small Llama on 2 × 2 × 2")
 
 # %% [markdown]
-# What a rank holds is filled; norms, keys and the middle layers are left out. Ranks 0 to 3 hold the first layer and nothing of the last, and ranks 4 to 7 the other way round: that is the pipeline. Even and odd ranks hold different halves, because `tp` cuts. Ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
+# Ranks 0 to 3 hold the first layer and ranks 4 to 7 the last: that is the pipeline. Even and odd ranks hold different halves, because `tp` cuts. Ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
 #
-# Why does `tp` count fastest? Neighbouring ranks lie in the same node, where the wires are fastest, and `tp` needs them most, because it sends inside every layer.
+# Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, and these join neighbouring ranks in one node.
 #
 # Three techniques work on the same weights, and none knows of the others. Does that go well? Climb the ladder.
 
@@ -114,16 +114,16 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the eight ranks agree with one device, and the same call tests any other layout. So two questions are left: does it fit, and how long does a step take? The first is arithmetic of lessons 01 and 06. The second is new.
+# On every rung the eight ranks agree with one device, and the same call tests any other layout. Whether a layout fits is arithmetic of lessons 01 and 06, so one question is left.
 #
 # ## How long is one step?
 #
-# Take a run that somebody has measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches. Everything was computed again.
+# Take a measured run. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches, and everything was computed again.
 
 # %% [markdown]
 # ### 1 · Multiply
 #
-# Almost all work is multiplying matrices. A parameter meets a token with one multiplication and one addition, which are two operations. Backward makes two gradients, so it takes four more. Here the forward pass is done twice, which adds another two. That makes eight for each parameter and token.
+# Almost all work is multiplying matrices. A parameter meets a token with one multiplication and one addition, which are two operations. Backward makes two gradients, so it takes four more. Here the forward pass is done twice, so two more make eight for each parameter and token.
 #
 # The data sheet of an A100 says 312 TFLOP/s<!-- =load_cluster("dgx_a100").device.dense_flops_per_s["bf16"] / 1e12 -->, but no program reaches it. For large products take 0.85 of it, a number that we shall question later. All 512 GPUs share the work.
 #
@@ -138,15 +138,15 @@ predict("seconds", guess=None, answer=multiply_s, tolerance=0.05)
 print(f"by hand {multiply_s:.1f} s, by the paper's measured rate {run.step_s:.1f} s")
 
 # %% [markdown]
-# Multiplying explains half of the step. Where is the other half?
+# Multiplying explains half. Where is the other half?
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
+# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That is six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
 #
 # ### 3 · Wait for the pipeline
 #
-# The second rank is idle at both ends of a step, the first in between. For $p$ ranks and $m$ micro-batches that is $(p-1)/m$ of the busy time, here one twelfth.
+# The two ranks also wait for each other. For $p$ ranks and $m$ micro-batches that takes $(p-1)/m$ of the busy time, here one twelfth.
 
 # %%
 activation = 4 * 2048 * run.model.hidden_size * 2  # bytes
@@ -158,9 +158,9 @@ for name, seconds in {"multiply": multiply_s, "along tp": tp_s, "idle": bubble_s
 print(f"together  {multiply_s + tp_s + bubble_s:5.2f} s of {run.step_s:.2f} s")
 
 # %% [markdown]
-# Seven tenths of the step are explained. What did we leave out? First the scores of attention: queries times keys and scores times values belong to no parameter, so our eight operations forget them. Then all that does not multiply, such as softmax, norms and GELU, which compute little, but read and write every number in memory. Gradients travel along `dp`, partly hidden by backward, and the optimizer has its turn.
+# Seven tenths of the step are explained. What did we leave out? First the scores of attention: queries times keys belong to no parameter, so our eight operations forget them. Then all that does not multiply, such as softmax, norms and GELU, which compute little, but read and write every number in memory. Gradients travel along `dp`, partly hidden by backward, and the optimizer has its turn.
 #
-# None of these parts is harder than yours. There are only more of them, so the library prices them all in the same way, and `step_times` returns each cause by itself.
+# None of these parts is harder than yours, so the library prices them all in the same way, and `step_times` returns each cause by itself.
 
 # %%
 times = sim.step_times(run.model, rates, run.policies)
@@ -179,7 +179,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # | messages along tp | a little more | each message also takes a moment to start |
 # | idle ranks | more | they also wait for all that you had left out |
 #
-# The other lines are what you had left out. The last of them is the host, and the wait for the slowest GPU.
+# The last cause is the host, and the wait for the slowest GPU.
 #
 # This sum of causes is called the **closed form**, because nothing is played through, micro-batch by micro-batch. It is so little arithmetic that we can pay it thousands of times.
 
@@ -188,15 +188,15 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # One run that comes out right proves nothing, because the constants may have been chosen for it. There are a few dozen, the 0.85 among them, and each belongs to a kind of GPU, to a wire or to a program. They were fitted to 515 steps from 13 published sources, whose pages are listed in `course_lib/sim/data/published.json`.
 #
-# So here is a harder test. Leave one source out, fit the constants to the other twelve, and predict the source that this fit has never seen. Do that for each of the thirteen.
+# So here is a harder test. Leave one source out, fit the constants to the other twelve, and predict the source that this fit has never seen.
 
 # %%
 viz.plot_calibration()
 
 # %% [markdown]
-# Each line is one source. Its diamond says how far off the formula was, fitted without that source. The middle one of thirteen lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->, and the tables themselves are hardly surer: where one run stands in two of them, these differ by nearly as much, which is shaded.
+# Each diamond says how far off the formula was for one source, fitted without it. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->, and the tables themselves are hardly surer: for the same run two of them differ by nearly as much, which is shaded.
 #
-# The upright stroke is for a fit that has seen other runs of the source. That halves some errors, makes two larger, and in twelve lines wins about three points at most.
+# For the upright stroke the fit has seen other runs of the source, which wins about three points at most in twelve lines, and nothing in two of them.
 #
 # InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth, which no constant fitted on others can know. Is *your* cluster like that? See *Going deeper*.
 
@@ -205,7 +205,7 @@ viz.plot_calibration()
 #
 # To choose between two layouts we need no times, only which of them is faster. Whatever makes a whole cluster slow makes both slow, so the order may survive an error of a fifth.
 #
-# Five of the thirteen sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, each predicted with its source left out, and look at those that are predicted to lie between two and ten percent apart.
+# Five of the sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, with their source left out of the fit, and look at those predicted to lie between two and ten percent apart.
 #
 # **Predict.** In how many percent of them is the predicted winner really faster: about 60, 80 or 97?
 
@@ -216,16 +216,16 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# Below two percent the formula did no better than a coin. Above, the order is right in nine pairs of ten or more. That pairs farther apart did a little worse may well be chance, with so few. But look at the notes: 88 of the 100 pairs are InternEvo's, the source with the largest error of all! Its order survives because nearly all of its runs are slower by about the same share. The other four sources have twelve pairs together, which is too few to be sure.
+# Below two percent the formula did no better than a coin, but above, nine pairs of ten or more were in the right order. That the last line is a little worse may well be chance. But look at the notes: 88 of the 100 pairs are InternEvo's, the source with the largest error of all! Its order survives because nearly all of its runs are slower by about the same share. The other four sources have twelve pairs together, too few to be sure.
 #
-# So take away two things. Two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
+# So two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
 # %% [markdown]
 # ## Search
 #
-# Back to the sixteen thousand GPUs. If a step is so cheap to price, try everything.
+# If a step is so cheap to price, try everything on our 16,384 GPUs!
 #
-# 16,384 is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp`, and for `cp`, which cuts every text into pieces; `dp` gets the GPUs that are left. Combine them with ZeRO 0, 1, 2 or 3, with micro-batches of 1, 2, 4 or 8 texts, and with none, half or all layers computed again. Six schedules make it almost a million layouts: GPipe, 1F1B, zero bubble, or interleaved with 2, 4 or 8 stages on each rank.
+# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, which cuts texts into pieces; `dp` gets the rest. Combine them with ZeRO 0, 1, 2 or 3, micro-batches of 1, 2, 4 or 8 texts, and none, half or all layers computed again. Six schedules make it almost a million layouts: GPipe, 1F1B, zero bubble, or interleaved with 2, 4 or 8 stages a rank.
 #
 # **Predict.** How many percent are possible: about 2, 20 or 60? Begin with the GPUs that they need.
 
@@ -239,16 +239,16 @@ for rule, count in found.rejected.items():
 print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
-# Read the list from the top, where each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. It had to be so, because each of three exponents is seven on average, and $2^{21}$ is far more than $2^{14}$. The next rule is lesson 07's advice, that `tp` stays in its node. The third, for this model, refuses more stages than there are layers.
+# Read the list from the top, where each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are, because each of three exponents is seven on average, and $2^{21}$ is far more than $2^{14}$. The next rule is lesson 07's advice, that `tp` stays in its node, and the third here refuses more stages than layers.
 #
-# Memory comes last, and it still took more than half of what the others had left. That order saves time: rules cost hardly anything, memory costs some arithmetic, and only what fits is timed.
+# Memory comes last, and it still took more than half of what the others had left. That order saves time, because rules cost hardly anything, memory some arithmetic, and only what fits is timed.
 
 # %% [markdown]
 # ### Is there a fourth?
 #
-# The colleagues left the texts whole, so keep `cp` at 1 for now. Let the program search all other layouts, and draw only the fastest for each set of degrees.
+# The colleagues left the texts whole, so keep `cp` at 1. The program searches all other layouts, and draws only the fastest for each set of degrees.
 #
-# A bar's name says how it trains. A *stage* is a piece of the model, and `interleaved x 4` gives each of the `pp` ranks four of them. `zb-h1` is lesson 04's zero bubble, and `recompute=half` computes half of the layers again.
+# A *stage* is a piece of the model, and in a bar's name `interleaved x 4` gives each of the `pp` ranks four of them. `zb-h1` is lesson 04's zero bubble, and `recompute=half` computes half of the layers again.
 #
 # **Predict.** How large is the winner's `pp`? If it is small, many layers lie on each GPU, and all of them must fit. If it is large, the pipeline is long, and its ranks idle.
 
@@ -262,24 +262,26 @@ for one in best[1:]:
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
-# Yes, there is. The winner needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third bar, which is our first colleague's layout. Over the training that is two weeks.
+# Yes, there is. It needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the first colleague's layout, the third bar.
 #
-# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. They lie eight on a rank, four, two or one. Half the ranks mean twice the pipelines and half the texts, so micro-batches and ranks stay equal. Then $(p-1)/m$ is almost 1 in all four, and in three interleaving divides it by the stages on a rank. So a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
+# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. A rank has eight of them, four, two or one. Half the ranks mean twice the pipelines and half the texts for each, so micro-batches and ranks stay equal, and $(p-1)/m$ is almost 1 in all four. In three, interleaving divides it by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
 #
-# Below, the winner's step is played through.
+# Now play the winner's step through.
 
 # %%
 viz.plot_step_timeline(whole)
 
 # %% [markdown]
-# Each lane is 1,024 GPUs that do the same, and each has four shades for its four stages. Look at lane `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks, and then a little before each of the next. Lane `pp 15` waits at the beginning and at the end instead. In sum everybody idles about equally long. Played so a step is one percent shorter than by the closed form, which may therefore go on choosing.
+# Each lane is 1,024 GPUs, in four shades for four stages. Look at lane `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Lane `pp 15` waits at the beginning and at the end instead. Played so, a step is one percent shorter than by the closed form, which may therefore go on choosing.
 #
-# Meta trained with exactly these degrees. Did the fit learn them, from its 29 steps of this very model? *Going deeper* fits without those, and the same layout wins.
+# Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? Without those the same layout wins, as *Going deeper* shows.
 
 # %% [markdown]
 # ### And if texts may be cut?
 #
-# The whole search also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. How that works is lesson 09; here it is enough that its messages hide almost wholly behind computing. The fastest of all layouts has `cp` 2 and half of Meta's `dp`. Compare it with the fastest that has Meta's degrees, whose bar you have seen. Which parts of that bar can shrink now, and by how much?
+# The whole search also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. How that works is lesson 09; here it is enough that these messages hide almost wholly behind computing.
+#
+# The fastest of all layouts has `cp` 2 and half of Meta's `dp`. Compare it with the fastest that has Meta's degrees, whose bar you have seen. Which parts of that bar can shrink now, and by how much?
 #
 # **Predict.** How many percent longer does a step take with Meta's degrees?
 
@@ -298,14 +300,14 @@ print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own ope
 viz.plot_step_causes([with_cut, without], title="With and without a cut of the texts")
 
 # %% [markdown]
-# So many sets of degrees come before Meta's! Look at the upper, new bar. Nothing is computed again, because half a text needs half the activations, so all of them fit. Its ranks idle half as long, because half as many replicas share the batch, and each pipeline gets 32 micro-batches instead of 16.
+# Look at the upper, new bar. Nothing is computed again, because half a text needs half the activations, and these fit. Its ranks idle half as long, because half as many replicas share the batch, so each pipeline gets 32 micro-batches instead of 16.
 #
 # Was Meta wrong? They computed nothing again either, which in our formulas fits only with ZeRO 3 and is far slower. But they freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our bar of their degrees. A search gives you not the truth, but the first things to try.
 
 # %% [markdown]
 # ### Time against memory
 #
-# Suppose that you need room on the GPUs, because your framework keeps more than our formulas know. What does it cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of them are useless, because another one is faster *and* smaller. Those that nothing beats in both make a line, the **Pareto front**.
+# Suppose that you need room, because your framework keeps more than our formulas know. What does it cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of them are useless, because another one is faster *and* smaller. Those that nothing beats in both make a line, the **Pareto front**.
 #
 # **Predict.** Give each GPU half of the fastest layout's memory, and cut layers and texts further until it fits. How many percent longer is the best step then: about 4, 20 or 50?
 
@@ -320,9 +322,9 @@ print(fill(f"a seventh of it is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
-# Start at the fastest layout and walk along the line to the left. At first room is almost free: half of the memory costs only a few percent more time, with twice as many ranks in a pipeline and texts cut into four. Then the line climbs. A seventh of the memory makes a step 1.5 times as long: about half of the increase is computing again, and hundreds of small pieces keep the host busy and fill no GPU.
+# Walk from the fastest layout along the line to the left. At first room is almost free: half of the memory costs only a few percent more time, with pipelines twice as long and texts cut into four. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and hundreds of small pieces keep the host busy.
 #
-# The ring of Meta's cut lies above the line, so by our formulas other layouts are faster and smaller. If someone tells you that their layout is the only one that fits, ask where in this picture it lies.
+# The ring of Meta's cut lies above the line, so by our formulas other layouts are faster and smaller. If someone says that only their layout fits, ask where in this picture it lies.
 
 # %% [markdown]
 # ## Three hours later
@@ -332,7 +334,7 @@ viz.plot_policy_front(found, named=named)
 # After a stop you go back to the last checkpoint. So should you write them often? Writing takes time as well. For each parameter a checkpoint holds 14 bytes<!-- =14 -->, two of weights and twelve of AdamW. Meta's storage takes 2 TB/s<!-- =planner.LLAMA_3_STORAGE_BYTES_PER_S / 1e12 -->, so it is written in 2.8 s<!-- =14 * costs.model_parameters(load_model("llama3_1_405b")) / planner.LLAMA_3_STORAGE_BYTES_PER_S -->.
 
 # %% [markdown]
-# How often is best? Say that you write every $\tau$ seconds, and training waits $\delta$ for each write. That costs a share $\delta/\tau$ of the time. A stop comes every $M$ seconds, somewhere between two checkpoints, so on average half an interval of work is lost, which costs $\tau/2M$. If you write more often, the first share grows, and if you write more rarely, the second does.
+# How often is best? Say that you write every $\tau$ seconds, and training waits $\delta$ for each write, which costs a share $\delta/\tau$ of the time. A stop comes every $M$ seconds, somewhere between two checkpoints, so on average half an interval of work is lost, which costs $\tau/2M$.
 #
 # **Predict.** After how many minutes should this run write a checkpoint: about 0.3, 4 or 60?
 
@@ -360,16 +362,16 @@ viz.plot_goodput(runs, played=played, reported=reported)
 #
 # $$\tau = \sqrt{2\,\delta\,M}$$
 #
-# That is 4.2 minutes here. The share of time that trains is called **goodput**. Look at `back at once`. At its ring all but two percent of the time trains. Left of it you write too often, and right of it you lose too much. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
+# That is 4.2 minutes here. The share of time that trains is called **goodput**. Look at `back at once`. At its ring all but two percent of the time trains; left of it you write too often, and right of it you lose too much. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
 
 # %% [markdown]
-# But Meta says only that theirs was more than nine tenths. Nobody is back at once, so how long may their restarts have taken? With a quarter of an hour each, `after a restart` just touches the dotted one. So on average they took no longer.
+# But Meta says only that theirs was more than nine tenths, and nobody is back at once. How long may their restarts have taken? With a quarter of an hour each, `after a restart` just touches the dotted line, so on average they took no longer.
 #
-# For `slow checkpoints too` a write takes a whole minute, and even its best interval loses seven points more. So slow storage can cost more than taking the second-best layout.
+# For `slow checkpoints too` a write takes a whole minute, and even its best interval loses seven points more. So slow storage can cost more than the second-best layout.
 #
 # ## Back to the three colleagues
 #
-# Now all parts are there: the time of a step, the number of steps, and the share of time that trains. For that share take Meta's nine tenths for every layout. How many days does each colleague need?
+# Now multiply a step's time by the number of steps, and divide by Meta's nine tenths, the share of time that trains. How many days does each colleague need?
 
 # %%
 steps = 15.6e12 / (JOB.batch * JOB.sequence)
@@ -381,9 +383,9 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three, the first: 104 days, against 149 and 236. But there is a fourth. Meta's degrees need 87 days, and if texts may be cut, and the formula is right about that, it is 72.
+# Who was right? Of the three, the first: 104 days. But there is a fourth: Meta's degrees need 87 days, and with texts cut it is 72, if the formula is right about that.
 #
-# And how would you know, before you rent? All these days may be off by a tenth or two. But the first colleague's step is longer than the fourth's by almost a fifth, and of pairs so far apart nine in ten kept their order.
+# And how would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order.
 #
 # Meta's own hours make 78. At the 41 %<!-- =41 --> that they reached, our 87 would be 79. But their hours hold other phases too, and our goodput is theirs, so this is no proof.
 
@@ -394,7 +396,7 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 #
 # `python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json`
 #
-# Any number of a cluster can be changed, as `cluster.between.bandwidth_bytes_per_s=25e9`. With `out=` everything also goes into a file.
+# Any number of a cluster can be changed, as `cluster.between.bandwidth_bytes_per_s=25e9`.
 
 # %% varies="how long the search took"
 overrides = ["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256"]
@@ -411,11 +413,11 @@ print("in the file:", ", ".join(plan))
 # | --- | --- |
 # | the three best | within two percent, so for us they are equal |
 # | their range | four of five published steps lay in such a range, with their source left out |
-# | their memory | full to within two GiB; if you would not dare, the list has about half for five percent more time |
+# | their memory | full to within two GiB; with about half, a step takes five percent longer |
 # | left out | the small run for your machine goes without `cp`, until lesson 09 |
 # | the last lines | the best hundred, played through, agree within three percent |
 #
-# Below is the search for the 405B again, with buttons if you run this notebook. Does its winner change when the network slows down? The last button asks for the impossible.
+# Below is the search for the 405B again, with buttons if you run this notebook. Does its winner change when the network slows down?
 
 # %%
 viz.planner_explorer()
@@ -429,9 +431,9 @@ viz.planner_explorer()
 #
 # ## What still hurts
 #
-# The search has found a use for `cp`, and we took its price on trust. How can two GPUs share one text, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts. Lesson 09 is about both.
+# The search has found a use for `cp`, and we took its price on trust. How can two GPUs share one text, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts.
 #
-# **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then lesson 09 on long texts and experts. `make slides` builds the slides of this lesson.
+# **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then lesson 09 on long texts and experts.
 
 # %%
 score()
@@ -447,7 +449,7 @@ score()
 # Either: so close together the formula is a coin. Take the simpler one, or measure both.
 # </details>
 #
-# <details><summary>3. OPT-175B ran on 992 GPUs. In about 60 days it was restarted 35 times by hand and some 70 times by itself. If a checkpoint took a minute, how often would you write one?</summary>
+# <details><summary>3. In about 60 days OPT-175B was restarted 35 times by hand and some 70 times by itself. If a checkpoint took a minute, how often would you write one?</summary>
 # A stop came every 13.7 hours, so every 41 minutes.
 # </details>
 
