@@ -123,7 +123,7 @@ print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.
 print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
 
 # %% [markdown]
-# The same amount crosses twice, once as hidden numbers and once as their gradients. The weights do not travel at all, however many there are! And unlike in lesson 03 nothing was averaged, because each weight lies on one rank, which alone has its gradient.
+# 8 × 4 numbers of 4 bytes<!-- =4 --> cross twice, as hidden numbers and as their gradients. The weights do not travel at all, however many there are! And unlike in lesson 03 nothing was averaged, because each weight lies on one rank, which alone has its gradient.
 #
 # To cut a model like this is called **model parallelism**. It saves memory, and it was easy to get right. What is left is the grey in the first picture.
 
@@ -146,7 +146,7 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
-# Rank 3 begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through them, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! More such micro-batches only put more work beside the bubble, here 24 ms<!-- =8 * 3 -->. But cut one batch finer, and only the bubble shrinks.
+# Rank 3 begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through them, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! More micro-batches of this size add work beside the bubble, here 24 ms<!-- =8 * 3 -->. Cut the same batch finer, and the bubble shrinks.
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
@@ -198,7 +198,7 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
-# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. GPipe lets rank 0 wait once, for long, and 1F1B four times: 6 ms<!-- =3 * 2 -->, and then three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
+# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Under GPipe rank 0 waits once, 9 ms<!-- =3 * 3 -->. Under 1F1B it waits 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
 #
 # So why does everybody use 1F1B? Not for the time, but for what a rank has to **remember**.
 #
@@ -216,7 +216,7 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remem
 # %% [markdown]
 # Rank 0 remembers four, of 32 as of eight: four are **in flight**. Why does it stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->, and in that time rank 3 can do four, of 3 ms<!-- =1 + 2 --> each, so a fifth would only stand in a queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
 #
-# And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. By this detour 1F1B helps against waiting: many micro-batches become affordable.
+# And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. So 1F1B does help against waiting: it makes many micro-batches affordable.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -264,7 +264,7 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 waits for three forwards. While its last gradient goes back through three ranks, rank 3 does three dark red boxes: 3 + 3 − 3 = 3. The fourth runs beside rank 0's last. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
+# Rank 3 waits for three forwards. While its last gradient goes back through three ranks, rank 3 does three dark red boxes: 3 + 3 − 3 = 3. The fourth ends when rank 0 ends. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
@@ -499,9 +499,9 @@ for run, make in makers.items():
 # %% [markdown]
 # Only B is sound: its line climbs slowly, and the others jump.
 #
-# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. At first C and one device both clip, which repairs it; later AdamW hides most. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
+# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. While C and one device both clip, the 8 drops out; later AdamW hides most. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
 #
-# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. Its two gradients are not added: each stage trains its copy with its own part, so one matrix becomes two. A checkpoint has room for only one, hence the second jump. The cure is that both stages send each other their part and add.
+# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. Its two gradients are not added: each stage trains its copy with its own part, so one matrix becomes two. A checkpoint keeps only one, hence the jump after step 20. The cure is that both stages send each other their part and add.
 
 # %% [markdown]
 # ## Back to the four GPUs
@@ -572,7 +572,7 @@ for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
 # %% [markdown]
 # ## What still hurts
 #
-# In the first picture four ranks waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now three of them wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) --> and the last, with the head, for 20 %<!-- =100 * (1 - 32 * 3 * (5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B)) / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->. That takes many micro-batches, but too large a batch trains no better, and too small a micro-batch leaves a GPU with little to do.
+# In the first picture four ranks waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now three wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->, and the last, with less work, for 20 %<!-- =100 * (1 - 32 * 3 * (5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B)) / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->. That takes many micro-batches, but too large a batch trains no better, and too small a micro-batch leaves a GPU with little to do.
 #
 # And a cut runs between layers, so a layer with all that it computes has to fit into one GPU, and no text goes through faster than on one. Could two GPUs work on *one* layer together?
 #
