@@ -275,7 +275,7 @@ print(f"each of the other seven counts {counts[1].item():.3f} times")
 # %% [markdown]
 # The lonely row is alone in its mean, which the average then halves, so it counts one half: four times too much. This mistake is the **mean of means**. What would be right?
 #
-# Let each rank divide the **sum** of its losses by eight, the number of all rows. Then the average halves that as well, which is too little by two. So multiply first by two, the number of ranks, because the average divides by that.
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. Then the average halves that as well, so each row counts a sixteenth. So multiply first by two, the number of ranks, because the average divides by that.
 #
 # With texts of different lengths the mistake happens in every step, because equally many rows are unequal numbers of tokens. This is what went wrong on the first screen.
 
@@ -319,7 +319,7 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Every number travels three times to be added up and three to come back: 2 (p − 1) times. So each rank sends one and a half times its gradients, with many ranks nearly twice. Four bytes more or less come from `layer2.bias`: two numbers make no four equal chunks.
+# Every number travels three times to be added up and its sum three more: 2 (p − 1) times. So each rank sends one and a half times its gradients, with many ranks nearly twice. Four bytes more or less come from `layer2.bias`: two numbers make no four equal chunks.
 #
 # Is that much? OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters. With gradients in bfloat16, each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, and in one piece that takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending only after backward would take more than a third of the step.
 
@@ -360,7 +360,7 @@ def overlapped(model, inputs, targets):
 # %% [markdown]
 # Right on all four ranks, but one thing still costs too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors of parameters, and each makes its own all-reduce. On 64 GPUs a ring has 126 steps, and in each a rank needs 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
 #
-# So put the gradients of several parameters into one long tensor, a **bucket**, and send that. The last layer's gradients go into the first bucket, because they are ready first. A tensor is never cut, so a bucket is full at a limit or above it.
+# So put the gradients of several parameters into one long tensor, a **bucket**, and send that. The last layer's gradients go into the first bucket, because they are ready first. Tensors stay whole, so a full bucket may hold more than its limit.
 
 # %%
 weights = trained(MLP())  # by name, the last layer first
@@ -491,7 +491,7 @@ print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 #
 # **Your turn.** Let a copy of the script print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Which numbers notice?
 #
-# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, all agree on nearly the same loss, so only the lengths tell.</details>
+# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, all agree and the loss is nearly as before: only lengths tell.</details>
 
 # %% [markdown]
 # ## Bug museum
@@ -534,7 +534,7 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 # %% [markdown]
 # Three of the four fall, all in their first step.
 #
-# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping cuts one device's first norms and not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
+# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping cuts one device's first gradients, not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
 #
 # **B** has the right gradients, but adds their squares up over four ranks, and the root of four is two: [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
@@ -549,7 +549,7 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 #
 # And **backward has to outlast the messages**. Computing grows with a GPU's tokens, but the gradients do not.
 #
-# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each. One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later. Each of the 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->. When is everything sent? One device's step over that is the **efficiency**.
+# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each. One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later. Each of 16 layers is a bucket of 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->. When is everything sent? Guess the **efficiency**, one device's step over that.
 
 
 # %%
@@ -582,9 +582,9 @@ words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# A bucket travels longer than the next one fills, so they queue, and the step ends at 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of it.
+# Buckets travel longer than they fill, so they queue: after 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and then 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of it.
 #
-# With 32,768 tokens backward hides all but the last two buckets, and with 8192 it does so up to 16 GPUs, because longer rings have too many starts. With 2048 the network is behind at once. Ethernet has a sixteenth of the bandwidth, so with sixteen times the tokens its line starts the same.
+# With 32,768 tokens backward hides all but the last two buckets, and with 8192 it does so up to 16 GPUs, because longer rings have too many starts. With 2048 the network is behind at once. Ethernet has a sixteenth of the bandwidth: with 16 times 2048 tokens its line starts nearly the same.
 #
 # | your case | take |
 # | --- | --- |
