@@ -185,11 +185,11 @@ display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: by
 # In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less. It makes four network cards carry what one had to carry alone.
 
 # %% [markdown]
-# What becomes of the 1.5 on more ranks? In each half a rank sends all chunks but one, which are $p-1$, and a chunk is one $p$-th of the $M$ bytes of the tensor.
+# What becomes of the 1.5 on more ranks? In each half a rank sends $p-1$ chunks, all but one, and a chunk is one $p$-th of the $M$ bytes of the tensor.
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could anybody do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something, and then $p-1$ ranks still wait for the result. The ring shares these $2\,(p-1)$ messages equally, so as long as only ranks add, nobody can do better.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could anybody do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something, and then $p-1$ ranks still wait for the result. The ring shares these $2\,(p-1)$ messages equally, so unless the network adds, nobody can do better.
 
 # %% [markdown]
 # ## On real ranks
@@ -204,7 +204,7 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so some mistakes cannot show. And if the ranks divide the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. Sums are compared with one device, and bytes with those that `comm_time` counts, a formula that knows nothing of the code that sends.
+# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the ranks divide the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. Sums are compared with one device, and bytes with those that `comm_time` counts, a formula that knows nothing of the code that sends.
 
 
 # %%
@@ -267,7 +267,7 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
 
 # %% [markdown]
-# At the right rank 0 first swaps halves with rank 4, and each adds up the half that it keeps. Then it swaps a quarter with rank 2, and an eighth with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, the ring as much in fourteen.
+# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up its own. Then quarters with 2, eighths with 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, the ring as much in fourteen.
 #
 # **Predict.** On 64 ranks the ring makes 126 starts and carries almost two tensors; recursive doubling makes six and carries six. From how many MiB on is the ring faster? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
@@ -281,7 +281,7 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 #
 # Yet by the bar at the foot the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with the ring's bytes and a tenth of the starts.
 #
-# Why build rings? Our formula gives each pair its own wire. If partners 32 ranks apart share wires with others, they wait; in a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
+# Why build rings? Our formula gives each pair its own wire. But 32 pairs that swap at once may share wires, and wait; in a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
 
 # %% [markdown]
 # ## Two kinds of wire
@@ -387,9 +387,9 @@ for name in sums:
 viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% [markdown]
-# Each rank has 1001 numbers that are not whole. Ring B is off by 3, because four does not divide 1001: the last number is never added up.
+# Each rank has 1001 numbers that are not whole. Ring B is off by 3, at its one dark dot: four does not divide 1001, so one is lost.
 #
-# Rings A and C are off by rounding alone, and yet ring A is dark in four places of ten! Each of its ranks adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
+# A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each of its ranks adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
 
 # %% [markdown]
 # In ring C each sum is finished on one rank and then copied, so it is rounded everywhere in the same way. We cut the tensor to save bytes, and got equal sums on top.
@@ -475,7 +475,7 @@ for case, row in ms.items():
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# In A only starts count; in B the hierarchy lets few bytes cross. In C it is a ring, and 488 ranks lack partners for halving; in D none does.
+# In A only starts count. In B the hierarchy lets few bytes cross; in C it is itself a ring. Halving has 488 ranks too many in C, none in D.
 #
 # One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor pay the starts once: 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before that a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #

@@ -3,7 +3,7 @@
 #
 # Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000 steps, and a second in each costs eleven days.
 #
-# Three colleagues cut the model: each matrix into `tp` parts, the layers over `pp` ranks, and `dp` such pipelines share the texts. The first says 8 and 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
+# Three colleagues cut each matrix into `tp` parts and the layers over `pp` ranks; `dp` such pipelines share the texts. The first says `tp` 8, `pp` 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
 #
 # **Predict.** Who is *slowest*? Count each pipeline's texts, and each GPU's weights.
 
@@ -194,9 +194,9 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each diamond says how far off the formula was for one source, fitted without it. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->, and the tables themselves are hardly surer: for the same run two of them differ by nearly as much, which is shaded.
+# Each diamond says how far off the formula was for one source, fitted without it. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements are hardly surer: two tables of the same run differ by nearly as much, as the shading shows.
 #
-# For the upright stroke the fit has seen other runs of the source, which wins about three points at most in twelve lines, and nothing in two of them.
+# The upright stroke is a fit that has seen other runs of the source. In twelve lines it wins about three points at most, in two of them nothing.
 #
 # InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth, which no constant fitted on others can know. Is *your* cluster like that? See *Going deeper*.
 
@@ -239,7 +239,7 @@ for rule, count in found.rejected.items():
 print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
-# Read the list from the top, where each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are, because each of three exponents is seven on average, and $2^{21}$ is far more than $2^{14}$. The next rule is lesson 07's advice, that `tp` stays in its node, and the third here refuses more stages than layers.
+# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are, because each of three exponents is seven on average, and $2^{21}$ is far more than $2^{14}$. The next is lesson 07's advice, that `tp` stays in its node, and the third rule refuses more stages than layers.
 #
 # Memory comes last, and it still took more than half of what the others had left. That order saves time, because rules cost hardly anything, memory some arithmetic, and only what fits is timed.
 
@@ -264,7 +264,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 # %% [markdown]
 # Yes, there is. It needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the first colleague's layout, the third bar.
 #
-# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. A rank has eight of them, four, two or one. Half the ranks mean twice the pipelines and half the texts for each, so micro-batches and ranks stay equal, and $(p-1)/m$ is almost 1 in all four. In three, interleaving divides it by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
+# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. In the bars' order a rank has four, eight, two and one. Half the ranks mean twice the pipelines and half the texts for each, so $m$ equals $p$, and $(p-1)/m$ is almost 1 in all four. In three, interleaving divides it by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
 #
 # Now play the winner's step through.
 
@@ -281,7 +281,7 @@ viz.plot_step_timeline(whole)
 #
 # The whole search also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. How that works is lesson 09; here it is enough that these messages hide almost wholly behind computing.
 #
-# The fastest of all layouts has `cp` 2 and half of Meta's `dp`. Compare it with the fastest that has Meta's degrees, whose bar you have seen. Which parts of that bar can shrink now, and by how much?
+# The fastest of all layouts has `cp` 2 and half of Meta's `dp`. You have seen the bar of the fastest layout with Meta's degrees. Which of its parts can shrink now, and by how much?
 #
 # **Predict.** How many percent longer does a step take with Meta's degrees?
 
@@ -365,7 +365,7 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # That is 4.2 minutes here. The share of time that trains is called **goodput**. Look at `back at once`. At its ring all but two percent of the time trains; left of it you write too often, and right of it you lose too much. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
 
 # %% [markdown]
-# But Meta says only that theirs was more than nine tenths, and nobody is back at once. How long may their restarts have taken? With a quarter of an hour each, `after a restart` just touches the dotted line, so on average they took no longer.
+# But Meta gives only a goodput above nine tenths, and nobody is back at once. How long may their restarts have taken? With a quarter of an hour each, `after a restart` just touches the dotted line, so on average they took no longer.
 #
 # For `slow checkpoints too` a write takes a whole minute, and even its best interval loses seven points more. So slow storage can cost more than the second-best layout.
 #
