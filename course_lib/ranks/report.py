@@ -96,6 +96,8 @@ def _waiting_place(found: Whereabouts, groups_differ: bool = False) -> str:
     >>> recv = Frame(file="/x/torch/distributed/c10d.py", line=1, name="recv", values={"src": 1})
     >>> _waiting_place(Whereabouts(frames=[cell, recv]))
     'in recv from 1, cell line 9'
+    >>> _waiting_place(Whereabouts(frames=[Frame(file="course_lib/ranks/worker.py", line=1, name="main")]))
+    "outside the learner's code"
     """
     if found.standstill:
         return found.standstill
