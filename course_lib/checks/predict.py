@@ -116,8 +116,8 @@ def score() -> None:
 def _score_of(guess: float, right: float, tolerance: float) -> int:
     """Points for a guess.
 
-    >>> score_of(100, 100, 0.01), score_of(180, 100, 0.01), score_of(900, 100, 0.01), score_of(5000, 100, 0.01)
-    (10, 5, 2, 0)
+    >>> [_score_of(guess, 100, 0.01) for guess in (100, 180, 900, 5000)]
+    [10, 5, 2, 0]
     """
     if math.isclose(guess, right, rel_tol=tolerance, abs_tol=1e-12):
         return _FULL

@@ -63,7 +63,7 @@ def gather(chunks: Sequence[Tensor], root: int, port: Port) -> None:
 def _neighbours(rank: int, p: int, root: int) -> tuple[int | None, list[int]]:
     """Parent (None for the root) and children, those with the largest subtree first.
 
-    >>> neighbours(0, 8, root=0), neighbours(4, 8, root=0), neighbours(7, 8, root=0)
+    >>> _neighbours(0, 8, root=0), _neighbours(4, 8, root=0), _neighbours(7, 8, root=0)
     ((None, [4, 2, 1]), (0, [6, 5]), (6, []))
     """
     v = (rank - root) % p

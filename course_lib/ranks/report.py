@@ -93,7 +93,7 @@ def _waiting_place(found: Whereabouts, groups_differ: bool = False) -> str:
     """Say in which call and on which of the learner's lines a rank stands, or what else it has not got done.
 
     >>> cell = Frame(file="<ranks cell 1>", line=9, name="<module>")
-    >>> recv = Frame(file="/x/torch/distributed/c10d.py", line=1, name="recv", values={"src": 1})
+    >>> recv = Frame(file="/x/site-packages/torch/distributed/c10d.py", line=1, name="recv", values={"src": 1})
     >>> _waiting_place(Whereabouts(frames=[cell, recv]))
     'in recv from 1, cell line 9'
     >>> _waiting_place(Whereabouts(frames=[Frame(file="course_lib/ranks/worker.py", line=1, name="main")]))

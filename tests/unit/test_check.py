@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import sys
 
 import pytest
 
-from tools import check, modules, outside, seconds, steps
+from tools import check, outside, steps
 from tools.grading import isolation
 from tools.modules import MODULES, module_of
 from tools.seconds import Result, of_modules, table
@@ -129,10 +128,6 @@ def test_files_belong_to_modules_by_number_or_by_the_one_table():
     assert module_of("tests/grading/test_exercises.py", "test_a_stub[02.10-values]") == "02"
     assert module_of("tests/grading/test_checks.py", "test_a_wrong_call[0.04-12.5 GB]") == "shared"
     assert module_of("notebooks/00_start_here.ipynb", "Cell 3") == "00"
-
-
-def test_the_examples_in_the_tool_s_own_texts():
-    assert doctest.testmod(modules) == (0, 2) and doctest.testmod(seconds) == (0, 1)
 
 
 def test_seconds_are_read_from_pytest_s_report_and_the_slides_lines(tmp_path):

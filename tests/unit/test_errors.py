@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 from course_lib import errors
 
 
 def test_four_parts_make_one_line():
     message = errors.four_parts("all_reduce", "length=0", "the tensor is not empty", "give at least one element")
     assert message == "all_reduce: length=0; the tensor is not empty; give at least one element"
-
-
-def test_the_example_in_the_docstring_holds():
-    assert doctest.testmod(errors) == (0, 1)

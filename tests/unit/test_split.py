@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 from itertools import pairwise
 
 import pytest
 import torch
 
-from course_lib import split
 from course_lib.split import balanced_sizes, split_sizes
-
-
-def test_the_examples_hold():
-    assert doctest.testmod(split) == (0, 3)
 
 
 def test_chunks_are_those_of_tensor_split():

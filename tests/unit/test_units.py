@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from course_lib import units
 from course_lib.units import GB, TB, GiB, KiB, MiB, TiB, format_bytes, format_count, format_seconds
 
 
@@ -57,7 +54,3 @@ def test_seconds(seconds, text):
 )
 def test_counts(n, text):
     assert format_count(n) == text
-
-
-def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(units) == (0, 4)

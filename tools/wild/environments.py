@@ -36,7 +36,7 @@ def name_of(pins: Sequence[str]) -> str:
     """A folder's name: the first pin, and what tells its companions apart.
 
     >>> name_of(["accelerate==1.0.1", "numpy==2.0.0"])
-    'accelerate-1.0.1-aef4b1'
+    'accelerate-1.0.1-1e6cc7'
     """
     return pins[0].replace("==", "-") + "-" + hashlib.sha256(" ".join(pins).encode()).hexdigest()[:6]
 
