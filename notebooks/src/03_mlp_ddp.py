@@ -302,7 +302,7 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 #
 # It is the same training, if you keep the two conditions. Lesson 02 ended with GPUs that wait for messages. What does a step of our loop send?
 #
-# **Predict.** The 38 gradients of four ranks in float32, 4 bytes<!-- =4 --> each. How many bytes do all ranks together send, over the ring of lesson 02?
+# **Predict.** The 38 gradients of four ranks in float32, 4 bytes<!-- =4 --> each. How many bytes do all ranks together send, over the ring of lesson 02? Each of its four chunks visits three ranks in either half.
 
 
 # %%
@@ -373,11 +373,11 @@ viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], bu
 #
 # ### Watch it
 #
-# On a laptop all ranks share the cores, so we take lesson 02's emulated clock, on which ranks only sleep.
+# On a laptop all ranks share the cores, so we take lesson 02's emulated clock, on which ranks only sleep, 50 times slowed down.
 #
 # Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
 #
-# **Predict.** One after the other, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, and the rest for six buckets. How long does it take if every bucket leaves as soon as it is full?
+# **Predict.** One after the other, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, and the rest for six buckets. How long does it take if every bucket leaves as soon as it is full? Ask of each what it can hide behind.
 
 
 # %%
@@ -425,7 +425,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # A `Trainer` is one training step as an object, and every rank has one with its wrapped model. It takes the rank's own rows, and divides by the targets of *all* ranks, so unequal sequences are no problem.
 #
-# The library's ladder compares any trainer on ranks with one device. It has two more rungs: **AdamW** with decay and clipping, and **save and load**.
+# The library's ladder compares any trainer on ranks with one device. It has two more rungs: **AdamW** with decay and clipping, and **save and load**, since only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -447,7 +447,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | after the first step, buckets follow the order that backward took |
+# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took; put forward under `no_sync()` as well |
 # | `DistributedSampler` | the same name | you give it to a `DataLoader` |
 # | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
 # | the ladder saves and loads | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |

@@ -204,7 +204,7 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*.
+# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*, and its strategy `FULL_SHARD`.
 #
 # ### Build it
 #
@@ -294,14 +294,14 @@ for event in ledger().events:
 #
 # $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
 #
-# For four micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes four with gradients and one with weights, so 5, and FSDP makes **12**.
+# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP $3m$. For our four that is 2, 5 and **12**.
 
 # %% [markdown]
 # ## Do we have to wait for the weights?
 #
 # While the first unit computes, the idle network can **prefetch** the second one. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives, of 1 MiB<!-- =512 * 513 * 4 / MiB --> each, make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 

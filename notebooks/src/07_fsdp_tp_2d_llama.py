@@ -232,7 +232,7 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Each place on `tp` gets half of the embedding and of the head. The root's row is cut where they meet, so ranks 0 and 1 keep the embedding. Only RMSNorms are there twice.
+# Each place on `tp` gets half of the embedding and of the head. The root's row is cut where they meet, so ranks 0 and 1 keep the embedding. Layer 0's row is cut within `gate_proj`. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
