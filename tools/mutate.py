@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.changed import affected_tests, imports_of
+from tools.grading.isolation import WARDEN
 from tools.paths import CACHE, DEVELOPER, LEARNER, ROOT
 
 PACKAGES = ("comm", "parallel", "training", "ranks", "verify", "checks")
@@ -173,7 +174,8 @@ def tried(copy: Path, one: Mutation, limit_s: int) -> str:
 
 def verdict_of(copy: Path, words: list[str], limit_s: float) -> str:
     """Caught and by which test, survived, or out of time."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=60", *words]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=60", *words]
+    command = [sys.executable, str(WARDEN), *pytest]  # a mistake may let ranks outlive their notebook
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     with subprocess.Popen(command, cwd=copy, env=environment, start_new_session=True, **pipes) as process:
