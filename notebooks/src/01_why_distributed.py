@@ -33,25 +33,25 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Both bars end before the dashed line, so on two GPUs this model could answer questions. Training takes more.
+# Both bars end before the dashed line, where a GPU is full. So on two GPUs this model could answer questions, but training takes more.
 #
-# At the end you will be able to
+# You will learn to
 # - say what fills a GPU in training, from a model's shape alone.
 # - share Adam's part among GPUs, and prove that the training stays the same.
 # - say how many GPUs a model needs to fit, and how many to be ready in time.
 #
-# *One hour; the exercises, three hours and a third.*
+# *One hour; the exercises take three hours and 20 minutes.*
 #
 # <details><summary>Before you start</summary>You need lesson 00, a training loop with Adam that you wrote, and a rough idea of attention. Everything ran on CPUs; numbers for GPUs are formulas.</details>
 
 # %% [markdown]
 # ## How many numbers is a Llama?
 #
-# A **token**, a word or part of one, enters as a vector of H numbers. Each of L layers adds to it: **attention** looks at earlier tokens, **feed-forward** at this one.
+# A **token** is a word or part of one. It enters as a vector of H numbers, and each of L layers adds to that vector: **attention** looks at earlier tokens, and **feed-forward** looks at this one.
 #
 # Many remember 12 H² a layer: four matrices H × H in attention, two H × 4H in feed-forward. For the smaller Llama 3.1 8B, H is 4096 and L 32. That gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, but the name says 8.
 #
-# Two tables are missing. The **embedding** has a vector for each of 128,256 tokens, and so has the **head**, which scores them. **Predict** how many parameters the tables have.
+# Two tables are missing: the **embedding**, and the **head**, which scores tokens. Each has a vector for each of 128,256 tokens. **Predict** how many parameters the tables have.
 
 # %%
 exact, parts = costs.model_parameters(LLAMA_3_1_8B), costs.parameters_by_part(LLAMA_3_1_8B)
@@ -65,16 +65,16 @@ predict(
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. In the picture, two parts are not as remembered:
+# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. In the picture, feed-forward and attention are not as remembered:
 #
 # - The feed-forward block has **three** matrices, of inner size F, which adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
-# - Attention has 32 heads of queries, but only 8 of keys and values: four query heads share one. That saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
+# - Attention has 32 heads of queries, but only 8 of keys and values, so four query heads share one. Sharing saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
 #
-# So count your model's own matrices, where K is the width of the keys, here H / 4, and V counts the different tokens:
+# So count your model's own matrices. K is the width of the keys, here H / 4, and V counts the different tokens:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
-# A **norm** rescales a vector by H learned numbers; one more stands before the head.
+# A **norm** rescales a vector by H learned numbers, and one more norm stands before the head.
 
 # %%
 L, H, F_inner, V = LLAMA_3_1_8B.n_layers, LLAMA_3_1_8B.hidden_size, LLAMA_3_1_8B.ffn_size, LLAMA_3_1_8B.vocab_size
@@ -86,17 +86,17 @@ with torch.device("meta"):  # a tensor on this device has a shape and no data
 print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
 
 # %% [markdown]
-# The three agree to the last parameter. From here on we trust `costs` with the 70B.
+# The three counts agree to the last parameter, so from here on we trust `costs` with the 70B.
 #
 # ## How many bytes is a number?
 #
-# The colleague counted 2 bytes<!-- =find_convention("zero").weights --> for each, because the format was **bfloat16**, or bf16 for short. What can such a number do? Below, 65520 stands in five formats. Each box is a bit, and the first is the sign. Then comes the **exponent**, which finds the power of two below the number, and last the **mantissa**, which says where the number lies between that power and the next. In JupyterLab you can type other numbers.
+# The colleague counted 2 bytes<!-- =find_convention("zero").weights --> for each, because the format was **bfloat16**, or bf16 for short. What can such a number do? The picture below shows 65520 in five formats. Each box is a bit, and the first bit is the sign. Then comes the **exponent**, which finds the power of two below the number. The last bits are the **mantissa**, which says where the number lies between that power and the next. In JupyterLab you can type other numbers.
 
 # %%
 viz.float_bits_explorer()
 
 # %% [markdown]
-# Compare fp16 and bf16, which are equally long. fp16 has five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight, as many as the longer fp32, so it reaches about as far. It pays for that in the mantissa, where only seven bits are left. The two fp8 formats end even sooner.
+# Compare fp16 and bf16, which are equally long. fp16 has five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight exponent bits, as many as the longer fp32, so it reaches about as far as fp32. It pays for its reach in the mantissa, where only seven bits are left. The two fp8 formats end even sooner.
 #
 # What do seven bits mean for a training step? A bf16 weight is 256, and the optimizer adds 0.9.
 #
@@ -115,16 +115,16 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
     print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
 
 # %% [markdown]
-# Nothing has happened, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, so 256.9 is nearer to 256, and 257.1 is nearer to 258. And 257, in the middle? A tie goes to the neighbour whose last bit is 0, which is 256.
+# The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. And 257, in the middle? A tie goes to the neighbour whose last bit is 0, which is 256.
 #
-# The last line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all. So the optimizer keeps a second copy of each weight in **fp32** and changes that copy. The products stay in bf16, where they are faster. This is called **mixed precision**.
+# The last printed line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all. So the optimizer keeps a second copy of each weight in **fp32** and changes that copy. The products stay in bf16, because they are faster there. Such a training is called **mixed precision**.
 
 # %% [markdown]
 # ## What does one parameter cost?
 #
-# In training, a parameter comes with its gradient, which is also in bf16. For each parameter the optimizer, Adam, keeps the fp32 copy and two averages in fp32: of the gradients and of their squares.
+# The colleague counted the weights alone. In training, each parameter also has a gradient, which is in bf16 too. The optimizer, Adam, keeps the fp32 copy and two averages, one of the gradients and one of their squares. Both averages are in fp32.
 #
-# **Predict** how many bytes that is for one parameter.
+# **Predict** how many bytes one parameter takes in all.
 
 # %%
 zero = costs.find_convention("zero")
@@ -142,16 +142,16 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# The weights that the colleague saw are one eighth of the lower bar. Adam keeps three quarters: 12 bytes<!-- =find_convention("zero").optimizer --> a parameter. All of it together is called the model's **states**. For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, so at least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s are needed, each with a different part.
+# The weights that the colleague saw are one eighth of the lower bar, while Adam keeps three quarters, 12 bytes<!-- =find_convention("zero").optimizer --> a parameter. All three parts together are called the model's **states**. For the 70B they are 1129 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / GB -->, so they need at least 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> H100s, each with a different part.
 #
 # ## How do GPUs share?
 #
-# The simplest way to use 64 GPUs is **data parallelism**: each has the whole model and reads its own texts. But all hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: it shares out first Adam's part, then the gradients too, then the weights too.
+# The simplest way to use 64 GPUs is **data parallelism**: each has the whole model and reads its own texts. But all GPUs hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: the first shares out Adam's part, the second also the gradients, and the third also the weights.
 
 # %% [markdown]
-# In the first stage, ZeRO-1, each GPU keeps all weights and gradients of the 70B, and one sixty-fourth of what Adam has.
+# In the first stage, ZeRO-1, each GPU keeps all weights and gradients of the 70B, but only one sixty-fourth of what Adam has.
 #
-# **Predict** how much that is on each GPU. Does it fit?
+# **Predict** how much each GPU keeps in all. Does that fit?
 
 # %%
 stages = [costs.state_bytes(P, zero, zero_stage=stage, shards=64) for stage in range(4)]
@@ -169,7 +169,7 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at ZeRO-1. Adam's part has all but vanished, and still the model does not fit, because weights and gradients take 4 bytes<!-- =4 --> a parameter. No number of GPUs makes that smaller: a million would not help. Only the third stage shares everything, and there each GPU keeps 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
+# Look at the bar of ZeRO-1. Adam's part has all but vanished, and still the bar ends beyond the line, because weights and gradients take 4 bytes<!-- =4 --> a parameter. More GPUs do not make those bytes fewer, so even a million would not help. Only the third stage shares everything, and its bar ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
 #
 # ## ZeRO-1 on real ranks
 #
@@ -179,7 +179,7 @@ viz.plot_states(
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
 # %% [markdown]
-# Each row is a rank. Gradients go through the first picture: every rank ends with one finished chunk, which has all colours. The rank gives its optimizer the same chunk of the weights and nothing else, so it keeps Adam's averages for no other. Then the new weights go through the second picture, because the next forward pass needs all of them.
+# Each row is a rank. The first picture shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Each rank gives its optimizer the same chunk of the weights and nothing else, so Adam has averages for that chunk only. The second picture shows what happens to the new weights: everybody gets all chunks, because the next forward pass needs them.
 
 
 # %%
@@ -198,7 +198,7 @@ def train_zero_1(weights, gradients, make_optimizer, norm_of=None):
 
 
 # %% [markdown]
-# To know whether that is right, one device does the same alone, with the average of all gradients. We take three steps with 13 weights, which three ranks cannot share evenly. The gradients are made up, because ZeRO-1 changes only what comes after backward.
+# To know whether that is right, we let one device take the same steps alone, with the average of all gradients. There are three steps, and 13 weights, which three ranks cannot share evenly. We may make the gradients up, because ZeRO-1 changes only what comes after backward.
 
 # %%
 torch.manual_seed(0)
@@ -225,11 +225,11 @@ nbytes = count_who_agree("AdamW", torch.optim.AdamW)
 print("bytes of Adam's averages on each rank:", nbytes)
 
 # %% [markdown]
-# All ranks agree. Adam's averages take 8 bytes<!-- =2 * 4 --> for each of 5, 4 and 4 weights; fp32 needs no copy.
+# All ranks agree. They hold 5, 4 and 4 weights, and Adam's averages take 8 bytes<!-- =2 * 4 --> for each. Weights in fp32 need no copy.
 #
 # ### The step that looks at everything
 #
-# A rank may update its chunk alone, because Adam looks at one weight at a time. But often the step before Adam looks at all of them: **clipping**. A gradient longer than a limit is scaled down to that length, so that no single text can wreck the weights.
+# A rank may update its chunk alone, because Adam looks at one weight at a time. But **clipping**, which often comes before Adam, looks at the whole gradient. A gradient longer than a limit is scaled down to that length, so that no single text can wreck the weights.
 #
 # With the limit 1, one device scales its gradient to length 1. Now let each rank clip its own chunk; all three are longer than 1. **Predict** how long the whole gradient is then.
 
@@ -244,7 +244,7 @@ predict(
 )
 
 # %% [markdown]
-# It is √3, because each chunk has length 1 and three squares of 1 make 3. The whole also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too: each rank squares its own numbers, one all-reduce adds the three sums, and the root is the length of the whole.
+# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length of the whole.
 
 
 # %%
@@ -260,11 +260,11 @@ for norm_of in (norm_of_chunk, norm_of_whole):
     count_who_agree(norm_of.__name__, torch.optim.SGD, norm_of)
 
 # %% [markdown]
-# With the length of the whole, all three ranks agree with one device. With that of the chunk none does, and yet all three agree with rank 0! They are equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
+# Look at the second line first: with the length of the whole, all three ranks agree with one device. In the first line, each rank used the length of its own chunk. No rank agrees with one device there, and yet all three agree with rank 0! The ranks are equally wrong, because the all-gather gives everybody the same weights. So it is not enough to compare ranks with each other.
 #
 # ## Does the count hold for real tensors?
 #
-# So far `costs` has only multiplied. Now a small decoder of Llama's shape trains one step in fp32, and we count the bytes that its tensors really take.
+# So far `costs` has only multiplied. Now we let a small decoder of Llama's shape train one step in fp32, so that we can count the bytes that its tensors really take.
 
 # %%
 small = ModelConfig(
@@ -297,9 +297,9 @@ for name, nbytes in found.items():
 #
 # ### What backward needs
 #
-# But the states are not all. Backward computes with numbers that forward has found on its way, so these have to be kept. They are called **activations**, and unlike the states they grow with the text.
+# But the states are not all that fills a GPU. Backward computes with numbers that forward has found on its way, so these numbers have to be kept. They are called **activations**, and unlike the states they grow with the text.
 #
-# Let us count what autograd keeps, without the weights. Tensors may share memory, so each piece counts once.
+# Let us count what autograd keeps besides the weights. Tensors may share memory, so each piece counts once.
 
 # %%
 shape = {"batch": 2, "sequence": 64, "itemsize": 4}
@@ -312,7 +312,7 @@ viz.plot_saved(layer, title="What one layer of the small decoder keeps for backw
 # %% [markdown]
 # The two differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. The four longest bars have feed-forward's inner width F, and the next have width H.
 #
-# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention computes them again in backward, and keeps only their *log-sum-exp*, one number for each token and head. So activations grow with the text's length, not its square.
+# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention keeps only their *log-sum-exp*, one number for each token and head, and computes the scores again in backward. So activations grow with the text's length, not with its square.
 #
 # Now the 70B reads 4096 tokens in bf16, where H is 8192, F 28672 and K 1024. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
 #
@@ -330,9 +330,9 @@ predict(
 )
 
 # %% [markdown]
-# More than an H100 has, for a single text, before any states! But a layer keeps twenty times its own input, and that shows the way out.
+# That is more than an H100 has, for a single text, and the states come on top! But what a layer keeps is twenty times as large as its own input, and the input is all that forward starts from.
 #
-# Keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing.
+# So keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing.
 
 # %%
 again = copy.deepcopy(model)
@@ -342,13 +342,13 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# An eighth is left, for one more forward. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles for positions, and cross-entropy's divisor.
+# Only an eighth is left, but forward runs once more. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles for positions, and cross-entropy's divisor.
 #
 # ## So, how many GPUs?
 #
-# Now add states and activations, for three ways to spread the 70B over 64 GPUs. In two, each GPU reads a text of its own. In the third, eight GPUs share every matrix and one text: **tensor parallelism**.
+# Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs share every matrix and one text. That is **tensor parallelism**.
 #
-# `dp` counts the groups with their own texts, and `tp` the GPUs in a group: dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. Its line is 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->; `nvidia-smi` shows more.
+# `dp` counts the groups with their own texts, and `tp` counts the GPUs in a group, so dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. Its line is 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, though `nvidia-smi` shows more.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -363,11 +363,11 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# The first bar ends far beyond the line. Its states are small, but each GPU keeps the activations of its own text, which ZeRO does not share. The second recomputes: 80 inputs stay, and all of the layer that is being redone. In the third, eight GPUs share one text's activations. These two fit.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, recomputation leaves 80 inputs, and all of the layer that is being redone. In the third, eight GPUs share one text's activations. The last two bars fit.
 #
 # **Gathered** weights are what ZeRO-3 puts together for a moment.
 #
-# Your turn: in JupyterLab you have sliders, where the layers lie in `pp` parts, and a micro-batch is the texts that a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone said 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
+# Your turn: in JupyterLab the next cell has sliders. There the layers lie in `pp` parts, and a micro-batch is the texts that a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
 viz.memory_explorer()
@@ -375,9 +375,9 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# Memory decides whether a training can start. When does it end? Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds: 2 operations. Backward needs two gradients: that of the matrix, and that of the layer's input, with which the layer before goes on.
+# Memory decides whether a training can start. To know when it ends, we count its operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward needs two gradients. One is that of the matrix. The other is that of the layer's input, because the layer before goes on with it.
 #
-# **Predict** how many operations forward and backward take together, for each number and each token. PyTorch counts them on 64 tokens. The small model's matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a row is only looked up.
+# **Predict** how many operations forward and backward take together, for each number and each token. PyTorch counts them on 64 tokens. The small model's matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers. The embedding is left out, because there a row is only looked up.
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -395,7 +395,7 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# Exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. It leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, and it counts the embedding. For the 70B and 4096 tokens it is at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
+# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. The rule leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, but it counts the embedding. For the 70B and 4096 tokens it is at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
 #
 # A GPU reaches only a share of its data sheet's peak, the **utilisation** U, which came to 0.4 in good runs on H100s. With T tokens and G GPUs of peak R:
 #
@@ -412,11 +412,11 @@ for gpus in (2, 15, 64, 384, 6200, 16384):
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# On the colleague's two GPUs it would take 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and on the 15 that hold the states still 34<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=15, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month takes about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs, so memory asks for some GPUs, and time for thousands.
+# The colleague's two GPUs would need 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and the 15 that hold the states would still need 34<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=15, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for some GPUs, but time asks for thousands.
 #
 # ## What was left out?
 #
-# A workshop of the Kempner Institute counted GPUs for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. Its slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter: 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run it**, say which two things are missing.
+# A workshop of the Kempner Institute counted GPUs for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. The slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter, which makes 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run the next cell**, say which two things are missing.
 
 # %%
 seventy = load_model("olmo_70b_workshop")
@@ -430,11 +430,11 @@ for batch in (1, 256):
     print(f"activations by its own formula, in bf16, batch {batch}: {nbytes / GB:,.0f} GB")
 
 # %% [markdown]
-# The gradients are missing: 2 bytes<!-- =find_convention("zero").gradients --> a parameter, or four GPUs more. So are the activations: by the workshop's own formula the whole batch at once would need about fifty times the states. The slide does say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
+# The gradients are missing. They take 2 bytes<!-- =find_convention("zero").gradients --> a parameter, or four GPUs more. The activations are missing too: by the workshop's own formula, those of the whole batch at once would need about fifty times the states. The slide does say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
 #
 # ## When to use what
 #
-# Below is our own count for three Llamas. *Fewest* and *one layer* count states alone, *one text* the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. Which number hurts first in the model nearest to yours?
+# Below is our count for three Llamas. *Fewest* and *one layer* count states alone, and *one text* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. Which number hurts first in the model nearest to yours?
 
 # %%
 print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'one text':>9} {'H100s for 30 days':>18}")
@@ -461,7 +461,7 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
 #
 # ## What still hurts
 #
-# ZeRO-1 took two lines, a reduce-scatter and an all-gather. But for the 70B each works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
+# Our ZeRO-1 needed only two lines, a reduce-scatter and an all-gather. But for the 70B each of them works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
 # %%
 score()
@@ -471,8 +471,8 @@ score()
 #
 # **Next:** the [exercises](../exercises/release/01_why_distributed.ipynb), then [lesson 02](02_collectives.ipynb).
 #
-# <details><summary>1. A million H100s, ZeRO-1. Why does a 70B model not fit?</summary>
-# Weights and gradients stay whole.
+# <details><summary>1. Why does a 70B model not fit on a million H100s with ZeRO-1?</summary>
+# Because weights and gradients stay whole on every GPU.
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
