@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 · FSDP × TP: two cuts through one Llama
 #
-# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs it. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want a Llama of eight billion parameters to read texts of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
+# Lesson 06 ended with a question: can FSDP cut once more what tensor parallelism has already cut? Here is somebody who needs the answer. They have eight GPUs of 32 GB<!-- =load_device("v100_sxm_32").memory_bytes() / GB -->, four in each of two nodes, and want to train a Llama of eight billion parameters on texts of 8192 tokens. They know FSDP, so the eight GPUs share weights, gradients and Adam's states.
 
 # %% folded=true
 # %load_ext course_lib
@@ -55,9 +55,9 @@ bars = {
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# The upper bar is twice as long as the room on a GPU. Weights, gradients and Adam end at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations. FSDP does not touch these, because one GPU reads a whole text and keeps for backward what it computes. So with 64 GPUs the blue part is as long as before.
+# The upper bar is twice as long as the room on a GPU. Look at its left end first: weights, gradients and Adam stop at 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->, because FSDP has cut them in eight. The long light blue part is activations. FSDP does not touch them, because one GPU reads a whole text and keeps for backward what it computes. So with 64 GPUs the blue part is just as long.
 #
-# Lesson 01 has a cure: recompute, and pay with a second forward. With it, in the third bar, the texts fit. The other cure is tensor parallelism, which pays with messages. Do they fit that way, too, and which is cheaper?
+# Lesson 01 has a cure: recompute, and pay with a second forward. The third bar shows that the texts fit then. The other cure is tensor parallelism, which pays with messages. Do the texts fit that way, too, and which cure is cheaper?
 
 # %% [markdown]
 # You will be able to
@@ -73,16 +73,16 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 # %% [markdown]
 # ## Two cuts
 #
-# In lesson 05 four GPUs read the *same* text. Each has a part of every matrix, and so of the activations. Our eight make two such groups, and two GPUs with the same part share it by FSDP.
+# In lesson 05 four GPUs read the *same* text. Each has a part of every matrix, and so a part of the activations. Our eight make two such groups. Two GPUs with the same part, one of each group, share it by FSDP.
 #
-# Take the perceptron and four ranks. Those side by side read the same samples, and tensor parallelism cuts the matrices between them. Ranks below each other read different ones, and FSDP cuts the rest.
+# Take the perceptron and four ranks. Ranks side by side read the same samples, and tensor parallelism cuts matrices between them. Ranks below each other read different samples, and FSDP cuts what is left.
 #
 # $$\begin{array}{c|cc} & \text{tp } 0 & \text{tp } 1 \\ \hline \text{dp } 0 & \text{rank } 0 & \text{rank } 1 \\ \text{dp } 1 & \text{rank } 2 & \text{rank } 3 \end{array}$$
 
 # %% [markdown]
-# First we cut along `tp`, as in lesson 05. Each of the two ranks gets half of the hidden numbers: 12 numbers of $W_1$, 2 of $b_1$ and 4 of $W_2$. Both also have the 2 of $b_2$, which is added after the sum. That makes 20.
+# First we cut along `tp`, as in lesson 05. Each of two ranks side by side gets half of the hidden numbers, and with them 12 of $W_1$, 2 of $b_1$ and 4 of $W_2$. Both also have the 2 of $b_2$, because it is added after the sum. That makes 20.
 #
-# Then we cut along `dp`, as in lesson 06. Two ranks below each other have the same 20. They write each layer's numbers into a row, the bias behind the weight. The upper rank keeps the first half of the row, the lower one the second.
+# Then we cut along `dp`, as in lesson 06. Two ranks below each other have the same 20. They write each layer's numbers into a row, the bias behind the weight. The upper rank keeps the first half of the row, and the lower rank keeps the second.
 #
 # **Predict.** How many of the 24 numbers of $W_1$ does rank 3 keep?
 
@@ -99,37 +99,37 @@ predict("numbers of W1 that rank 3 keeps", guess=None, answer=layout.size_at("la
 viz.plot_layout(layout.regions(), layout.shapes(), places, title="38 parameters on a mesh of two by two")
 
 # %% [markdown]
-# Here `layer1` is $W_1$. Tensor parallelism left ranks 1 and 3 a row of 12 weights and 2 biases, of which rank 3 has the last seven: both biases, so five of $W_1$. Only $b_2$ is there twice, once for each place on `tp`.
+# Look at rank 3, where `layer1` is $W_1$. Tensor parallelism left ranks 1 and 3 a row of 12 weights and 2 biases. Rank 3 keeps the last seven. Two of these are biases, so five are from $W_1$. Only $b_2$ is there twice, once for each place on `tp`.
 #
 # ### Which cut comes first?
 #
-# Suppose that FSDP came first and gave each of the four ranks a quarter of a layer. To compute, a rank would gather the other three quarters, and throw half of the layer away. In our order, matrices first, it gathers only the half that it uses. It has half of that, so it receives one quarter instead of three.
+# Suppose that FSDP came first and gave each of the four ranks a quarter of a layer. To compute, a rank would gather the other three quarters, although it uses only half of the layer. In our order a rank gathers just that half. It already has half of the half, so it receives one quarter instead of three.
 
 # %% [markdown]
 # ## Cut the sequence, too
 #
-# The matrices are cut twice, but not what runs between them. Attention and feed-forward end with an all-reduce, so every rank along `tp` holds *all* positions.
+# The matrices are cut twice, but what runs between attention and feed-forward is whole. Both end with an all-reduce, so every rank along `tp` holds *all* positions.
 #
-# But an all-reduce is a reduce-scatter, then a gather. Pause between the two: each of four ranks has the sums of 2048 positions, computes their RMSNorms, and only then gathers all.
+# But an all-reduce is a reduce-scatter, then a gather, so pause between the two. Each of four ranks then has the sums of 2048 positions. It computes their RMSNorms, and only then gathers all.
 #
 # | a rank keeps | inside attention and feed-forward | between them |
 # | --- | --- | --- |
 # | without the pause | a quarter | everything |
 # | with the pause | a quarter | a quarter |
 #
-# That is **sequence parallelism**. Backward needs the gathered input, too, which our ranks do not keep but gather again: `"regather"`.
+# That is **sequence parallelism**. Backward needs the gathered input, too. Our ranks do not keep it but gather it again: `"regather"`.
 
 # %% [markdown]
 # ## Which axis inside a node?
 #
-# Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour, but between nodes only 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, by a network card of 400 Gbit/s<!-- =8 * INFINIBAND.bandwidth_bytes_per_s / 1e9 --> for each GPU. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. So the last axis of a mesh has its groups inside a node, on the fast wire. Lesson 06 would put `tp` there. What would we lose the other way round?
+# Our GPUs have two kinds of wire. Inside a node a GPU sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to its neighbour. Between nodes it sends only 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, because each GPU has a network card of 400 Gbit/s<!-- =8 * INFINIBAND.bandwidth_bytes_per_s / 1e9 -->. Ranks are numbered node by node, and in our mesh ranks side by side have neighbouring numbers. That is why the last axis of a mesh has its groups inside a node, on the fast wire. Which axis should come last? Lesson 06 would put `tp` there. What would we lose if we put `dp` there instead?
 
 # %% [markdown]
 # First count what a GPU sends for one layer in one step.
 #
-# Along `tp` activations travel. Attention gathers its input and scatters its sum. Backward reverses both, and gathers the input once more. That makes five messages, and feed-forward has five, too. Each is a whole activation, 8192 × 4096 numbers, of which each of four ranks sends three quarters.
+# Along `tp` activations travel. Attention gathers its input and scatters its sum. Backward reverses both messages, and then gathers the input once more. That makes five messages, and feed-forward has five, too. Each is a whole activation of 8192 × 4096 numbers, of which each of four ranks sends three quarters.
 #
-# Along `dp` weights travel in two gathers, and gradients in one reduce-scatter. Tensor parallelism leaves a rank a quarter of the layer's 218 million parameters, of which each of two ranks sends half each time.
+# Along `dp` weights travel in two gathers, and gradients in one reduce-scatter. Tensor parallelism leaves a rank a quarter of the layer's 218 million parameters. Two ranks share this quarter, and each sends half each time.
 #
 # **Predict.** Which of the two sends more, and how many times as much?
 
@@ -142,19 +142,19 @@ print(f"for one layer a GPU sends {by_tp / 1e6:.0f} MB along tp, {by_fsdp / 1e6:
 print(f"they would be equal for a text of {TEXT.sequence * by_fsdp / by_tp:,.0f} tokens")
 
 # %% [markdown]
-# Here `tp` sends more. But only activations grow with the text, so for a short one FSDP does. Should `dp` have the fast wire then?
+# Here `tp` sends more. But only activations grow with the text, so for short texts FSDP sends more. Should `dp` have the fast wire then?
 #
-# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. Forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer, in 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so down to texts of 500 tokens nobody notices. But `tp` gathers the input of the very next matrix, and everybody waits for that. So from 500 tokens on only the wire of `tp` is felt.
+# Ask who has to *wait*. A V100 computes perhaps 50 TFLOP/s<!-- =0.4 * load_device("v100_sxm_32").peak_flops_per_s("fp16") / 1e12 -->, 40 % <!-- =100 * 0.4 -->of its peak. A layer's forward takes two operations for each parameter and token, which four GPUs do in 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 -->. Meanwhile FSDP gathers the next layer. That takes 1.1 ms<!-- =1e3 * layer_parameters(load_model("llama3_1_8b")) * 2 / 4 / 2 / INFINIBAND.bandwidth_bytes_per_s --> even over the slow wire, so nobody notices it down to texts of 500 tokens. But what `tp` gathers is the input of the very next matrix, so everybody waits for it. From 500 tokens on only the wire of `tp` is felt.
 
 # %% [markdown]
 # ## Messages, or a second forward?
 #
-# A GPU computes 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 --> for a layer's forward and twice as long for its backward, so a second forward makes that longer by a third. And waiting for `tp`? Compare four ways:
+# Both cures make a step longer. A GPU computes 18 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12 --> for a layer's forward and twice as long for its backward, so a second forward adds a third. How much does waiting for `tp` add? Compare four ways:
 #
-# - A: `tp` 4 inside a node, `dp` between.
+# - A: `tp` 4 inside a node, `dp` between nodes.
 # - B: the same with the wires swapped.
 # - C: `tp` 8 over both nodes, where each GPU computes half as much.
-# - D: `tp` 4 inside a node of H100s, which compute eight times as fast and send over the same fast wire.
+# - D: `tp` 4 inside a node of H100s, which compute eight times as fast, but send over the same fast wire.
 #
 # **Predict.** In which ways is waiting cheaper than a second forward? Name them, as `"BCD"` or `"none"`.
 
@@ -176,13 +176,13 @@ for way, (device, tp, bytes_per_s) in ways.items():
     print(f"{way}: {device.name:13} tp {tp}, {bytes_per_s / 1e9:3.0f} GB/s: {longer(*ways[way]):3.0%} longer")
 
 # %% [markdown]
-# A and B send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
+# Compare A and B. They send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
 #
-# D is the surprise: even inside a node messages cost more than a second forward, because only computing has become faster. With the switch of lesson 05 D is at 17 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte.
+# D is the surprise: even inside a node messages cost more than a second forward, because computing has become faster and the wire has not. With the switch of lesson 05 D is at 17 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte.
 #
 # ## Run it
 #
-# Our trainer takes both techniques, in the order of the cuts.
+# Our trainer takes both techniques, in the order of the cuts. Compare its losses with one device's.
 
 # %%
 SMALL = ModelConfig(
@@ -216,13 +216,13 @@ print("one device:", *(f"{alone.step(text.batch(step)):.5f}" for step in range(3
 print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 
 # %% [markdown]
-# The losses agree. Should that satisfy you? You have seen bugs under curves that looked right, and here two techniques work on the same weights without knowing of each other.
+# The losses agree. Should that satisfy you? You have seen bugs hide under curves that looked right. Here there is one more reason to doubt, because two techniques work on the same weights without knowing of each other.
 #
 # ## Prove it, in five ways
 #
 # ### 1 · Who holds what
 #
-# Each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. Compare each rank's piece, bit by bit, with that part of one device's weight. A neighbour's part would have the right shape, so nothing would crash, but here it would be found.
+# Suppose that a rank held its neighbour's part of a weight. Its shape would be right, so nothing would crash. But each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. So compare each rank's piece, bit by bit, with that part of one device's weight: a neighbour's part is found.
 
 # %%
 held = held_parts(llama_alone, llama_2d, world_size=4)
@@ -232,13 +232,13 @@ for name in [*held.shapes][:9]:
 print("…", str(held).splitlines()[-1], sep="\n")
 
 # %% [markdown]
-# Each place on `tp` gets half of the embedding and of the head. The root's row is cut where they meet, so ranks 0 and 1 keep the embedding. Layer 0's row is cut within `gate_proj`. Only RMSNorms are there twice.
+# Why do only ranks 0 and 1 keep the embedding? Each place on `tp` gets half of it and of the head, and FSDP cuts the root's row where these meet. In layer 0 it cuts within `gate_proj`. Only RMSNorms are there twice.
 #
 # ### 2 · Where outputs begin to differ
 #
-# To see where an output goes wrong, compare *every module's* with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
+# To see where an output goes wrong, compare *every module's* output with one device's. We plant an error: the third of four `down_proj`, the feed-forward's last matrix, gives 0.01 too much.
 #
-# **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. Embedding, last norm and head make 51. How many are wrong?
+# **Predict.** Each layer has twelve modules: two norms, four projections, attention, three matrices, feed-forward, the layer itself. With embedding, last norm and head there are 51. How many are wrong?
 
 
 # %%
@@ -258,24 +258,24 @@ print(f"without the error: {len(sound)} modules, the largest deviation {max(one.
 print(f"with it, the first that is wrong: {wrong[0].name}")
 
 # %% [markdown]
-# Three are in the third layer: `down_proj`, its feed-forward, the layer. All twelve of the fourth read what the error has spoilt, and so do the last norm and the head. So only the first wrong output leads you to the error.
+# Three of the 17 are in the third layer: `down_proj`, the feed-forward around it, and the layer itself. All twelve modules of the fourth layer are sound, but they read what the error has spoilt, and so do the last norm and the head. That is why only the first wrong output leads you to the error.
 #
 # ### 3 · The ladder
 #
-# Next come gradients, their norm, weights after some steps, and a checkpoint. On two axes the norm of the gradients is the hardest rung, because matrices are cut twice, RMSNorms lie on several ranks, and each number must count exactly once.
+# Outputs are only the first rung. Next come gradients, their norm, weights after some steps, and a checkpoint. On two axes the norm of the gradients is the hardest rung. Each number must count exactly once in it, although matrices are cut twice and RMSNorms lie on several ranks.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# All seven rungs hold.
+# All seven rungs hold, even the third, the norm.
 #
 # ### 4 · What rounding explains
 #
-# That was float64, but in bfloat16 layouts hardly ever give equal gradients. How far off may they be? *Measure* it: take one device's gradients in float32 and bfloat16. They differ by rounding, and ranks should be off as far.
+# That was float64, but in bfloat16 layouts hardly ever give equal gradients. How far off may ranks be? *Measure* it: one device's gradients in float32 and bfloat16 differ by rounding alone, so ranks should be about as far off.
 #
-# Try it on a bug. Each rank along `tp` has half of the positions, and so one term of an RMSNorm's gradient. The bug forgets to add them up.
+# Try it on a bug. Each rank along `tp` has half of the positions, and so only one term of an RMSNorm's gradient. The bug forgets to add the terms up.
 #
 # **Predict.** In proof 2 one wrong module spoilt 17 of 51 outputs. How many of the model's 39 gradients does this bug spoil? Ask who reads the gradient of a weight.
 
@@ -304,13 +304,13 @@ predict("gradients that rounding does not explain", guess=None, answer=len(spoil
 viz.plot_rounding(runs, sound=SOUND)
 
 # %% [markdown]
-# Nine: all the RMSNorms. What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made. Small dots, the sound run, are below the dashed line, our limit. A ring is a bug's dot behind these.
+# It spoils nine, all RMSNorms. They lie above the dashed line, our limit. Small dots, the sound run, are below it, and a ring is a bug's dot behind one. Why only nine? What follows reads a wrong output, but only the optimizer reads a weight's gradient, so the error stays where it was made.
 #
 # ### 5 · Would it say the same words?
 #
-# At every position, one device in float32 finds `k` tokens likeliest, its favourites. Which share do the ranks list, too? A thesis, our first reference, draws that.
+# At every position, one device in float32 finds `k` tokens likeliest, its favourites. Which share do the ranks find, too? A thesis, our first reference, draws that share.
 #
-# **Predict.** In bfloat16 one device loses some favourites, and so do four ranks. How many times as many do the ranks lose?
+# **Predict.** In bfloat16 four ranks lose some favourites, and so does one device. For each that it loses, how many do the ranks lose?
 
 
 # %% varies="rounding differs between processors"
@@ -347,13 +347,13 @@ predict(
 viz.plot_agreement(said, reference="one device in float32")
 
 # %% [markdown]
-# About as many. The two lines of bfloat16 nearly coincide, in both panels. In float32, the line at the top, four ranks have all favourites of one device. So the precision lost some, and the parallelism none. The thesis has no line of one device at its ranks' precision, so it cannot say which lost them.
+# They lose about as many: in both panels the two lines of bfloat16 nearly coincide. At the top of the upper one are four ranks in float32, and they have all favourites of one device. So the precision lost some, but the parallelism lost none. The thesis has no line of one device at its ranks' precision, so it cannot say which lost them.
 #
 # ## Measure: what is in memory
 #
-# And is it true that activations shrink? Four ranks train on four texts. With FSDP each rank reads one, and on the mesh a pair reads two together.
+# Activations did not fit. Do they shrink now? Four ranks train on four texts. With FSDP each rank reads one text, but on the mesh a pair reads two together.
 #
-# **Predict.** At the loss a rank has the most activations. What are FSDP's, divided by the mesh's?
+# **Predict.** At the loss a rank has the most activations. Divide FSDP's by the mesh's: what comes out?
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
 DEEP, even = replace(SMALL, n_layers=8), replace(text, ragged=False)
@@ -376,14 +376,14 @@ print("MiB of activations at the loss, from the top:", *(f"{n / 2**20:.2f}" for 
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# They do not shrink! Half of two texts is one text, so each rank keeps as much, on the mesh a little more: both hold some of it. The mesh's peak is lower: gathered weights are halved.
+# They do not shrink! Half of two texts is one text, so each rank keeps as much. On the mesh it keeps a little more, because some lie on both ranks of a pair. The mesh's peak is lower, because gathered weights are halved.
 #
-# So where was the gain? FSDP cannot hand out less than a whole text, so eight GPUs read eight at a time, however long these are. In the lowest strip each pair reads one text, and activations are halved. With `tp` 4, our eight GPUs would read two. That is what tensor parallelism sells: a reader that is four GPUs large. The price is that fewer texts are read at a time.
+# So where is the gain? Look at the lowest strip: each pair reads one text, and activations are halved. FSDP cannot hand out less than a whole text, so eight GPUs read eight at a time, however long these are. With `tp` 4, our eight GPUs would read two. Tensor parallelism sells a reader that is four GPUs large. The price is that fewer texts are read at a time.
 
 # %% [markdown]
 # ## Save here, go on there
 #
-# On Monday you have four GPUs, on Tuesday two. Perhaps no rank has room for the whole model, so each writes only what it has. The table says where in the whole tensor each piece lies, so a rank that loads looks up the stretches that it needs and reads only those.
+# On Monday you have four GPUs, and on Tuesday only two. How can the run go on? Perhaps no rank has room for the whole model, so each writes only what it has. Proof 1's table says where in the whole tensor each piece lies. A rank that loads looks up the stretches that it needs, and reads only those.
 
 
 # %%
@@ -406,7 +406,7 @@ with TemporaryDirectory() as folder:
     print("two ranks do: ", *(f"{loss:.5f}" for loss in run_ranks(go_on, 2, f"{folder}/monday")[0]))
 
 # %% [markdown]
-# Two ranks with FSDP alone go on where four on a mesh stopped, and Adam's states came along. The folder has a file from each of the four, the table, and checksums. It gets its name only when all of that is written, so a run that dies while it saves leaves nothing that looks whole.
+# The two lines are equal: two ranks with FSDP alone go on where four on a mesh stopped, because Adam's states came along, too. The folder has a file from each of the four, the table, and checksums. It gets its name only when all of that is written, so a run that dies while it saves leaves nothing that looks whole.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -434,7 +434,7 @@ with TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Bug museum
 #
-# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. In the lower picture, ask of each run whether rounding alone could have done that.
+# Three runs read Shakespeare on a mesh of two by two, with AdamW and clipping. Each **may** have a bug of a kind that was met in public. The lower picture shows how far each run is from one device. Ask of each whether rounding alone could have taken it there.
 #
 # **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`.
 
@@ -466,11 +466,11 @@ for run, make in makers.items():
             print(fill(line, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# At the end all three are far off, so look at the beginning. Run B is about a millionth off for twenty steps before rounding carries it up. A and C are a hundredth off in step 3: rounding is not that fast.
+# At the end all three are far off, so look at the beginning. Run B is about a millionth off for twenty steps before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
 #
-# The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more, or the sum by all four, although only two had read different texts. On two by two both leave one half, so take three ranks along `dp` and two along `tp`.
+# The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more. Or the sum was divided by all four, although only two had read different texts. On two by two both mistakes leave one half, so take three ranks along `dp` and two along `tp`.
 #
-# **Predict.** Which fraction would the *second* leave there? The cell shows what the run leaves.
+# **Predict.** Which fraction would the *second* mistake leave there? The cell shows what the run leaves.
 
 
 # %%
@@ -481,17 +481,17 @@ except NotEqual as error:
     print(fill(str(error).split("; ")[-1], 110))
 
 # %% [markdown]
-# One half again, where the first explanation would have left one third, so the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart: test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
+# It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart, so test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`. Rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less clipping bites. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558), with the same effect.
+# Run C adds up squares along `dp` and forgets `tp`. Rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
 
 
 # %% [markdown]
 # ## Back to the eight GPUs
 #
-# Two nodes with four GPUs each: `tp` inside a node, `dp` between, and the sequence cut, too. A GPU has room for 29.8 GiB<!-- =load_device("v100_sxm_32").memory_bytes() / GiB -->. Do the 8192 tokens fit?
+# We now know how to lay out the two nodes of the first screen: `tp` goes inside a node, `dp` between nodes, and the sequence is cut, too. A GPU has room for 29.8 GiB<!-- =load_device("v100_sxm_32").memory_bytes() / GiB -->. Do the 8192 tokens fit?
 #
-# Weights, gradients and Adam are cut in eight as before, which makes 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->. The rest of the first bar was 45.3 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->: gathered weights, activations, head and loss.
+# Weights, gradients and Adam are cut in eight as before, which makes 15 GiB<!-- =16 * 8030261248 / 8 / GiB -->. The rest of the first bar was 45.3 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=8, zero_stage=3), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->, which were gathered weights, activations, head and loss.
 #
 # **Predict.** How many GiB are needed now, all together?
 
@@ -506,9 +506,9 @@ predict("GiB on each GPU", guess=None, answer=answer, tolerance=0.03)
 viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 
 # %% [markdown]
-# It fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward, in the lowest also of what lies between them.
+# It fits! Nearly all of the rest is cut in four, which leaves 11.5 GiB<!-- =(gpu_memory(load_model("llama3_1_8b"), ParallelConfig(dp=2, tp=4, zero_stage=3, sequence_parallel=True), Work(sequence=8192, microbatch=1), find_convention("zero")).total - 16 * 8030261248 / 8) / GiB -->. Look at the light blue part, which shrinks twice. In the middle bar a GPU has a quarter of what lies inside attention and feed-forward. In the lowest bar it also has only a quarter of what lies between them.
 #
-# So both cures of the first screen fit. On these V100s, by the formula, tensor parallelism makes a step 6 % <!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing a third. Two texts are read at a time and not eight, so sixteen take eight rounds and not two. But each is about a quarter as long, because four GPUs share a text.
+# So both cures of the first screen fit. On these V100s, by the formula, tensor parallelism makes a step 6 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / NVLINK.bandwidth_bytes_per_s / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / 50e12) --> longer, but recomputing adds a third. Only two texts are read at a time, so sixteen take eight rounds instead of two. But each round is about a quarter as long, because four GPUs share a text.
 
 
 # %% [markdown]
@@ -525,7 +525,7 @@ viz.plot_gpu_memory(bars, V100, title="Llama 3.1 8B reads 8192 tokens")
 #
 # ## What still hurts
 #
-# You chose among four ways. With the pipeline, a thousand GPUs have thousands of layouts. In lesson 08 a program finds the fastest that fits.
+# You compared four ways by hand. With the pipeline, a thousand GPUs have thousands of layouts, so in lesson 08 a program finds the fastest that fits.
 
 # %%
 score()
