@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000 steps, and a second in each costs eleven days.
+# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000 steps. One second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and the layers over `pp` ranks; `dp` such pipelines share the texts. The first says `tp` 8, `pp` 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. There are `dp` such pipelines, which share the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
 #
 # **Predict.** Who is *slowest*? Count each pipeline's texts, and each GPU's weights.
 
@@ -50,9 +50,11 @@ named = [replace(bar, name=f"{who}: {degrees[who]}") for who, bar in bars.items(
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. Its light violet beginning is almost equally long in all three, because they compute the same model; the rest is what the layout costs. In the third bar 256 pipelines share 2048 texts, which makes only eight micro-batches for each, so 32 ranks idle most of the step. In the second an eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches them along `dp`.
+# Each bar is one step. Its light violet beginning is almost equally long, because all three compute the same model. The rest is what the layout costs.
 #
-# The third takes eleven seconds longer than the first: four months of training. Is there a fourth layout, better than all three? And how would you know, before you rent?
+# In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches, and 32 ranks idle most of the step. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 has to fetch them.
+#
+# The third takes eleven seconds longer than the first, which adds up to four months. Is there a better fourth layout? How would you know, before you rent?
 
 # %% [markdown]
 # You will be able to
@@ -69,11 +71,11 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 # %% [markdown]
 # ## Three cuts at once
 #
-# First let us see that three axes work together. Take eight ranks, two along each axis. The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
+# Before we choose, let us see that three axes work together. Take eight ranks, two along each axis. The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
 #
 # $$\text{rank} = 4 \cdot \text{pp} + 2 \cdot \text{dp} + \text{tp}$$
 #
-# So rank 5 has pp 1, dp 0 and tp 1. Along each axis it has one partner, which differs in that coordinate alone. Along `tp` the two add up activations, along `dp` gradients, and along `pp` they pass activations on and gradients back.
+# So rank 5 has pp 1, dp 0 and tp 1. Along each axis it has one partner, which differs in that coordinate alone. Along `tp` the two add up activations, and along `dp` they add up gradients. Along `pp` one passes activations on and the other passes gradients back.
 #
 # With which rank does rank 5 add up gradients? Find it in the picture.
 
@@ -101,7 +103,7 @@ regions = {name: layout.regions()[name] for name in shown if "norm" not in name 
 viz.plot_layout(regions, layout.shapes(), places, title="A small Llama on 2 × 2 × 2")
 
 # %% [markdown]
-# Ranks 0 to 3 hold the first layer and ranks 4 to 7 the last: that is the pipeline. Even and odd ranks hold different halves, because `tp` cuts. Ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
+# Compare the upper rows with the lower ones. Ranks 0 to 3 hold the first layer and ranks 4 to 7 hold the last, because the pipeline shares out the layers. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. Now compare ranks 5 and 7. They hold the same halves, because `dp` copies, so these two add up gradients.
 #
 # Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, and these join neighbouring ranks in one node.
 #
@@ -114,16 +116,16 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the eight ranks agree with one device, and the same call tests any other layout. Whether a layout fits is arithmetic of lessons 01 and 06, so one question is left.
+# On every rung the eight ranks agree with one device, and the same call tests any other layout. Since lessons 01 and 06 you can compute whether a layout fits, so one question is left.
 #
 # ## How long is one step?
 #
-# Take a measured run. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches, and everything was computed again.
+# To check the answer, take a measured run. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches, and everything was computed again.
 
 # %% [markdown]
 # ### 1 · Multiply
 #
-# Almost all work is multiplying matrices. A parameter meets a token with one multiplication and one addition, which are two operations. Backward makes two gradients, so it takes four more. Here the forward pass is done twice, so two more make eight for each parameter and token.
+# Almost all work is multiplying matrices, so begin there. In the forward pass a parameter meets a token with one multiplication and one addition, which are two operations. Backward makes two gradients, so it takes four more. Here forward is done twice, because everything is computed again, and that takes another two. So there are eight operations for each parameter and token.
 #
 # The data sheet of an A100 says 312 TFLOP/s<!-- =load_cluster("dgx_a100").device.dense_flops_per_s["bf16"] / 1e12 -->, but no program reaches it. For large products take 0.85 of it, a number that we shall question later. All 512 GPUs share the work.
 #
@@ -142,11 +144,11 @@ print(f"by hand {multiply_s:.1f} s, by the paper's measured rate {run.step_s:.1f
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That is six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
+# Along `tp` eight GPUs add up activations after attention and after feed-forward. They do so in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
 #
 # ### 3 · Wait for the pipeline
 #
-# The two ranks also wait for each other. For $p$ ranks and $m$ micro-batches that takes $(p-1)/m$ of the busy time, here one twelfth.
+# The two ranks also wait for each other. For $p$ ranks and $m$ micro-batches the wait is $(p-1)/m$ of the busy time, here one twelfth.
 
 # %%
 activation = 4 * 2048 * run.model.hidden_size * 2  # bytes
@@ -158,9 +160,9 @@ for name, seconds in {"multiply": multiply_s, "along tp": tp_s, "idle": bubble_s
 print(f"together  {multiply_s + tp_s + bubble_s:5.2f} s of {run.step_s:.2f} s")
 
 # %% [markdown]
-# Seven tenths of the step are explained. What did we leave out? First the scores of attention: queries times keys belong to no parameter, so our eight operations forget them. Then all that does not multiply, such as softmax, norms and GELU, which compute little, but read and write every number in memory. Gradients travel along `dp`, partly hidden by backward, and the optimizer has its turn.
+# Seven tenths of the step are explained. What did we leave out? First, we forgot the scores of attention: queries times keys belong to no parameter, so our eight operations do not count them. Second, there is all that does not multiply matrices, such as softmax, norms and GELU. It computes little, but it has to read and write every number in memory. Third, gradients travel along `dp`, although backward hides a part of that, and then the optimizer has its turn.
 #
-# None of these parts is harder than yours, so the library prices them all in the same way, and `step_times` returns each cause by itself.
+# None of these parts is harder than yours, so the library prices them all in the same way. Its `step_times` returns each cause by itself.
 
 # %%
 times = sim.step_times(run.model, rates, run.policies)
@@ -171,7 +173,7 @@ for cause, name in sim.CAUSE_NAMES.items():
 print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 
 # %% [markdown]
-# Find your own three.
+# Find your own three in the list.
 #
 # | cause | beside yours | why |
 # | --- | --- | --- |
@@ -179,9 +181,9 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # | messages along tp | a little more | each message also takes a moment to start |
 # | idle ranks | more | they also wait for all that you had left out |
 #
-# The last cause is the host, and the wait for the slowest GPU.
+# In the last cause, GPUs wait for their host, or for the slowest among them.
 #
-# This sum of causes is called the **closed form**, because nothing is played through, micro-batch by micro-batch. It is so little arithmetic that we can pay it thousands of times.
+# This sum of causes is called the **closed form**, because nothing is played through, micro-batch by micro-batch. It needs so little arithmetic that we can afford it thousands of times.
 
 # %% [markdown]
 # ## Is it true?
@@ -194,18 +196,18 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each diamond says how far off the formula was for one source, fitted without it. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements are hardly surer: two tables of the same run differ by nearly as much, as the shading shows.
+# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements are hardly surer: two tables of the same run differ by nearly as much, as the shading shows.
 #
-# The upright stroke is a fit that has seen other runs of the source. In twelve lines it wins about three points at most, in two of them nothing.
+# The upright stroke shows a fit that has seen other runs of the same source. In twelve lines that helps by about three points at most, and in two of them not at all.
 #
-# InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth, which no constant fitted on others can know. Is *your* cluster like that? See *Going deeper*.
+# InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth. No constant that was fitted to others can know that. Is *your* cluster like that? See *Going deeper*.
 
 # %% [markdown]
 # ### Is the order right?
 #
-# To choose between two layouts we need no times, only which of them is faster. Whatever makes a whole cluster slow makes both slow, so the order may survive an error of a fifth.
+# To choose between two layouts we need no times, only which of them is faster. Whatever slows down a whole cluster slows down both layouts, so their order may survive an error of a fifth.
 #
-# Five of the sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, with their source left out of the fit, and look at those predicted to lie between two and ten percent apart.
+# Five of the sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, and predict them with their source left out of the fit. Now look only at the pairs that are predicted to lie two to ten percent apart.
 #
 # **Predict.** In how many percent of them is the predicted winner really faster: about 60, 80 or 97?
 
@@ -216,7 +218,9 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# Below two percent the formula did no better than a coin, but above, nine pairs of ten or more were in the right order. That the last line is a little worse may well be chance. But look at the notes: 88 of the 100 pairs are InternEvo's, the source with the largest error of all! Its order survives because nearly all of its runs are slower by about the same share. The other four sources have twelve pairs together, too few to be sure.
+# In the first line, below two percent, the formula did no better than a coin. In the other two, nine pairs of ten or more were in the right order. That the last line is a little worse may well be chance.
+#
+# Now look at the notes. Of the 100 pairs 88 come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs together, too few to be sure.
 #
 # So two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
@@ -225,7 +229,7 @@ for row in orders:
 #
 # If a step is so cheap to price, try everything on our 16,384 GPUs!
 #
-# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, which cuts texts into pieces; `dp` gets the rest. Combine them with ZeRO 0, 1, 2 or 3, micro-batches of 1, 2, 4 or 8 texts, and none, half or all layers computed again. Six schedules make it almost a million layouts: GPipe, 1F1B, zero bubble, or interleaved with 2, 4 or 8 stages a rank.
+# That number is $2^{14}$, so it has 15 divisors. Take each for `tp`, for `pp` and for `cp`, which cuts texts into pieces. `dp` gets the rest. Combine these with ZeRO 0, 1, 2 or 3, with micro-batches of 1, 2, 4 or 8 texts, and with none, half or all layers computed again. The six schedules are GPipe, 1F1B, zero bubble, and interleaved with 2, 4 or 8 stages a rank. That makes almost a million layouts.
 #
 # **Predict.** How many percent are possible: about 2, 20 or 60? Begin with the GPUs that they need.
 
@@ -239,16 +243,16 @@ for rule, count in found.rejected.items():
 print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
-# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are, because each of three exponents is seven on average, and $2^{21}$ is far more than $2^{14}$. The next is lesson 07's advice, that `tp` stays in its node, and the third rule refuses more stages than layers.
+# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The next rule is lesson 07's advice, that `tp` stays in its node, and the third refuses more stages than layers.
 #
-# Memory comes last, and it still took more than half of what the others had left. That order saves time, because rules cost hardly anything, memory some arithmetic, and only what fits is timed.
+# Memory comes last, and it still took more than half of what the other rules had left. This order saves time, because the rules cost hardly anything, while memory costs some arithmetic. A step's time is computed only for what fits.
 
 # %% [markdown]
 # ### Is there a fourth?
 #
-# The colleagues left the texts whole, so keep `cp` at 1. The program searches all other layouts, and draws only the fastest for each set of degrees.
+# The colleagues left the texts whole, so keep `cp` at 1. The program searches all layouts with whole texts, but draws only the fastest for each set of degrees.
 #
-# A *stage* is a piece of the model, and in a bar's name `interleaved x 4` gives each of the `pp` ranks four of them. `zb-h1` is lesson 04's zero bubble, and `recompute=half` computes half of the layers again.
+# Each bar's name says how its layout works. A *stage* is a piece of the model, so with `interleaved x 4` each of the `pp` ranks has four of them. `zb-h1` is lesson 04's zero bubble, and `recompute=half` computes half of the layers again.
 #
 # **Predict.** How large is the winner's `pp`? If it is small, many layers lie on each GPU, and all of them must fit. If it is large, the pipeline is long, and its ranks idle.
 
@@ -262,9 +266,11 @@ for one in best[1:]:
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
-# Yes, there is. It needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the first colleague's layout, the third bar.
+# Yes, there is. The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third, which the first colleague proposed.
 #
-# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. In the bars' order a rank has four, eight, two and one. Half the ranks mean twice the pipelines and half the texts for each, so $m$ equals $p$, and $(p-1)/m$ is almost 1 in all four. In three, interleaving divides it by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
+# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. From top to bottom a rank has four, eight, two and one of them.
+#
+# Half the ranks mean twice the pipelines and half the texts for each. So $m$ equals $p$, and $(p-1)/m$ is almost 1 in all four. In the upper three, interleaving divides this by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
 #
 # Now play the winner's step through.
 
@@ -272,16 +278,16 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 viz.plot_step_timeline(whole)
 
 # %% [markdown]
-# Each lane is 1,024 GPUs, in four shades for four stages. Look at lane `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Lane `pp 15` waits at the beginning and at the end instead. Played so, a step is one percent shorter than by the closed form, which may therefore go on choosing.
+# Each lane is 1,024 GPUs, and its four shades are its four stages. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. The bottom lane, `pp 15`, waits at the beginning and at the end instead. Played through like this, the step is one percent shorter than the closed form says, so the closed form is good enough to choose with.
 #
-# Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? Without those the same layout wins, as *Going deeper* shows.
+# Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No, because without those 29 steps the same layout wins, as *Going deeper* shows.
 
 # %% [markdown]
 # ### And if texts may be cut?
 #
-# The whole search also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. How that works is lesson 09; here it is enough that these messages hide almost wholly behind computing.
+# Our search of a million layouts also tried `cp`. If two GPUs share a text, each keeps only half of its activations, and sends its keys and values to the other. Lesson 09 shows how that works. Here it is enough to know that these messages hide almost wholly behind computing.
 #
-# The fastest of all layouts has `cp` 2 and half of Meta's `dp`. You have seen the bar of the fastest layout with Meta's degrees. Which of its parts can shrink now, and by how much?
+# The fastest of all layouts has `cp` 2 and half of Meta's `dp`. You have seen the fastest layout with Meta's degrees: it was the top one of the last four bars. Which of its parts can shrink now, and by how much?
 #
 # **Predict.** How many percent longer does a step take with Meta's degrees?
 
@@ -300,14 +306,14 @@ print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own ope
 viz.plot_step_causes([with_cut, without], title="With and without a cut of the texts")
 
 # %% [markdown]
-# Look at the upper, new bar. Nothing is computed again, because half a text needs half the activations, and these fit. Its ranks idle half as long, because half as many replicas share the batch, so each pipeline gets 32 micro-batches instead of 16.
+# Look at the upper, new bar. Its dark violet piece is gone: nothing is computed again, because half a text needs half the activations, and these fit. Its ranks idle half as long, because half as many replicas share the batch. So each pipeline gets 32 micro-batches instead of 16.
 #
-# Was Meta wrong? They computed nothing again either, which in our formulas fits only with ZeRO 3 and is far slower. But they freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our bar of their degrees. A search gives you not the truth, but the first things to try.
+# Was Meta wrong? They computed nothing again either. In our formulas that fits only with ZeRO 3, which is far slower. But Meta freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our bar of their degrees. A search does not give you the truth, but it tells you what to try first.
 
 # %% [markdown]
 # ### Time against memory
 #
-# Suppose that you need room, because your framework keeps more than our formulas know. What does it cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of them are useless, because another one is faster *and* smaller. Those that nothing beats in both make a line, the **Pareto front**.
+# Suppose that you need room, because your framework keeps more than our formulas know. What does it cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
 #
 # **Predict.** Give each GPU half of the fastest layout's memory, and cut layers and texts further until it fits. How many percent longer is the best step then: about 4, 20 or 50?
 
@@ -322,19 +328,19 @@ print(fill(f"a seventh of it is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
-# Walk from the fastest layout along the line to the left. At first room is almost free: half of the memory costs only a few percent more time, with pipelines twice as long and texts cut into four. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and hundreds of small pieces keep the host busy.
+# Start at the fastest layout, at the lower right, and walk along the line to the left. At first room is almost free. With half of the memory, pipelines are twice as long and texts are cut into four, but a step takes only a few percent longer. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and hundreds of small pieces keep the host busy.
 #
-# The ring of Meta's cut lies above the line, so by our formulas other layouts are faster and smaller. If someone says that only their layout fits, ask where in this picture it lies.
+# Now find the ring of Meta's cut. It lies above the line, so by our formulas other layouts are faster and smaller. If someone says that only their layout fits, ask where in this picture it lies.
 
 # %% [markdown]
 # ## Three hours later
 #
 # The layout is chosen, and the run begins. Three hours later it stands still. Sixteen thousand GPUs have power supplies, cables and memory, and whenever one of these fails, all others wait. Meta counted 419 unplanned stops in 54 days, which is one every three hours.
 #
-# After a stop you go back to the last checkpoint. So should you write them often? Writing takes time as well. For each parameter a checkpoint holds 14 bytes<!-- =14 -->, two of weights and twelve of AdamW. Meta's storage takes 2 TB/s<!-- =planner.LLAMA_3_STORAGE_BYTES_PER_S / 1e12 -->, so it is written in 2.8 s<!-- =14 * costs.model_parameters(load_model("llama3_1_405b")) / planner.LLAMA_3_STORAGE_BYTES_PER_S -->.
+# After a stop you go back to the last checkpoint. So should you write checkpoints often? You would lose less work, but writing takes time as well. For each parameter a checkpoint holds 14 bytes<!-- =14 -->, two of weights and twelve of AdamW. Meta's storage takes 2 TB/s<!-- =planner.LLAMA_3_STORAGE_BYTES_PER_S / 1e12 -->, so a checkpoint is written in 2.8 s<!-- =14 * costs.model_parameters(load_model("llama3_1_405b")) / planner.LLAMA_3_STORAGE_BYTES_PER_S -->.
 
 # %% [markdown]
-# How often is best? Say that you write every $\tau$ seconds, and training waits $\delta$ for each write, which costs a share $\delta/\tau$ of the time. A stop comes every $M$ seconds, somewhere between two checkpoints, so on average half an interval of work is lost, which costs $\tau/2M$.
+# How often is best? Say that you write every $\tau$ seconds, and that training waits $\delta$ seconds for each write. Writing then costs a share $\delta/\tau$ of the time. A stop comes every $M$ seconds, somewhere between two checkpoints. So on average half an interval of work is lost, and stops cost a share $\tau/2M$.
 #
 # **Predict.** After how many minutes should this run write a checkpoint: about 0.3, 4 or 60?
 
@@ -358,20 +364,20 @@ print(f"at most {restart_s / 60:.0f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
 # %% [markdown]
-# The two shares have the same product for every $\tau$, so their sum is smallest where they are equal:
+# Multiply the two shares, and $\tau$ falls out. Their product is the same for every $\tau$, so their sum is smallest where they are equal:
 #
 # $$\tau = \sqrt{2\,\delta\,M}$$
 #
-# That is 4.2 minutes here. The share of time that trains is called **goodput**. Look at `back at once`. At its ring all but two percent of the time trains; left of it you write too often, and right of it you lose too much. The dashed line is our sum, good while $\tau$ lies well between $\delta$ and $M$. The small marks, 54 days played with dice, agree.
+# That is 4.2 minutes here. The share of time that trains is called **goodput**. Find the line `back at once` and its ring, where all but two percent of the time trains. Left of the ring you write too often, and right of it you lose too much. The dashed line is our sum, which is good while $\tau$ lies well between $\delta$ and $M$. The small marks are 54 days played with dice, and they agree.
 
 # %% [markdown]
-# But Meta gives only a goodput above nine tenths, and nobody is back at once. How long may their restarts have taken? With a quarter of an hour each, `after a restart` just touches the dotted line, so on average they took no longer.
+# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may their restarts have taken? Look at `after a restart`, where each restart takes a quarter of an hour. This line just touches the dotted one, so on average Meta's restarts took no longer.
 #
-# For `slow checkpoints too` a write takes a whole minute, and even its best interval loses seven points more. So slow storage can cost more than the second-best layout.
+# In `slow checkpoints too` a write takes a whole minute. Even the ring of this line lies seven points lower, so slow storage can cost more than the second-best layout.
 #
 # ## Back to the three colleagues
 #
-# Now multiply a step's time by the number of steps, and divide by Meta's nine tenths, the share of time that trains. How many days does each colleague need?
+# Now multiply a step's time by the number of steps, and divide by Meta's goodput, nine tenths. How many days does each colleague need?
 
 # %%
 steps = 15.6e12 / (JOB.batch * JOB.sequence)
@@ -383,11 +389,11 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three, the first: 104 days. But there is a fourth: Meta's degrees need 87 days, and with texts cut it is 72, if the formula is right about that.
+# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87 days. With texts cut it is 72, if the formula is right about that.
 #
-# And how would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order.
+# And how would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than that of the fourth, and nine in ten pairs so far apart kept their order.
 #
-# Meta's own hours make 78. At the 41 %<!-- =41 --> that they reached, our 87 would be 79. But their hours hold other phases too, and our goodput is theirs, so this is no proof.
+# Meta's own hours make 78 days. At the 41 %<!-- =41 --> that they reached, our 87 would be 79. But those hours hold other phases too, and our goodput is Meta's, so this is no proof.
 
 # %% [markdown]
 # ## Take it home
@@ -407,7 +413,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 print("in the file:", ", ".join(plan))
 
 # %% [markdown]
-# Read from the top.
+# Read the output from the top.
 #
 # | look at | what it says |
 # | --- | --- |
