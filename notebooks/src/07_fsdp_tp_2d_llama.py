@@ -351,7 +351,7 @@ viz.plot_agreement(said, reference="one device in float32")
 #
 # ## Measure: what is in memory
 #
-# Activations did not fit. Do they shrink now? Four ranks train on four texts. With FSDP each rank reads one text, but on the mesh a pair reads two together.
+# Activations did not fit. Do they shrink? Four ranks train on four texts. With FSDP each rank reads one, but on the mesh a pair reads two together.
 #
 # **Predict.** At the loss a rank has the most activations. Divide FSDP's by the mesh's: what comes out?
 
