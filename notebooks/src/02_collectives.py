@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 · Collectives: a thousand ranks, one sum
 #
-# Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each has read different texts, so each comes out of backward with a different gradient, and before the next step all of them need the sum.
+# Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each has read different texts, so each comes out of backward with a different gradient. Before the next step all of them need the sum.
 #
 # You know one way from lesson 00: everybody sends to rank 0, which adds and sends the sum back. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps, 2000 times as long as its message would take.
 
@@ -36,9 +36,9 @@ run_ranks(on_the_clock, 4, "naive", 16 * MiB // 4, network)  # a number has 4 by
 viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 
 # %% [markdown]
-# Look at rank 0. The others send at once, but its one network card takes in one message after the other, and the rest wait on the way. Then three go out. So this **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
+# Look at the row of rank 0. The others send at once, but its network card takes in one message at a time, so the rest wait on the way. Then the sum goes out, again in three messages. So this **naive** way takes six messages in a row on four ranks, and 1998 on a thousand.
 #
-# The gradient of one layer is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. So one message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. A row of 1998 takes **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
+# How long is that? The gradient of one layer is 436 MB<!-- =2 * layer_parameters(LLAMA_3_1_8B) / MB --> in bfloat16, and a good network card sends 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. So one message takes 8.74 ms<!-- =1e3 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: 8.72 ms<!-- =2e3 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for its bytes, and a little for its start. All 1998 take **17.5 s**<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->, for one layer of 32, in every training step.
 
 # %% [markdown]
 # By the same arithmetic, the last way of this lesson takes 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> on the same GPUs. You will be able to
@@ -50,7 +50,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 #
 # *One hour; the exercises, three.*
 #
-# <details><summary>Before you start</summary>You need lesson 00, and two sentences recall lesson 01. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
+# <details><summary>Before you start</summary>You need lesson 00; what we take from lesson 01 is said again. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
 
 # %% [markdown]
 # ## First attempt: a circle
@@ -59,7 +59,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 #
 # Rank 0 is what hurts, so put the ranks in a circle, where nobody is special. Each sends its tensor to the right neighbour and adds what comes from the left. In the next round it passes on what it has just received, so after three rounds everybody has seen every tensor.
 #
-# If all four waited until their message is taken, nobody would be left to take one. So `isend` only starts a message; `wait` comes later.
+# If all four waited until their message is taken, nobody would be left to take one. That is why `isend` only starts a message, and `wait` comes after the receive.
 
 # %%
 torch.manual_seed(0)
@@ -116,33 +116,33 @@ display(
 )
 
 # %% [markdown]
-# A row is what a rank sends. In the upper picture rank 0 has three entries in its row; in the lower one every row has a single entry, and it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
+# A row shows what one rank sends. Find rank 0 in the upper picture: its row has three entries, while every other row has one. In the lower picture every row has a single entry, but it is 3 MiB<!-- =3 * MiB / MiB -->. We wanted to take the load off rank 0, and we have given its load to everybody!
 #
-# It is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. A thousand ranks need 999 messages in a row, or 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->: half of the naive time, and still far too long.
+# Yet the circle is better than it looks, because now each network card sends while it receives. Rank 0 had to take in everything before it could give anything out. So a thousand ranks need 999 messages in a row, which take 8.7 s<!-- =999 * INFINIBAND.time_s(2 * layer_parameters(LLAMA_3_1_8B)) -->. That is half of the naive time, but still far too long.
 
 # %% [markdown]
 # ## Second attempt: everybody adds a quarter
 #
-# Where is the waste? Follow one number of the tensor. Four ranks add it up, each for itself, and arrive at the same sum. It would be enough if **one** rank did so and gave away the result.
+# Where is the waste? Follow one number of the tensor. All four ranks compute its sum, each for itself, and they all get the same. It would be enough if **one** rank did so and sent the result to the others.
 #
-# So share the adding. Cut the tensor into four chunks and give each an owner: rank 0 owns chunk 0, rank 1 owns chunk 1, and so on. First each owner gets its chunk added up, and then the owners hand their sums around.
+# So share the adding. Cut the tensor into four chunks and give each an owner: rank 0 owns chunk 0, rank 1 owns chunk 1, and so on. First each chunk is added up at its owner, and then the owners hand their finished sums around.
 
 # %%
 viz.all_reduce_halves(4)
 
 # %% [markdown]
-# One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has a single one in all four colours, a finished sum. At the right all finished chunks are everywhere.
+# One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has only one chunk, but in all four colours, because this chunk is a finished sum. At the right every rank has all the finished chunks.
 #
-# The first half is called **reduce-scatter**, the second **all-gather**, and one after the other they are an all-reduce. Remember the middle, where each rank keeps a quarter and nothing else. A program that is short of memory can stop there, as ZeRO-1 did in lesson 01.
+# The first half, up to the middle, is called **reduce-scatter**, and the second half is called **all-gather**. One after the other, they make an all-reduce. Remember the middle, where each rank keeps a quarter and nothing else. A program that is short of memory can stop there, as ZeRO-1 did in lesson 01.
 
 # %% [markdown]
 # ### Which chunk, when?
 #
-# Follow chunk 2 through the first half. It must visit all ranks and end at its owner, rank 2. If all pass to the right, only one trip does that: from rank 3, just *past* the owner, to 0, 1 and 2.
+# Follow chunk 2 through the first half. It must visit all ranks and end at its owner, rank 2. If all pass to the right, only one trip does that: it starts at rank 3, just *past* the owner, and visits 0, 1 and 2.
 #
-# Sit down at rank 3. In step 1 you send the chunk whose trip starts there: chunk 2, your number minus one. In step 2 you pass on what rank 2 sent, its own number minus one: chunk 1, your number minus two.
+# Sit down at rank 3. In step 1 you send the chunk whose trip starts there: chunk 2, your number minus one. In step 2 you pass on what rank 2 sent. That was its number minus one, so it is chunk 1, your number minus two.
 #
-# So in step `s` rank `r` sends chunk `(r - s) % 4`. Check it for rank 0, where it wraps around.
+# So in step `s` rank `r` sends chunk `(r - s) % 4`. Check rank 0, where it wraps around.
 
 # %%
 chunks = [list(gradient.clone().chunk(4)) for gradient in gradients]  # chunks[rank][c]: four lists play four ranks
@@ -156,7 +156,7 @@ for step in (1, 2, 3):
 torch.equal(torch.cat([chunks[rank][rank] for rank in range(4)]), total)
 
 # %% [markdown]
-# `True`: each rank owns one finished chunk. The second half goes round the same circle, without adding. What does rank 3 send first now? The only chunk that it has finished, its own chunk 3. Then it passes on what comes from the left: chunk 2, chunk 1. So the rule is the same, only that its steps count from zero. Both halves together are the **ring**.
+# `True`: each rank owns one finished chunk. The second half goes round the same circle, but nothing is added any more. What does rank 3 send first now? It has finished only its own chunk 3, so it sends that one. Then it passes on what comes from the left, first chunk 2 and then chunk 1. So the rule stays the same, except that the steps count from zero. The two halves together are called the **ring**.
 #
 # **Predict.** Each of four ranks holds 1 MiB<!-- =MiB / MiB -->. How many MiB leave one rank in both halves together?
 
@@ -182,19 +182,19 @@ display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: by
 # %% [markdown]
 # Four times `True`: the ring is complete. Find chunk 2 in the first step of the picture: it leaves rank 3 for rank 0. It goes on to ranks 1 and 2, and takes on a colour at each stop. Then it goes round once more, with all its colours. In each step all four ranks send and receive, so nobody waits for rank 0.
 #
-# In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! The ring sends no less. It makes four network cards carry what one had to carry alone.
+# In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! So the ring sends no less, but it makes four network cards carry what one had to carry alone.
 
 # %% [markdown]
 # What becomes of the 1.5 on more ranks? In each half a rank sends $p-1$ chunks, all but one, and a chunk is one $p$-th of the $M$ bytes of the tensor.
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could anybody do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something, and then $p-1$ ranks still wait for the result. The ring shares these $2\,(p-1)$ messages equally, so unless the network adds, nobody can do better.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something. Then $p-1$ ranks still wait for the result. That makes $2\,(p-1)$ messages, and the ring shares them equally. So unless the network itself adds, nobody can do better.
 
 # %% [markdown]
 # ## On real ranks
 #
-# This is the library's ring, as each rank runs it. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, and `combine` adds it up. You know the index of the chunk that is sent: find it first, and then the line that adds.
+# So far four lists have played the ranks. Now you see the library's ring, as each real rank runs it. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, and `combine` adds it up. You know the index of the chunk that is sent: find it first, and then the line that adds.
 #
 # Below the code stands the ring behind a slider. Stop it at step 2, and find in the code what rank 0 is doing there.
 
@@ -204,7 +204,7 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the ranks divide the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. Sums are compared with one device, and bytes with those that `comm_time` counts, a formula that knows nothing of the code that sends.
+# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the number of ranks divides the length, nobody notices that a remainder got lost. That is why we take thirteen numbers, and three ranks are among the cases. We compare the sums with those of one device, and the bytes with those of `comm_time`. This formula knows nothing of the code that sends.
 
 
 # %%
@@ -223,12 +223,12 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits, and every byte is where the formula says. Look at the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 sends all chunks but its own, the long one: 72 bytes<!-- =9 * 8 -->. In the second it sends all but chunk 1, which reaches it last: 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep the long one back.
+# Every sum is right to the last digits, and every byte is where the formula says. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 keeps back its own chunk, the long one, and sends 72 bytes<!-- =9 * 8 -->. In the second it keeps back chunk 1, which reaches it last, and sends 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep back the long chunk, so they send more.
 
 # %% [markdown]
 # ## How long does it take?
 #
-# You know the bytes, so you should know the time. Try it on the network of the first picture. What you read there is the time that a rank slept, divided by two thousand, so no hardware is measured.
+# You know the bytes, so you should know the time. Try it on the network of the first picture. No hardware is measured there: what you read is the time that a rank slept, divided by two thousand.
 #
 # **Predict.** The ring on four ranks takes 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) --> for 32 MiB<!-- =32 -->. How many µs does it take for 1 KiB<!-- =1 -->, which is 32,768 times less? First work out how long six quarters of the large tensor take at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, where a MiB is 1.049 MB<!-- =MiB / 1e6 -->. Then ask what the rest may be.
 
@@ -241,35 +241,35 @@ predict("µs for 1 KiB", guess=None, answer=round(1e6 * small.span_s), tolerance
 viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 
 # %% [markdown]
-# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. There are six messages, as above, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. That is the price of any message. It is called the latency, **α**.
+# 84 µs<!-- =6e6 * INFINIBAND.time_s(256) -->! One part in thirty thousand of the data takes a thirteenth of the time. Look at the lower row. It has six messages, just like the upper one, and each takes 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> although hardly anything travels. So every message has this price, however short it is. The price is called the latency, **α**.
 #
-# In the upper row each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, in which a quarter of the tensor passes, so each byte has a price as well. It is called **β**: at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->, a fiftieth of a nanosecond.
+# Now look at the upper row, where each bar begins with the same dark stretch. The pale rest takes 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte -->, because a quarter of the tensor has to pass. So each byte has a price as well, called **β**. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> it is a fiftieth of a nanosecond.
 
 # %% [markdown]
-# So you pay twice. For $s$ messages in a row, which carry $n$ bytes together, it takes
+# So you pay twice. If $s$ messages in a row carry $n$ bytes together, they take
 #
 # $$T = s\,\alpha + n\,\beta$$
 #
 # Check it on the upper row: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->, as the clock said.
 #
-# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! Most of that goes into starts, so take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
+# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! Most of the ring's time goes into starts, so take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
 
 # %% [markdown]
 # ## Fewer starts
 #
 # Our thousand ranks also add up their loss. For this single number the ring makes 1998 starts to move 4 bytes<!-- =4 -->, which takes 28 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=1, itemsize=4).time_s(INFINIBAND) -->.
 #
-# How few would do? Swap with your neighbour, and both know the sum of two. Then swap with one of the next pair, and four know the sum of four. Each step doubles that, so ten suffice for 1024 ranks: 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
+# How few would do? If you swap with your neighbour, both of you know the sum of two. If you both then swap with the next pair, four know the sum of four. Each step doubles that, so 1024 ranks need ten, which take 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
-# Its price is a whole tensor in each step: nothing for a loss, but too much for a layer. The cure is the ring's: share the adding. Follow rank 0 in both pictures.
+# But each step carries a whole tensor. That is nothing for a loss, but too much for a layer. The ring shows the cure: share the adding. Follow rank 0 in both pictures.
 
 # %%
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
 
 # %% [markdown]
-# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up its own. Then quarters with 2, eighths with 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, the ring as much in fourteen.
+# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, where the ring takes fourteen.
 #
-# **Predict.** On 64 ranks the ring makes 126 starts and carries almost two tensors; recursive doubling makes six and carries six. From how many MiB on is the ring faster? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
+# **Predict.** On 64 ranks the ring makes 126 starts and carries almost two tensors; recursive doubling makes six starts and carries six tensors. From how many MiB on is the ring faster? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
 # %%
 meet = crossing_bytes("recursive_doubling", "ring", world_size=64, link=INFINIBAND)
@@ -277,21 +277,21 @@ predict("MiB from which the ring is faster", guess=None, answer=round(meet / MiB
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# Doubling carries four tensors more with 120 starts fewer. Where the lines cross, a tensor is worth thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
+# Recursive doubling carries four tensors more, but makes 120 starts fewer. Where the lines cross, one tensor takes as long as thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
 #
-# Yet by the bar at the foot the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with the ring's bytes and a tenth of the starts.
+# Look at the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, because it sends the ring's bytes with a tenth of the starts.
 #
-# Why build rings? Our formula gives each pair its own wire. But 32 pairs that swap at once may share wires, and wait; in a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
+# Why build rings? Our formula gives each pair its own wire. But 32 pairs that swap at once may share wires and wait. In a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
-# GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink, three times what its network card sends out of the node. A ring gains nothing from it, because somewhere it leaves the node, and each step waits for its slowest message.
+# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends a third. A ring gains nothing from NVLink, because somewhere the ring leaves the node, and each step waits for its slowest message.
 #
-# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum, and it adds up only this chunk with the GPUs at the same place in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
+# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. The GPU adds up only this chunk with the GPUs at its place in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
-# Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so these two add up 8 MiB<!-- =16 / 2 -->: a ring of two, in two steps of 4 MiB<!-- =16 / 4 -->. At the end the halves are swapped once more.
+# Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so ranks 0 and 2 add up these 8 MiB<!-- =16 / 2 -->. As a ring of two, they need two steps of 4 MiB<!-- =16 / 4 -->. At the end ranks 0 and 1 swap their finished halves.
 #
 # **Predict.** The ring on all four takes six steps of 4 MiB<!-- =16 / 4 -->, each at the pace of the slow wire. How many times faster is the hierarchy? Inside, a byte takes a third of the time; forget the starts.
 
@@ -307,9 +307,9 @@ print({name: f"{1e6 * span:.0f} µs" for name, span in seconds.items()})
 viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", node_size=2)
 
 # %% [markdown]
-# In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8, but the ring also pays six starts on the slow wire where the hierarchy pays two.
+# In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring also pays six starts on the slow wire, while the hierarchy pays only two.
 #
-# In nodes of four still less crosses: each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring of these 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s -->, their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->, and what happens inside 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# In nodes of four even less crosses, because each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s -->, their bytes take 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->, and what happens inside takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -325,9 +325,9 @@ inputs = torch.arange(48.0).reshape(4, 12)
 print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().tolist())
 
 # %% [markdown]
-# Both say the same. `torchrun` starts the processes and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads this and connects them, by gloo on CPUs and by NCCL on GPUs.
+# The script and our ring say the same. How do the script's processes find each other? `torchrun` starts them and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads these variables and connects the processes, by gloo on CPUs and by NCCL on GPUs.
 #
-# Two places further down are easy to get wrong. A group is some of the ranks, with collectives of their own, and yet *all* ranks make *all* groups, even those in which they are not. And nobody leaves before the barrier, since leaving closes the connections.
+# Two places further down are easy to get wrong. A group is some of the ranks, with collectives of their own. Yet *all* ranks must make *all* groups, even those to which they do not belong. And nobody may leave before the barrier, because leaving closes connections that others still need.
 
 # %% [markdown]
 # | here | in PyTorch | what is different there |
@@ -343,9 +343,9 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle, and four ranks can live with its bytes. Rings B and C go round in chunks. All three pass the test from the top of this page, as the next cell shows.
+# Three colleagues offer their all-reduce. Ring A is your first circle, and four ranks can live with its bytes. Rings B and C go round in chunks. All three pass the test from the top of this page, as the next cell shows. The cell after it puts them to a harder test.
 #
-# **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`. The cell after that puts them to a harder test.
+# **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`.
 
 
 # %%
@@ -387,14 +387,14 @@ for name in sums:
 viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% [markdown]
-# Each rank has 1001 numbers that are not whole. Ring B is off by 3, at its one dark dot: four does not divide 1001, so one is lost.
+# Now each rank has 1001 numbers that are not whole. Ring B is off by 3, and each of its panels has one dark dot. Four does not divide 1001, so the last number is lost.
 #
-# A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each of its ranks adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, and rank 1 ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
+# A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, but rank 1 computes ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
 
 # %% [markdown]
 # In ring C each sum is finished on one rank and then copied, so it is rounded everywhere in the same way. We cut the tensor to save bytes, and got equal sums on top.
 #
-# Does it matter? In bfloat16 you can watch it, where 256 + 1 is 256, as you saw in lesson 01. Below, rank 0 brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. How far are their weights apart after 50, 100 and 200 steps?
+# Does it matter that ring A's ranks disagree? In bfloat16 you can watch it, because there 256 + 1 is 256, as you saw in lesson 01. Below, rank 0 first brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. How far are their weights apart after 50, 100 and 200 steps?
 
 
 # %% varies="two hundred steps of rounding differ between processors"
@@ -425,14 +425,14 @@ for name in ("A", "C"):
 # %% [markdown]
 # The exact sum, 259, does not exist in bfloat16, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree to three digits, and yet ring A's ranks hold different weights, so there is no longer *one* model. If one rank alone sees the goal reached, it leaves the loop: the hang of lesson 00.
+# In the training all losses agree to three digits. Yet the weights of ring A's ranks are apart, so there is no longer *one* model. If one rank alone sees the goal reached, it leaves the loop, and the others hang as in lesson 00.
 #
 # A test with a tolerance lets ring A pass. The last block of your script does not, because it compares all bits with rank 0's.
 
 # %% [markdown]
 # ## When to use what
 #
-# Not everything that travels is a sum for everybody.
+# Not everything that travels is a sum for everybody, so first ask who needs what.
 #
 # | who has and needs what | its name |
 # | --- | --- |
@@ -457,7 +457,7 @@ viz.primitives_overview()
 # | long, with fast wires inside nodes | the hierarchy | little crosses |
 # | many short ones | one long one | starts are paid once |
 #
-# **Predict.** A thousand GPUs, four in a node, add up **A** one number, **B** 32 layers in one tensor. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is the plain ring fastest?
+# **Predict.** A thousand GPUs, four in a node, add up one number in case **A** and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is nothing faster than the plain ring?
 
 # %%
 names = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
@@ -475,11 +475,11 @@ for case, row in ms.items():
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# In A only starts count. In B the hierarchy lets few bytes cross; in C it is itself a ring. Halving has 488 ranks too many in C, none in D.
+# In A only starts count. In B the hierarchy wins, because few bytes cross; in C it is a ring. Halving has 488 ranks too many in C, none in D.
 #
-# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor pay the starts once: 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->. Before that a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, because they pay for starts once. Before that, a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #
-# The last layer's gradient was ready long before the first's. Why must it wait? There lesson 03 begins.
+# Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 
 # %%
 score()
