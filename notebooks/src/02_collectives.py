@@ -279,7 +279,7 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 # %% [markdown]
 # Recursive doubling carries four tensors more, but makes 120 starts fewer. Where the lines cross, one tensor takes as long as thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
 #
-# Look at the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, because it sends the ring's bytes with a tenth of the starts.
+# See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, because it sends the ring's bytes with a tenth of the starts.
 #
 # Why build rings? Our formula gives each pair its own wire. But 32 pairs that swap at once may share wires and wait. In a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
 
