@@ -46,7 +46,7 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # - say beforehand what each rank sends, and how long it takes.
 # - choose an algorithm for a size and a wire.
 # - write it in plain PyTorch, as a script.
-# - find a mistake that no test of sums sees.
+# - find a mistake that a test with a tolerance lets pass.
 #
 # *One hour; the exercises, three.*
 #
