@@ -244,7 +244,7 @@ predict(
 )
 
 # %% [markdown]
-# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length of the whole.
+# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length of the whole. We test with SGD, because Adam divides by the gradients' size and would hide much of a wrong scale.
 
 
 # %%
@@ -264,7 +264,7 @@ for norm_of in (norm_of_chunk, norm_of_whole):
 #
 # ## Does the count hold for real tensors?
 #
-# So far `costs` has only multiplied. Now we let a small decoder of Llama's shape train one step in fp32, so that we can count the bytes that its tensors really take.
+# So far `costs` has only multiplied. Now a small decoder of Llama's shape trains one step, all in fp32, and we count its bytes. A weight takes 4, its gradient 4, and Adam's two averages 8, without a copy.
 
 # %%
 small = ModelConfig(
@@ -342,13 +342,13 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# Only an eighth is left, but forward runs once more. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles for positions, and cross-entropy's divisor.
+# Only an eighth is left, but forward runs once more. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: each layer's second input, one table of angles for all, and cross-entropy's divisor.
 #
 # ## So, how many GPUs?
 #
 # Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs share every matrix and one text. That is **tensor parallelism**.
 #
-# `dp` counts the groups with their own texts, and `tp` counts the GPUs in a group, so dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. Its line is 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, though `nvidia-smi` shows more.
+# `dp` counts the groups with their own texts, and `tp` counts the GPUs in a group, so dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. So its line, at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, is labelled 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -395,7 +395,7 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. The rule leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU, but it counts the embedding. For the 70B and 4096 tokens it is at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
+# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. The rule counts the embedding, which multiplies nothing, and leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU. For the 70B and 4096 tokens the rule is at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
 #
 # A GPU reaches only a share of its data sheet's peak, the **utilisation** U, which came to 0.4 in good runs on H100s. With T tokens and G GPUs of peak R:
 #
@@ -457,7 +457,7 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
 # | all layers together are too large | some layers on each GPU | 04 |
 # | one layer, or one text, is too large | several GPUs share each matrix | 05 |
 # | all GPUs store the same states | each GPU keeps a part: ZeRO | 06 |
-# | activations are too large | recompute, or lesson 05 | 05 |
+# | activations are too large | recompute, or share each matrix | 01, 05 |
 #
 # ## What still hurts
 #

@@ -189,7 +189,7 @@ display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: by
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take a single number. Before any rank has its sum, the $p-1$ others must each have sent something. Then $p-1$ ranks still wait for the result. That makes $2\,(p-1)$ messages, and the ring shares them equally. So unless the network itself adds, nobody can do better.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take a single number. Look at the first rank that knows the sum: the $p-1$ others must each have sent something by then. These $p-1$ still wait for the result. That makes $2\,(p-1)$ messages, and the ring shares them equally. So unless the network itself adds, no way gives its busiest rank less to send.
 
 # %% [markdown]
 # ## On real ranks
@@ -281,7 +281,7 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 #
 # See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, because it sends the ring's bytes with a tenth of the starts.
 #
-# Why build rings? Our formula gives each pair its own wire. But 32 pairs that swap at once may share wires and wait. In a ring everybody talks to a neighbour. Besides, halving wants a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
+# Why build rings? Our formula gives each pair its own wire. But 32 pairs that swap at once may share wires and wait. In a ring everybody talks to a neighbour. Besides, both kinds of doubling want a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
 
 # %% [markdown]
 # ## Two kinds of wire
@@ -425,7 +425,7 @@ for name in ("A", "C"):
 # %% [markdown]
 # The exact sum, 259, does not exist in bfloat16, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree to three digits. Yet the weights of ring A's ranks are apart, so there is no longer *one* model. If one rank alone sees the goal reached, it leaves the loop, and the others hang as in lesson 00.
+# In the training all losses agree to three digits. Yet ring A's ranks are apart after 50 steps and still after 200, so there is no longer *one* model. If one rank alone sees a low enough loss, it leaves the loop, and the others hang as in lesson 00.
 #
 # A test with a tolerance lets ring A pass. The last block of your script does not, because it compares all bits with rank 0's.
 
@@ -475,9 +475,9 @@ for case, row in ms.items():
 # %% [markdown]
 # ## Back to the thousand ranks
 #
-# In A only starts count. In B the hierarchy wins, because few bytes cross; in C it is a ring. Halving has 488 ranks too many in C, none in D.
+# In A only starts count. In B the hierarchy wins, because few bytes cross; in C it equals the ring. Halving has 488 ranks too many in C, none in D.
 #
-# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, because they pay for starts once. Before that, a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, not 32 times 16, as starts are paid once. In each step a GPU first computes 8192 tokens, for 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 
@@ -489,7 +489,7 @@ score()
 #
 # **Next:** the [exercises](../exercises/release/02_collectives.ipynb), then [lesson 03](03_mlp_ddp.ipynb). [Slides](../slides/02_collectives.md).
 #
-# <details><summary>1. Why do two ranks of ring A always agree?</summary>
+# <details><summary>1. On two ranks, ring A's sums always agree. Why?</summary>
 # One addition rounds alike from either side; it takes three numbers to differ.
 # </details>
 #

@@ -178,7 +178,7 @@ for way, (device, tp, bytes_per_s) in ways.items():
 # %% [markdown]
 # Compare A and B. They send the same bytes, so the wire alone makes B three times as dear. That is why our mesh is `("dp", "tp")`. In C a GPU sends more and computes less, so `tp` stays within a node.
 #
-# D is the surprise: even inside a node messages cost more than a second forward, because computing has become faster and the wire has not. With the switch of lesson 05 D is at 17 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte.
+# D is the surprise: even inside a node messages cost more than a second forward, because in D computing is faster and the wire is not. With the switch of lesson 05 D is at 17 %<!-- =100 * 10 * 3 / 4 * 8192 * 4096 * 2 / (3 * NVLINK.bandwidth_bytes_per_s) / (3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / 4 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) -->, and messages win. So ask how much a machine computes while it sends a byte.
 #
 # ## Run it
 #
@@ -222,7 +222,7 @@ print("four ranks:", *(f"{loss:.5f}" for loss in run_ranks(first_losses, 4)[0]))
 #
 # ### 1 · Who holds what
 #
-# Suppose that a rank held its neighbour's part of a weight. Its shape would be right, so nothing would crash. But each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. So compare each rank's piece, bit by bit, with that part of one device's weight: a neighbour's part is found.
+# Suppose that a rank held its neighbour's part of a weight. Its shape would be right, so nothing would crash. But each trainer keeps a table, its *layout*, which says what part of every weight lies on which rank. So compare each rank's piece, bit by bit, with the part of one device's weight that the layout names. A neighbour's part would differ.
 
 # %%
 held = held_parts(llama_alone, llama_2d, world_size=4)
@@ -262,7 +262,7 @@ print(f"with it, the first that is wrong: {wrong[0].name}")
 #
 # ### 3 · The ladder
 #
-# Outputs are only the first rung. Next come gradients, their norm, weights after some steps, and a checkpoint. On two axes the norm of the gradients is the hardest rung. Each number must count exactly once in it, although matrices are cut twice and RMSNorms lie on several ranks.
+# Outputs are only the first rung. Next come gradients, their norm, weights, the loss curve, AdamW, and a checkpoint. On two axes the norm of the gradients is the hardest rung. Each number must count exactly once in it, although matrices are cut twice and RMSNorms lie on several ranks.
 
 # %% varies="the last digits of rounding differ between processors"
 report = assert_parallel_equals(llama_alone, llama_2d, text, world_size=4)
@@ -466,7 +466,7 @@ for run, make in makers.items():
             print(fill(line, 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# At the end all three are far off, so look at the beginning. Run B is about a millionth off for twenty steps before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
+# At the end all three are far off, so look at the beginning. For twenty steps run B is less than 1e-05 off, before rounding carries it up. A and C are a hundredth off in step 3, and rounding is not that fast.
 #
 # The ladder offers two explanations of A's one half. Perhaps the average was divided by the `dp` ranks once more. Or the sum was divided by all four, although only two had read different texts. On two by two both mistakes leave one half, so take three ranks along `dp` and two along `tp`.
 #
@@ -483,7 +483,7 @@ except NotEqual as error:
 # %% [markdown]
 # It is one half again. The first mistake would have left one third, so the second was made: the sum was divided by all ranks. If two axes have the same size, one number cannot tell them apart, so test on a mesh whose sides differ. torchtune had [this bug](https://github.com/meta-pytorch/torchtune/issues/2641), and a user found it by running one seed with and without tensor parallelism.
 #
-# Run C adds up squares along `dp` and forgets `tp`. Rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
+# Run C adds up squares along `dp` and forgets `tp`. The halves differ, so rank 0 finds 0.59 of the squares, and 0.77 is the root of that. The wider `tp` is, the smaller the norm comes out, and the less is clipped. RLinf forgot [FSDP's axis](https://github.com/RLinf/RLinf/pull/1558) instead, with the same effect.
 
 
 # %% [markdown]
@@ -584,7 +584,7 @@ display(
 )
 
 # %% [markdown]
-# Above, six curves look like one. Below, all drift away from one device, because each step starts from weights that already differ. Is that the parallelism? Look at the broad grey line. It is one device as well. For thirty steps DDP and FSDP lie on it, because they add up the same four parts. But TP lies above it, so what acquits a layout is the ladder.
+# Above, six curves look like one. Below, all drift away from one device, because each step starts from weights that already differ. Is that the parallelism? The broad grey line is one device as well. For thirty steps DDP and FSDP lie on it, because they add up the same four parts. Yet FSDP × TP mostly lies below it and TP above, so only the ladder acquits a layout.
 #
 # ## A real Llama, and a real OLMo
 #

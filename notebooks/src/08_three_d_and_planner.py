@@ -50,7 +50,7 @@ named = [replace(bar, name=f"{who}: {degrees[who]}") for who, bar in bars.items(
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. Its light violet beginning is almost equally long, because all three compute the same model. The rest is what the layout costs.
+# Each bar is one step. Its light violet beginning is almost equally long, because all three compute the same model. All that follows is what the layout costs.
 #
 # In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches, and 32 ranks idle most of the step. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 has to fetch them.
 #
@@ -209,7 +209,7 @@ viz.plot_calibration()
 #
 # Five of the sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, and predict them with their source left out of the fit. Now look only at the pairs that are predicted to lie two to ten percent apart.
 #
-# **Predict.** In how many percent of them is the predicted winner really faster: about 60, 80 or 97?
+# **Predict.** In how many percent of them is the predicted winner really faster: about 60, 80 or 95?
 
 # %%
 orders = [row for row in sim.committed_records() if row["test"] == sim.ORDER]
@@ -268,9 +268,9 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 # %% [markdown]
 # Yes, there is. The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third, which the first colleague proposed.
 #
-# Why 16? All four bars have 64 stages, because 126 layers, embedding and head make two for each. From top to bottom a rank has four, eight, two and one of them.
+# Why 16? All four bars have 64 stages, and 126 layers, embedding and head make two for each. From top to bottom a rank has four, eight, two and one of them.
 #
-# Half the ranks mean twice the pipelines and half the texts for each. So $m$ equals $p$, and $(p-1)/m$ is almost 1 in all four. In the upper three, interleaving divides this by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
+# Sixteen ranks get 16 texts, and half the ranks mean twice the pipelines with half the texts each. So $m$ equals $p$, and $(p-1)/m$ is almost 1 in all four. In the upper three, interleaving divides this by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
 #
 # Now play the winner's step through.
 
@@ -373,7 +373,7 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # %% [markdown]
 # But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may their restarts have taken? Look at `after a restart`, where each restart takes a quarter of an hour. This line just touches the dotted one, so on average Meta's restarts took no longer.
 #
-# In `slow checkpoints too` a write takes a whole minute. Even the ring of this line lies seven points lower, so slow storage can cost more than the second-best layout.
+# In `slow checkpoints too` a write takes a whole minute. Even the ring of this line lies seven points lower, so slow storage can cost more than taking the second of the four bars.
 #
 # ## Back to the three colleagues
 #
@@ -419,7 +419,7 @@ print("in the file:", ", ".join(plan))
 # | --- | --- |
 # | the three best | within two percent, so for us they are equal |
 # | their range | four of five published steps lay in such a range, with their source left out |
-# | their memory | full to within two GiB; with about half, a step takes five percent longer |
+# | their memory | full to within two GiB; about half of it costs five percent at most |
 # | left out | the small run for your machine goes without `cp`, until lesson 09 |
 # | the last lines | the best hundred, played through, agree within three percent |
 #
