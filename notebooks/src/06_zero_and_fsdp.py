@@ -3,7 +3,7 @@
 #
 # Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, which 64 GPUs train with the data parallelism of lesson 03.
 #
-# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer takes most, because it keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -52,11 +52,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at the dashed line. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB --> without any activations, but it has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so the training does not even start. Buying more GPUs does not help, because every new one would have to keep the same 120 GB<!-- =16 * 7.5e9 / GB -->.
+# Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB --> without any activations, but it has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so the training does not even start. Buying more GPUs does not help, because every new one would have to keep the same 120 GB<!-- =16 * 7.5e9 / GB -->.
 #
-# Together the GPUs have far more memory than the model needs, but they spend it badly: once the gradients are summed, all 64 remember the same numbers.
+# Together the GPUs have far more memory than the model needs, but they spend it badly, because all 64 remember the same numbers once the gradients are summed.
 #
-# We really share out a small model, and see that the training is still the same. On paper we bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# So we really share out a small model, and see that its training stays the same. On paper we then bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # By the end you will be able to
@@ -72,11 +72,11 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. One device computes the gradient of the mean loss over eight samples, and AdamW makes one step. All is in float32, so AdamW needs no precise copy.
+# Our object is again the perceptron of 38 parameters, without a GELU. One device says what is right: it computes the gradient of the mean loss over eight samples, and AdamW makes one step. All is in float32, so AdamW needs no precise copy.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients. Both divide the sum by two, and make the same AdamW step as the one device. The picture shows their memory before a later update.
+# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients. Both ranks divide the sum by two, so they make the same AdamW step as one device. The picture shows their memory before a later update.
 
 # %%
 torch.manual_seed(0)
@@ -101,9 +101,9 @@ torch.optim.AdamW([alone], lr=0.1).step()
 viz.plot_kept(0)
 
 # %% [markdown]
-# For each of the 38 parameters a rank keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, all of them dark grey, because the other rank has them as well.
+# Look at rank 0. For each of the 38 parameters it keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and all of them are dark grey, because rank 1 has them as well.
 #
-# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, the gradients from backward to the update. Adam's states sleep all that time, and only the update wakes them. So we begin with them: they are needed for the shortest time, and on the 64 GPUs they are by far the largest part.
+# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, and the gradients are needed from backward to the update. But Adam's states sleep all that time, because only the update uses them. So we begin with Adam's states. They are needed for the shortest time, and on the 64 GPUs they are by far the largest part.
 
 # %% [markdown]
 # ## Step one: Adam's states
@@ -112,7 +112,7 @@ viz.plot_kept(0)
 #
 # What does rank 0 need for its 19? It needs their weights, gradients, $m$ and $v$, but nothing of the other half, because AdamW treats each number by itself.
 #
-# Two things have to travel. Before the update rank 0 needs its 19 gradients, **summed** over both ranks. After the update it needs the 19 new weights of rank 1. For a first try the two ranks are entries of a list.
+# Two things still have to travel. Before the update rank 0 needs its 19 gradients, **summed** over both ranks. After the update it needs the 19 new weights of rank 1, because forward uses all 38. In our first try the two ranks are only entries of a list.
 
 # %%
 gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # what each rank finds in its own samples
@@ -130,9 +130,9 @@ viz.plot_kept(1)
 # %% [markdown]
 # The two lowest lines of each rank have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**, the first stage of the *zero redundancy optimizer*.
 #
-# The gradients are striped: lesson 03 summed them up during backward, but our reduce-scatter comes after it, so each rank still has those of its own four samples.
+# The gradients are striped, because each rank still has those of its own four samples. Lesson 03 summed them up during backward, but our reduce-scatter comes only after it.
 #
-# What does it cost to share the update? We count on two real ranks.
+# What does it cost to share the update? We count what two real ranks send.
 #
 # **Predict.** Does a rank send more than in the all-reduce of lesson 03, less, or the same? How many numbers does each rank send in our new step?
 
@@ -157,21 +157,21 @@ print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 # %% [markdown]
 # ## Step two: the gradients
 #
-# After the reduce-scatter a rank has its 19 sums, and the 38 striped gradients of its own samples are useless. But until then all 38 had to fit.
+# After the reduce-scatter a rank has its 19 sums, so the 38 striped gradients of its own samples are useless. But until then all 38 had to fit.
 #
 # So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next gradients come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives rank 1 the whole last layer, and rank 0 none of its sums. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers, and 5 of the second's 10.
+# But our cut at 19 gives the whole last layer to rank 1, so rank 0 gets none of its sums. We cut each layer in two instead. A rank then keeps 14 of the first layer's 28 numbers, and 5 of the second layer's 10.
 
 # %%
 viz.plot_kept(2)
 
 # %% [markdown]
-# Look at the gradients of rank 0. It keeps its 14 and its 5 sums, but had the dashed ones only for a moment, one layer at a time.
+# Look at rank 0's line of gradients. The blue ones are the 14 and the 5 sums that it keeps. It had the dashed ones only for a moment, one layer at a time.
 #
 # With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
-# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The course library's makes two in a step, one for each layer, after the last micro-batch. How many does ZeRO-2 need?
+# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The course library's ZeRO-1 makes two in a step, one for each layer, after the last micro-batch. How many reduce-scatters does ZeRO-2 need?
 
 
 # %%
@@ -189,14 +189,14 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# ZeRO-2 has no room for whole gradients: between micro-batches a rank keeps nothing but its own pieces of the sum. So every micro-batch has to be summed up at once, which makes two calls, four times. For the first time we pay for memory with messages. If you have many micro-batches, and whole gradients still fit, ZeRO-1 is the better choice.
+# Under ZeRO-2 a rank has no room for whole gradients. Between micro-batches it keeps nothing but its own pieces of the sum, so the gradients of every micro-batch have to be summed up at once. That takes two calls for each of the four micro-batches. For the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
 
 # %% [markdown]
 # ## Step three: the weights
 #
 # One line is still dark: both ranks keep all 38 weights, although each of them updates only 19. This line is different from the others, because forward and backward really need all the weights.
 #
-# But they do not need them all **at the same time**, because at any moment forward is in one layer only. So let each rank keep its 14 and its 5. When forward comes to a layer, the ranks gather it, compute with it, and forget what they gathered. For backward they gather it again.
+# But they do not need them all **at the same time**, because at any moment forward is in one layer only. So let each rank keep only its 14 and its 5 weights. When forward comes to a layer, the ranks gather its weights, compute with them, and forget what they gathered. For backward they gather them again.
 #
 # What is gathered together is called a **unit**. Our units are the two layers.
 
@@ -204,11 +204,11 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now every line has a colour, and nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*, and its strategy `FULL_SHARD`.
+# Now the weights have a colour as well, so nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*, and its strategy `FULL_SHARD`.
 #
 # ### Build it
 #
-# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit, with three gathers in all. Does the backward of the first unit need a fourth?
+# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. Together they make three gathers. Does the backward of the first unit need a fourth one?
 #
 # **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
 
@@ -254,17 +254,17 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # first = reduce_scatter(of_first) / 2
 # ```
 #
-# No fourth gather is needed, because the gradient of $W_1$ is made of $x$ and of what came back. Every other unit needs its weights, for the gradient of its input. The library treats all units alike, so it gathers the first one as well.
+# No fourth gather is needed, because the gradient of $W_1$ is made of $x$ and of what came back from the second unit. Every other unit needs its weights, to find the gradient of its input. The library treats all units alike, so it gathers the first as well.
 # </details>
 #
-# With these two lines you have the forward and backward of FSDP. In the library hooks do the same for any model. They gather a unit before its forward and again before its backward, forget it after each, and reduce its gradients when all are there.
+# With these two lines you have the forward and backward of FSDP. In the library hooks do the same for any model. They gather a unit before its forward and again before its backward, and forget it after each. When all its gradients are there, the hooks reduce them.
 
 # %% [markdown]
 # ### Eight steps
 #
 # In your cell the second unit was gathered, used and forgotten twice. The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in such a life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** The library takes both units through all eight. Take four micro-batches, one for each of a rank's samples, then one update. Data parallelism adds up their gradients first, so each rank sends 38 numbers, once. How many does a rank send under FSDP? Begin with one micro-batch. What does a rank still have when the second begins?
+# **Predict.** The library takes both units through all eight. Let each rank make four micro-batches, one of each of its samples, and then one update. Data parallelism would add up the four gradients first, so each rank would send 38 numbers only once. How many does a rank send under FSDP? Begin with one micro-batch. Then ask what a rank still has when the second one begins.
 
 
 # %%
@@ -288,20 +288,20 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# The list above is of one micro-batch. *Free* is missing: it neither sends nor computes. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of 38, so 57 in all. Four micro-batches make 228, because nobody kept the weights.
+# The list above is of one micro-batch. *Free* is missing, because it neither sends nor computes. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because nobody kept the weights.
 #
 # In a ring of $p$ ranks each sends $p-1$ of the $p$ pieces. With $\Psi$ parameters it sends
 #
 # $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
 #
-# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP $3m$. For our four that is 2, 5 and **12**.
+# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP makes $3m$. For our four that is 2, 5 and **12**.
 
 # %% [markdown]
 # ## Do we have to wait for the weights?
 #
-# While the first unit computes, the idle network can **prefetch** the second one. In backward, computing one unit can hide two collectives: the gather of the next, and the reduce-scatter of the one before.
+# While the first unit computes, the network is idle, so it can **prefetch** the second. In backward, one unit can hide two collectives: the gather of the next and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives, of 1 MiB<!-- =512 * 513 * 4 / MiB --> each, make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives of 1 MiB<!-- =512 * 513 * 4 / MiB --> make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
@@ -327,7 +327,7 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture nothing can begin before unit 0 is there. In the middle unit 5 is fetched again, because its backward comes next. At the end the gradients of unit 0 are summed up. These three collectives are seen, and the other 15 hide.
+# In the lower picture, the line *compute* has three gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. So three collectives are seen, and the other 15 hide.
 #
 # While the blue 2 computes, the network brings a 3. So **two** units are whole at a time, and this memory is the price of prefetch.
 #
@@ -356,14 +356,14 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder than before. We clip by the *gradient norm*, which needs all gradients, but no rank has them all. So each rank adds up the squares of its pieces, and one all-reduce of a single number does the rest. *Save and load* puts the pieces together, and takes them apart again.
+# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder than before, because no rank has everything. We clip by the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and one all-reduce of a single number brings these sums together. For *save and load* the pieces are put together, and then they are taken apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
 #
-# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root's**. Forward needs the embedding first and the head last. So the root is gathered once, before forward, and stays whole until backward is through.
+# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root's**. Forward needs the embedding first and the head last. That is why the root is gathered once, before forward, and stays whole until backward is through.
 #
-# The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, in bytes and in trips. Beside it stands a formula that knows nothing of the code that sends.
+# The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, in bytes and in trips. Beside each count stands that of a formula, which knows nothing of the code that sends.
 
 
 # %%
@@ -388,13 +388,13 @@ for name, technique in techniques.items():
     print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
 
 # %% [markdown]
-# FSDP makes 2.74 trips and not 3, because the root, 0.26 of all parameters, is not gathered a second time.
+# Look at the last line. FSDP makes 2.74 trips and not 3, because the root is not gathered a second time. The root has 0.26 of all parameters.
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory. Four ranks train a small Llama of eight blocks with AdamW. Its activations pile up block by block in forward. Backward frees them and brings gradients, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take 1.5 to 2 times as much as all gradients.
+# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again while the gradients come, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take 1.5 to 2 times as much as all gradients.
 #
-# **Predict.** By how many MiB is the highest point of the step lower in ZeRO-2 than in ZeRO-1?
+# **Predict.** By how many MiB is the highest point of the step lower under ZeRO-2 than under ZeRO-1?
 
 # %% varies="what PyTorch allocates while it computes differs between processors"
 DEEP = replace(SMALL, n_layers=8)
@@ -414,9 +414,9 @@ predict(
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# Look at both ends of each strip: the yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
+# Look at both ends of each strip. The yellow optimizer shrinks to a quarter in ZeRO-1, but the violet weights shrink only under FSDP.
 #
-# The orange gradients pile up in ZeRO-1, and hardly in ZeRO-2. Yet both are highest at the loss, before there is any gradient, because each block of backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. ZeRO-1 would then peak at the end of backward, and ZeRO-2 lower.
+# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because each block of backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. ZeRO-1 would then peak at the end of backward, and ZeRO-2 would peak lower.
 #
 # FSDP's peak comes after the loss, with the root and two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, not its peak.
 
@@ -481,7 +481,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. It falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing and each step begins without gradients, so only the weights are left from the step before. Now look at its loss in steps 1, 2 and 3 above.
+# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients. So only the weights are left from the step before. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -495,13 +495,13 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# In step 2 run B's loss is still right, so the first update was right, and G fetched the new weights. In step 3 the loss is off, so step 2 went wrong after its forward. What was new there? Only the weights, which backward fetches by H. So H took old ones, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [went stale](https://github.com/deepspeedai/DeepSpeed/pull/4906).
+# In step 2 run B's loss is still right. So the first update was right, and G fetched the new weights. In step 3 the loss is off, so step 2 went wrong after its forward. What was new there? Only the weights, which backward fetches by H. So H took old weights, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [went stale](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# Run A's ranks clip by the [norms of their own pieces](https://github.com/areal-project/AReaL/issues/312). This hardly shows at first, because Adam divides each gradient by its usual size. Run C's difference is rounding, which training enlarges.
+# In run A each rank clips by the [norm of its own pieces](https://github.com/areal-project/AReaL/issues/312). The slip hardly shows at first, because Adam divides each gradient by its usual size. Run C's difference is rounding, which training enlarges.
 #
 # ## Back to the 64 GPUs
 #
-# **Predict.** Which stage is the first that fits 30 billion parameters?
+# **Predict.** Which ZeRO stage is the first that fits 30 billion parameters?
 
 # %%
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
@@ -510,7 +510,7 @@ predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answ
 viz.zero_explorer()
 
 # %% [markdown]
-# With 30 billion parameters whole weights and gradients are too large, so ZeRO-2 is the first that fits. With our 7.5 billion ZeRO-1 fits. FSDP leaves 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> a GPU, and all 64 keep the 120 GB<!-- =16 * 7.5e9 / GB --> once.
+# With 30 billion parameters, whole weights and gradients together are too large for a GPU, so ZeRO-2 is the first stage that fits. Our 7.5 billion fit already with ZeRO-1. FSDP leaves only 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> on each GPU, because all 64 together keep the 120 GB<!-- =16 * 7.5e9 / GB --> once.
 #
 # ## When to use it
 #
@@ -523,16 +523,16 @@ viz.zero_explorer()
 # | activations | recompute, or tensor parallelism | none more, or other messages |
 
 # %% [markdown]
-# Go down the first three lines and stop where the model fits, because each sends at least as much as the one above. In the fourth line each node keeps a whole model, so only summed gradients travel between nodes.
+# Go down the first three lines and stop where the model fits, because each line sends at least as much as the one above. In the fourth line each node keeps a whole model, so only summed gradients travel between nodes.
 #
-# Can one layer's forward hide the next gather? A layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> with starts. Its forward on 8192 tokens takes an H100 at 40 %<!-- =40 --> of peak 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, so nearly all hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
+# Can one layer's forward hide the next gather? A layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> with starts. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, so nearly the whole gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step. If training cannot use so many, FSDP alone has no way out.
+# So FSDP wants much text on each GPU, to hide its gathers. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step. If training cannot use so many, FSDP alone has no way out.
 #
-# Tensor parallelism helps with both, because it cuts most activations, and its ranks share one text. But it needs fast wires, so take it inside a node, and FSDP between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But it needs fast wires, so take it inside a node and FSDP between the nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
 
 # %%
 score()
