@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Data parallelism: many ranks, one training
 #
-# A small Llama reads Shakespeare on one device. Then somebody gives you three more, so each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Here are the losses of both runs.
+# A small Llama reads Shakespeare on one device. Then somebody gives you three more devices, so that each of the four reads a quarter of every batch. After backward you add their gradients up, and since lesson 00 you do not forget to divide by four. Here are the losses of both runs.
 
 # %% folded=true
 # %load_ext course_lib
@@ -65,7 +65,7 @@ viz.plot_loss_curves(
 )
 
 # %% [markdown]
-# After 15 steps the thin line is a little higher. Is that noise? The picture cannot say, but the ranks' gradients were wrong **from the first step**.
+# After 15 steps the thin line, which is the four ranks, runs a little higher. Is that noise? The picture cannot say, but the ranks' gradients were wrong **from the first step**.
 #
 # How do you know it is the same training, and is it four times as fast? You will be able to
 # - prove that many ranks train like one device, and say when they do not.
@@ -80,9 +80,9 @@ viz.plot_loss_curves(
 # %% [markdown]
 # ## What is right
 #
-# Take a model that is small enough to look at every number. This perceptron has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture is for an activation, and here there is none yet.
+# Take a model so small that you can look at every number in it. This perceptron has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture stands for an activation, but here there is none yet.
 #
-# It reads eight rows and has to say of each whether its first number is larger than its second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
+# The perceptron reads eight rows, and of each row it has to say whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. These are the right ones, so whatever our ranks do, they have to end with the same 38.
 
 # %%
 torch.manual_seed(0)
@@ -117,29 +117,29 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Find our weight: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. It is like that in most places: one is green where the other is violet. Neither is wrong, since each has seen four other rows.
+# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places one rank's cell is green and the other's violet. Neither rank is wrong, because each has seen four other rows.
 #
-# Now take the average, cell by cell, and look at the picture of one device. Half of 23 − 9 is 7, and all 38 places agree!
+# Below the line stands the average, and at the foot what one device found. Half of 23 − 9 is 7, and all 38 places agree!
 #
-# It had to be so, because the mean of eight losses is the average of two means of four, and a gradient of an average is the average of the gradients.
+# It had to be so, because the mean of eight losses is the average of two means of four, and the gradient of an average is the average of the gradients.
 
 # %% [markdown]
-# With $\ell_i$ for the loss of row $i$:
+# Here is that reason as a formula, with $\ell_i$ for the loss of row $i$:
 #
 # $$\frac{1}{8}\sum_{i=1}^{8}\ell_i \;=\; \frac{1}{2}\,\Bigg(\underbrace{\frac{1}{4}\sum_{i=1}^{4}\ell_i}_{\text{mean of rank 0}} \;+\; \underbrace{\frac{1}{4}\sum_{i=5}^{8}\ell_i}_{\text{mean of rank 1}}\Bigg)$$
 #
-# This is **data parallelism**. Every rank has the whole model, its **replica**, and reads its own rows. Before the update all of them take the average of their gradients.
+# This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, and reads its own rows. Before the update all of them take the average of their gradients.
 #
-# Two conditions hide in this line: the ranks have equally many rows, and a row's loss is its own affair. Further down we break both.
+# Two conditions hide in the formula. The ranks have equally many rows, and a row's loss is its own affair. Further down we break both, one after the other.
 
 # %% [markdown]
 # ## The same, step after step
 #
 # There is one loop to write, between backward and the update. But how do you prove it right, if a loss curve does not tell?
 #
-# Write down what a step makes, in order. Forward makes an **output**, and backward **gradients**, whose length is the **gradient norm**. The update makes new **parameters**, and several steps make a **loss curve**.
+# Write down what a step makes, in order. Forward makes an **output**. Backward makes **gradients**, and their length is the **gradient norm**. The update makes new **parameters**, and several steps make a **loss curve**.
 #
-# An error in one spreads to the later ones, unless something hides it, as Adam did. So compare from the beginning: the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
+# An error in one of them spreads to the later ones, unless something hides it, as Adam did. So compare from the beginning, because the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
 
 
 # %%
@@ -182,9 +182,9 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 
 
 # %% [markdown]
-# This is the training loop that you know, with `combine` in its middle, and it writes down the five rungs. In the place of f there is a **GELU** now, and clipping is switched off by its huge limit.
+# This is the training loop that you know, except that it has `combine` in its middle and writes down the five rungs. A **GELU** now stands in the place of f. Clipping is switched off, because its limit is huge.
 #
-# With one rank nothing is shared, so the same function is also our one device. On each rung we divide the largest difference by the largest number, so that rungs can be compared.
+# With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device. We divide it by one device's largest number, so that rungs can be compared.
 
 
 # %%
@@ -199,21 +199,21 @@ alone = run_ranks(climb, 1, average)[0]
 viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 
 # %% [markdown]
-# Read from the foot. Every rung is equal but for some 1e-16, the last digit that float64 has, since ranks add the same numbers in another order and each addition rounds.
+# Read from the foot up. Every rung equals one device's but for some 1e-16, the last digit that float64 has. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end, and where does a bug begin? We draw the line at **1e-11**. Even ten thousand roundings in a row stay below it, while the mistakes that we know are off by a thousandth or more where they first show. In float32 ten thousand roundings of 1e-7 make a thousandth as well, which is why we prove in float64.
+# Where does rounding end, and where does a bug begin? We draw the dashed line at **1e-11**. Even ten thousand roundings in a row stay below it, while the mistakes that we know are off by a thousandth or more where they first show. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so you could not tell rounding from a bug. That is why we prove in float64.
 
 # %% [markdown]
 # ### The forgotten division
 #
-# In lesson 00 nobody divided by four, and Adam hid it. Does it always? Adam divides a gradient by its own typical size. If $m$ is a gradient's running mean and $v$ that of its square, then four times the gradient gives four times $m$, and sixteen times $v$:
+# In lesson 00 nobody divided by four, and Adam hid the mistake. Does it always hide it? Adam divides a gradient by its own typical size. Let $m$ be the running mean of a gradient, and $v$ the running mean of its square. Then four times the gradient gives four times $m$, but sixteen times $v$:
 #
 # $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
 #
-# The four is gone. Only $\varepsilon$ does not grow, the small number that prevents a division by zero. And people also *clip*: a gradient that is longer than a limit is cut to that length.
+# The four is gone, because the root of sixteen is four as well. Only $\varepsilon$ does not grow. It is the small number that prevents a division by zero. And people also *clip*: a gradient that is longer than a limit is cut to that length.
 
 # %% [markdown]
-# **Predict.** Five trainings of three steps make the same mistake. With AdamW one device's gradients have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to one device's?
+# **Predict.** Five trainings of three steps all forget to divide by four. With AdamW, one device's gradients in these steps have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to one device's?
 #
 # - **A** plain SGD.
 # - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8.
@@ -246,21 +246,21 @@ for name, rungs in off.items():
     print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
 
 # %% [markdown]
-# All five gradients are wrong: four times is three too much.
+# All five gradients are off by 3.0, because four times is three too much.
 #
-# D hides it best. Every gradient is longer than its limit, on one device as well, so all are cut to the same length before Adam sees them. A trace is left, since PyTorch divides by the length plus 1e-6.
+# D hides the mistake best. Every gradient is longer than D's limit, even on one device, so all are cut to the same length before Adam sees them. A trace is left, because PyTorch divides by the length plus 1e-6.
 #
-# B hides it well, too, but E does not! One device cuts only the second gradient, while with four times the length all three are cut. Clipping hides a factor if it cuts always, and shows it if it cuts sometimes. C shows it because an $\varepsilon$ of a thousandth is not small beside gradients of a hundredth.
+# B hides it well, too, but E does not! One device cuts only the second gradient, while with four times the length all three are cut. So clipping hides a factor if it always cuts, but shows it if it cuts sometimes. C shows the factor because an $\varepsilon$ of a thousandth is not small beside gradients of a hundredth.
 
 # %% [markdown]
-# Take two rules from this. Look at **gradients**, not at losses. And climb with **SGD first**, because SGD hides nothing: its weights were off by more than a third.
+# Take two rules from this. Look at **gradients**, not at losses. And climb with **SGD first**, because SGD hides nothing: in A the weights were off by more than a third.
 #
-# If you then try AdamW as well, make the mistake easy to see: take an $\varepsilon$ of 1e-3, and a limit that cuts some steps and leaves others.
+# If you then try AdamW as well, make a mistake easy to see. Take an $\varepsilon$ of 1e-3, as in C, and a limit that cuts some steps and leaves others, as in E.
 
 # %% [markdown]
 # ## When is it *not* the same training?
 #
-# The proof stood on two conditions. Let us break the first, equally many rows on each rank: one row goes to rank 0, and seven go to rank 1. Each takes the mean of its losses, and the two means are averaged.
+# The proof stood on two conditions. The first was that all ranks have equally many rows. Let us break it: one row goes to rank 0, and seven go to rank 1. Each rank takes the mean of its own losses, and then the two means are averaged.
 #
 # **Predict.** On one device each row counts an eighth. How many times its right weight does the lonely row get?
 
@@ -273,14 +273,14 @@ predict("times its right weight", guess=None, answer=counts[0].item())
 print(f"each of the other seven counts {counts[1].item():.3f} times")
 
 # %% [markdown]
-# The lonely row is alone in its mean, which the average then halves, so it counts one half: four times too much. This mistake is the **mean of means**. What would be right?
+# The lonely row is alone in its mean. The average then halves this mean, so the row counts one half, which is four times too much. This mistake is the **mean of means**. What would be right?
 #
-# Let each rank divide the **sum** of its losses by eight, the number of all rows. Then the average halves that as well, so each row counts a sixteenth. So multiply first by two, the number of ranks, because the average divides by that.
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides.
 #
-# With texts of different lengths the mistake happens in every step, because equally many rows are unequal numbers of tokens. This is what went wrong on the first screen.
+# With texts of different lengths the mistake happens in every step, because equally many rows hold unequal numbers of tokens. This is what went wrong on the first screen.
 
 # %% [markdown]
-# The second condition is that a row's loss is its own affair. A **batch normalization** breaks it: it subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others. Put one into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
+# The second condition is that a row's loss is its own affair. A layer called **batch normalization** breaks this condition. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others. Put such a layer into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
 
 
 # %%
@@ -293,16 +293,16 @@ ranks = run_ranks(partial(climb, average, make=normalized), 2)
 viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device")
 
 # %% [markdown]
-# It falls at the first rung, before anything was sent. Each rank has subtracted the mean of its own four rows, where one device takes that of all eight. So it is simply **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
+# Look at the lowest rung. The output is apart already, although no gradient has been sent. The reason is that each rank has subtracted the mean of its own four rows, while one device subtracts the mean of all eight. So it is simply **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# Ask of every layer and every loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one, but a contrastive loss compares rows. Dropout, with other random numbers, is the same on average only.
+# Ask of every layer and every loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, but a contrastive loss compares rows. Dropout draws other random numbers on the ranks, so it is the same on average only.
 
 # %% [markdown]
 # ## Four times as fast?
 #
-# It is the same training, if you keep the two conditions. Lesson 02 ended with GPUs that wait for messages. What does a step of our loop send?
+# So it is the same training, if you keep the two conditions. But is it also fast? Lesson 02 ended with GPUs that wait for messages. That is why we first ask what a step of our loop sends.
 #
-# **Predict.** The 38 gradients of four ranks in float32, 4 bytes<!-- =4 --> each. How many bytes do all ranks together send, over the ring of lesson 02? Each of its four chunks visits three ranks in either half.
+# **Predict.** Each of four ranks has 38 gradients in float32, which take 4 bytes<!-- =4 --> each. How many bytes do all ranks together send over the ring of lesson 02? Each of the ring's four chunks visits three ranks in either half.
 
 
 # %%
@@ -319,16 +319,16 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Every number travels three times to be added up and its sum three more: 2 (p − 1) times. So each rank sends one and a half times its gradients, with many ranks nearly twice. Four bytes more or less come from `layer2.bias`: two numbers make no four equal chunks.
+# Every number travels three times to be added up, and its sum travels three times more: 2 (p − 1) times. So each rank sends one and a half times its gradients, and with many ranks nearly twice. The four bytes more or less come from `layer2.bias`, because two numbers make no four equal chunks.
 #
 # Is that much? OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters. With gradients in bfloat16, each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, and in one piece that takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending only after backward would take more than a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
-# Backward begins at the last layer, whose gradient is ready long before the first one's. Until then the network does nothing. So send it **at once**, while backward goes on! Computing and sending then **overlap**.
+# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only when backward has ended, and until then the network does nothing. So send each gradient **at once**, while backward goes on! Computing and sending then **overlap**.
 #
-# For that we need a **hook**, a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And `async_op=True` only starts an all-reduce, which then runs in the background. Whoever needs the result waits for its end.
+# For that we need two things. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And with `async_op=True` we only start an all-reduce, which then runs in the background. Whoever needs its result has to wait for its end.
 
 
 # %%
@@ -358,9 +358,9 @@ def overlapped(model, inputs, targets):
 ]
 
 # %% [markdown]
-# Right on all four ranks, but one thing still costs too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors of parameters, and each makes its own all-reduce. On 64 GPUs a ring has 126 steps, and in each a rank needs 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, longer than the computing.
+# The gradients are right on all four ranks, but the starts cost too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors of parameters, and each tensor makes its own all-reduce. On 64 GPUs a ring has 126 steps, and in each a rank needs 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
 #
-# So put the gradients of several parameters into one long tensor, a **bucket**, and send that. The last layer's gradients go into the first bucket, because they are ready first. Tensors stay whole, so a full bucket may hold more than its limit.
+# So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit. The last layer's gradients go into the first bucket, because they are ready first. Tensors stay whole, so a full bucket may hold more than that limit.
 
 # %%
 weights = trained(MLP())  # by name, the last layer first
@@ -369,15 +369,15 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# Backward goes from the foot up. The gradients of layer 2 fill bucket 1, so it leaves while layer 1 is still at work.
+# At the left, backward goes from the foot up, so layer 2's gradients fill bucket 1. It leaves while layer 1 still works.
 #
 # ### Watch it
 #
-# On a laptop all ranks share the cores, so we take lesson 02's emulated clock, on which ranks only sleep, 50 times slowed down.
+# Ranks on a laptop share its cores. So we take lesson 02's emulated clock, on which ranks only sleep, 50 times slowed down.
 #
 # Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
 #
-# **Predict.** One after the other, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, and the rest for six buckets. How long does it take if every bucket leaves as soon as it is full? Ask of each what it can hide behind.
+# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when it is full? Ask of each what it can hide behind.
 
 
 # %%
@@ -399,11 +399,11 @@ six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHER
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %% [markdown]
-# Follow the line through the lower half. Bucket 1 fills while layer 6 goes backward, and travels while layer 5 does, so it costs nothing. It goes on like that to bucket 5. But bucket 6 holds the gradients of layer 1, which are ready when backward ends, so nothing is left to hide them behind.
+# Follow the line through the lower half. Bucket 1 fills while layer 6 goes backward, and it travels while layer 5 goes backward, so it costs nothing. Buckets 2 to 5 do the same. But bucket 6 holds the gradients of layer 1, which are ready only when backward ends. Nothing is left to hide this bucket behind.
 #
-# Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
+# Hiding works as long as a bucket is sent faster than the next one fills. But PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
 #
-# **Predict.** How long does our step take with buckets of that size, and with overlap?
+# **Predict.** How long does our step take with buckets of that size, again with overlap?
 
 # %%
 run_ranks(timed_step, 4, ETHERNET, 25, True)
@@ -414,18 +414,18 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 # %% [markdown]
 # 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, with overlap switched on! So who is waiting?
 #
-# A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this one takes 25. So it leaves when backward ends, with nothing left to hide behind. The step beats 13.1 only because one all-reduce has fewer starts than six.
+# A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this bucket takes 25. So it leaves only when backward ends, and nothing is left to hide it behind. The step still beats 13.1, but only because one all-reduce has fewer starts than six.
 #
-# PyTorch itself makes the first bucket 1 MiB<!-- =1 -->, so one layer would leave early. The other five would still wait for the end: what sticks out is the *last* bucket. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# PyTorch itself makes the first bucket 1 MiB<!-- =1 -->, so one layer would leave early. The other five would still wait for the end, and it is the *last* bucket that sticks out. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
 
 # %% [markdown]
 # ## Prove it on a Llama
 #
 # The library's `DistributedDataParallel` puts these parts around any model: hooks, buckets, and the wait at the end. First it gives all ranks rank 0's weights, because equal gradients keep models equal, but do not *make* them equal.
 #
-# A `Trainer` is one training step as an object, and every rank has one with its wrapped model. It takes the rank's own rows, and divides by the targets of *all* ranks, so unequal sequences are no problem.
+# A `Trainer` is one training step as an object, and every rank has one. It takes the rank's own rows, and divides by the targets of *all* ranks, so unequal sequences are no problem.
 #
-# The library's ladder compares any trainer on ranks with one device. It has two more rungs: **AdamW** with decay and clipping, and **save and load**, since only AdamW shows what a checkpoint forgets.
+# The library's ladder compares any trainer on ranks with one device. It has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -436,11 +436,11 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# The run of the first screen falls at rung 2, in its first step. "Not by a constant factor" means that it was no forgotten division. The picture shows the right run.
+# Read the printed line first. The run of the first screen falls at rung 2, the gradients, in its first step. They are wrong "not by a constant factor", so it was no forgotten division. The picture shows the right run.
 #
 # ## In PyTorch alone
 #
-# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course, but two of its words are new. A **sampler** deals the rows out, in another order in each epoch if you call `set_epoch`. A batch that is too large for memory is taken in **micro-batches**, whose gradients add up. Only their sum has to be averaged, so under `no_sync()` nothing is sent.
+# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course, but two of its words are new. A **sampler** deals the rows out, and if you call `set_epoch`, each epoch has another order. A batch that is too large for memory is taken in **micro-batches**, whose gradients add up. Only their sum has to be averaged, which is why nothing is sent under `no_sync()`.
 
 # %% [markdown]
 # Read the script in the next cell, and find these lines.
@@ -452,7 +452,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
 # | the ladder saves and loads | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |
 #
-# The cell runs two epochs on 2 processes, then the same command with 4, which finds the checkpoint and goes on. At the end the course's own parts train all four epochs.
+# The cell runs two epochs on 2 processes. Then it runs the same command with 4, which finds the checkpoint and goes on. At the end the course's own parts train all four epochs.
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
@@ -487,7 +487,7 @@ def by_the_course():
 print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 
 # %% [markdown]
-# The same four digits, after a stop, on more processes, and by other code! Why? The ranks together always take the next 16 rows of one shuffled list. On GPUs NCCL takes gloo's place, which was not run for this page.
+# The last two lines show the same four digits, after a stop, on more processes, and by other code! They agree because the ranks together always take the next 16 rows of one shuffled list. On GPUs NCCL takes gloo's place, which did not run here.
 #
 # **Your turn.** Let a copy of the script print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Which numbers notice?
 #
@@ -496,7 +496,7 @@ print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping, the way people train. The broad line is one device, and runs A to D are new ones on four ranks. Each **may** have a bug that was met in public. Which would you trust?
+# The small Llama reads again, with AdamW and clipping, because that is how people train. The broad line is one device, and A to D are new runs on four ranks. Each of them **may** have a bug that was met in public. Which runs would you trust?
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`.
 
@@ -534,22 +534,22 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 # %% [markdown]
 # Three of the four fall, all in their first step.
 #
-# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping cuts one device's first gradients, not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
+# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping does not, because it cuts one device's first gradients and not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
 #
-# **B** has the right gradients, but adds their squares up over four ranks, and the root of four is two: [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
+# **B** has the right gradients, but adds their squares up over four ranks. The root of four is two, so [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
-# **C** is sound. Its line in the last picture rises because training lets rounding grow.
+# **C** is sound. In the last picture its line rises only because training lets rounding grow.
 #
-# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which has fewer than three digits but half the bytes, so choose it knowingly.
+# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits, so choose it knowingly.
 
 # %% [markdown]
 # ## When to use it
 #
-# The **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and activations.
+# First, the **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and activations.
 #
-# And **backward has to outlast the messages**. Computing grows with a GPU's tokens, but the gradients do not.
+# Second, **backward has to outlast the messages**. More tokens on a GPU help, because computing grows with them, but gradients do not.
 #
-# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each. One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later. Each of 16 layers is a bucket of 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->. When is everything sent? Guess the **efficiency**, one device's step over that.
+# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each. One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later. Each of 16 layers is a bucket of 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->. When is everything sent? Guess the **efficiency**: one device's step over that time.
 
 
 # %%
@@ -582,9 +582,9 @@ words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# Buckets travel longer than they fill, so they queue: after 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and then 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of it.
+# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of it.
 #
-# With 32,768 tokens backward hides all but the last two buckets, and with 8192 it does so up to 16 GPUs, because longer rings have too many starts. With 2048 the network is behind at once. Ethernet has a sixteenth of the bandwidth: with 16 times 2048 tokens its line starts nearly the same.
+# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so up to 16 GPUs, because longer rings have too many starts. With 2048 the network is behind at once. Ethernet has a sixteenth of the bandwidth, so with 16 times 2048 tokens its curve starts nearly alike.
 #
 # | your case | take |
 # | --- | --- |
@@ -595,9 +595,9 @@ viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on e
 # %% [markdown]
 # ## What still hurts
 #
-# On the first screen the ranks took means of unequally many tokens, which the loss hid and the second rung showed. And four times as fast? Our six layers took 9 ms<!-- =6 * 1.5 --> alone, and four ranks 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> for four times the rows, so 3.7 times. Cut *one* batch in four, and only the computing shrinks: by formula 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, or 1.8 times.
+# On the first screen the ranks took means of unequally many tokens. The loss hid it, but the second rung showed it. And four times as fast? Our six layers took 9 ms<!-- =6 * 1.5 --> alone, and four ranks 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> for four times the rows, so 3.7 times. If you cut *one* batch in four, only the computing shrinks: by formula 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, or 1.8 times.
 #
-# But every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> on every GPU, and one has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. Data parallelism cuts the batch. What if we cut the **model**?
+# But every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> on every GPU, but one has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. Data parallelism cuts the batch. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
