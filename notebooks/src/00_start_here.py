@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together, and they do it twice: same data, same start, same number of steps. In one of the two trainings every gradient is wrong. Here are the losses of both. Leave the code folded: it comes back at the end, when you can read every line of it.
+# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. The picture below shows the losses of both. Leave the code folded, because it comes back at the end, when you can read every line of it.
 
 # %% folded=true
 # %load_ext course_lib
@@ -38,13 +38,13 @@ norms = {name: norms for name, (_, norms) in runs.items()}
 viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wrong gradients")
 
 # %% [markdown]
-# Look for a difference. The thin line of B lies in the middle of A's broad one, from the first step to the last. Neither colour means "wrong". From these losses nobody can say which of the two it is.
+# Look for a difference between the two lines. B's thin line lies in the middle of A's broad one, from the first step to the last. The colours do not help, since neither means "wrong". So from these losses nobody can say which training is the wrong one.
 #
-# It happens to careful people too. In September 2025 a user reported that one of PyTorch's own averages, over gloo, the library that we use here, [was a sum](https://github.com/pytorch/pytorch/issues/162338). No error had told anybody.
+# Such a mistake happens to careful people too. In September 2025 a user reported that one of PyTorch's own averages, over gloo, the library that we use here, [was a sum](https://github.com/pytorch/pytorch/issues/162338). No error message had told anybody.
 
 # %% [markdown]
 # In forty-five minutes you will be able to
-# - say which of the two it is, and why the loss cannot know.
+# - say which of the two is wrong, and why the loss cannot know.
 # - run your own code on several processes, from a notebook.
 # - find out why such processes hang, from a single line.
 #
@@ -55,7 +55,7 @@ viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wro
 # %% [markdown]
 # ## Why several processes?
 #
-# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. To train even a Llama of 8 billion parameters takes more, as lesson 01 will count. So several GPUs share the work. Each has a process of its own, and these processes have to agree on the result. This course is about how they agree, what it costs, and how to notice when they do not.
+# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that, as lesson 01 will count. So several GPUs share the work. Each has a process of its own, and these processes have to agree on the result. This course is about how they agree, what it costs, and how to notice when they do not.
 #
 # A process in such a group is called a **rank**. Ranks are numbered from 0, and their number is the **world size**.
 
@@ -63,16 +63,16 @@ viz.plot_loss_curves(losses, title="Two trainings on four processes; one has wro
 viz.plot_ranks(4)
 
 # %% [markdown]
-# Your notebook is none of these four. It stands beside them, sends them a cell, and collects what they say.
+# Read the picture from left to right. Your notebook is none of the four ranks, so it stands beside them. It sends all of them the same cell, and it collects what each one answers.
 #
-# The first line of a cell says where it runs. `%%ranks 4` means: on four ranks, all at once.
+# The first line of a cell says where the cell runs. With `%%ranks 4` it runs on four ranks, all at once.
 
 # %%
 # %%ranks 4
 print(f"I am rank {rank} of {world_size}")
 
 # %% [markdown]
-# Four processes have run the *same* cell. They may print in any order; you always read them in the order of the ranks.
+# Four processes have run the *same* cell. They may print in any order, but you always read their lines in the order of the ranks.
 #
 # A few names are there on each rank from the start: `rank`, `world_size`, `device`, `torch`, and `dist`, which is short for `torch.distributed`.
 #
@@ -86,9 +86,9 @@ x = 100 - rank
 x
 
 # %% [markdown]
-# One name, and four values. There is no shared variable in this course, ever. If a rank needs what another rank knows, somebody has to *send* it.
+# There is one name, but it has four values, because each rank keeps an `x` of its own. There is no shared variable in this course, ever. So if a rank needs what another rank knows, somebody has to *send* it.
 #
-# The ranks stay alive between cells, so each still has its `x`. And the notebook? It has never heard of any `x`.
+# The ranks stay alive between cells, so each rank still has its `x`. And the notebook? It is a process of its own, which has never heard of any `x`. The next two cells ask the ranks first, then the notebook.
 
 # %%
 # %%ranks 4
@@ -113,11 +113,11 @@ scaled
 # %% [markdown]
 # ## How do ranks agree?
 #
-# Suppose that each rank has read its own quarter of the data, and so has its own gradient. All of them need the same one, or their weights drift apart. So they make a call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
+# Suppose that each rank has read its own quarter of the data, and so has its own gradient. But all ranks need the same gradient, or their weights drift apart. So they make a call together, a **collective**. The most important collective is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
 #
-# Try it with numbers. Rank 0 holds 1, rank 1 holds 2, rank 2 holds 3, and rank 3 holds 4. The next cell calls all-reduce.
+# Try it with numbers: ranks 0 to 3 hold 1, 2, 3 and 4. The next cell calls all-reduce.
 #
-# **Predict** what rank 0 holds afterwards: replace `None` in the cell after it. A right number gets 10 points, one within a factor of two gets 5.
+# **Predict** what rank 0 holds afterwards, and write it in place of `None`. A right number gets 10 points, and one within a factor of two gets 5.
 
 # %%
 # %%ranks 4 --pull after
@@ -135,13 +135,13 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Read the picture from left to right. A row is a rank, and its colour and letter say whose numbers these are. You had one number on each rank; here are four **chunks** of a longer tensor. On the right each chunk has all four colours and a Σ, because it is the sum of its column.
+# Read the picture from left to right. Each row is a rank, whose numbers have its colour and letter. Each rank had one number, but here it has four **chunks** of a longer tensor. On the right every chunk has all four colours and a Σ, because it is the sum of its column.
 #
-# All-reduce **sums**. It does not average. If you said 2.5, you took the average, which is what a training wants. Dividing by the world size is your job.
+# All-reduce **sums**; it does not average. If you said 2.5, you averaged, which is what a training wants. So dividing by the world size is your job.
 #
 # ## What is right?
 #
-# So let us divide. To know whether the result is right, one process computes the same average alone. In this course nothing counts as right until it equals that.
+# Now divide. To check the result, one process computes the same average alone. In this course nothing counts as right until it equals the result of one process.
 
 # %%
 # %%ranks 4 --pull averaged
@@ -154,11 +154,13 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 [torch.equal(mine, alone) for mine in averaged]
 
 # %% [markdown]
+# Four times `True`, so every rank is right.
+#
 # ## What happens inside?
 #
-# A collective is made of messages, and a message goes from one rank to one other. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds: that half is called **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
+# A collective is made of messages, and a message goes from one rank to another. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds. This half is called **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# PyTorch's own call keeps its messages to itself. So the course has collectives of its own, in `comm`, which write down each message: who sent it, to whom, how many bytes, when. That record is the **ledger**. These collectives know several ways, and `naive` is the one through rank 0.
+# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. An all-reduce can go several ways, and `naive` is the way through rank 0.
 
 # %%
 # %%ranks 4
@@ -168,7 +170,7 @@ gradient = torch.tensor([rank + 1.0])
 comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# The result is the same 10. Each rank put in one number in float32, which is 4 bytes<!-- =4 -->. **Predict** how many bytes rank 0 sent.
+# The result is 10 again, on every rank. Each rank put in one number in float32, which is 4 bytes<!-- =4 -->. **Predict** how many bytes rank 0 sent.
 
 # %%
 predict(
@@ -181,19 +183,19 @@ predict(
 viz.plot_bytes_matrix(ledger())
 
 # %% [markdown]
-# Look at the first row, which is what rank 0 sent: the sum, to each of the three others. Each other row has a single entry, in the first column, because everybody sent its own number to rank 0.
+# Look at the first row, which shows that rank 0 sent the sum to each of the three others. Every other row has one entry, in the first column, because that rank sent only to rank 0.
 #
-# And this is the code that ran, one function for each half. `root` is rank 0, and `peer` is each other rank in turn. `port` is a rank's way to the others: it sends, it receives, and it lends room for what arrives, the `inbox`. `combine` adds. The line below each name says what the function costs, for p ranks and a tensor of M bytes. Check it: three times four bytes are the 12 that rank 0 sent.
+# Below is the code that ran, one function for each half. `root` is rank 0, and `peer` is each other rank in turn. A rank sends and receives through its `port`, which also lends it an `inbox` for what arrives. `combine` adds. The line below each name says what the function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: three times four bytes are the 12 that rank 0 sent.
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %% [markdown]
-# So everything goes through rank 0. With four ranks nobody minds. With a thousand, rank 0 would have to send 999 times, one after the other, while everyone waits. Lesson 02 begins there.
+# So everything goes through rank 0. With four ranks nobody minds. But with a thousand, rank 0 would have to send 999 times, one after the other, while everyone waits. Lesson 02 begins with this problem.
 #
 # ## When one rank fails
 #
-# So far everything went well. Below, rank 1 makes a mistake, while the other three wait for it in all-reduce. What becomes of them?
+# So far everything went well. In the next cell rank 1 makes a mistake, while the other three wait for it in all-reduce. What becomes of those three?
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -202,9 +204,9 @@ if rank == 1:
 dist.all_reduce(gradient)
 
 # %% [markdown]
-# Read the last line. It names the rank that failed, your own line, and what the others were doing meanwhile. They could never have finished, so all four were started again, and their variables are gone.
+# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. Those three could never have finished, because rank 1 would never have joined them. So all four ranks were started again, and their variables are gone.
 #
-# In a script the failed process would end, and gloo would tell the others within seconds. In a notebook a process lives on after an error, so PyTorch alone would let the others wait until gloo's time limit, half an hour.
+# In a script the failed process would end, and gloo would tell the others within seconds. But in a notebook a process lives on after an error. So PyTorch alone would let the others wait until gloo's time limit, which is half an hour.
 
 # %% [markdown]
 # ## A hang on purpose
@@ -222,11 +224,11 @@ else:
     comm.all_reduce(gradient)
 
 # %% [markdown]
-# That line is a diagnosis. It says *which rank* waits in *which call* on *which line*; `#1` is the first collective of the cell. Compare the two places, and you see the bug: rank 2 took the other branch. It waits for a message that rank 1 never sends, and the others wait for rank 2. Your ranks are back already.
+# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code, and you see the bug: rank 2 took the other branch. There it waits for a message that rank 1 never sends, while the others wait for rank 2. Your ranks are back already.
 #
 # ## A mismatch
 #
-# There is a third way to fail. All ranks make the same call, but their tensors do not fit together. **Before you run it**, say what happens if rank 3 brings five numbers and the others four: garbage, a hang, or an error?
+# There is a third way to fail. All ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, and the others bring four. **Before you run it**, say what comes out: garbage, a hang, or an error?
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -235,21 +237,21 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# An error, because our collectives compare notes before they send a tensor. PyTorch's own do so only on request. Read the message. After the place come four parts: what was attempted, with which values, which rule they break, and the way out. Every complaint about an argument in this course has these four.
+# It is an error, because our collectives compare notes before they send a tensor. PyTorch's own do so only on request. Read the message from `all_reduce:` on. It says what was attempted, with which values, which rule they break, and what to do. Every complaint about an argument in this course has these four parts.
 #
 # ## Which of the two is wrong?
 #
-# Errors are the friendly kind, since they tell you. Back to the two trainings that told you nothing. Both ran the code below, where ranks talk in a single call, all-reduce. The trainings differ in one number: `divide_by` is 4 in A and 1 in B.
+# Errors are friendly, because they speak up. But the two trainings told you nothing. Both ran the code below, where ranks talk in a single call, all-reduce. The trainings differ in one number: `divide_by` is 4 in A and 1 in B.
 #
-# **Before you read on**, say which of the two is wrong, and why.
+# **Before you read on**, say which is wrong, and why.
 
 # %%
 viz.show_source(train_on_four)
 
 # %% [markdown]
-# Each rank takes the mean over its own quarter of the rows, and all-reduce sums the four gradients of these means. One process would take the mean over all rows. Since the quarters are equally long, its gradient is the ranks' sum divided by 4, and B forgot to divide. In the first step, from the same weights, B's gradient is four times too long.
+# Training B is wrong. Each rank takes the mean over its own quarter of the rows, and all-reduce sums the four gradients of these means. One process alone would take the mean over all rows. Since the quarters are equally long, the gradient of that one process is the ranks' sum divided by 4. B forgot to divide. So in the first step, where both trainings have the same weights, B's gradient is four times too long.
 #
-# Both losses have come down to the same small number since. **Predict** how many times as long B's gradient is as A's in the *last* step, after 39 updates.
+# Since then both losses have come down to the same small number. Take the *last* step, after 39 updates. **Predict** the length of B's gradient there, divided by the length of A's.
 
 # %%
 predict(
@@ -261,20 +263,22 @@ predict(
 viz.plot_loss_curves(losses, norms, title="The same two trainings, and the length of their gradients")
 
 # %% [markdown]
-# Four times as long still! In the lower panel the lines keep their distance, and on this logarithmic axis a distance is a factor. The upper panel knows nothing of it.
+# B's is still four times as long! Only the lower panel shows it. There the lines keep their distance, and on this logarithmic axis a distance is a factor.
 #
-# The reason is the optimizer. Adam divides each gradient by its own typical size, so a constant factor cancels, and both keep almost the same weights. Plain SGD does not divide: its first step would be four times too long. With Adam you may never see it, until somebody clips: clipping compares a gradient's length with a fixed limit.
+# The reason is Adam, which divides each gradient by its typical size, so a constant factor cancels, and both trainings keep almost the same weights. Plain SGD does not divide, so its first step would be four times too long. With Adam you may see nothing until somebody clips, because clipping compares a gradient's length with a fixed limit.
 #
-# So this course does not trust a loss curve. It compares the gradients themselves with those of one device, and it trains with plain SGD first, which hides nothing.
+# So this course trusts no loss curve. It compares the gradients themselves with those of one device. It trains with plain SGD first, because SGD hides nothing.
 
 # %% [markdown]
 # ## How to use this course
+#
+# In every lesson you do what you did in this one.
 #
 # 1. **Predict.** Say a number before you run the cell.
 # 2. **Run.** The processes and the messages are real. Where a time was not measured, the picture says so.
 # 3. **Explain.** If the number surprised you, find out why before you go on.
 #
-# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. A hang has a diagnosis: which rank, which call, which line. And a loss curve can look perfect over wrong gradients.
+# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. A hang has a diagnosis, which names the rank, the call and the line. And a loss curve can look perfect although the gradients are wrong.
 
 # %%
 score()
