@@ -8,8 +8,7 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    # Each process takes a GPU of its own if the machine has enough of them, and computes on the CPU if not. After two
-    # minutes of waiting for another one it gives up.
+    # Each process takes a GPU of its own if there are enough of them, and waits for another one two minutes at most.
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None, timeout=timedelta(minutes=2))
@@ -44,7 +43,7 @@ def main() -> None:
     dist.all_reduce(within, group=groups[half])
     assert torch.equal(within, inputs[halves[half]].sum(dim=0))
 
-    # Whole numbers hide rounding, so these are not whole: has every rank the sums of rank 0, bit for bit?
+    # Whole numbers hide rounding, so these are not whole, and every rank must have rank 0's sums, bit for bit.
     rounded = torch.randn(1001, generator=torch.Generator().manual_seed(rank)).to(device)
     dist.all_reduce(rounded)
     of_rank_0 = rounded.clone()

@@ -388,6 +388,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 
 # %%
 def save_on_a_mesh(folder):
+    torch.manual_seed(0)
     trainer = llama_2d(ADAMW)
     for step in range(3):
         trainer.step(even.batch(step))
