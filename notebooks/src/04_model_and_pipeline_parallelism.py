@@ -3,7 +3,7 @@
 #
 # In lesson 03 every GPU had a copy of the model. What if no GPU can hold one? Training Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, but the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of an H100 are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
-# But a model is a chain of layers. Cut it, and each of four GPUs gets eight of the 32. Each hands its result to the next, and gradients come back the same way. With the embedding GPU 0 keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, and GPU 3 as much with the head. It fits!
+# But a model is a chain of layers. If we cut it, each of four GPUs gets eight of the 32 layers. Each hands its result to the next, and gradients come back the same way. GPU 0 also gets the embedding and GPU 3 gets the head, so these two keep 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB --> each. It fits!
 
 # %% folded=true
 # %load_ext course_lib
@@ -52,9 +52,9 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Each row is a rank: one GPU and its process. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. Each row is grey for 9 ms<!-- =4 * 3 - 3 --> of 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one! Backward takes twice as long as forward, because it computes two gradients: of the weights and of the input.
+# Each row is a rank: one GPU and its process. Its long box is backward, which takes twice as long as forward because it computes two gradients, of the weights and of the input. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. Each row is grey for 9 ms<!-- =4 * 3 - 3 --> of 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one!
 #
-# The grey time of a rank is its **bubble**, here 75 %<!-- =100 * 9 / 12 --> of the step. At the end three of these ranks wait for only 3 %<!-- =100 * 3 / (32 * 3 + 3) -->.
+# The grey time of a rank is its **bubble**, here 75 %<!-- =100 * 9 / 12 --> of the step. When we are done, three of these ranks wait for only 3 %<!-- =100 * 3 / (32 * 3 + 3) -->.
 
 # %% [markdown]
 # You will be able to
@@ -65,14 +65,14 @@ viz.plot_schedule(
 #
 # *One hour, and about three and a half more for the exercises.*
 #
-# <details><summary>Before you start</summary>You need send and receive from lesson 00; the perceptron, micro-batches and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run.</details>
+# <details><summary>Before you start</summary>From lesson 00 you need send and receive, and from lesson 03 the perceptron, micro-batches and the ladder. Everything here ran on CPUs over gloo; NCCL and Slurm did not run.</details>
 
 # %% [markdown]
 # ## What is right
 #
-# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets a stage of 6 × 4 + 4 = 28 parameters, rank 1 one of 4 × 2 + 2 = 10.
+# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 6 × 4 + 4 = 28 parameters, and rank 1 gets the stage with 4 × 2 + 2 = 10.
 #
-# One device tells us what is right: for eight rows it finds 38 gradients.
+# One device tells us what is right. It finds 38 gradients for eight rows, and the two ranks have to find the same ones.
 
 # %%
 torch.manual_seed(0)
@@ -88,9 +88,9 @@ viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptro
 # %% [markdown]
 # ## Cut it by hand
 #
-# Forward is easy: rank 0 computes the four hidden numbers of each row and sends them, and rank 1 does the rest. The picture's $f$ does nothing here.
+# Forward is easy: rank 0 computes the four hidden numbers of each row and sends them, and rank 1 does the rest. The $f$ in the picture does nothing here.
 #
-# In backward, rank 1 finds the gradients of its weights. But autograd does not follow a message, so what does rank 0 need to go on? It must know how the loss changes with the numbers that it **sent**. These were rank 1's input, so rank 1 computes that gradient too and sends it back. Then rank 0 calls `hidden.backward(g)`: go on from here, with gradient `g`.
+# Backward is harder. Rank 1 finds the gradients of its weights, but autograd does not follow a message. So what does rank 0 need to go on? It must know how the loss changes with the numbers that it **sent**. These numbers were rank 1's input, so rank 1 computes their gradient too and sends it back. Then rank 0 calls `hidden.backward(g)`, which says: go on from here, with gradient `g`.
 #
 # **Predict.** How many bytes cross the cut?
 
@@ -123,14 +123,14 @@ print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.
 print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
 
 # %% [markdown]
-# 8 × 4 numbers of 4 bytes<!-- =4 --> cross twice, as hidden numbers and as their gradients. The weights do not travel at all, however many there are! And unlike in lesson 03 nothing was averaged, because each weight lies on one rank, which alone has its gradient.
+# 8 × 4 numbers of 4 bytes<!-- =4 --> cross the cut twice: forward as hidden numbers, and back as their gradients. The weights do not travel at all, however many there are! And nothing was averaged, unlike in lesson 03, because each weight lies on one rank, and only that rank finds its gradient.
 #
-# To cut a model like this is called **model parallelism**. It saves memory, and it was easy to get right. What is left is the grey in the first picture.
+# Cutting a model like this is called **model parallelism**. It saves memory, and it was easy to get right. But it does nothing against the grey in the first picture.
 
 # %% [markdown]
 # ## First attempt: smaller pieces
 #
-# Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 can begin with the first while rank 0 computes the second. Their gradients add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
+# Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 can begin with the first while rank 0 computes the second. The gradients of all micro-batches add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
 #
 # **Predict.** Let the batch be eight times as large, so that each of eight micro-batches still takes 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which fraction of the step does a rank wait? Draw the row of rank 3.
 
@@ -146,16 +146,16 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
-# Rank 3 begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through them, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! More micro-batches of this size add work beside the bubble, here 24 ms<!-- =8 * 3 -->. Cut the same batch finer, and the bubble shrinks.
+# Look at rank 3. It begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! More micro-batches of this size add work beside the bubble, here 24 ms<!-- =8 * 3 -->. But if you cut the same batch finer, the bubble shrinks.
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
 # $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
 
 # %% [markdown]
-# With 32 micro-batches that is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit?
+# With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each of them be one text of 4096 tokens. Does that fit into memory?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds these activations to its weights, gradients and Adam's states.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds these activations to what rank 0 holds anyway: its weights, gradients and Adam's states.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -171,13 +171,13 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# One text fits easily, but the blue of 32 takes 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# Look at the blue: one text fits easily, but 32 texts take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # ## Second attempt: backward as soon as you can
 #
 # In GPipe's picture the last rank could go backward with micro-batch 0 at 4 ms<!-- =4 -->. Instead it goes forward seven more times, and all ranks remember everything.
 #
-# So **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 sends a few micro-batches ahead, **stops** until its first gradient is there, and then alternates too. This is **1F1B**.
+# So **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 sends a few micro-batches ahead, **stops** until its first gradient is there, and then alternates too. This order is called **1F1B**.
 #
 # **Predict** its bubble. Which waits does the new order take away, and which does it add?
 
@@ -198,7 +198,7 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
-# The bubble is exactly as long as before: 9 ms<!-- =3 * 3 -->. Under GPipe rank 0 waits once, 9 ms<!-- =3 * 3 -->. Under 1F1B it waits 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
+# The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once, for 9 ms<!-- =3 * 3 -->. Under 1F1B it waits for 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
 #
 # So why does everybody use 1F1B? Not for the time, but for what a rank has to **remember**.
 #
@@ -214,16 +214,16 @@ predict(
 viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
 
 # %% [markdown]
-# Rank 0 remembers four, of 32 as of eight: four are **in flight**. Why does it stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->, and in that time rank 3 can do four, of 3 ms<!-- =1 + 2 --> each, so a fifth would only stand in a queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
+# Rank 0 remembers four of 32 micro-batches, as it does of eight: four are **in flight**. Why does it stop at four? Its micro-batch 0 is done after 12 ms<!-- =4 * 1 + 4 * 2 -->. In that time rank 3 can do four, of 3 ms<!-- =1 + 2 --> each, so a fifth would only stand in a queue. From each further rank the way is 3 ms<!-- =1 + 2 --> shorter, so that rank needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight.
 #
-# And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. So 1F1B does help against waiting: it makes many micro-batches affordable.
+# And $m$ is not in that sentence! GPU 0 of our Llama therefore needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->. So 1F1B does help against waiting, because it makes many micro-batches affordable.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
 #
-# 9 ms<!-- =3 * 3 --> of waiting are left, and every rank has work that could go there. Which of it can be put off? Ask who needs the result. Backward computes two gradients. The stage before you is idle until it gets the gradient of your **input**, but the gradient of your **weights** is needed by nobody until the optimizer runs. So send the first at once, and compute the second when you would be idle anyway.
+# Every rank still waits for 9 ms<!-- =3 * 3 -->, although it has work that it could do in that time. Which part of this work can be put off? Ask who needs the result. Backward computes two gradients. The stage before you is idle until it gets the gradient of your **input**, but the gradient of your **weights** is needed by nobody until the optimizer runs. So send the gradient of the input at once, and compute that of the weights when you would be idle anyway.
 #
-# Here are the two for rank 1 of the perceptron. What must it keep until it comes to the second?
+# Here are both gradients for rank 1 of the perceptron. What must it keep until it comes to the gradient of the weights?
 
 # %%
 hidden = model.layer1(inputs).detach()  # what rank 1 received
@@ -238,9 +238,9 @@ print("the weight's gradient is one device's:", torch.allclose(of_weight, whole[
 print("and rank 0's, from what it is sent:  ", torch.allclose(of_input.T @ inputs, whole["layer1.weight"]))
 
 # %% [markdown]
-# These are two products, and neither needs the other. The second needs `g` and the layer's input `hidden`, so both are kept a little longer.
+# The two gradients are two products, `of_input` and `of_weight`, and neither needs the other. But `of_weight` needs `g` and the layer's input `hidden`, so rank 1 has to keep these two a little longer.
 #
-# Now there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights.
+# Because backward is now split, there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights.
 #
 # **Predict.** Each rank goes backward to its input as soon as it can, and fills its waits with gradients of weights. How long is the bubble now?
 
@@ -264,18 +264,18 @@ display(
 )
 
 # %% [markdown]
-# Rank 3 waits for three forwards. While its last gradient goes back through three ranks, rank 3 does three dark red boxes: 3 + 3 − 3 = 3. The fourth ends when rank 0 ends. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
+# In the lower schedule rank 3 first waits for three forwards. While its last gradient goes back through three ranks, rank 3 does three dark red boxes: 3 + 3 − 3 = 3. The fourth ends when rank 0 ends. With at least $p$ micro-batches, and $W$ at most $F$ and $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# The order is called **ZB-H1**, for *zero bubble*, which a second order reaches with more memory. What does ours cost? Rank 3 remembered one micro-batch; now inputs and gradients of up to four are **stashed**. But in flight and stashed together, no rank ever has more than four.
+# The order is called **ZB-H1**, for *zero bubble*, which a second order reaches with more memory. What does our order cost? Rank 3 remembered one micro-batch, but now inputs and gradients of up to four are **stashed** there. Yet in flight and stashed together, no rank ever has more than four.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
 #
 # Our pictures differ only in the order of their boxes, so write each row down: a **schedule** is one list for each rank. `Forward(3, 0)` means stage 3, micro-batch 0.
 #
-# The loop below follows such a list, with the forward and the backward of our cut by hand. But `isend` returns at once, so a rank goes on to its next box while the message travels.
+# The loop below follows such a list, with the forward and the backward of our cut by hand. But it sends with `isend`, which returns at once, so a rank goes on to its next box while the message travels.
 #
 # **Predict.** Four ranks have three layers each, and a batch has 16 rows of 5 numbers. How many bytes does rank 1 send in a step under 1F1B? Does the number of micro-batches matter?
 
@@ -341,16 +341,16 @@ predict(
 print("in one piece and under GPipe:", sent["one piece"], sent["GPipe"])
 
 # %% [markdown]
-# One program, three lists, and each time the gradients of one device. What the ranks remembered was counted while they ran, and it is what the bars above say.
+# One program follows three lists, and each time it finds the gradients of one device. It also counts what the ranks remember while they run. Compare the counts for GPipe and 1F1B with the bars above: the numbers are the same.
 #
-# Rank 1 sends 16 rows forward to rank 2 and 16 rows of gradients back to rank 0, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when bytes travel and in how many messages, but not how many bytes.
+# Rank 1 sends 16 rows forward to rank 2 and 16 rows of gradients back to rank 0, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when bytes travel and in how many messages, but not how many bytes there are.
 
 # %% [markdown]
 # ## Prove it
 #
-# Gradients of one step are a good sign, but a training is more: norm, clipping, the optimizer, save and load. So climb the ladder of lesson 03.
+# Gradients of one step are a good sign, but a training also needs the norm, clipping, the optimizer, and save and load. So climb the ladder of lesson 03.
 #
-# The library's loop, which is ours with boxes for $W$ as well, trains a small decoder of Llama's shape on four ranks. To make it hard, micro-batches have unequal numbers of targets. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. Both stages find a gradient of it, and the two must be added.
+# The library's loop, which is ours with boxes for $W$ as well, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. Each of these stages finds a gradient of this matrix, and the two gradients must be added.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -376,11 +376,11 @@ report = assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text,
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks is one device")
 
 # %% [markdown]
-# A dot says how far the four ranks were from one device. All are far to the left of the dashed line, so only rounding is left.
+# Each dot shows how far the four ranks were from one device. All dots lie far to the left of the dashed line, so only rounding is left.
 #
 # ## Measure
 #
-# Do four processes really wait where the picture says? On your machine they share a few cores, so while one waits, another computes on its core, and no schedule could win. Therefore we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take InfiniBand's time. The list, the processes and the messages are real.
+# Do four processes really wait where the picture says? On your machine they share a few cores. While one process waits, another computes on its core, so no schedule could win. Therefore we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take the time that InfiniBand would need. Only these times are emulated; the list, the processes and the messages are real.
 
 # %% varies="measured times"
 
@@ -400,11 +400,11 @@ run_ranks(timed_step, 4, one_f_one_b, ONE)
 viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# The lower four rows are what the processes did. Box for box it is the list, and it ends a little later, because messages and the processes themselves take time.
+# Compare the lower four rows, which are what the processes did, with the upper four, which are the list. Box for box they agree, but the processes end a little later, because messages and the processes themselves take time.
 #
 # ### When one stage is slower
 #
-# Now let rank 2 take twice as long for everything, because it has too many layers, or because its GPU is too warm. All together there is a quarter more to compute.
+# Now let rank 2 take twice as long for everything, because it has too many layers, or because its GPU is too warm. So the four ranks together have a quarter more to compute.
 #
 # **Predict.** The step took 33 ms<!-- =8 * 3 + 9 -->. By how many percent does it get longer?
 
@@ -427,21 +427,21 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Rank 2 alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was. It begins after 2 ms<!-- =2 * 1 -->, waits 1 ms<!-- =1 --> for its first gradient, and when it has finished, the last micro-batch still needs 4 ms<!-- =2 * 2 --> on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The three other ranks wait for more than half of that time, because every micro-batch has to pass rank 2.
+# Look at rank 2. It alone is busy for 48 ms<!-- =8 * 6 -->, which is longer than the whole step was before. It begins after 2 ms<!-- =2 * 1 --> and waits 1 ms<!-- =1 --> for its first gradient. When it has finished, the last micro-batch still needs 4 ms<!-- =2 * 2 --> on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The three other ranks wait for more than half of that time, because every micro-batch has to pass rank 2.
 #
 # A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does this without the course, with the same twelve layers and 16 rows. Start it with `torchrun --nproc-per-node 4 scripts/04_pipeline.py`.
+# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does the same step without the course, with the same twelve layers and 16 rows. Start it with `torchrun --nproc-per-node 4 scripts/04_pipeline.py`.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `deep[3 * rank :][:3]` | `PipelineStage(mine, rank, p, device)` | a first message tells each stage its shapes |
 # | `make_schedule("1f1b", …)` | `Schedule1F1B(stage, 8, loss_fn)` | the list is made inside |
-# | `follow(…)` | `schedule.step(inputs, target=…)` | cuts the batch itself; only the first stage gives inputs |
-# | loss divided by all rows | `scale_grads=False` | else gradients are divided by 8 once more |
+# | `follow(…)` | `schedule.step(inputs, target=…)` | `step` cuts the batch itself; only the first stage gives it inputs |
+# | loss divided by all rows | `scale_grads=False` | without it gradients are divided by 8 once more |
 # | the tied matrix's two gradients added | – | you have to do it |
 
 # %%
@@ -456,18 +456,18 @@ assert ours in said
 viz.show_source(Path("scripts/04_pipeline.py"))
 
 # %% [markdown]
-# All digits agree. In the script `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
+# The script's line and ours agree in all digits. In the script `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
 #
-# **Your turn.** Replace `Schedule1F1B` by `ScheduleGPipe`: what changes in what it prints? Then leave out `scale_grads=False`, and read what the comparison says.
+# **Your turn.** Replace `Schedule1F1B` by `ScheduleGPipe`: what changes in what the script prints? Then leave out `scale_grads=False`, and read what the comparison says.
 #
-# <details><summary>Answers</summary>Nothing changes: another order, the same gradients. Without the option PyTorch divides by the number of micro-batches, as is right for a loss that is each micro-batch's own mean. Ours is divided already, so every gradient is 8 times too small.</details>
+# <details><summary>Answers</summary>Nothing changes, because another order gives the same gradients. Without the option PyTorch divides by the number of micro-batches, which is right if each micro-batch's loss is its own mean. But our loss is divided already, so every gradient is 8 times too small.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
 # The small tied decoder trains on four ranks under 1F1B, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that was met in public.
 #
-# The first picture has their losses, and one device as the broad line; the second shows how far each run is from that line. A sound run is not at zero there either, because it adds in another order, and training makes rounding grow.
+# The first picture shows their losses, with one device as the broad line. The second picture shows how far each run is from that line. A sound run is not at zero there either, because it adds in another order, and training makes rounding grow.
 #
 # **Predict.** Which runs would you trust? Name them, as `"AC"` or `"none"`.
 
@@ -497,22 +497,22 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound: its line climbs slowly, and the others jump.
+# Only B is sound: in the second picture its line climbs slowly, while the others jump.
 #
-# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, and eight gradients add up: 8 times too large. While C and one device both clip, the 8 drops out; later AdamW hides most. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
+# In [run C](https://github.com/deepspeedai/DeepSpeed/issues/7773) each micro-batch's loss is its own mean, so the sum of eight gradients is 8 times too large. While C and one device both clip, the 8 drops out, and later AdamW hides most. In [run A](https://github.com/pytorch/torchtitan/issues/596) each stage clips by its own norm.
 #
-# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. Its two gradients are not added: each stage trains its copy with its own part, so one matrix becomes two. A checkpoint keeps only one, hence the jump after step 20. The cure is that both stages send each other their part and add.
+# [Run D](https://github.com/uw-syfi/piper/issues/13) is about the tied matrix. Its two gradients are not added: each stage trains its copy with its own part, so one matrix becomes two. A checkpoint keeps only one, so D jumps after step 20. The cure is that both stages send each other their part and add.
 
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# First watch a line sweep over four schedules, one of them new: **interleaved** gives each rank several small stages.
+# First watch a line sweep over four schedules. One of them is new: **interleaved** gives each rank several small stages.
 #
 # Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, and then with five.
 #
-# <details><summary>What you may have found</summary>Four: ZB-H1 with 32 micro-batches, 3 percent<!-- =100 * 3 / (32 * 3 + 3) -->. Five: interleaved with four stages a rank, the most on offer, 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->. Two stages would not fit!</details>
+# <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages, the most on offer. Two stages would not fit!</details>
 #
-# The second cell is our Llama on four H100s, with its 32 texts and messages that take time.
+# The second cell below is about our Llama on four H100s, with its 32 texts and messages that take time.
 
 # %% varies="a widget"
 four = {
@@ -557,9 +557,9 @@ for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
     print(layers, *(f"{share:7.1%}" for share in shares))
 
 # %% [markdown]
-# Over InfiniBand messages hardly matter, so pipelines can run **between nodes**. Over Ethernet 1F1B's wait more than doubles, because rank 0 begins a fifth micro-batch only when the first is back, six messages later. ZB-H1 waits least: its gradients need not wait for $W$.
+# Over InfiniBand messages hardly matter, so pipelines can run **between nodes**. Over Ethernet 1F1B's wait more than doubles, because rank 0 begins a fifth micro-batch only when the first is back, six messages later. ZB-H1 waits least, because its gradients need not wait for $W$.
 #
-# With the head on GPU 3 the others wait a quarter of the step. Move three of its layers, and they wait 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->.
+# With the head on GPU 3 the other GPUs wait a quarter of the step. If GPU 3 gives them three of its layers, they wait 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->.
 #
 # | you have | take |
 # | --- | --- |
@@ -572,9 +572,9 @@ for layers in ([8, 8, 8, 8], [9, 9, 9, 5]):
 # %% [markdown]
 # ## What still hurts
 #
-# In the first picture four ranks waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now three wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->, and the last, with less work, for 20 %<!-- =100 * (1 - 32 * 3 * (5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B)) / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->. That takes many micro-batches, but too large a batch trains no better, and too small a micro-batch leaves a GPU with little to do.
+# In the first picture four ranks waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now three wait for 3 %<!-- =100 * (1 - 32 * 27 / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->, and the last, which has less work, waits for 20 %<!-- =100 * (1 - 32 * 3 * (5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B)) / max(slot.end_s for slot in time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (9, 9, 9, 5 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))]))) -->. But that takes many micro-batches. Too large a batch trains no better, and too small a micro-batch leaves a GPU with little to do.
 #
-# And a cut runs between layers, so a layer with all that it computes has to fit into one GPU, and no text goes through faster than on one. Could two GPUs work on *one* layer together?
+# And a cut runs between layers, so a layer with all that it computes has to fit into one GPU. Nor does any text go through faster than on one GPU. Could two GPUs work on *one* layer together?
 #
 # **Next:** the [exercises](../exercises/release/04_model_and_pipeline_parallelism.ipynb), then [lesson 05](05_tensor_parallelism.ipynb). `make slides` builds the slides.
 
@@ -589,7 +589,7 @@ score()
 # </details>
 #
 # <details><summary>2. Which rank runs out of memory first?</summary>
-# The first, which waits longest for a gradient and so remembers most. But the last one has the logits.
+# The first rank, because it waits longest for a gradient and so remembers most. But the last rank has the logits.
 # </details>
 #
 # <details><summary>3. Eight ranks, 1F1B, and less than a twentieth of the step idle. How many micro-batches?</summary>
