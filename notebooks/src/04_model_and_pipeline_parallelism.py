@@ -268,7 +268,7 @@ display(
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# The order is called **ZB-H1**, for *zero bubble*, which a second order reaches with more memory. What does our order cost? Rank 3 remembered one micro-batch, but now inputs and gradients of up to four are **stashed** there. Yet in flight and stashed together, no rank ever has more than four.
+# The order is called **ZB-H1**, for *zero bubble*, which a second order reaches with more memory. What does our order cost? Rank 3 remembered one micro-batch, but now inputs and gradients of up to four are **stashed** there. Yet in flight and stashed together, no rank has more than four.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
