@@ -158,11 +158,9 @@ def _predicted(fit: Fit, point: SweepPoint) -> float:
 
 def _rate(fit: Fit) -> str:
     """Three digits: the fit is not better than that."""
-    return (
-        format_bytes(float(f"{1 / fit.beta_s_per_byte:.3g}"), binary=False) + "/s"
-        if fit.beta_s_per_byte
-        else "unbounded"
-    )
+    if not fit.beta_s_per_byte:
+        return "unbounded"
+    return format_bytes(float(f"{1 / fit.beta_s_per_byte:.3g}"), binary=False) + "/s"
 
 
 def _ranks(sweep: Sequence[SweepPoint]) -> str:

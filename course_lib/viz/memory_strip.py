@@ -96,7 +96,7 @@ def plot_memory_strips(
         tallest = max(columns, key=lambda column: column.total)
         look: dict[str, Any] = {"align": "left", "size": style.SMALL_SIZE}
         x = style.PAGE_WIDTH - _RIGHT + 0.14
-        marks.label(page, x, foot - _TALL / 2 - 0.13, f"peak {_short(tallest.total, '#')}", **look)
+        marks.label(page, x, foot - _TALL / 2 - 0.13, f"peak {_short(tallest.total, '#.3g')}", **look)
         marks.label(page, x, foot - _TALL / 2 + 0.13, f"at {_said(tallest.name)}", colour=style.SOFT, **look)
     _name_instants(page, top + len(strips) * _PITCH - 0.08, wide, instants)
     return Picture(figure, title=title, description=_in_words(strips, subtitle), kinds=[kind])
@@ -182,10 +182,10 @@ def _name_instants(page: Axes, y: float, wide: float, instants: Sequence[str]) -
             marks.label(page, middle, y + _WORDS[name] * _LINE, _said(name), size=style.SMALL_SIZE, colour=style.SOFT)
 
 
-def _short(nbytes: int, zeros: str = "") -> str:
-    """Three digits, as of 3.82 MiB; with "#" in `zeros` also 7.70 MiB."""
+def _short(nbytes: int, digits: str = ".3g") -> str:
+    """Three digits, as of 3.82 MiB; with "#.3g" a last zero stays, as of 7.70 MiB."""
     number, _, unit = format_bytes(nbytes).partition(" ")
-    return f"{float(number.replace(',', '')):{zeros}.3g} {unit}"
+    return f"{float(number.replace(',', '')):{digits}} {unit}"
 
 
 def _in_words(strips: Mapping[str, Sequence[_Column]], subtitle: str) -> str:

@@ -223,7 +223,7 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits, and every byte is where the formula says. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =156 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 keeps back its own chunk, the long one, and sends 72 bytes<!-- =9 * 8 -->. In the second it keeps back chunk 1, which reaches it last, and sends 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep back the long chunk, so they send more.
+# Every sum is right to the last digits, and every byte is where the formula says. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 keeps back its own chunk, the long one, and sends 72 bytes<!-- =9 * 8 -->. In the second it keeps back chunk 1, which reaches it last, and sends 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep back the long chunk, so they send more.
 
 # %% [markdown]
 # ## How long does it take?

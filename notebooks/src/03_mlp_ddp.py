@@ -667,7 +667,7 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 16 workers it nearly holds. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. In the picture the line of 3000 keeps to the dashed slope, while that of 30 bends away: there the noise is small already, and what is left is the way to the goal, which no average shortens.
+# Up to 16 workers it nearly holds. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. In the picture the line of 3000 keeps to the dashed slope, while that of 30 bends away. There the noise is small already, and no average shortens the way that is left.
 #
 # For real models McCandlish and others found the same bend. With a batch $B$ the steps to a given loss are
 #

@@ -294,12 +294,10 @@ def gradients_in(dtype, tp, *bugs):
 exact, rounded = (run_ranks(gradients_in, 1, dtype, 1)[0] for dtype in (None, torch.bfloat16))
 not_summed = museum.TENSOR_BUGS["norms_not_summed"].technique
 runs = {
-    "RMSNorms not summed": compare_rounding(
-        exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]
-    ),
+    "terms not summed": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2, not_summed)[0]),
     "FSDP × TP": compare_rounding(exact, rounded, run_ranks(gradients_in, 4, torch.bfloat16, 2)[0]),
 }
-spoilt = [one.name for one in runs["RMSNorms not summed"] if not one.is_sound]
+spoilt = [one.name for one in runs["terms not summed"] if not one.is_sound]
 predict("gradients that rounding does not explain", guess=None, answer=len(spoilt))
 viz.plot_rounding(runs, sound=SOUND)
 

@@ -218,9 +218,9 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# In the first line, below two percent, the formula did no better than a coin. In the other two, nine pairs of ten or more were in the right order. That the last line is a little worse may well be chance.
+# In the first line, below two percent, the formula did no better than a coin. In the other two, about nine pairs of ten or more were in the right order. That the last line is a little worse may well be chance.
 #
-# Now look at the notes. Of the 100 pairs 88 come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs together, too few to be sure.
+# Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs together, too few to be sure.
 #
 # So two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
@@ -499,7 +499,7 @@ print(f"fitted to {len(strangers)} steps: {winner}, {step_s.min():.2f} s")
 #
 # ## Megatron's tables, row by row
 #
-# Here are ten fitted rows of 2021, among them our run. `v` says how many stages each rank interleaves. Below them is a run that was not fitted: in 2019 Megatron-LM trained 8.3 billion parameters on 512 V100s with a weak-scaling efficiency of 76 %<!-- =100 * costs.MEGATRON_2019_FLOPS_PER_S / costs.MEGATRON_2019_GPUS / costs.MEGATRON_2019_ALONE_FLOPS_PER_S -->, against one GPU alone with 1.2 billion.
+# Here are ten fitted rows of 2021, among them our run. `v` says how many stages each rank interleaves. Below them is a run that was not fitted. In 2019 Megatron-LM trained 8.3 billion parameters on 512 V100s with a weak-scaling efficiency of 76 %<!-- =100 * costs.MEGATRON_2019_FLOPS_PER_S / costs.MEGATRON_2019_GPUS / costs.MEGATRON_2019_ALONE_FLOPS_PER_S -->, against one GPU alone with 1.2 billion.
 
 # %%
 rows = {one.name: one for one in sim.published_runs()}

@@ -57,11 +57,6 @@ class NumberExercise:
     hints: tuple[str, ...]
 
 
-def ring_share(n: int) -> float:
-    """What a rank sends in an all-reduce in a ring of n, over the whole."""
-    return 2 * (n - 1) / n
-
-
 def value(number: Number, given: Given) -> float:
     """A number of the sheet, for what is given."""
     return number(given) if callable(number) else number
