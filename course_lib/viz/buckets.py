@@ -52,7 +52,10 @@ def plot_buckets(
         f"a bucket closes at {format_bytes(bucket_bytes)} or more (dashed); once it has all its gradients, it travels"
     )
     figure, page = sheet.new_page(layout.top + tall + 0.3, title, subtitle)
-    for x, words in ((_LIST, "model"), (layout.bucket_left, "buckets, in the order of their all-reduces")):
+    for x, words in (
+        (_LIST, "model, counted from the end"),
+        (layout.bucket_left, "buckets, in the order of their all-reduces"),
+    ):
         marks.label(page, x, layout.top - 0.22, words, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
     _draw_backward(page, layout, len(parameters))
     for number in range(len(parameters)):
@@ -111,7 +114,7 @@ def _draw_parameter(page: Axes, layout: _Layout, parameters: Sequence[tuple[str,
     y = layout.top + number * layout.row
     marks.box(page, _LIST, y, layout.list_width, layout.row - 0.05, fill=style.PANEL)
     middle, size = y + (layout.row - 0.05) / 2, style.SMALL_SIZE
-    marks.label(page, _LIST + 0.28, middle, str(number + 1), size=size, colour=style.SOFT, align="right")
+    marks.label(page, _LIST + 0.28, middle, str(len(parameters) - number), size=size, colour=style.SOFT, align="right")
     marks.label(page, _LIST + 0.38, middle, name, size=size, align="left")
     right = _LIST + layout.list_width - 0.1
     marks.label(page, right, middle, format_bytes(nbytes), size=size, colour=style.SOFT, align="right")
@@ -158,7 +161,8 @@ def _draw_bucket(
                 zorder=1,
             )
         )
-        for text in (name, str(number + 1)):
+        place_in_backward = len(parameters) - number
+        for text in (f"{place_in_backward}  {name}", str(place_in_backward)):
             if sheet.text_width(text, style.SMALL_SIZE) + 0.12 < width:
                 marks.label(page, left + width / 2, bar + _BAR / 2, text, size=style.SMALL_SIZE)
                 break

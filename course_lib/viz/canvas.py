@@ -39,6 +39,7 @@ _Parent = Any  # what drawsvg appends to: the drawing or a group
 class Canvas:
     """A card with a headline and, in its corner, what its numbers are; a loop of `lasts_s` seconds.
 
+    It begins `begins_s` into its loop, so that the first frame may be the last one, in which all is seen.
     Raises: ValueError for a title or a subtitle that does not fit on its line.
     """
 
@@ -51,8 +52,9 @@ class Canvas:
         width: float = WIDTH,
         kinds: Sequence[Kind] = (),
         lasts_s: float = 0.0,
+        begins_s: float = 0.0,
     ) -> None:
-        self.height, self.width, self.lasts_s = height, width, lasts_s
+        self.height, self.width, self.lasts_s, self.begins_s = height, width, lasts_s, begins_s
         edge = WIDE_EDGE if width == WIDE else EDGE
         self.edge = edge
         self.drawing = drawsvg.Drawing(_short(width), _short(height), id_prefix=_BEFORE)
@@ -197,7 +199,7 @@ class Canvas:
         rules = [font_face(_BEFORE, weight, letters) for weight, letters in self._letters.items() if letters]
         names = [*self._motions.values()]
         if moves and names:
-            every = f"animation:{_short(self.lasts_s)}s linear var({DELAY},0s) infinite"
+            every = f"animation:{_short(self.lasts_s)}s linear var({DELAY},{_short(-self.begins_s)}s) infinite"
             classes = "".join(f".{name}{{animation-name:{name}}}" for name in names)
             rules.append(f"{_MOTION_WANTED}{{{','.join(f'.{name}' for name in names)}{{{every}}}{classes}}}")
             rules += [f"@keyframes {name}{{{rule}}}" for rule, name in self._motions.items()]

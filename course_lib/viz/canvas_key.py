@@ -18,12 +18,14 @@ def key_lines(entries: Sequence[Entry], room: float = WIDTH - 2 * EDGE) -> list[
 
 
 def draw_key(canvas: Canvas, entries: Sequence[Entry], y: float) -> None:
-    """The first line is centred on `y`. A striped entry is an outline."""
+    """The first line is centred on `y`. A striped entry is an outline, and so is a dashed one, in dashes."""
     for number, line in enumerate(key_lines(entries, canvas.width - 2 * canvas.edge)):
         x, middle = canvas.edge, y + number * KEY_LINE
         for entry in line:
             for place, hue in enumerate(entry.hues):
-                look = {"fill": style.PAPER, "stroke": hue, "stroke_width": 1.6} if entry.striped else {"fill": hue}
+                outline = {"fill": style.PAPER, "stroke": hue, "stroke_width": 1.6}
+                look = outline if entry.striped or entry.dashed else {"fill": hue}
+                look |= {"stroke_dasharray": "3 2"} if entry.dashed else {}
                 canvas.box(x + place * _SWATCH, middle - 6, _SWATCH, 12, **look)
             at = x + len(entry.hues) * _SWATCH + _GAP * bool(entry.hues)
             canvas.text(at, middle, entry.text, size=SMALL, colour=style.SOFT)

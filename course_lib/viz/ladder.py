@@ -11,7 +11,7 @@ from course_lib.viz.picture import Picture
 
 _ROW, _NAMES, _RIGHT = 0.44, 2.6, 1.5  # inches: a rung, what it compares, the verdict
 _AFTER_NUMBER = 0.22  # inches from a rung's number to its name, since digits differ in width
-_APART_BY = 1.0  # inches between the middles of what is written below the rungs
+_APART_BY, _POWERS_BY = 1.0, 0.8  # inches between the middles of what is written below the rungs, of two powers
 _LEAST = 1e-17  # below any rounding: where a deviation of 0 is drawn
 EQUAL, APART = "#00703C", style.WRONG
 
@@ -38,10 +38,11 @@ def plot_ladder(deviations: Mapping[str, float], *, tolerance: float, title: str
         return left + width * (math.log10(max(off, _LEAST)) - first) / (last - first)
 
     page.plot([left, left], [top - 0.1, top + tall], color=style.FAINT, linewidth=3)
-    below = top + tall + 0.24
+    below, written = top + tall + 0.24, left
     for x, power in ((place(10.0**power), power) for power in range(round(first) + 2, last, 2)):
         page.plot([x, x], [top - 0.1, top + tall], color=style.FAINT, linewidth=0.8, zorder=0)
-        if min(x - left, abs(x - place(tolerance))) > _APART_BY:
+        if min(x - left, abs(x - place(tolerance))) > _APART_BY and x - written > _POWERS_BY:
+            written = x
             marks.label(page, x, below, f"{10.0**power:.0e}", size=style.SMALL_SIZE, colour=style.SOFT)
     page.plot([place(tolerance)] * 2, [top - 0.1, top + tall], color=style.INK, linewidth=1.6, linestyle=(0, (3, 2)))
     for number, (name, off) in enumerate(reversed([*deviations.items()])):

@@ -10,7 +10,7 @@ from course_lib.viz.canvas import EDGE, SMALL, WIDTH, Canvas
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.ladder import APART, EQUAL
 from course_lib.viz.museum import Fall, broken_at, fall_words, share
-from course_lib.viz.sweep import LOOP_S, Sweep, draw_sweep
+from course_lib.viz.sweep import FIRST_S, LOOP_S, Sweep, draw_sweep
 
 _TOP, _ROW, _RIGHT = 106.0, 38.0, 330.0  # the ladder's
 _CHART_LEFT, _CHART_TOP, _CHART_FOOT = 384.0, 138.0, 318.0
@@ -26,7 +26,7 @@ def animate_ladder(name: str, fall: Fall) -> Drawing:
     """
     title = "The ladder and the loss curve"
     foot = _TOP + _ROW * len(fall.rungs)
-    canvas = Canvas(foot + 46, title, name, kinds=["measured"], lasts_s=LOOP_S)
+    canvas = Canvas(foot + 46, title, name, kinds=["measured"], lasts_s=LOOP_S, begins_s=FIRST_S)
     canvas.text(EDGE, _TOP - 14, "rung by rung against one device", size=SMALL, colour=style.SOFT)
     for rail in (EDGE + 2, _RIGHT):
         canvas.path(f"M{rail:g} {_TOP:g}V{foot + 14:g}", stroke=style.FAINT, stroke_width=4)

@@ -17,7 +17,7 @@ from course_lib.viz.canvas_key import draw_key
 from course_lib.viz.clock import time_unit
 from course_lib.viz.drawing import Drawing
 from course_lib.viz.entries import Entry
-from course_lib.viz.sweep import LOOP_S, Sweep, draw_sweep
+from course_lib.viz.sweep import FIRST_S, LOOP_S, Sweep, draw_sweep
 
 _LEFT, _TOP, _PANEL, _AXIS = 122.0, 112.0, 152.0, 52.0
 _NAME, _LANE, _PITCH, _BAR = 28.0, 34.0, 38.0, 26.0
@@ -29,6 +29,7 @@ _KEY = [
     Entry("backward, gradients", [style.COMPUTE["backward"]]),
     Entry("communication", [style.COMMUNICATION]),
     Entry("waiting", [style.IDLE]),
+    Entry("bucket", [style.SOFT], dashed=True),
 ]
 
 
@@ -71,7 +72,7 @@ def animate_overlap(
     panels = [_Panel("in turn", False, _TOP), _Panel("overlapped", True, _TOP + _PANEL)]
     factor, unit = time_unit(time.in_turn_s)
     sweep = Sweep(_LEFT, WIDTH - EDGE - 8, time.in_turn_s)
-    canvas = Canvas(_TOP + 2 * _PANEL + _AXIS, title, subtitle, kinds=["formula"], lasts_s=LOOP_S)
+    canvas = Canvas(_TOP + 2 * _PANEL + _AXIS, title, subtitle, kinds=["formula"], lasts_s=LOOP_S, begins_s=FIRST_S)
     draw_key(canvas, _KEY, 90)
     begins = time.compute_s - backward_s * len(layers)
     for panel in panels:

@@ -16,7 +16,7 @@ from course_lib.viz.drawing import Drawing
 from course_lib.viz.entries import Entry
 from course_lib.viz.schedule_lanes import key_of, shade
 from course_lib.viz.schedule_runs import Run, bubble_words, percent, simulate
-from course_lib.viz.sweep import LOOP_S, Sweep, draw_sweep
+from course_lib.viz.sweep import FIRST_S, LOOP_S, Sweep, draw_sweep
 
 _LEFT, _KEY = 84.0, 92.0  # right of the ranks' names; the first line of the key
 _NAME, _HOLDS, _BELOW, _AXIS = 24.0, 26.0, 16.0, 52.0
@@ -49,7 +49,7 @@ def animate_schedules(
         if text_width(name, bold=True) + text_width(_result(run, clock)) > WIDTH - 2 * EDGE - 12:
             rule = "a schedule's name and its result fit on one line"
             raise ValueError(four_parts("animate_schedules", f"schedule {name!r}", rule, "shorten it"))
-    canvas = Canvas(top + tall + _AXIS, title, subtitle, kinds=["formula"], lasts_s=LOOP_S)
+    canvas = Canvas(top + tall + _AXIS, title, subtitle, kinds=["formula"], lasts_s=LOOP_S, begins_s=FIRST_S)
     draw_key(canvas, key, _KEY)
     y, most = top, max(map(_most, runs.values()))
     for run in runs.values():

@@ -1,4 +1,7 @@
-"""A line that sweeps along an axis of time: what is still to come is pale."""
+"""A line that sweeps along an axis of time: what is still to come is pale.
+
+Such a picture begins with the rest at its end, so that its first frame shows all.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from course_lib.viz.canvas import Canvas
 _PALE = 0.82
 _BEGINS_S, _SWEEPS_S, _STAYS_S = 1.0, 9.0, 4.0
 LOOP_S = _BEGINS_S + _SWEEPS_S + _STAYS_S
+FIRST_S = LOOP_S - 2.0  # where in the loop such a picture begins
 
 
 class Sweep(Axis):

@@ -172,6 +172,14 @@ def test_gradients_lie_in_their_bucket_to_scale():
     assert [line.get_xdata()[0] - parts[0].get_x() for line in page.lines] == pytest.approx([40 * scale] * 2)
 
 
+def test_parameters_are_numbered_in_the_order_in_which_backward_reaches_them():
+    texts = [text for text, *_ in drawn_texts(buckets_picture(PERCEPTRON, 40).figure)]
+    names = [name for name, _ in PERCEPTRON]
+    listed = {texts[n + 1]: text for n, text in enumerate(texts[:-1]) if texts[n + 1] in names}
+    assert [listed[name] for name in names] == ["4", "3", "2", "1"]
+    assert "4  layer1.weight" in texts
+
+
 def test_each_bucket_s_squares_say_when_it_is_ready():
     figure = buckets_picture(PERCEPTRON, 40).figure
     backward = style.COMPUTE["backward"]

@@ -78,7 +78,15 @@ def test_nothing_moves_for_who_asks_for_less_motion_or_prints(film):
 
 
 def test_it_says_something_from_its_first_frame_on(film):
-    assert len(film.words(0.0)) > 3
+    assert len(film.words(film.begins_s)) > 3
+
+
+@pytest.mark.parametrize("name", ["ladder", "overlap-4", "schedules-4"])
+def test_a_sweep_s_first_second_shows_all_of_the_still_and_no_veil(name):
+    film = Film(FIGURES[name]().svg)
+    for at_s in (film.begins_s, film.begins_s + 1):
+        seen = [film.opacity(part, at_s) for part in film.parts()]
+        assert at_s < film.lasts_s and seen == [film.opacity(part) for part in film.parts()]
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
