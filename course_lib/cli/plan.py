@@ -37,10 +37,10 @@ def plan_command(overrides: Sequence[str]) -> int:
         return 1
     best = ranked(found, _SHOWN)
     toy = toy_of(best[0].policy)
-    print("\n".join([*_best(best), *_memory(best[0], found), *_likeness(toy)]), flush=True)
+    print("\n".join(["", *_best(best), "", *_memory(best[0], found), "", *_likeness(toy)]), flush=True)
     recheck = retimed(found, range(min(config.retime, len(found)))) if config.retime else None
     if recheck:
-        print("\n".join(_rechecked(recheck)))
+        print("\n".join(["", *_rechecked(recheck)]))
     _write(config, found, best, toy, recheck)
     if config.train is None:
         return 0
@@ -115,8 +115,9 @@ def _rechecked(recheck: Recheck) -> list[str]:
     """What the instruction lists say of the fastest."""
     n, most, first = len(recheck.policies), recheck.most_off, recheck.policies[0]
     return [
-        f"the instruction lists of the best {n}: in the middle {recheck.median_off:.1%} off, at most {most.off:+.1%}",
-        f"  fastest by them: {first.name}, {format_seconds(first.exact_s)}; the closed form's number "
+        f"played through, the best {n} differ from the closed form by {recheck.median_off:.1%} in the middle, "
+        f"and by {most.off:+.1%} at most",
+        f"  then the fastest is {first.name}, {format_seconds(first.exact_s)}; the closed form's number "
         f"{recheck.best_before}, {format_seconds(first.closed_s)}",
     ]
 

@@ -89,11 +89,11 @@ RULES = {  # and what is wrong where one is broken, in the order in which they a
     "heads": "query heads do not divide by tp",
     "kv heads": "kv heads do not divide by tp, nor tp by them",
     "widths": "the feed-forward size does not divide by tp",
-    "layers": "layers do not divide by the stages, even with embedding and head, and rounding up leaves the last none",
+    "layers": "layers do not fill the stages: they do not divide by them, and rounding up leaves too few for the last",
     "experts": "ep does not divide the experts, or the ranks of a stage",
     "sequence": "the sequence does not divide by cp x tp",
     "batch": "the batch does not divide by dp x micro-batch",
-    "schedule": "interleaving lacks micro-batches in groups of pp, or a schedule has no pipeline",
+    "schedule": "interleaving lacks micro-batches in groups of pp, or pp is 1, so that a schedule has no pipeline",
     "zero": "ZeRO has nobody to share with, or ZeRO 2 would reduce gradients again for each micro-batch",
     "memory": "the fullest GPU has no room",
 }

@@ -28,7 +28,8 @@ class ExactStep:
     schedule: Schedule
     slots: list[Slot]
     layers: tuple[int, ...]  # of each rank
-    messages_s: tuple[float, ...]  # of each rank and micro-batch, along tp, cp and ep: a third of them forward
+    along: tuple[str, ...]  # tp, cp and ep, those that the policy has
+    messages_s: tuple[float, ...]  # of each rank and micro-batch, along these: a third of them forward
     pipeline_s: float
     bubble_s: float  # idle time of the busiest rank
     after_s: Mapping[str, float]  # by cause, what comes after the pipeline; what slows all of it down is under `fixed`
@@ -79,11 +80,13 @@ def exact_step(
     message = float(_first(axes.transfer_s(shape, rates, p))) / 2
     slots = time_schedule(schedule, _durations(one, cut), message_s=message)
     pipeline = max(slot.end_s for slot in slots)
-    messages_s = sum(_first(one.layer[axis]) for axis in ("tp", "cp", "ep"))
+    along = tuple(axis for axis in ("tp", "cp", "ep") if _first(getattr(p, axis)) > 1)
+    messages_s = sum(_first(one.layer[axis]) for axis in along)
     return ExactStep(
         schedule=schedule,
         slots=slots,
         layers=cut,
+        along=along,
         messages_s=tuple(count * messages_s for count in cut),
         pipeline_s=pipeline,
         bubble_s=bubble_s(slots, ranks),

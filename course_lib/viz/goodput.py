@@ -57,7 +57,7 @@ def plot_goodput(
     width = style.PAGE_WIDTH - _LEFT - right
     chart = sheet.chart_axes(figure, _LEFT, style.HEADER + 0.42, width, _HEIGHT - style.HEADER - 1.35)
     _prepare(chart, reach, min(min(line.points.values()) for line in curves))
-    _draw_first_order(chart, next(iter(runs.values())), reach)
+    _draw_first_order(chart, *next(iter(runs.items())), reach)
     for number, (line, run) in enumerate(zip(curves, runs.values(), strict=True)):
         lines.draw_line(chart, line)
         _draw_best(chart, line, run)
@@ -95,13 +95,13 @@ def _prepare(chart: Axes, reach: tuple[float, float], least: float) -> None:
     charts.centre_on_ticks(chart)
 
 
-def _draw_first_order(chart: Axes, run: Reliability, reach: tuple[float, float]) -> None:
+def _draw_first_order(chart: Axes, name: str, run: Reliability, reach: tuple[float, float]) -> None:
     floor = chart.get_ylim()[0]
     points = {tau: first_order_goodput(run, tau) for tau in _between(*reach)}
     seen = {tau: share for tau, share in points.items() if share > floor}
     lines.draw_dashed(chart, seen, style.INK, zorder=3)
     look: dict[str, Any] = {"size": style.SMALL_SIZE, "ha": "right", "right": -8, "down": -8}
-    charts.write(chart, *[*seen.items()][-1], "first line, losses added", within="data", **look)
+    charts.write(chart, *[*seen.items()][-1], f"{name}, by the sum", within="data", **look)
 
 
 def _draw_reported(chart: Axes, share: float) -> None:

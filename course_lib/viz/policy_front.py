@@ -49,7 +49,7 @@ def plot_policy_front(found: Found, *, slowest: float = 2.0, named: Mapping[str,
     chart.plot(memory[front], step_s[front], "o", markersize=6, color=_LINE, zorder=4)
     named = named or {"fastest": front[-1], "least memory here": front[0]}
     for name, index in named.items():
-        _name(chart, found, name, index, _LINE if index in front else style.INK)
+        _name(chart, found, name, index, on_front=index in front)
     return Picture(figure, title=title, description=_in_words(found, front, named), kinds=["formula"])
 
 
@@ -71,15 +71,16 @@ def _draw_dots(chart: Axes, x: Any, y: Any) -> None:
     chart.add_patch(PathPatch(path, edgecolor=style.IDLE, linewidth=_DOT, capstyle="round", snap=False, zorder=2))
 
 
-def _name(chart: Axes, found: Found, name: str, index: int, hue: str) -> None:
-    """A ring, and beside it the name, on the side on which there is room."""
+def _name(chart: Axes, found: Found, name: str, index: int, *, on_front: bool) -> None:
+    """A ring, and beside it the name, on the side on which there is room: never towards the front."""
+    hue = _LINE if on_front else style.INK
     x, y = found.memory_bytes[index] / GiB, float(found.step_s[index])
     ring: dict[str, Any] = {"markerfacecolor": style.PAPER, "markeredgecolor": hue, "markeredgewidth": 2.4}
     chart.plot(x, y, "o", markersize=9, zorder=5, **ring)
     left = x > chart.get_xlim()[1] / 2
     side: dict[str, Any] = {"ha": "right", "right": -10} if left else {"ha": "left", "right": 10}
     ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
-    down = 14 if left else -12
+    down = 14 if left and on_front else -12
     charts.write(chart, x, y, name, within="data", down=down, color=hue, weight=600, bbox=ground, **side)
 
 

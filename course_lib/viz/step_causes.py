@@ -17,7 +17,8 @@ from course_lib.viz.cause_hues import CAUSE_GROUPS, CAUSE_HUES
 from course_lib.viz.entries import Entry
 from course_lib.viz.picture import Picture
 
-_SEEN = 0.004  # of the longest step: what is worth words
+_SEEN = 0.004  # of a step: what is worth words, or a colour in the key
+_FAR = 0.1  # of the fastest step: from here on a decimal says nothing
 _STEP, _BAR = 0.98, 0.46  # inches from bar to bar, and of one
 _LEFT, _RIGHT, _MOST = style.MARGIN + 0.06, 1.45, 6
 _PAD = 0.16  # inches around a name in its block
@@ -36,7 +37,7 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
         rule = f"this picture holds 1 to {_MOST} bars"
         raise ValueError(four_parts("plot_step_causes", f"{len(policies)} policies", rule, "give fewer, or some"))
     fastest, longest = (end(one.step_s for one in policies) for end in (min, max))
-    groups = [name for name in CAUSE_GROUPS if any(_seconds(one, name) > 0 for one in policies)]
+    groups = [name for name in CAUSE_GROUPS if any(_seconds(one, name) > _SEEN * longest for one in policies)]
     entries = [Entry(name, [CAUSE_GROUPS[name][0]]) for name in groups]
     top = style.HEADER + 0.2 + keys.LINE * len(keys.lines_of(entries, style.MARGIN))
     tall = _STEP * len(policies)
@@ -49,11 +50,15 @@ def plot_step_causes(policies: Sequence[Ranked], *, title: str = "Where a step's
         _draw_bar(chart, number, one, width / chart.get_xlim()[1])
         y = top + number * _STEP
         charts.write(chart, 0, number + 0.28, one.name, within="data", size=style.SMALL_SIZE)
-        behind = f"{one.step_s / fastest - 1:+.1%}" if one.step_s > fastest else "fastest"
+        behind = _behind(one.step_s / fastest - 1)
         x = style.PAGE_WIDTH - _RIGHT + 0.15
         marks.label(page, x, y + 0.56, style.seconds(one.step_s), bold=True, align="left")
         marks.label(page, x, y + 0.8, behind, size=style.SMALL_SIZE, colour=style.SOFT, align="left")
     return Picture(figure, title=title, description=_in_words(policies), kinds=["formula"])
+
+
+def _behind(share: float) -> str:
+    return f"{share:+.{int(share < _FAR)}%}" if share else "fastest"
 
 
 def _seconds(one: Ranked, group: str) -> float:

@@ -70,7 +70,7 @@ def step_key(step: ExactStep, axis: Axis) -> list[Entry]:
         kinds = {*map(_run(step).what, step.computed[0])}
         entries = [Entry(kind, [hue]) for kind, hue in style.COMPUTE.items() if kind in kinds]
         entries += [Entry("idle", [style.IDLE])]
-    entries += [Entry("messages along tp, cp, ep", [_MESSAGES])] * (max(step.messages_s) > 0)
+    entries += [Entry(f"messages along {', '.join(step.along)}", [_MESSAGES])] * (max(step.messages_s) > 0)
     after = {*_after(step, axis)}
     return [*entries, *(Entry(name, [hue]) for name, (hue, causes) in CAUSE_GROUPS.items() if after & {*causes})]
 

@@ -1,15 +1,14 @@
 # %% [markdown]
 # # 08 · Three axes and a planner: let a program search
 #
-# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, so there are 930,000 steps. One second more in each costs eleven days.
+# Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, which makes 930,000 steps. A second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. There are `dp` such pipelines, which share the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is set at its best. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. There are `dp` such pipelines, which share the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is chosen as well as possible. Who is right?
 #
-# **Predict.** Who is *slowest*? Count each pipeline's texts, and each GPU's weights.
+# **Predict.** Who is *slowest*? Compare each pipeline's texts with its ranks, and each GPU's weights with its memory.
 
 # %% folded=true
 # %load_ext course_lib
-import json
 from contextlib import chdir
 from dataclasses import replace
 from statistics import fmean
@@ -36,6 +35,7 @@ from course_lib.training.tensor_technique import tensor
 from course_lib.training.text import load_text
 from course_lib.training.tokenizer import load_tokens
 from course_lib.training.trainer import Trainer
+from course_lib.units import GiB
 from course_lib.verify import assert_parallel_equals
 
 # %%
@@ -45,14 +45,17 @@ cuts = {"first": (8, 32), "second": (8, 1), "third": (2, 32)}  # tp and pp; dp i
 proposals = {who: search(JOB, Space(tp=(tp,), pp=(pp,), cp=(1,))) for who, (tp, pp) in cuts.items()}
 bars = {who: planner.ranked(found, 1)[0] for who, found in proposals.items()}
 predict("first, second or third", guess=None, answer=max(bars, key=lambda who: bars[who].step_s))
-degrees = {who: ", ".join(f"{axis} {bar.policy[axis]}" for axis in ("dp", "tp", "pp")) for who, bar in bars.items()}
-named = [replace(bar, name=f"{who}: {degrees[who]}") for who, bar in bars.items()]
+words = {"dp": "dp", "tp": "tp", "pp": "pp", "zero_stage": "ZeRO"}
+named = [
+    replace(bar, name=f"{who}: " + ", ".join(f"{word} {bar.policy[key]}" for key, word in words.items()))
+    for who, bar in bars.items()
+]
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. Its light violet beginning is almost equally long, because all three compute the same model. All that follows is what the layout costs.
+# Each bar is one step. Its light violet beginning is almost equally long, because all three compute the same model. What follows is the price of the layout.
 #
-# In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches, and 32 ranks idle most of the step. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 has to fetch them.
+# In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches, and 32 ranks idle most of the step. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
 # The third takes eleven seconds longer than the first, which adds up to four months. Is there a better fourth layout? How would you know, before you rent?
 
@@ -71,13 +74,13 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 # %% [markdown]
 # ## Three cuts at once
 #
-# Before we choose, let us see that three axes work together. Take eight ranks, two along each axis. The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
+# First let us see that three axes work together. Take eight ranks, two along each axis. The axes stand in the order `pp`, `dp`, `tp`, and the last one counts fastest:
 #
 # $$\text{rank} = 4 \cdot \text{pp} + 2 \cdot \text{dp} + \text{tp}$$
 #
-# So rank 5 has pp 1, dp 0 and tp 1. Along each axis it has one partner, which differs in that coordinate alone. Along `tp` the two add up activations, and along `dp` they add up gradients. Along `pp` one passes activations on and the other passes gradients back.
+# So rank 5 has pp 1, dp 0 and tp 1. Along each axis it has one partner, which differs in that coordinate alone. Along `tp` the two add up activations, and along `dp` gradients. Along `pp` one passes activations on and the other passes gradients back.
 #
-# With which rank does rank 5 add up gradients? Find it in the picture.
+# With which rank does rank 5 add up gradients? Work it out, then check that both hold the same weights.
 
 # %%
 SMALL = ModelConfig(
@@ -100,14 +103,14 @@ layout = run_ranks(lambda: llama_3d(TrainConfig()).local.layout, 8)[0]
 places = [*coordinates(layout.sizes)]
 shown = [name for name in layout.parameters if name.split(".")[0] != "layers" or ".0." in name or ".3." in name]
 regions = {name: layout.regions()[name] for name in shown if "norm" not in name and "k_proj" not in name}
-viz.plot_layout(regions, layout.shapes(), places, title="A small Llama on 2 × 2 × 2")
+viz.plot_layout(regions, layout.shapes(), places, title="Layers 0 and 3 of a small Llama on 2 × 2 × 2")
 
 # %% [markdown]
-# Compare the upper rows with the lower ones. Ranks 0 to 3 hold the first layer and ranks 4 to 7 hold the last, because the pipeline shares out the layers. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. Now compare ranks 5 and 7. They hold the same halves, because `dp` copies, so these two add up gradients.
+# Ranks 0 to 3 hold layer 0 and ranks 4 to 7 hold layer 3, because the pipeline shares out the layers. Layers 1 and 2, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
 #
 # Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, and these join neighbouring ranks in one node.
 #
-# Three techniques work on the same weights, and none knows of the others. Does that go well? Climb the ladder.
+# Three techniques work on the same weights, and none knows of the others. Do they still train the same model as one device? Climb the ladder.
 
 # %% varies="the last digits of rounding differ between processors"
 tokenizer, tokens = load_tokens(load_text(), 512)
@@ -116,11 +119,11 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the eight ranks agree with one device, and the same call tests any other layout. Since lessons 01 and 06 you can compute whether a layout fits, so one question is left.
+# On every rung the eight ranks agree with one device, and the same call tests any layout. Whether a layout fits you can compute since lesson 06. So one question is left.
 #
 # ## How long is one step?
 #
-# To check the answer, take a measured run. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches, and everything was computed again.
+# Let us work it out by hand for a run that was measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches, and everything was computed again.
 
 # %% [markdown]
 # ### 1 · Multiply
@@ -137,18 +140,18 @@ rates = sim.rates_of(run.machine, run.software)
 step_tokens = 1536 * 2048
 multiply_s = 8 * costs.model_parameters(run.model) * step_tokens / (512 * rates.matmul_flops_per_s)
 predict("seconds", guess=None, answer=multiply_s, tolerance=0.05)
-print(f"by hand {multiply_s:.1f} s, by the paper's measured rate {run.step_s:.1f} s")
+print(f"by hand {multiply_s:.1f} s; the FLOP/s that the paper measured make {run.step_s:.1f} s")
 
 # %% [markdown]
 # Multiplying explains half. Where is the other half?
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and after feed-forward. They do so in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
+# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
 #
 # ### 3 · Wait for the pipeline
 #
-# The two ranks also wait for each other. For $p$ ranks and $m$ micro-batches the wait is $(p-1)/m$ of the busy time, here one twelfth.
+# The two ranks of each pipeline also wait for each other, as in lesson 04. For $p$ ranks and $m$ micro-batches the wait is $(p-1)/m$ of the busy time, here one twelfth.
 
 # %%
 activation = 4 * 2048 * run.model.hidden_size * 2  # bytes
@@ -160,9 +163,9 @@ for name, seconds in {"multiply": multiply_s, "along tp": tp_s, "idle": bubble_s
 print(f"together  {multiply_s + tp_s + bubble_s:5.2f} s of {run.step_s:.2f} s")
 
 # %% [markdown]
-# Seven tenths of the step are explained. What did we leave out? First, we forgot the scores of attention: queries times keys belong to no parameter, so our eight operations do not count them. Second, there is all that does not multiply matrices, such as softmax, norms and GELU. It computes little, but it has to read and write every number in memory. Third, gradients travel along `dp`, although backward hides a part of that, and then the optimizer has its turn.
+# Seven tenths of the step are explained. What did we leave out? First, the scores of attention: queries times keys belong to no parameter, so our eight operations do not count them. Second, there is all that does not multiply matrices, such as softmax, norms and GELU. It computes little, but reads and writes every number in memory. Third, gradients travel along `dp`, although backward hides a part of that. Then the optimizer has its turn. Last, GPUs wait for their **host**, the CPU that starts their work, and for the slowest among them.
 #
-# None of these parts is harder than yours, so the library prices them all in the same way. Its `step_times` returns each cause by itself.
+# The library prices most of these as you did, and fits the last to measured runs. Its `step_times` returns each cause.
 
 # %%
 times = sim.step_times(run.model, rates, run.policies)
@@ -177,13 +180,13 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 #
 # | cause | beside yours | why |
 # | --- | --- | --- |
-# | matrix products | a good three quarters | the second forward is counted as *computing again*, but narrow matrices multiply more slowly |
+# | matrix products | a good three quarters | the second forward is *computing again*, but narrow matrices multiply more slowly |
 # | messages along tp | a little more | each message also takes a moment to start |
 # | idle ranks | more | they also wait for all that you had left out |
 #
-# In the last cause, GPUs wait for their host, or for the slowest among them.
+# *Computing again* is a third of the three lines above it. These hold a forward and a backward of twice its length, and computing again is one more forward.
 #
-# This sum of causes is called the **closed form**, because nothing is played through, micro-batch by micro-batch. It needs so little arithmetic that we can afford it thousands of times.
+# This sum of causes is called the **closed form**, because it never plays the micro-batches through one by one. It is so cheap that we can afford it thousands of times.
 
 # %% [markdown]
 # ## Is it true?
@@ -196,9 +199,9 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements are hardly surer: two tables of the same run differ by nearly as much, as the shading shows.
+# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. A measurement may be hardly surer: the shading shows how far apart two published tables of one run are.
 #
-# The upright stroke shows a fit that has seen other runs of the same source. In twelve lines that helps by about three points at most, and in two of them not at all.
+# The upright stroke is the error of a fit that has seen other runs of the same source. In twelve lines that helps by about three points at most, and in two of them it even harms.
 #
 # InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth. No constant that was fitted to others can know that. Is *your* cluster like that? See *Going deeper*.
 
@@ -213,16 +216,16 @@ viz.plot_calibration()
 
 # %%
 orders = [row for row in sim.committed_records() if row["test"] == sim.ORDER]
-predict("percent", guess=None, answer=100 * float(orders[1]["covered"]), tolerance=0.05)
+predict("percent", guess=None, answer=round(100 * float(orders[1]["covered"])), tolerance=0.05)
 for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# In the first line, below two percent, the formula did no better than a coin. In the other two, about nine pairs of ten or more were in the right order. That the last line is a little worse may well be chance.
+# In the first line, below two percent, the formula did no better than a coin. From two percent on, nine in ten pairs or more were in the right order. That the last line is a little worse may well be chance.
 #
-# Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs together, too few to be sure.
+# Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs, too few to be sure.
 #
-# So two layouts that differ by two percent are equal until you have measured both. A clear difference is probably real, though not always.
+# So two layouts that differ by less than two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
 # %% [markdown]
 # ## Search
@@ -243,44 +246,53 @@ for rule, count in found.rejected.items():
 print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 
 # %% [markdown]
-# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The next rule is lesson 07's advice, that `tp` stays in its node, and the third refuses more stages than layers.
+# Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node, the third refuses more stages than layers, and the four small ones ask what texts, schedule and ZeRO allow.
 #
-# Memory comes last, and it still took more than half of what the other rules had left. This order saves time, because the rules cost hardly anything, while memory costs some arithmetic. A step's time is computed only for what fits.
+# Memory comes last, and still took more than half of what was left. This order saves time, because memory costs some arithmetic. A step is priced only if it fits.
 
 # %% [markdown]
 # ### Is there a fourth?
 #
-# The colleagues left the texts whole, so keep `cp` at 1. The program searches all layouts with whole texts, but draws only the fastest for each set of degrees.
+# The colleagues left the texts whole, so keep `cp` at 1, and search all such layouts. Of those with the same **degrees**, which are `dp`, `tp`, `pp` and `cp`, the program keeps the fastest, and it draws the best four.
 #
-# Each bar's name says how its layout works. A *stage* is a piece of the model, so with `interleaved x 4` each of the `pp` ranks has four of them. `zb-h1` is lesson 04's zero bubble, and `recompute=half` computes half of the layers again.
+# A *stage* is a piece of the model, and with `interleaved x 4` each of the `pp` ranks has four. `zb-h1` is lesson 04's zero bubble, and with `recompute=half` half of the layers are computed again.
 #
-# **Predict.** How large is the winner's `pp`? If it is small, many layers lie on each GPU, and all of them must fit. If it is large, the pipeline is long, and its ranks idle.
+# **Predict.** How large is the winner's `pp`? If it is small, many layers must fit on each GPU. If it is large, the pipeline is long, and its ranks idle.
 
 # %%
 whole = search(JOB, Space(cp=(1,)))
 best = planner.ranked(whole, 4)
 predict("pp", guess=None, answer=best[0].policy["pp"])
-for one in best[1:]:
-    cut = " ".join(f"{axis}={one.policy[axis]}" for axis in ("dp", "tp", "pp"))
-    print(fill(f"{cut}: {planner.why_slower(one, best[0])}", 100, subsequent_indent="    "))
+print("          idle   again   weights, gradients   activations   other memory")
+for one in best:
+    held = {part: size / GiB for part, size in one.memory.items()}
+    states, other = held["weights"] + held["gradients"], one.memory_bytes / GiB
+    other -= states + held["activations"]
+    print(f"pp {one.policy['pp']:2}   {one.causes_s['bubble']:.2f} s  {one.causes_s['recompute']:.2f} s", end="")
+    print(f"{states:13.1f} GiB{held['activations']:15.1f} GiB{other:11.1f} GiB")
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
-# Yes, there is. The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third, which the first colleague proposed.
+# Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third, which the first colleague proposed.
 #
-# Why 16? All four bars have 64 stages, and 126 layers, embedding and head make two for each. From top to bottom a rank has four, eight, two and one of them.
+# Why 16? All four cut 128 layers, with embedding and head, into 64 stages. Sixteen ranks get 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and by $(p-1)/m$ ranks would idle almost as long as they work.
 #
-# Sixteen ranks get 16 texts, and half the ranks mean twice the pipelines with half the texts each. So $m$ equals $p$, and $(p-1)/m$ is almost 1 in all four. In the upper three, interleaving divides this by the stages on a rank, so a short pipeline idles least. But with eight ranks, each holds so many layers that *all* are computed again.
+# Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar each rank has one stage, so nothing is interleaved. There zero bubble fills almost half of the wait with gradients of weights.
+
+# %% [markdown]
+# Why do eight ranks lose, then? Go on in the table. Half as many ranks hold twice the layers each, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
 #
-# Now play the winner's step through.
+# So eight ranks must compute *all* layers again, and keep hardly any activations. Compare the columns: in `again` that costs more than `idle` saves. So the winner is the shortest pipeline that can do with half.
+#
+# Now play the winner's step through. The formula says how long each box is, and the boxes follow each other as in lesson 04.
 
 # %%
 viz.plot_step_timeline(whole)
 
 # %% [markdown]
-# Each lane is 1,024 GPUs, and its four shades are its four stages. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. The bottom lane, `pp 15`, waits at the beginning and at the end instead. Played through like this, the step is one percent shorter than the closed form says, so the closed form is good enough to choose with.
+# Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. The bottom lane, `pp 15`, waits at both ends instead. Played through like this, the step is one percent shorter than the closed form says. In *Take it home* a hundred layouts agree as well.
 #
-# Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No, because without those 29 steps the same layout wins, as *Going deeper* shows.
+# Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No: without them the same layout wins, as *Going deeper* shows.
 
 # %% [markdown]
 # ### And if texts may be cut?
@@ -303,34 +315,34 @@ kept = search(JOB, Space(tp=(8,), pp=(16,), cp=(1,), recompute=("none",)))
 zeros = ", ".join(map(str, np.unique(kept.policies.zero_stage)))
 print(f"Meta's degrees, nothing computed again: only with ZeRO {zeros}, {kept.step_s[0]:.1f} s a step")
 print(f"the lower bar uses {without.mfu:.1%} of the peak for the model's own operations")
-viz.plot_step_causes([with_cut, without], title="With and without a cut of the texts")
+viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts left whole")
 
 # %% [markdown]
-# Look at the upper, new bar. Its dark violet piece is gone: nothing is computed again, because half a text needs half the activations, and these fit. Its ranks idle half as long, because half as many replicas share the batch. So each pipeline gets 32 micro-batches instead of 16.
+# The upper, new bar has no dark violet piece: nothing is computed again, because the activations of half a text fit. Its ranks idle half as long, because half as many replicas give each pipeline 32 micro-batches instead of 16.
 #
-# Was Meta wrong? They computed nothing again either. In our formulas that fits only with ZeRO 3, which is far slower. But Meta freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our bar of their degrees. A search does not give you the truth, but it tells you what to try first.
+# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta computed nothing again even so. In our formulas that fits only with ZeRO 3, which is far slower. But Meta freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not give you the truth, but it tells you what to try first.
 
 # %% [markdown]
 # ### Time against memory
 #
 # Suppose that you need room, because your framework keeps more than our formulas know. What does it cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
 #
-# **Predict.** Give each GPU half of the fastest layout's memory, and cut layers and texts further until it fits. How many percent longer is the best step then: about 4, 20 or 50?
+# **Predict.** Give each GPU half of the fastest layout's memory, spread the layers over more ranks and cut the texts further, until it fits. How many percent longer is the best step then: about 4, 20 or 50?
 
 # %%
 half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
 predict("percent", guess=None, answer=100 * (found.step_s[half] / found.step_s[0] - 1), tolerance=0.3)
-named = {"the fastest": 0, "Meta's cut": meta, "half the memory": half, "a seventh of it": seventh}
+named = {"the fastest": 0, "Meta's degrees": meta, "half the memory": half, "a seventh": seventh}
 for name, index in named.items():
     print(f"{name:15} {planner.policy_name(found.policies, index)}")
 least, fastest = planner.described(found, [seventh, 0])
-print(fill(f"a seventh of it is {planner.why_slower(least, fastest)}", 100))
+print(fill(f"a seventh is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
-# Start at the fastest layout, at the lower right, and walk along the line to the left. At first room is almost free. With half of the memory, pipelines are twice as long and texts are cut into four, but a step takes only a few percent longer. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and hundreds of small pieces keep the host busy.
+# Start at the fastest layout, at the lower right, and walk along the line to the left. At first room is almost free. With half of the memory, pipelines are twice as long and texts are cut into four, but a step takes only a few percent longer. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and the host is busy with hundreds of small pieces.
 #
-# Now find the ring of Meta's cut. It lies above the line, so by our formulas other layouts are faster and smaller. If someone says that only their layout fits, ask where in this picture it lies.
+# Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where in this picture it lies.
 
 # %% [markdown]
 # ## Three hours later
@@ -360,7 +372,7 @@ def with_dice(run, interval_s):
 
 
 played = {name: {tau: with_dice(run, tau) for tau in (60.0, 300.0, 1800.0, 7200.0)} for name, run in runs.items()}
-print(f"at most {restart_s / 60:.0f} minutes for each restart")
+print(f"at most {restart_s / 60:.1f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
 # %% [markdown]
@@ -371,13 +383,13 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # That is 4.2 minutes here. The share of time that trains is called **goodput**. Find the line `back at once` and its ring, where all but two percent of the time trains. Left of the ring you write too often, and right of it you lose too much. The dashed line is our sum, which is good while $\tau$ lies well between $\delta$ and $M$. The small marks are 54 days played with dice, and they agree.
 
 # %% [markdown]
-# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may their restarts have taken? Look at `after a restart`, where each restart takes a quarter of an hour. This line just touches the dotted one, so on average Meta's restarts took no longer.
+# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So on average Meta's took no longer. Our sum allows a minute less, because it counts losses twice that overlap.
 #
-# In `slow checkpoints too` a write takes a whole minute. Even the ring of this line lies seven points lower, so slow storage can cost more than taking the second of the four bars.
+# In `slow checkpoints too` a write takes a minute. That costs seven points more, so slow storage can cost more than taking the second-best layout.
 #
 # ## Back to the three colleagues
 #
-# Now multiply a step's time by the number of steps, and divide by Meta's goodput, nine tenths. How many days does each colleague need?
+# Multiply a step's time by the number of steps, and divide by Meta's goodput, nine tenths. How many days does each colleague need?
 
 # %%
 steps = 15.6e12 / (JOB.batch * JOB.sequence)
@@ -389,55 +401,49 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87 days. With texts cut it is 72, if the formula is right about that.
+# Who was right? Of the three the first, with 104 days. But there is a fourth: Meta's degrees need 87. With texts cut it is 72, if the formula is right.
 #
-# And how would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than that of the fourth, and nine in ten pairs so far apart kept their order.
+# How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order, though most were InternEvo's.
 #
-# Meta's own hours make 78 days. At the 41 %<!-- =41 --> that they reached, our 87 would be 79. But those hours hold other phases too, and our goodput is Meta's, so this is no proof.
-
-# %% [markdown]
+# Meta's own hours make 78 days. At the 41 %<!-- =41 --> that they reached, our 87 would be 79. But the hours hold other phases, and we took Meta's goodput, so this is no proof.
+#
 # ## Take it home
 #
-# All of this is one command. Give it your model, which may be a folder from Hugging Face, and your cluster:
-#
-# `python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json`
-#
-# Any number of a cluster can be changed, as `cluster.between.bandwidth_bytes_per_s=25e9`.
+# All of this is one command.
 
 # %% varies="how long the search took"
-overrides = ["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256"]
+# In a shell: python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json
 with TemporaryDirectory() as folder, chdir(folder):
-    plan_command([*overrides, "out=plan.json"])
-    with open("plan.json") as file:
-        plan = json.load(file)
-print("in the file:", ", ".join(plan))
+    plan_command(["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "out=plan.json"])
 
 # %% [markdown]
-# Read the output from the top.
-#
-# | look at | what it says |
+# | block | what it says |
 # | --- | --- |
-# | the three best | within two percent, so for us they are equal |
-# | their range | four of five published steps lay in such a range, with their source left out |
-# | their memory | full to within two GiB; about half of it costs five percent at most |
-# | left out | the small run for your machine goes without `cp`, until lesson 09 |
-# | the last lines | the best hundred, played through, agree within three percent |
+# | the rules | as above, for a smaller model on 32 GPUs |
+# | the best three | within two percent, so for us equal; four of five published steps lay in such a range, with their source left out |
+# | MFU | the model's own operations, as a share of the peak |
+# | memory | full to within two GiB; about half of it costs five percent at most |
+# | small enough | how to try the first here, without `cp` until lesson 09 |
+# | played through | the best hundred agree within three percent |
 #
-# Below is the search for the 405B again, with buttons if you run this notebook. Does its winner change when the network slows down?
+# Below is the search for the 405B again, with buttons if you run this notebook. Make the network four times slower, then twice as fast. When does the winner change?
 
 # %%
 viz.planner_explorer()
 
 # %% [markdown]
+# <details><summary>What you may have found</summary>Only on the fast one, where ZeRO 3 lets eight ranks compute nothing again.</details>
+#
 # | what you want to know | ask |
 # | --- | --- |
+# | my own model, my own wires | `plan model=FOLDER cluster.between.bandwidth_bytes_per_s=25e9 …` |
 # | how fast is exactly this layout | `plan … tp=8 pp=16 cp=1` |
-# | what do my own measured steps say | `predict runs=… calibrate=MY_RUNS.json` |
-# | does the combination run at all | `plan … train=FOLDER` |
+# | my own measured steps | `predict runs=… calibrate=MY_RUNS.json` |
+# | does it run at all | `plan … train=FOLDER` |
 #
 # ## What still hurts
 #
-# The search has found a use for `cp`, and we took its price on trust. How can two GPUs share one text, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts.
+# We took the price of `cp` on trust. How can two GPUs share one text, if every token looks at all tokens before it? And another axis stood at 1 all the time, `ep`, for models with experts.
 #
 # **Next:** the [exercises](../exercises/release/08_three_d_and_planner.ipynb), then lesson 09 on long texts and experts.
 
@@ -451,7 +457,7 @@ score()
 # Rank 6 has pp 1, dp 1 and tp 0. Its partner is rank 2.
 # </details>
 #
-# <details><summary>2. Two layouts are predicted to be two percent apart. Which do you take?</summary>
+# <details><summary>2. Two layouts are predicted to be one percent apart. Which do you take?</summary>
 # Either: so close together the formula is a coin. Take the simpler one, or measure both.
 # </details>
 #
@@ -462,13 +468,13 @@ score()
 # %% [markdown]
 # # Going deeper
 #
-# Each part below stands alone, and you can skip all of them.
+# Each part stands alone, and you can skip all of them.
 #
 # ## Two more questions to the fit
 #
-# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. Now measure three steps. Their mean error becomes a factor for all others, drawn towards 1, because three steps may be wrong by chance.
+# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs. Now measure three steps. Their mean error becomes a factor for all other steps, drawn towards 1, because three may be wrong by chance.
 #
-# The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and lets the same machine time all layouts with whole texts.
+# The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole texts anew.
 
 # %%
 values = {name: value for name, value in sim.load_constants().values.items() if name != "stack.internevo"}
@@ -521,7 +527,7 @@ for gpus, (hidden, layers, heads, tp) in {1: (1536, 40, 16, 1), 512: (3072, 72, 
 print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measured[512] / measured[1]:.0%}")
 
 # %% [markdown]
-# No row is off by a tenth, but every sign is the same: real steps took longer. Of the two speeds at the end, one is predicted a tenth too high and one a little too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow first run makes it look good.
+# No row is off by a tenth, but all signs are the same: real steps took longer. Constants that serve several sources can leave that. Of the two speeds at the end, one is predicted a tenth too high and one a little too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow one makes it look good.
 #
 # ## Layers on unlike GPUs
 #

@@ -39,7 +39,7 @@ def test_the_best_are_printed_with_their_causes_and_the_rest_with_its_rules(tmp_
     for rule, one in values["rejected"].items():
         assert (f" out: {RULES[rule]}" in said) == (one["count"] > 0)
     off = sorted(abs(one["exact_s"] / one["closed_s"] - 1) for one in values["retimed"])
-    said_off = f"the instruction lists of the best 6: in the middle {(off[2] + off[3]) / 2:.1%} off, at most "
+    said_off = f"the best 6 differ from the closed form by {(off[2] + off[3]) / 2:.1%} in the middle, "
     assert len(off) == 6 and said_off in said
     front = [(one["memory_bytes"], one["step_s"]) for one in values["front"]]
     assert front == sorted(front) and [s for _, s in front] == sorted((s for _, s in front), reverse=True)
