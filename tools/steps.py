@@ -59,7 +59,7 @@ UNIT = Step(name="unit tests", command=(*PLAIN, "-n2", "--dist=worksteal"), on=(
 # Ranks wait for each other much of the time, so two files of them share the cores.
 RANKS = Step(name="rank tests", command=(*PLAIN, *IN_ORDER, "--dist=loadfile"), on=("tests/ranks", "tests/chaos"))
 STRICT = Step(name="notebooks and solutions, strict", command=NBVAL, on=("notebooks", "exercises/solutions"))
-GRADING = Step(name="stubs, mutants, grading", command=(*PLAIN, *IN_ORDER, "--dist=loadgroup"), on=("tests/grading",))
+GRADING = Step(name="stubs, mutants, grading", command=(*PLAIN, *IN_ORDER, "--dist=loadfile"), on=("tests/grading",))
 BROWSER = Step(name="browser", command=PLAIN, on=("tests/browser",), beside=True, outside=True)
 
 ALWAYS = (LINT, FORMAT, TYPES, SOURCES, MASTERS)

@@ -6,8 +6,10 @@ import importlib.util
 import re
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from course_lib.checks.kit import runner
 from tools.exercise_text import learner_copy, read_master, solution_copy
@@ -18,13 +20,24 @@ EXERCISES = ROOT / "exercises"
 MODULES = {path.stem[:2]: path.stem for path in sorted((EXERCISES / "src").glob("[0-9]*.py"))}
 
 
+class FileAtATime(LoadScopeScheduling):
+    """Of two workers each takes a file at a time; of the largest one, a module."""
+
+    def _split_scope(self, nodeid):
+        file, _, test = nodeid.partition("::")
+        return file + (module_of(file, test) if Path(file).stem == "test_exercises" else "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Not by `xdist_group`, which pytest 9.2 ignores in silence: a class was graded twice, once by each worker."""
+    return FileAtATime(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    """Of two workers each takes a file at a time, the longest first; of the largest one, a module."""
+    """What takes longest begins first."""
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.stem != "test_nbgrader_roundtrip", -tests[item.path], item.path))
-    for item in items:
-        module = module_of(item.location[0], item.name) if item.path.stem == "test_exercises" else ""
-        item.add_marker(pytest.mark.xdist_group(item.path.stem + module))
 
 
 @pytest.fixture(scope="session", autouse=True)

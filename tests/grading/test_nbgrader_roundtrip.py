@@ -189,8 +189,10 @@ def out(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def graded(master, out):
+def graded(master, out, tmp_path_factory):
     """All submissions, graded without bubblewrap: what has to hold on every machine."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # half a minute: a second worker that does it again fails here
+        (tmp_path_factory.getbasetemp().parent / "graded").touch(exist_ok=False)
     notebooks = {student: made(master) for student, (made, _) in SUBMISSIONS.items()}
     texts = {student: text for student, (text, _) in SPOILT.items()}
     with pytest.MonkeyPatch.context() as patch:
