@@ -152,7 +152,8 @@ for stages in ([10, 6], [8, 8]):
 # Now find the best cut. There are few enough layers to try every cut, but not to time a schedule for each of them: find a formula for the
 # step, and check it with `timed`.
 #
-# **Target:** the sizes of the stages for which the step is shortest, and the step itself. If several cuts are best, any of them will do.
+# **Target:** the sizes of the stages for which the step is shortest, and the step itself. Each stage gets at least one
+# layer. If several cuts are best, any of them will do.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-3", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -184,7 +185,7 @@ check("04.3", cut_layers)
 #
 # *Write · easy · 5 minutes.* **You learn** that a schedule is a list for each rank, nothing more.
 #
-# Each of `p` ranks holds one stage, and rank `rank` holds the stage of that number. It computes `m` forwards and `m` backwards. In GPipe
+# Each of `p` ranks holds one stage: rank 0 holds stage 0, rank 1 stage 1, and so on. A rank computes `m` forwards and `m` backwards. In GPipe
 # all forwards come first:
 #
 # ```text
@@ -327,7 +328,7 @@ print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:
 # | `middle_interleaved` | interleaved, two stages on each rank: bytes that such a rank sends |
 # | `messages` | GPipe: messages of all ranks together |
 # | `ddp_rank_sends` | *data* parallelism on p ranks instead: bytes that each rank sends for all P gradients in fp32, by a ring |
-# | `times_less` | how many times less `middle_rank_sends` is than `ddp_rank_sends`; three digits are enough |
+# | `times_less` | `ddp_rank_sends` divided by `middle_rank_sends`; three digits are enough |
 
 # %% nbgrader={"grade": false, "grade_id": "04-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION

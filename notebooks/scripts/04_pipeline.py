@@ -35,7 +35,7 @@ def main() -> None:
     # The schedule cuts the batch and follows its list; the first stage gives the rows, the last one compares.
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of, scale_grads=False)
     parts: list[torch.Tensor] = []
-    schedule.step(*[inputs] * (rank == 0), target=targets if rank == p - 1 else None, losses=parts)
+    schedule.step(*([inputs] if rank == 0 else []), target=targets if rank == p - 1 else None, losses=parts)
 
     # Each weight's gradient is one device's, and their norm is added up over the stages before anybody clips.
     found = [weight.grad.clone() for weight in mine.parameters()]

@@ -133,7 +133,7 @@ def _not_added(case: Tied, trial: Trial) -> str:
 
 _TIED = step_exercise(
     key="04.10",
-    title="find the bug: one weight, two ranks",
+    title="find the bug: a loss that falls too fast",
     scene=_scene,
     slips={
         _not_added: tied_step,
