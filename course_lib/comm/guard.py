@@ -73,7 +73,7 @@ def _mismatch(descriptors: dict[int, Descriptor]) -> str:
             way_out = _WAY_OUT.get(field.name, f"pass the same {field.name} on every rank")
             if field.name == "length" and first.operation in ("all_gather", "gather"):
                 way_out = "of uneven shards, pass length=, the rows of the whole, on every rank"
-            rule = f"all ranks call with the same {field.name}"
+            rule = f"all ranks must call with the same {field.name}"
             return four_parts(first.operation, f"{field.name} is {values}", rule, way_out)
     return four_parts("collective", "the ranks disagree", "all ranks make the same call", "compare their code")
 

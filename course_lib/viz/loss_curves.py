@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from course_lib.errors import four_parts
 from course_lib.viz import charts, marks, sheet, style
@@ -18,6 +19,7 @@ _LEFT = style.MARGIN + 0.72
 _BROAD, _LINE = 11.0, 2.4  # points: the reference, every other run
 _LEAST = 1e-7  # what rounding in float32 makes of a loss
 _LOSS, _NORM = 2.6, 1.45  # inches: the two panels
+_START = 0.13  # of the steps' width, left free for the multiples
 _BESIDE = 1.045  # a name begins so many widths of the chart from its left
 
 
@@ -31,8 +33,8 @@ def plot_loss_curves(
 ) -> Picture:
     """A line for each run, one value per step; the first run is the reference, drawn broad beneath the others.
 
-    `norms` adds a panel with the gradient norms on a log scale, each named with its multiple of the reference's at
-    the first step, where all runs still have the same weights.
+    `norms` adds a panel with the gradient norms on a log scale. Left of where a line begins stands its multiple
+    of the reference's at this first step, where all runs still have the same weights.
     Raises: ValueError for no runs or too many, a run without a finite value, or norms of other runs than the curves.
     """
     _check(curves, norms)
@@ -43,22 +45,22 @@ def plot_loss_curves(
     height = top + _LOSS + (0.68 + _NORM if norms else 0) + 0.85
     figure, page = sheet.new_page(height, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "loss", colour=style.SOFT, align="left")
-    words = {name: f"{name}, {_multiple(norms, name)}".removesuffix(", ") for name in norms} if norms else {}
-    width = _width({**{name: name for name in curves}, **words})
+    width = _width(curves)
     chart = sheet.chart_axes(figure, _LEFT, top, width, _LOSS)
     _draw(chart, curves, hues)
     chart.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    _name(chart, {name: name for name in curves}, curves, hues, least=0.3 / _LOSS)
+    _name(chart, curves, hues, least=0.3 / _LOSS)
     if norms:
         chart.tick_params(labelbottom=False)
         below = top + _LOSS + 0.68
-        heading = f"gradient norm; × = times that of {next(iter(norms))} at step 1"
+        heading = f"gradient norm, log scale; × = times that of {next(iter(norms))}, at step 1"
         marks.label(page, _LEFT, below - 0.24, heading, colour=style.SOFT, align="left")
         panel = sheet.chart_axes(figure, _LEFT, below, width, _NORM)
         _draw(panel, norms, hues)
         charts.number_axis(panel, [v for values in norms.values() for v in values if 0 < v < math.inf], most=5)
-        _name(panel, words, norms, hues, least=0.3 / _NORM)
-        chart.set_xlim(panel.get_xlim())
+        _name(panel, norms, hues, least=0.3 / _NORM)
+        _write_multiples(panel, norms, hues)
+        _leave_room(chart, panel)
     figure.axes[-1].set_xlabel("step", labelpad=6)
     return Picture(figure, title=title, description=_in_words(curves, norms or {}), kinds=["measured"])
 
@@ -87,21 +89,21 @@ def plot_loss_differences(curves: Curves, *, beside: str = "", title: str = "") 
     subtitle = f"in the same step; log scale; what is below {_LEAST:g} is drawn at {_LEAST:g}"
     figure, page = sheet.new_page(top + _LOSS + 0.85, title, subtitle)
     marks.label(page, _LEFT, top - 0.24, "difference of the losses", colour=style.SOFT, align="left")
-    chart = sheet.chart_axes(figure, _LEFT, top, _width({name: name for name in drawn}), _LOSS)
+    chart = sheet.chart_axes(figure, _LEFT, top, _width(drawn), _LOSS)
     if beside:
         _draw_broad(chart, beside, drawn[beside], hues)
     _draw_runs(chart, {name: drawn[name] for name in coloured}, hues)
     _finish(chart, drawn)
     charts.number_axis(chart, [v for values in drawn.values() for v in values if v < math.inf], most=5)
-    _name(chart, {name: name for name in drawn}, drawn, hues, least=0.3 / _LOSS)
+    _name(chart, drawn, hues, least=0.3 / _LOSS)
     chart.set_xlabel("step", labelpad=6)
     lines = [f"  {name}: at most {max(v):.1g}, {v[-1]:.1g} at the last step" for name, v in apart.items()]
     return Picture(figure, title=title, description="\n".join([subtitle, *lines]), kinds=["measured"])
 
 
-def _width(words: Mapping[str, str]) -> float:
+def _width(names: Iterable[str]) -> float:
     """Inches of a chart that leaves room for the names at its right, and no more."""
-    longest = max(sheet.text_width(text, weight=600) for text in words.values())
+    longest = max(sheet.text_width(name, weight=600) for name in names)
     return (style.PAGE_WIDTH - _LEFT - style.MARGIN - longest) / _BESIDE
 
 
@@ -149,10 +151,27 @@ def _finish(chart: Axes, curves: Curves) -> None:
     charts.centre_on_ticks(chart)
 
 
-def _name(chart: Axes, words: Mapping[str, str], curves: Curves, hues: Mapping[str, str], least: float) -> None:
+def _name(chart: Axes, curves: Curves, hues: Mapping[str, str], least: float) -> None:
     """Each run's name at the height of its last finite value, within the chart."""
-    named = [Line(words[name], hues[name], dict(enumerate(values))) for name, values in curves.items()]
+    named = [Line(name, hues[name], dict(enumerate(values))) for name, values in curves.items()]
     name_ends(chart, named, least=least)
+
+
+def _write_multiples(panel: Axes, norms: Curves, hues: Mapping[str, str]) -> None:
+    """Left of the first point of each run that begins elsewhere than the reference."""
+    for name, values in norms.items():
+        multiple = _multiple(norms, name)
+        if multiple not in ("", "1 ×") and math.isfinite(values[0]):
+            look: dict[str, Any] = {"color": hues[name], "weight": 600, "ha": "right"}
+            charts.write(panel, 1, values[0], multiple, within="data", right=-8, **look)
+
+
+def _leave_room(*panels: Axes) -> None:
+    """For the multiples: the first step stands a little off the side, and no step before it is named."""
+    for chart in panels:
+        last = chart.get_xlim()[1]
+        chart.xaxis.set_major_locator(FixedLocator([1, *(step for step in chart.get_xticks() if step > 1)]))
+        chart.set_xlim(1 - _START * (last - 1), last)
 
 
 def _multiple(norms: Curves, name: str) -> str:

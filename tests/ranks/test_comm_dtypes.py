@@ -138,7 +138,7 @@ def test_a_sparse_tensor_is_no_message():
 def test_uneven_shards_are_told_of_length(operation):
     text = failing(lambda: getattr(comm, operation)(torch.ones(2 - dist.get_rank())))
     assert text == (
-        f"{operation}: length is 2 on rank 0 and 1 on rank 1; all ranks call with the same length; "
+        f"{operation}: length is 2 on rank 0 and 1 on rank 1; all ranks must call with the same length; "
         "of uneven shards, pass length=, the rows of the whole, on every rank"
     )
 
