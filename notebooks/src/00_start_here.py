@@ -329,7 +329,7 @@ score()
 #
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its twelve events are six messages, each once sent and once received. An arrow is a message, from where its sending began to where it had arrived. Four numbers need hardly any time to travel. So a long *send* or *receive* has mostly waited too, either for a rank that was busy with another message, or for a free core. The palest colour is only the wait for a message whose sending had not begun. Run the cell again, and the picture looks different.
+# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its twelve events are six messages, each once sent and once received. An arrow is a message, from where its sending began to where it had arrived. Four numbers need hardly any time to travel. So a long *send* or *receive* has mostly waited too, either for a rank that was busy with another message, or for a free core. The palest colour is only the wait for a message whose sending had not begun. Run it again, and it looks different.
 
 
 # %% varies="times differ on every machine and in every run"
