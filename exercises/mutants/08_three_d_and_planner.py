@@ -43,27 +43,27 @@ ROOM, KEPT, DONE = "gigabytes(tp, pp, micro) > room", "possible.append((tp, pp, 
 INNER = " " * 20
 
 WRONG["08.5", "possible"] = {
-    "12 layers: returned list, not two things: the possible ways, and a dict of counts": {DONE: "return possible"},
+    "12 layers: returned list, not two things: the possible layouts, and a dict of counts": {DONE: "return possible"},
     "returned int in second place, not a dict of counts": {DONE: "return possible, 0"},
-    "returned int in first place, not a list of ways": {DONE: "return len(possible), rejected"},
-    "(1, 4, 4, 1) is no way: give tp, pp and the micro-batch": {KEPT: "possible.append((tp, pp, dp, micro))"},
+    "returned int in first place, not a list of layouts": {DONE: "return len(possible), rejected"},
+    "(1, 4, 4, 1) is no layout: give tp, pp and the micro-batch": {KEPT: "possible.append((tp, pp, dp, micro))"},
     "the count of 'gpus' is '40', not a number": {
         DONE: "return possible, {rule: str(count) for rule, count in rejected.items()}"
     },
-    "tp 1, pp 8, micro-batch 1 is among the possible ways, but 12 layers do not divide by 8": {
+    "tp 1, pp 8, micro-batch 1 is among the possible layouts, but 12 layers do not divide by 8": {
         "elif layers % pp:": "elif False:"
     },
     "micro-batch 1 is missing, and breaks no rule": {"(1, 2, 4, 8)": "(2, 4, 8)"},
     "tp 1, pp 4, micro-batch 1 stands there 2 times": {KEPT: f"{KEPT}\n                    {KEPT}"},
     "GB, and a GPU has 80": {ROOM: f"{ROOM} + 10"},
-    "micro-batch 16 is none of the ways": {"(1, 2, 4, 8)": "(1, 2, 4, 8, 16)"},
+    "micro-batch 16 is none of the layouts": {"(1, 2, 4, 8)": "(1, 2, 4, 8, 16)"},
 }
 WRONG["08.5", "reasons"] = {
     "'stage' is no rule: they are gpus, node, heads, layers, batch, memory": {
         DONE: "return possible, rejected | {'stage': 0}"
     },
-    "the possible ways are right, but rule 'memory' has 0 ways, expected 11": {'rejected["memory"] += 1': "pass"},
-    "the possible ways are right, but rule 'layers' has 23 ways, expected 44": {
+    "the possible layouts are right, but rule 'memory' has 0 layouts, expected 11": {'rejected["memory"] += 1': "pass"},
+    "the possible layouts are right, but rule 'layers' has 23 layouts, expected 44": {
         "elif layers % pp:": f"elif batch % (dp * micro):\n{INNER}rejected['batch'] += 1\n{INNER[4:]}elif layers % pp:"
     },
 }
@@ -85,13 +85,13 @@ WRONG["08.6", "front"] = {
     "returned int, not a list of places": {"return kept": "return len(kept)"},
     "returned a list with 40.0, not a list of places": {"return kept": "return [gigabytes[place] for place in kept]"},
     "there is no place 5: places count from 0": {"return kept": "return [*kept, len(seconds)]"},
-    "place 1 (4 s, 70 GB) is missing, and no other way beats it": {"return kept": "return kept[:-1]"},
+    "place 1 (4 s, 70 GB) is missing, and no other layout beats it": {"return kept": "return kept[:-1]"},
     "place 4 (9 s, 55 GB) is in it, but place 3 (7 s, 40 GB) beats it": {BETTER: "True"},
     "the right places, but in another order: the smallest memory comes first": {"return kept": "return sorted(kept)"},
     "a place stands there twice": {"return kept": "return [*kept, kept[0]]"},
 }
 WRONG["08.6", "ties"] = {
-    "a way that needs more memory and is just as fast was kept": {BETTER: "seconds[place] <= fastest"},
+    "a layout that needs more memory and is just as fast was kept": {BETTER: "seconds[place] <= fastest"},
     "place 4 (5 s, 50 GB) is as place 1 in both, and of equals the first one stays": {
         SORTED: "key=lambda place: (gigabytes[place], seconds[place], -place)"
     },
@@ -132,23 +132,23 @@ TAKES = "there <= here or random.random() < exp((here - there) / temperature)"
 HEAT = "first * 0.3 * (0.001 / 0.3) ** (step / steps)"
 
 WRONG["08.9", "steps"] = {
-    ", which is no possible way: return one that neighbour(...) gave, or start": {"return best": "return least"},
+    ", which is no possible layout: return one that neighbour(...) gave, or start": {"return best": "return least"},
     "s: keep the best one": {"return best": "return other"},
     "s whose price it had never asked": {"    here = least = first = price(start)\n": "    return start\n"},
-    "that is where the search ended, not the best way that it has seen": {"return best": "return now"},
+    "that is where the search ended, not the best layout that it has seen": {"return best": "return now"},
     "price(...) was called 101 times, target 51: keep the price of where you are": {
         "        there = price(other)\n": "        here, there = price(now), price(other)\n"
     },
 }
 WRONG["08.9", "search"] = {
-    "a worse way is never taken, so the first hollow is the last": {TAKES: "there <= here"},
-    "it hardly ever went to a worse way, so the first hollow that it came to was its last": {
+    "a worse layout is never taken, so the first hollow is the last": {TAKES: "there <= here"},
+    "it hardly ever went to a worse layout, so the first hollow that it came to was its last": {
         HEAT: "0.000001",
     },
     "the temperature stays as high as at the beginning": {HEAT: "first * 0.3"},
     "It has to cool down, and to take fewer and fewer of them": {HEAT: "first * 0.5"},
     ": it asked for 1000 neighbours on average, and has 4000 steps": {"range(steps)": "range(steps // 4)"},
-    "every neighbour was asked of the same way": {"neighbour(now, random)": "neighbour(start, random)"},
+    "every neighbour was asked of the same layout": {"neighbour(now, random)": "neighbour(start, random)"},
 }
 
 # 08.10 -----------------------------------------------------------------------------------------------------------

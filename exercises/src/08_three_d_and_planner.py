@@ -208,12 +208,12 @@ check("08.4", shares, seed=GRADE_SEED)
 # %% [markdown]
 # ## 08.5
 #
-# *Write · medium · 25 minutes.* **You learn** to throw out most of a million ways before you price any of them, and to say why.
+# *Write · medium · 25 minutes.* **You learn** to throw out most of a million layouts before you price any of them, and to say why.
 #
 # A small planner knows two degrees and a micro-batch. `tp` and `pp` may be any divisor of the number of GPUs, a micro-batch has 1, 2, 4
-# or 8 texts, and `dp` is what is left. That makes 100 ways for sixteen GPUs. Six rules throw some of them out:
+# or 8 texts, and `dp` is what is left. That makes 100 layouts for sixteen GPUs. Six rules throw some of them out:
 #
-# | rule | a way is thrown out if |
+# | rule | a layout is thrown out if |
 # | --- | --- |
 # | `gpus` | tp · pp does not divide the number of GPUs |
 # | `node` | tp is larger than a node |
@@ -223,15 +223,15 @@ check("08.4", shares, seed=GRADE_SEED)
 # | `memory` | `gigabytes(tp, pp, micro)` is more than there is room for |
 
 # %% [markdown]
-# The first five cost a division at most. `gigabytes` is a whole formula, so ask it only about a way that breaks no other rule.
+# The first five cost a division at most. `gigabytes` is a whole formula, so ask it only about a layout that breaks no other rule.
 #
-# **Target:** all ways that are possible, in whichever order, and how many each rule has thrown out. A way that breaks several rules counts
-# at the first of them, in the order of the table.
+# **Target:** all layouts that are possible, in whichever order, and how many each rule has thrown out. A layout that breaks several rules
+# counts at the first of them, in the order of the table.
 
 
 # %% nbgrader={"grade": false, "grade_id": "08-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def legal(gpus, per_node, heads, layers, batch, room, gigabytes):
-    """Return two things: a list of the possible ways, each as (tp, pp, micro), and a dict that has a count for every rule.
+    """Return two things: a list of the possible layouts, each as (tp, pp, micro), and a dict that has a count for every rule.
 
     room: GB of a GPU. gigabytes: a function of tp, pp and the micro-batch.
     """
@@ -266,10 +266,10 @@ check("08.5", legal)
 # %% [markdown]
 # ## 08.6
 #
-# *Write · easy · 15 minutes.* **You learn** which of a thousand ways are worth a second look.
+# *Write · easy · 15 minutes.* **You learn** which of a thousand layouts are worth a second look.
 #
-# A way is *beaten* if another one is at least as good in time and in memory, and better in one of them. What nobody beats is the Pareto
-# front. Of these five, the last one is beaten by the one before it, and the third by the first:
+# A layout is *beaten* if another one is at least as good in time and in memory, and better in one of them. What nobody beats is the Pareto
+# front. Of these five, the one at place 4 is beaten by place 3, and place 2 by place 0:
 #
 # ```text
 # place       0     1     2     3     4
@@ -279,15 +279,15 @@ check("08.5", legal)
 #
 # The front is `[3, 0, 1]`: each of them needs more memory than the one before, and is faster.
 #
-# **Target:** the places of the front, the smallest memory first. Of ways that are equal in both, the first one stays. Twenty thousand ways
-# take less than a second.
+# **Target:** the places of the front, the smallest memory first. Of layouts that are equal in both, the first one stays. Twenty thousand
+# layouts must take less than a second.
 
 
 # %% nbgrader={"grade": false, "grade_id": "08-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def front(seconds, gigabytes):
-    """Return the places of the ways that nobody beats, as a list of whole numbers.
+    """Return the places of the layouts that nobody beats, as a list of whole numbers.
 
-    seconds, gigabytes: a list each, with a number for every way.
+    seconds, gigabytes: a list each, with a number for every layout.
     """
     ### BEGIN SOLUTION
     kept, fastest = [], float("inf")
@@ -418,30 +418,30 @@ if goodput is not None:
 # %% [markdown]
 # ## 08.9
 #
-# *Write · hard · 30 minutes.* **You learn** to search where you cannot look at everything.
+# *Write · hard · 30 minutes.* **You learn** to leave a hollow by going up. Here all prices are known, so a search can be judged.
 #
-# Here are nearly eight thousand ways to train a Llama of 8 billion parameters on 128 GPUs. Each has seven numbers, from `tp` to the stages of
+# Here are nearly eight thousand layouts of a Llama of 8 billion parameters on 128 GPUs. Each has seven numbers, from `tp` to the stages of
 # a rank, and the closed form knows its step time. You stand at the worst of them, and in one step you may look at one *neighbour*, which
 # differs in a single number. The search may look at four thousand, many of them twice.
 #
-# Always going to the better neighbour ends in the first hollow: a way none of whose neighbours is better, while a better one lies behind a
-# hill. There are dozens of hollows. So sometimes go *up*.
+# Always going to the better neighbour ends in the first hollow: a layout none of whose neighbours is better, while a better one lies
+# behind a hill. There are dozens of hollows. So sometimes go *up*.
 
 # %% [markdown]
 # *Simulated annealing* has a temperature. A better neighbour is always taken. A worse one is taken with probability exp(-d / temperature), where
 # d says by how many seconds it is worse. So a temperature is in seconds too: let it begin as a share of the first price. Hot, nearly everything
 # is taken. The temperature falls step by step, and at the end it is so cold that the search only goes down.
 #
-# **Target:** the best way that was seen. With at least 8 of 12 different dice it must be the best of all ways. Ask `price` once in each step,
-# and once at the beginning.
+# **Target:** the best layout that was seen. With at least 8 of 12 different dice it must be the best of all layouts. Ask `price` once in each
+# step, and once at the beginning.
 
 
 # %% nbgrader={"grade": false, "grade_id": "08-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def anneal(start, neighbour, price, steps, random):
-    """Return the best way that was seen: start, or one that neighbour(...) has given.
+    """Return the best layout that was seen: start, or one that neighbour(...) has given.
 
-    neighbour(way, random): one of the ways beside it, by chance. price(way): seconds of a step, infinite if it is not
-    possible. random: Python's generator; random.random() is a number between 0 and 1.
+    neighbour(layout, random): one of the layouts beside it, by chance. price(layout): seconds of a step, infinite if it
+    is not possible. random: Python's generator; random.random() is a number between 0 and 1.
     """
     ### BEGIN SOLUTION
     now = best = start
@@ -566,7 +566,8 @@ def apart(trainer_class):
 
 
 # %% [markdown]
-# Write down the first rung that fails, and of how many of a step's four micro-batches the gradients are averaged. Then write `arrived` again.
+# Write down the name of the first rung that fails, as `climb` prints it, and of how many of a step's four micro-batches the gradients are
+# averaged. Then write `arrived` again.
 #
 # **Target:** the gradients of one device, with one average of each parameter in a step. Try it with `climb(Repaired)` and `apart(Repaired)`.
 

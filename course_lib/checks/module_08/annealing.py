@@ -1,4 +1,4 @@
-"""08.9: a search by simulated annealing over the ways to train one model, which must find the best of all of them."""
+"""08.9: a search by simulated annealing over the layouts of one model, which must find the best of all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOT, _COLD = 0.3, 1e-3  # of the first price
 
 
 class Landscape:
-    """The step time of every way that is possible; beside a way lie those that differ in one of its numbers."""
+    """The step time of every layout that is possible; beside a layout lie those that differ in one of its numbers."""
 
     def __init__(self, prices: Mapping[_Way, float]) -> None:
         self.prices = prices
@@ -37,7 +37,7 @@ class Landscape:
         return self.prices.get(way, inf)
 
     def neighbour(self, way: _Way, random: Random) -> _Way:
-        """One of the ways beside this one, by chance."""
+        """One of the layouts beside this one, by chance."""
         while True:
             axis = random.randrange(len(_AXES))
             place = self.values[axis].index(way[axis]) + random.choice((-1, 1))
@@ -65,8 +65,8 @@ class _Play(NamedTuple):
     seen: float
     calls: int
     steps: int  # neighbours that it asked for
-    places: int  # different ways whose neighbours these were
-    offered: tuple[int, ...]  # worse ways, possible ones, in the first and the second half
+    places: int  # different layouts whose neighbours these were
+    offered: tuple[int, ...]  # worse layouts, possible ones, in the first and the second half
     taken: tuple[int, ...]
 
 
@@ -127,13 +127,14 @@ def _use(answer: Callable[..., Any], asked: Asked) -> list[_Play]:
 def _judge(asked: Asked, plays: list[_Play]) -> str | None:
     for play in plays:
         if isinstance(play.returned, str):
-            return f"returned {play.returned}, which is no possible way: return one that neighbour(...) gave, or start"
-        if play.returned < play.seen:
-            return f"returned a way of {play.returned:.2f} s whose price it had never asked"
-        if play.returned > play.seen:
             return (
-                f"returned a way of {play.returned:.2f} s, but it had seen one of {play.seen:.2f} s: keep the best one"
+                f"returned {play.returned}, which is no possible layout: return one that neighbour(...) gave, or start"
             )
+        if play.returned < play.seen:
+            return f"returned a layout of {play.returned:.2f} s whose price it had never asked"
+        if play.returned > play.seen:
+            seen = f"it had seen one of {play.seen:.2f} s"
+            return f"returned a layout of {play.returned:.2f} s, but {seen}: keep the best one"
         if play.calls > asked.steps + 1:
             return (
                 f"price(...) was called {play.calls} times, target {asked.steps + 1}: keep the price of where you are"
@@ -141,7 +142,7 @@ def _judge(asked: Asked, plays: list[_Play]) -> str | None:
     hits = sum(play.returned == asked.land.least for play in plays)
     if asked.steps < _STEPS or hits >= _FOUND:
         return None
-    return f"the best way of all was found with {plural(hits, 'seed')} of {_SEEDS}, target {_FOUND}{_because(plays)}"
+    return f"the best layout of all was found with {plural(hits, 'seed')} of {_SEEDS}, target {_FOUND}{_because(plays)}"
 
 
 def _because(plays: list[_Play]) -> str:
@@ -153,13 +154,13 @@ def _because(plays: list[_Play]) -> str:
     if steps < _STEPS / 2:
         return f": it asked for {steps:.0f} neighbours on average, and has {_STEPS} steps"
     if all(play.places == 1 for play in plays):
-        return ": every neighbour was asked of the same way. Ask for a neighbour of where you are now"
+        return ": every neighbour was asked of the same layout. Ask for a neighbour of where you are now"
     if sum(offered) and first < _UPHILL:
-        return ": it hardly ever went to a worse way, so the first hollow that it came to was its last"
+        return ": it hardly ever went to a worse layout, so the first hollow that it came to was its last"
     if second > 0.9 * first:
-        words = f"it went to {first:.0%} of the worse ways in the first half, and to {second:.0%} in the second"
+        words = f"it went to {first:.0%} of the worse layouts in the first half, and to {second:.0%} in the second"
         return f": {words}. It has to cool down, and to take fewer and fewer of them"
-    return f": it went to {first:.0%} of the worse ways in the first half, and to {second:.0%} in the second"
+    return f": it went to {first:.0%} of the worse layouts in the first half, and to {second:.0%} in the second"
 
 
 def _annealed(
@@ -173,7 +174,7 @@ def _annealed(
     takes: Callable[[float, Random], bool] = lambda worse, random: random.random() < exp(-worse),
     returns: Callable[[_Way, _Way], _Way] = lambda best, now: best,
 ) -> _Way:
-    """Right, unless a part is chosen otherwise; `takes` gets how much worse a way is, in temperatures."""
+    """Right, unless a part is chosen otherwise; `takes` gets how much worse a layout is, in temperatures."""
     now = best = start
     here = least = first = price(start)
     for step in range(steps):
@@ -214,18 +215,18 @@ _ANNEALING = asked_exercise(
     judge=_judge,
     quick=True,
     slips={
-        "a worse way is never taken, so the first hollow is the last. Take it with probability exp(-difference / "
+        "a worse layout is never taken, so the first hollow is the last. Take it with probability exp(-difference / "
         "temperature)": partial(_annealed, takes=lambda worse, random: False),
-        "every way is taken, however bad, as long as it is possible: that is a walk without any aim": partial(
+        "every layout is taken, however bad, as long as it is possible: that is a walk without any aim": partial(
             _annealed, takes=lambda worse, random: worse < inf
         ),
         "the temperature stays as high as at the beginning. It has to fall, a little in each step": partial(
             _annealed, cold=_HOT
         ),
-        "that is where the search ended, not the best way that it has seen": partial(
+        "that is where the search ended, not the best layout that it has seen": partial(
             _annealed, returns=lambda best, now: now
         ),
-        "the way where it started came back. Return the best one that was seen": partial(
+        "the layout where it started came back. Return the best one that was seen": partial(
             _annealed, returns=lambda best, now: landscape(16).start
         ),
     },
@@ -233,18 +234,18 @@ _ANNEALING = asked_exercise(
         "steps": Level(
             points=1,
             cases=(Case(text="128 GPUs, 50 steps", steps=50), Case(text="no step at all", steps=0)),
-            praise="the best that was seen comes back, and each way's price is asked once",
+            praise="the best that was seen comes back, and each layout's price is asked once",
         ),
         "search": Level(
             points=3,
             again=True,
             cases=(_SEARCH,),
-            praise="the best of all ways, and most of them were never looked at",
+            praise="the best of all layouts, and most of them were never looked at",
         ),
     },
     hints=(
-        "Keep three things: where you are now, its price, and the best way so far. In each step ask for one neighbour "
-        "and for its price.",
+        "Keep three things: where you are now, its price, and the best layout so far. In each step ask for one "
+        "neighbour and for its price.",
         "A better neighbour is always taken. A worse one with probability exp(-(its price - price now) / temperature): "
         "compare that with random.random().",
         "The temperature is in seconds, as prices are. Begin with a third of the first price, and end with a "

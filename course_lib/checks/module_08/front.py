@@ -1,4 +1,4 @@
-"""08.6: the Pareto front of time and memory, as places in a list of ways."""
+"""08.6: the Pareto front of time and memory, as places in a list of layouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MANY = 20_000
 
 
 class Ways(NamedTuple):
-    """Seconds of a step and GB of each way."""
+    """Seconds of a step and GB of each layout."""
 
     seconds: list[float]
     gigabytes: list[float]
@@ -28,7 +28,7 @@ class Ways(NamedTuple):
         return ""
 
     def shown(self, place: int) -> str:
-        """A way as a learner reads it."""
+        """A layout as a learner reads it."""
         return f"place {place} ({self.seconds[place]:g} s, {self.gigabytes[place]:g} GB)"
 
     def beats(self, one: int, other: int) -> bool:
@@ -63,7 +63,7 @@ class Case:
         return self.text
 
     def ways(self, seed: int) -> list[Ways]:
-        """One record. Of drawn ways half lie on the front."""
+        """One record. Of drawn layouts half lie on the front."""
         points = [(x + seed, y + 2 * seed) for x, y in self.points]
         if self.drawn:
             draw = random.Random(seed)
@@ -91,7 +91,7 @@ def _judge(ways: Ways, found: list[int] | str) -> str | None:
                 return f"{ways.shown(place)} is as place {better} in both, and of equals the first one stays"
             return f"{ways.shown(place)} is in it, but {ways.shown(better)} beats it"
     if missing := [place for place in want if place not in given]:
-        return f"{ways.shown(missing[0])} is missing, and no other way beats it"
+        return f"{ways.shown(missing[0])} is missing, and no other layout beats it"
     if found != want:
         return (
             "the right places, but in another order: the smallest memory comes first"
@@ -120,16 +120,16 @@ _FRONT = asked_exercise(
     judge=_judge,
     large=lambda case: case.drawn == _MANY,
     slips={
-        "only what is worse in both is thrown out. A way that is as fast and larger is beaten, too": partial(
+        "only what is worse in both is thrown out. A layout that is as fast and larger is beaten, too": partial(
             _by, keep=lambda ways, a, b: ways.seconds[a] < ways.seconds[b] and ways.gigabytes[a] < ways.gigabytes[b]
         ),
-        "both of two equal ways are gone. They do not beat each other, and the first one stays": partial(
+        "both of two equal layouts are gone. They do not beat each other, and the first one stays": partial(
             _by, keep=lambda ways, a, b: ways.seconds[a] <= ways.seconds[b] and ways.gigabytes[a] <= ways.gigabytes[b]
         ),
-        "both of two equal ways are there. The first one is enough": partial(
+        "both of two equal layouts are there. The first one is enough": partial(
             _by, keep=lambda ways, a, b: ways.beats(a, b) and ways.at(a) != ways.at(b)
         ),
-        "a way that needs more memory and is just as fast was kept": (
+        "a layout that needs more memory and is just as fast was kept": (
             lambda seconds, gigabytes: Ways(seconds, gigabytes).front(strictly=False)
         ),
         "that is the front of the slowest and largest: less is better in both": partial(
@@ -138,32 +138,32 @@ _FRONT = asked_exercise(
         "the fastest one comes first here. Begin with the smallest memory": (
             lambda seconds, gigabytes: Ways(seconds, gigabytes).front()[::-1]
         ),
-        "that is the fastest way alone. A slower one that needs less memory is on the front, too": (
+        "that is the fastest layout alone. A slower one that needs less memory is on the front, too": (
             lambda seconds, gigabytes: [min(range(len(seconds)), key=seconds.__getitem__)]
         ),
     },
     levels={
         "front": Level(
             points=2,
-            cases=(Case(text="five ways", points=_FIVE), Case(text="sixty ways", drawn=60)),
+            cases=(Case(text="five layouts", points=_FIVE), Case(text="sixty layouts", drawn=60)),
             praise="each of them is the fastest that needs no more memory",
         ),
         "ties": Level(
             points=1,
             again=True,
-            cases=(Case(text="ways that tie", points=_TIES), Case(text="all alike", points=((3.0, 8.0),) * 4)),
+            cases=(Case(text="layouts that tie", points=_TIES), Case(text="all alike", points=((3.0, 8.0),) * 4)),
             praise="what ties in one is beaten in the other, and of equals one stays",
         ),
         "edges": Level(
             points=1,
-            cases=(Case(text="one way", points=((3.0, 8.0),)), Case(text="a whole search", drawn=_MANY)),
+            cases=(Case(text="one layout", points=((3.0, 8.0),)), Case(text="a whole search", drawn=_MANY)),
             praise="one sort, and one walk along it",
         ),
     },
     hints=(
-        "Sort the places by memory. Walk from the smallest memory to the largest: when is a way worth its memory?",
+        "Sort the places by memory. Walk from the smallest memory to the largest: when is a layout worth its memory?",
         "Only if it is faster than all before it. So remember the fastest time so far.",
-        "Where two ways need the same memory, the faster one must come first: sort by (memory, seconds). Python's "
+        "Where two layouts need the same memory, the faster one must come first: sort by (memory, seconds). Python's "
         "sort leaves equals in their order.",
     ),
 )

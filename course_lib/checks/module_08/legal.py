@@ -20,7 +20,7 @@ Way = tuple[int, int, int]  # tp, pp, micro-batch
 
 
 class Job(NamedTuple):
-    """A cluster and a model: GPUs, GPUs of a node, heads, layers, texts of a batch, GB of a GPU; and GB of a way."""
+    """A cluster and a model: GPUs, GPUs of a node, heads, layers, texts of a batch, GB of a GPU; and GB of a layout."""
 
     gpus: int
     per_node: int
@@ -40,7 +40,7 @@ class Job(NamedTuple):
         return [(tp, pp, micro) for tp in degrees for pp in degrees for micro in MICRO]
 
     def broken(self, way: Way) -> list[str]:
-        """The rules that a way breaks, in their order; of one that asks for too many GPUs that one alone."""
+        """The rules that a layout breaks, in their order; of one that asks for too many GPUs that one alone."""
         tp, pp, micro = way
         if self.gpus % (tp * pp):
             return ["gpus"]
@@ -71,7 +71,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """GB of a way: states of a GPU's share, and a text's activations for each stage from its own on."""
+    """GB of a layout: states of a GPU's share, and a text's activations for each stage from its own on."""
 
     states: float
     text: float
@@ -123,7 +123,7 @@ class _Found(NamedTuple):
 
 
 def _use(answer: Callable[..., Any], asked: Asked) -> _Found:
-    """Runs on a rank: count how often the memory of a way is asked for."""
+    """Runs on a rank: count how often the memory of a layout is asked for."""
     job, calls = asked.job, Counter[str]()
 
     def gigabytes(tp: int, pp: int, micro: int) -> float:
@@ -132,18 +132,18 @@ def _use(answer: Callable[..., Any], asked: Asked) -> _Found:
 
     result = answer(*job[:-1], gigabytes)
     if not isinstance(result, tuple | list) or len(result) != 2:
-        return _Found(wrong_kind(type(result).__name__, "two things: the possible ways, and a dict of counts"))
+        return _Found(wrong_kind(type(result).__name__, "two things: the possible layouts, and a dict of counts"))
     ways, counts = result
     ways = ways.tolist() if hasattr(ways, "tolist") else ways  # NumPy's
     if not isinstance(ways, list | tuple | set):
-        return _Found(wrong_kind(f"{type(ways).__name__} in first place", "a list of ways"))
+        return _Found(wrong_kind(f"{type(ways).__name__} in first place", "a list of layouts"))
     if not isinstance(counts, Mapping):
         return _Found(wrong_kind(f"{type(counts).__name__} in second place", "a dict of counts"))
     possible: list[Way] = []
     for way in ways:
         numbers = whole_numbers(way)
         if isinstance(numbers, str) or len(numbers) != 3:
-            return _Found(f"{way!r} is no way: give tp, pp and the micro-batch, three whole numbers")
+            return _Found(f"{way!r} is no layout: give tp, pp and the micro-batch, three whole numbers")
         possible.append((numbers[0], numbers[1], numbers[2]))
     rejected: dict[str, float] = {}
     for rule, count in counts.items():
@@ -166,9 +166,9 @@ def _wrong_ways(job: Job, found: Sequence[Way]) -> str:
         tp, pp, micro = way
         named = f"tp {tp}, pp {pp}, micro-batch {micro}"
         if way not in every:
-            return f"{named} is none of the ways: degrees divide the GPUs, and a micro-batch has 1, 2, 4 or 8 texts"
+            return f"{named} is none of the layouts: degrees divide the GPUs, and a micro-batch has 1, 2, 4 or 8 texts"
         if job.broken(way):
-            return f"{named} is among the possible ways, but {job.why(way)}"
+            return f"{named} is among the possible layouts, but {job.why(way)}"
         if found.count(way) > 1:
             return f"{named} stands there {found.count(way)} times"
     for way in every:
@@ -184,7 +184,9 @@ def _wrong_counts(job: Job, found: Mapping[str, float]) -> str:
         return f"{strange[0]!r} is no rule: they are {', '.join(_RULES)}"
     for rule, right in want.items():
         if found.get(rule, 0) != right:
-            return f"the possible ways are right, but rule {rule!r} has {found.get(rule, 0)} ways, expected {right}"
+            return (
+                f"the possible layouts are right, but rule {rule!r} has {found.get(rule, 0)} layouts, expected {right}"
+            )
     return ""
 
 
@@ -220,7 +222,7 @@ def _without(rule: str) -> Callable[..., Any]:
 
 
 def _of(**other: Callable[[Job, Way], Any]) -> Callable[..., Any]:
-    """A search in which a number of the job is another one for each way."""
+    """A search in which a number of the job is another one for each layout."""
     return partial(
         _searched,
         broken=lambda job, way: job._replace(**{name: of(job, way) for name, of in other.items()}).broken(way),
@@ -234,7 +236,7 @@ _LEGAL = asked_exercise(
     use=_use,
     judge=_judge,
     slips={
-        "no way was thrown out for its node. tp must not be larger than per_node": _without("node"),
+        "no layout was thrown out for its node. tp must not be larger than per_node": _without("node"),
         "tp may fill a node: only what is larger than per_node breaks the rule": _of(
             per_node=lambda job, way: job.per_node - 1
         ),
@@ -246,11 +248,11 @@ _LEGAL = asked_exercise(
                 job.batch * (job.gpus // (way[0] * way[1]) if job.gpus % (way[0] * way[1]) == 0 else 1)
             )
         ),
-        "a way that takes more memory than there is was let through": _without("memory"),
-        "each way was counted at every rule that it breaks. Count it once, at the first": partial(
+        "a layout that takes more memory than there is was let through": _without("memory"),
+        "each layout was counted at every rule that it breaks. Count it once, at the first": partial(
             _searched, which=lambda rules: rules
         ),
-        "each way was counted at the last rule that it breaks. Count it at the first": partial(
+        "each layout was counted at the last rule that it breaks. Count it at the first": partial(
             _searched, which=lambda rules: rules[-1:]
         ),
     },
@@ -270,7 +272,7 @@ _LEGAL = asked_exercise(
                 Case(text="two nodes", sizes=(16, 8, 8, 12, 32), reasons=True),
                 Case(text="an odd model", sizes=(24, 8, 12, 20, 36), reasons=True),
             ),
-            praise="each way is counted once, at the first rule that it breaks",
+            praise="each layout is counted once, at the first rule that it breaks",
         ),
         "edges": Level(
             points=1,
@@ -279,14 +281,14 @@ _LEGAL = asked_exercise(
                 Case(text="nothing fits", sizes=(8, 8, 8, 12, 16), room=1.0, reasons=True),
                 Case(text="512 GPUs", sizes=(512, 8, 64, 80, 1024), reasons=True, calls=True),
             ),
-            praise="also where nothing is possible, and the memory of a way is computed only if all else is right",
+            praise="also where nothing is possible, and the memory of a layout is computed only if all else is right",
         ),
     },
     hints=(
         "Three loops: tp and pp over the divisors of gpus, and the micro-batch over 1, 2, 4 and 8.",
         "dp is what is left: gpus // (tp * pp). If that does not come out even, the first rule is broken.",
         "Write the rules as pairs of a name and a condition, in their order. The first condition that holds names the "
-        "rule, and if none does, the way is possible.",
+        "rule, and if none does, the layout is possible.",
         "gigabytes(...) is the last rule, and it should be asked only if no other one is broken. A chain of if and "
         "elif does that by itself.",
     ),
