@@ -214,7 +214,7 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remem
 # %% [markdown]
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture rank 0 has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before it! Sent earlier, number 4 would only stand in a queue.
 #
-# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight. And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->, and can afford many of them.
+# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so that rank needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight. And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->, however many texts follow.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -493,11 +493,11 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound: its line climbs slowly, while each of the others jumps away from it. Look where. C jumps at the first update. [Its lists end too early](https://github.com/NVIDIA/Megatron-LM/issues/1012): the last micro-batch's gradients of weights, put off to the end, are never computed.
+# Only B is sound: its line climbs slowly, while each of the others jumps away from it. Look where. C jumps at the first update. Its lists end too early: the last micro-batch's gradients of weights, put off to the end, are never computed.
 #
-# A jumps a little later. Its gradients are right, but [each stage clips by its own norm](https://github.com/pytorch/torchtitan/issues/596), which is smaller than the model's.
+# A jumps a little later. Its gradients are right, but each stage clips by its own norm, which is smaller than the model's.
 #
-# D lies on B until its checkpoint, which [holds the optimizer's state of one stage only](https://github.com/NVIDIA-NeMo/Automodel/pull/3250). The other stages begin theirs anew, and the loss even looks better! This is why the ladder's last rung is save and load.
+# D lies on B until its checkpoint, which holds the optimizer's state of one stage only. The other stages begin theirs anew, and the loss even looks better! This is why the ladder's last rung is save and load. Public cases of each kind: [A](https://github.com/pytorch/torchtitan/issues/596), [C](https://github.com/NVIDIA/Megatron-LM/issues/1012), [D](https://github.com/NVIDIA-NeMo/Automodel/pull/3250).
 
 # %% [markdown]
 # ## Back to the four GPUs
@@ -557,9 +557,9 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 # %% [markdown]
 # Walk along the row of 1F1B. Over InfiniBand it waits hardly longer than with free messages, so pipelines can run **between nodes**. But over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
 #
-# Under ZB-H1 only $F$ and $B$ lie on the way, so four texts more than fill it. It needs no more memory: on GPU 0 a stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB --> takes the place of activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# Under ZB-H1 only $F$ and $B$ lie on the way, so four texts more than fill it, and the messages hide behind $W$. It needs no more memory: on GPU 0 a stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB --> takes the place of activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
-# But GPU 3 also has the head, which we have left out so far. Where would you cut?
+# But GPU 3 also has the head. Where would you cut?
 
 # %%
 head = LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size / costs.layer_parameters(LLAMA_3_1_8B)
@@ -571,16 +571,16 @@ for layers in ([8, 8, 8, 8], [8, 9, 9, 6]):
 score()
 
 # %% [markdown]
-# With eight layers and the head, GPU 3 has the work of 10.4 layers, and the others wait for it. Altogether there are 34.4, so nobody needs more than nine. GPU 0 keeps its eight and its 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB -->, because it has the embedding and most texts in flight.
+# With eight layers and the head, GPU 3 has the work of 10.4, and the others wait for it. If it gives one layer to GPU 1 and one to GPU 2, nobody has more than nine. GPU 0 gets none, because it has the embedding and most texts in flight, so its 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.
 #
 # | if | then |
 # | --- | --- |
 # | the model fits into one GPU | use data parallelism |
 # | it fits into one node, as ours does | cut it like this, or as in lessons 05 and 06 |
-# | it needs several nodes | let the pipeline cross from node to node |
+# | it needs several nodes | run the pipeline between nodes |
 # | backward stays in one piece | take 1F1B |
 # | backward can be split | take ZB-H1 |
-# | messages cost little and stages can be small | try interleaved |
+# | messages cost little, stages can be small | try interleaved |
 
 # %% [markdown]
 # ## What still hurts
