@@ -2,8 +2,8 @@
 # # Exercises 03: data parallelism on an MLP
 #
 # [Lesson 03](../../notebooks/03_mlp_ddp.ipynb) proved that four ranks can train like one. Here you write what it takes, from one average to
-# gradients that travel while others are still being computed, and you hunt two bugs that no loss curve shows. The ten exercises take about
-# three hours. If you have one, do 03.1, 03.3, 03.7 and 03.8.
+# gradients that travel while others are still being computed, and you hunt two bugs that no loss curve shows. If you have one hour,
+# do 03.1, 03.3, 03.7 and 03.8.
 
 # %% [markdown]
 # ## How to work
@@ -111,7 +111,7 @@ check("03.2", same_start)
 #
 # *Write · medium · 20 minutes.* **You learn** why the average of averages is the wrong number.
 #
-# In the lesson a lonely row counted four times too much. In text it is the *targets* that have to count alike. A target of -100 does not
+# In the lesson a lonely row counted four times its due. In text it is the *targets* that have to count alike. A target of -100 does not
 # count at all: it is padding, or the prompt of a chat. So with equally many rows two ranks can have very different numbers of targets:
 #
 # ```text
@@ -187,7 +187,7 @@ print(f"INFINIBAND: alpha_s = {INFINIBAND.alpha_s:g}, bandwidth_bytes_per_s = {I
 # | `bucket_calls` | buckets: all-reduces |
 # | `largest_bucket` | buckets: bytes of the largest one |
 # | `bucket_rank_sends` | buckets: bytes that each rank sends |
-# | `naive_latency` | naive: seconds of latency, one alpha for each step of each ring |
+# | `naive_latency` | naive: seconds for starts (latency), one alpha for each step of each ring |
 # | `bucket_latency` | buckets: the same |
 # | `bandwidth_time` | seconds that the bytes of one rank take at InfiniBand's bandwidth, without latency |
 
@@ -215,7 +215,7 @@ check("03.4", step, seed=GRADE_SEED)
 #
 # ```text
 # shuffled                4  0  6  2  5  3  1
-# padded                  4  0  6  2  5  3  1  4  0        9 divides by 3: the first ones come again
+# padded                  4  0  6  2  5  3  1  4  0        9 divides by 3: the first ones come again, and again if need be
 # rank 0                  4        2        1
 # rank 1                     0        5        4
 # rank 2                        6        3        0
@@ -428,7 +428,7 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
 # %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return the name of the first rung that fails on 4 ranks, and there Suspect's number over one device's."""
+        """Return two things: the first rung that fails on 4 ranks, and how many times one device's Suspect's number is there."""
         ### BEGIN SOLUTION
         return "gradients", 4.0
         ### END SOLUTION
@@ -478,7 +478,7 @@ class Counting(Trainer):
 
 
 # %% [markdown]
-# All batches have 8 rows, but the second has 4: the last one of an epoch, say. On 2 ranks 8 rows are 4 each, and those make 3
+# Every batch has 8 rows except the second, which has 4, like the last one of an epoch. On 2 ranks 8 rows are 4 each, and those make 3
 # micro-batches of 2, 1 and 1 rows.
 
 

@@ -130,16 +130,16 @@ viz.plot_gradients(halves, whole)
 #
 # This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, and reads its own rows. Before the update all of them take the average of their gradients.
 #
-# Two conditions hide in the formula. The ranks have equally many rows, and a row's loss is its own affair. Further down we break both, one after the other.
+# Two conditions hide in the formula. The ranks have equally many rows, and a row's loss is its own affair.
 
 # %% [markdown]
 # ## The same, step after step
 #
-# There is one loop to write, between backward and the update. But how do you prove it right, if a loss curve does not tell?
+# One loop over the parameters is missing, between backward and the update. How do you prove it right, if no loss curve tells?
 #
 # Write down what a step makes, in order. Forward makes an **output**. Backward makes **gradients**, and their length is the **gradient norm**. The update makes new **parameters**, and several steps make a **loss curve**.
 #
-# An error in one of them spreads to the later ones, unless something hides it, as Adam did. So compare from the beginning, because the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
+# An error in one spreads to the later ones, unless something hides it, as Adam did. So compare from the beginning, because the first that differs tells you where to look. We call the five a **ladder**, and each a rung. In the code below our loop goes where `combine(model)` stands.
 
 
 # %%
@@ -182,7 +182,7 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 
 
 # %% [markdown]
-# This is the training loop that you know, except that it has `combine` in its middle and writes down the five rungs. A **GELU** now stands in the place of f. Clipping is switched off, because its limit is huge.
+# Besides training, this function writes down the five rungs. A **GELU** now stands in the place of f. Clipping is switched off, because its limit is huge.
 #
 # With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device. We divide it by one device's largest number, so that rungs can be compared.
 
@@ -201,7 +201,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # Read from the foot up. Every rung equals one device's but for some 1e-16, the last digit that float64 has. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end, and where does a bug begin? We draw the dashed line at **1e-11**. Even ten thousand roundings in a row stay below it, while the mistakes that we know are off by a thousandth or more where they first show. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so you could not tell rounding from a bug. That is why we prove in float64.
+# Where does rounding end, and where does a bug begin? We draw the dashed line at **1e-11**. Even ten thousand roundings in a row stay below it, while every mistake of this lesson is off by a thousandth or more where it first shows. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so you could not tell rounding from a bug. That is why we prove in float64.
 
 # %% [markdown]
 # ### The forgotten division
@@ -248,19 +248,19 @@ for name, rungs in off.items():
 # %% [markdown]
 # All five gradients are off by 3.0, because four times is three too much.
 #
-# D hides the mistake best. Every gradient is longer than D's limit, even on one device, so all are cut to the same length before Adam sees them. A trace is left, because PyTorch divides by the length plus 1e-6.
+# D hides the mistake best. Every gradient is longer than D's limit, even on one device, so all are cut to the same length before Adam sees them.
 #
-# B hides it well, too, but E does not! One device cuts only the second gradient, while with four times the length all three are cut. So clipping hides a factor if it always cuts, but shows it if it cuts sometimes. C shows the factor because an $\varepsilon$ of a thousandth is not small beside gradients of a hundredth.
+# B hides it well, too, but E does not! One device cuts only the second gradient, while with four times the length all three are cut. So clipping hides a factor if it always cuts, but shows it if it cuts sometimes. C shows the factor because an $\varepsilon$ of a thousandth is not small beside gradients of a few hundredths.
 
 # %% [markdown]
 # Take two rules from this. Look at **gradients**, not at losses. And climb with **SGD first**, because SGD hides nothing: in A the weights were off by more than a third.
 #
-# If you then try AdamW as well, make a mistake easy to see. Take an $\varepsilon$ of 1e-3, as in C, and a limit that cuts some steps and leaves others, as in E.
+# If you then try AdamW as well, choose settings that let a mistake show: an $\varepsilon$ of 1e-3, as in C, and a limit that cuts some steps and leaves others, as in E.
 
 # %% [markdown]
 # ## When is it *not* the same training?
 #
-# The proof stood on two conditions. The first was that all ranks have equally many rows. Let us break it: one row goes to rank 0, and seven go to rank 1. Each rank takes the mean of its own losses, and then the two means are averaged.
+# The proof stood on two conditions. The first was that all ranks have equally many rows. Now one row goes to rank 0, and seven go to rank 1. Each rank takes the mean of its own losses, and then the two means are averaged.
 #
 # **Predict.** On one device each row counts an eighth. How many times its right weight does the lonely row get?
 
@@ -273,17 +273,24 @@ predict("times its right weight", guess=None, answer=counts[0].item())
 print(f"each of the other seven counts {counts[1].item():.3f} times")
 
 # %% [markdown]
-# The lonely row is alone in its mean. The average then halves this mean, so the row counts one half, which is four times too much. This mistake is the **mean of means**. What would be right?
+# The lonely row is alone in its mean. The average then halves this mean, so the row counts one half, which is four times its due. This mistake is the **mean of means**. What would be right?
 #
 # Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides.
-#
-# With texts of different lengths the mistake happens in every step, because equally many rows hold unequal numbers of tokens. This is what went wrong on the first screen.
 
 # %% [markdown]
+# The next cell begins with this cure.
+#
+# On the first screen the ranks had equally many rows, but rows of different lengths. So each took the mean of another number of tokens, and made this mistake in every step.
+#
 # The second condition is that a row's loss is its own affair. A layer called **batch normalization** breaks this condition. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others. Put such a layer into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
 
 
 # %%
+row_losses.grad = None
+((2 * lonely.sum() / 8 + 2 * crowd.sum() / 8) / 2).backward()
+print("each row counts", *(f"{count:.3f}" for count in row_losses.grad * 8), "times")
+
+
 def normalized():
     return torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
 
@@ -300,7 +307,9 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # ## Four times as fast?
 #
-# So it is the same training, if you keep the two conditions. But is it also fast? Lesson 02 ended with GPUs that wait for messages. That is why we first ask what a step of our loop sends.
+# It is the same training, if you keep the two conditions. But is it also fast? On the first screen each rank had a quarter of a batch. Now give each a **whole** one, as people do who add GPUs. Then a rank computes as long as one device, and only messages make a step longer. At the end we return to the quarter.
+#
+# So what does a step of our loop send?
 #
 # **Predict.** Each of four ranks has 38 gradients in float32, which take 4 bytes<!-- =4 --> each. How many bytes do all ranks together send over the ring of lesson 02? Each of the ring's four chunks visits three ranks in either half.
 
@@ -328,7 +337,7 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 #
 # Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only when backward has ended, and until then the network does nothing. So send each gradient **at once**, while backward goes on! Computing and sending then **overlap**.
 #
-# For that we need two things. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And with `async_op=True` we only start an all-reduce, which then runs in the background. Whoever needs its result has to wait for its end.
+# For that we need two things. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And with `async_op=True` we only start an all-reduce, which then runs in the background. The underscore of `all_reduce_` says that the result takes the gradient's place. Whoever needs it has to wait for its end.
 
 
 # %%
@@ -369,23 +378,25 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# At the left, backward goes from the foot up, so layer 2's gradients fill bucket 1. It leaves while layer 1 still works.
+# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works. Of the squares, a bucket's own are dark.
 #
 # ### Watch it
 #
-# Ranks on a laptop share its cores. So we take lesson 02's emulated clock, on which ranks only sleep, 50 times slowed down.
+# Ranks on a laptop share its cores. So we take lesson 02's emulated clock, on which ranks only sleep.
 #
-# Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
+# Each rank reads a whole batch. Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
 #
-# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when it is full? Ask of each what it can hide behind.
+# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long if every bucket leaves when it is full? Ask of each what it can hide behind.
 
 
 # %%
 def timed_step(link, bucket_cap_mb, overlap):
     layers = [torch.nn.Linear(512, 512) for _ in range(6)]
     with comm.settings(ledger=False):
+        # what the ranks send to get equal weights is not part of a step
         model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb, overlap=overlap)
     clock = comm.EmulatedClock(inside=link, slowdown=50)
+    # instead of computing, each layer sleeps for its time
     with comm.emulated(clock), pace(layers, forward_s=0.5e-3, backward_s=1e-3):
         model(torch.ones(1, 512)).sum().backward()
 
@@ -395,15 +406,16 @@ for name, overlap in (("in turn", False), ("overlapped", True)):
     run_ranks(timed_step, 4, ETHERNET, 1, overlap)
     runs[name] = ledger()
 predict("ms of an overlapped step", guess=None, answer=1e3 * runs["overlapped"].span_s, unit="ms")
+print("on the clock:", ", ".join(f"{name} {1e3 * run.span_s:.1f} ms" for name, run in runs.items()))
 six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHERNET, "bucket_bytes": MiB}
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %% [markdown]
-# Follow the line through the lower half. Bucket 1 fills while layer 6 goes backward, and it travels while layer 5 goes backward, so it costs nothing. Buckets 2 to 5 do the same. But bucket 6 holds the gradients of layer 1, which are ready only when backward ends. Nothing is left to hide this bucket behind.
+# Formula and clock agree. Follow the picture's lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing. Buckets 2 to 5 do the same. But bucket 6 holds layer 1's gradients, which are ready only when backward ends, and nothing is left to hide it behind.
 #
-# Hiding works as long as a bucket is sent faster than the next one fills. But PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
+# Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
 #
-# **Predict.** How long does our step take with buckets of that size, again with overlap?
+# **Predict.** How long does our step take with such buckets, again with overlap? An all-reduce on four ranks has 6<!-- =2 * (4 - 1) --> starts, and over Ethernet each takes 30 µs<!-- =1e6 * ETHERNET.alpha_s -->.
 
 # %%
 run_ranks(timed_step, 4, ETHERNET, 25, True)
@@ -416,89 +428,69 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this bucket takes 25. So it leaves only when backward ends, and nothing is left to hide it behind. The step still beats 13.1, but only because one all-reduce has fewer starts than six.
 #
-# PyTorch itself makes the first bucket 1 MiB<!-- =1 -->, so one layer would leave early. The other five would still wait for the end, and it is the *last* bucket that sticks out. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# PyTorch itself makes the first bucket 1 MiB<!-- =1 -->, so one layer would leave early. The other five would still wait for the end. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
 
 # %% [markdown]
 # ## Prove it on a Llama
 #
-# The library's `DistributedDataParallel` puts these parts around any model: hooks, buckets, and the wait at the end. First it gives all ranks rank 0's weights, because equal gradients keep models equal, but do not *make* them equal.
+# Hooks, buckets and messages in the background are new, so we have to prove the training once more. The library's `DistributedDataParallel`, which ran above, puts them around any model. First it gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
 #
-# A `Trainer` is one training step as an object, and every rank has one. It takes the rank's own rows, and divides by the targets of *all* ranks, so unequal sequences are no problem.
+# A `Trainer` is one training step as an object. Every rank's takes its own rows, and divides by the targets, or tokens, of *all* ranks, so unequal sequences are no problem.
 #
-# The library's ladder compares any trainer on ranks with one device. It has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
+# The library's ladder, too, takes gradients from the first step. It has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
 try:
     assert_parallel_equals(llama_alone, first_screen, text, world_size=4)
 except NotEqual as error:
-    print("the first screen:", str(error).partition(": ")[2])
+    what, _, way_out = str(error).split("; ", 2)
+    print(f"the first screen: {what.partition(': ')[2]}\n    {way_out}")
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# Read the printed line first. The run of the first screen falls at rung 2, the gradients, in its first step. They are wrong "not by a constant factor", so it was no forgotten division. The picture shows the right run.
+# Read the printed lines first. The run of the first screen falls at rung 2, the gradients, in its first step. They are wrong "not by a constant factor", so it was no forgotten division. The picture shows the right run.
 #
 # ## In PyTorch alone
 #
-# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course, but two of its words are new. A **sampler** deals the rows out, and if you call `set_epoch`, each epoch has another order. A batch that is too large for memory is taken in **micro-batches**, whose gradients add up. Only their sum has to be averaged, which is why nothing is sent under `no_sync()`.
+# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. In it a **sampler** deals the rows out, and if you call `set_epoch`, each epoch has another order. A batch that is too large for memory is taken in **micro-batches**, whose gradients add up. Only their sum has to be averaged, which is why nothing is sent under `no_sync()`.
 
 # %% [markdown]
-# Read the script in the next cell, and find these lines.
+# Find these lines in the script below.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took; put forward under `no_sync()` as well |
-# | `DistributedSampler` | the same name | you give it to a `DataLoader` |
+# | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took; run the forward under `no_sync()` as well |
 # | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
 # | the ladder saves and loads | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |
 #
-# The cell runs two epochs on 2 processes. Then it runs the same command with 4, which finds the checkpoint and goes on. At the end the course's own parts train all four epochs.
+# The cell runs two epochs on 2 processes. Then it runs the same command with 4, which finds the checkpoint and goes on. At last one process makes all four epochs without a stop. Will its loss be the same?
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
 display(viz.show_source(script))
-with tempfile.TemporaryDirectory() as folder:
-    for ranks, epochs in (("2", "2"), ("4", "4")):
+with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as at_once:
+    for folder, ranks, epochs in ((stopped, "2", "2"), (stopped, "4", "4"), (at_once, "1", "4")):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, script]
         settings = os.environ | {"EPOCHS": epochs, "OMP_NUM_THREADS": "1"}
-        print(subprocess.run(torchrun, cwd=folder, env=settings, stdout=subprocess.PIPE, text=True).stdout, end="")
-
-
-def by_the_course():
-    rank, p = dist.get_rank(), dist.get_world_size()
-    x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
-    y = (x[:, 0] > x[:, 1]).long()
-    sampler = DistributedSampler(96, rank=rank, world_size=p)
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(MLP(gelu=True))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-    for epoch in range(4):
-        sampler.set_epoch(epoch)
-        for number, mine in enumerate(torch.tensor(list(sampler)).split(16 // p)):
-            with nullcontext() if number % 2 else model.no_sync():
-                (F.cross_entropy(model(x[mine]), y[mine]) / 2).backward()
-            if number % 2:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.5)
-                optimizer.step()
-                optimizer.zero_grad()
-    return F.cross_entropy(model.module(x), y).item()
-
-
-print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
+        said = subprocess.run(torchrun, cwd=folder, env=settings, stdout=subprocess.PIPE, text=True).stdout
+        print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# The last two lines show the same four digits, after a stop, on more processes, and by other code! They agree because the ranks together always take the next 16 rows of one shuffled list. On GPUs NCCL takes gloo's place, which did not run here.
+# Compare the last two lines. The run that stopped and went on with more processes has the same four digits as one that never stopped! They agree because the ranks together always take the next 16 rows of one shuffled list. Here gloo ran; on GPUs the script takes NCCL.
 #
-# **Your turn.** Let a copy of the script print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Which numbers notice?
+# **Your turn.** Let a copy print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Which numbers give them away?
 #
-# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, all agree and the loss is nearly as before: only lengths tell.</details>
+# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, all agree, and the loss changes by a ten-thousandth: only the lengths tell.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping, because that is how people train. The broad line is one device, and A to D are new runs on four ranks. Each of them **may** have a bug that was met in public. Which runs would you trust?
+# The small Llama reads again, with AdamW and clipping to the length 1, because that is how people train. The broad line is one device, and A to D are new runs on four ranks. Each of them **may** have a bug that was met in public.
 #
-# **Predict.** Name the sound runs, as `"AC"` or `"none"`.
+# Above the picture you will see how long each run's first three gradients are, before clipping.
+#
+# **Predict.** Which runs would you trust? Name the sound ones, as `"AC"` or `"none"`.
 
 # %% varies="36 steps of rounding differ between processors"
 names = sorted([*museum.BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
@@ -511,6 +503,8 @@ logs = {"one device": one_device}
 for run, make in makers.items():
     logs[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=36)
 curves = {run: curve.losses for run, curve in logs.items()}
+for run, curve in logs.items():
+    print(f"{run:10}  norms before clipping at 1:", *(f"{norm:.2f}" for norm in curve.norms[:3]))
 viz.plot_loss_curves(
     curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
 )
@@ -527,20 +521,18 @@ for run, make in makers.items():
         falls[f"run {run}"] = museum.Fall(rung=error.rung, deviation=error.deviation, **both)
         what, _, way_out = str(error).split("; ", 2)
         print(f"run {run}: {what.partition(': ')[2]}\n    {way_out}")
-for run, curve in logs.items():
-    print(f"{run:10}  norms before clipping at 1:", *(f"{norm:.2f}" for norm in curve.norms[:4]))
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# Three of the four fall, all in their first step.
+# Three of the four fall.
 #
-# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping does not, because it cuts one device's first gradients and not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
+# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping does not, because it cuts one device's gradients and not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
 #
-# **B** has the right gradients, but adds their squares up over four ranks. The root of four is two, so [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
+# **B** has the right gradients, but adds up their squares over four ranks, so [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
-# **C** is sound. In the last picture its line rises only because training lets rounding grow.
+# **C** is sound. In the last picture its line rises because training lets float32's rounding grow.
 #
-# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits, so choose it knowingly.
+# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits. Roundings go up and down, so its lengths look right. Choose it knowingly, as in our OLMo sums.
 
 # %% [markdown]
 # ## When to use it
@@ -549,7 +541,13 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 #
 # Second, **backward has to outlast the messages**. More tokens on a GPU help, because computing grows with them, but gradients do not.
 #
-# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each. One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later. Each of 16 layers is a bucket of 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->. When is everything sent? Guess the **efficiency**: one device's step over that time.
+# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each.
+#
+# - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+# - The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later.
+# - Each of 16 layers is a bucket of 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
+#
+# When is everything sent? Guess the **efficiency**: one device's step over that time.
 
 
 # %%
@@ -582,9 +580,9 @@ words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of it.
+# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of these.
 #
-# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so up to 16 GPUs, because longer rings have too many starts. With 2048 the network is behind at once. Ethernet has a sixteenth of the bandwidth, so with 16 times 2048 tokens its curve starts nearly alike.
+# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so up to 16 GPUs, because longer rings have too many starts.
 #
 # | your case | take |
 # | --- | --- |
@@ -595,9 +593,11 @@ viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on e
 # %% [markdown]
 # ## What still hurts
 #
-# On the first screen the ranks took means of unequally many tokens. The loss hid it, but the second rung showed it. And four times as fast? Our six layers took 9 ms<!-- =6 * 1.5 --> alone, and four ranks 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s --> for four times the rows, so 3.7 times. If you cut *one* batch in four, only the computing shrinks: by formula 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, or 1.8 times.
+# On the first screen some ranks had more tokens, and each took its own mean. The loss left it open, but the second rung showed it.
 #
-# But every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> on every GPU, but one has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. Data parallelism cuts the batch. What if we cut the **model**?
+# Are four ranks four times as fast? With a whole batch each, they are **3.7 times** as fast, since four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, they are only **1.8 times** as fast. Only computing shrinks, so by formula a step takes 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+#
+# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> on each GPU, which has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -628,9 +628,9 @@ score()
 #
 # ## What `no_sync` saves, and what a sampler deals out
 #
-# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. **Before you run it**: how many all-reduces does a step make, with `no_sync` and without?
+# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. And three ranks share ten rows, of which all need equally many, or the one that is through first leaves the others waiting.
 #
-# And three ranks share ten rows. All need equally many, or the one that is through first leaves the others waiting. So two rows come twice, as with PyTorch's sampler. Without `set_epoch` the lists of epoch 1 would be those of epoch 0.
+# **Before you run it**: how many all-reduces does a step make, with `no_sync` and without? And how many rows does each rank get, if none may be left out?
 
 
 # %%
@@ -644,16 +644,17 @@ def accumulate(use_no_sync):
 for use_no_sync in (False, True):
     run_ranks(accumulate, 4, use_no_sync)
     print(f"no_sync {use_no_sync}: {len(ledger().of('all_reduce').calls())} all-reduces")
+# Ten rows make no three equal lists, so two rows come twice, as with PyTorch's sampler.
 for rank in range(3):
     sampler = DistributedSampler(10, rank=rank, world_size=3)
     first = list(sampler)
-    sampler.set_epoch(1)
+    sampler.set_epoch(1)  # else epoch 1 would have the lists of epoch 0
     print(f"rank {rank}: epoch 0 {first}, epoch 1 {list(sampler)}")
 
 # %% [markdown]
 # ## What does a larger batch buy?
 #
-# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, and that helps as long as noise is what keeps you back. Here is a problem of which all is known: a bowl, with noise on its slope. `N` workers average their noisy slopes. The theorem of **parallel SGD** says that after enough steps the error goes like $1/\sqrt{NT}$, so `N` workers need an `N`-th of the `T` steps.
+# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, and that helps as long as noise is what keeps you back. Here is a problem of which all is known: a bowl, with noise on its slope. `N` workers average their noisy slopes. The theorem of **parallel SGD** says that after enough steps the error, which is the mean squared slope, goes like $1/\sqrt{NT}$, so `N` workers need an `N`-th of the `T` steps.
 #
 # One worker makes 3072 steps, 64 workers make 48 each: the same work. **Before you run it**: are the errors the same?
 
@@ -667,7 +668,7 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# Up to 16 workers it nearly holds. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. In the picture the line of 3000 keeps to the dashed slope, while that of 30 bends away. There the noise is small already, and no average shortens the way that is left.
+# With 4 workers it holds, with 16 nearly. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. The line of 3000 keeps to the dashed slope, while that of 30 bends away, with open circles where 30 are too few. There the noise is small already, and no average shortens the way that is left.
 #
 # For real models McCandlish and others found the same bend. With a batch $B$ the steps to a given loss are
 #
