@@ -80,7 +80,7 @@ viz.plot_step_causes(named, title="Three layouts, one training")
 #
 # So rank 5 has pp 1, dp 0 and tp 1. Along each axis it has one partner, which differs in that coordinate alone. Along `tp` the two add up activations, and along `dp` gradients. Along `pp` one passes activations on and the other passes gradients back.
 #
-# With which rank does rank 5 add up gradients? Work it out, then check that both hold the same weights.
+# With which rank does rank 5 add up gradients? Work it out, then check in the picture that both hold the same weights.
 
 # %%
 SMALL = ModelConfig(
@@ -106,9 +106,9 @@ regions = {name: layout.regions()[name] for name in shown if "norm" not in name 
 viz.plot_layout(regions, layout.shapes(), places, title="Layers 0 and 3 of a small Llama on 2 × 2 × 2")
 
 # %% [markdown]
-# Ranks 0 to 3 hold layer 0 and ranks 4 to 7 hold layer 3, because the pipeline shares out the layers. Layers 1 and 2, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
+# In the upper rows ranks 0 to 3 hold layer 0, and in the lower ones ranks 4 to 7 hold layer 3, because the pipeline shares out the layers. Layers 1 and 2, `k_proj` and norms are not drawn. Even and odd ranks hold different halves of a matrix, because `tp` cuts it. But ranks 5 and 7 hold the same, because `dp` copies, so these two add up gradients.
 #
-# Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, and these join neighbouring ranks in one node.
+# Why does `tp` count fastest? It sends inside every layer, so it needs the fastest wires, which join neighbouring ranks in one node.
 #
 # Three techniques work on the same weights, and none knows of the others. Do they still train the same model as one device? Climb the ladder.
 
@@ -119,7 +119,7 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the eight ranks agree with one device, and the same call tests any layout. Whether a layout fits you can compute since lesson 06. So one question is left.
+# On every rung the eight ranks agree with one device, and the same call tests any layout. Since lesson 06 you can compute whether a layout fits. One question is left.
 #
 # ## How long is one step?
 #
@@ -221,7 +221,7 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# In the first line, below two percent, the formula did no better than a coin. From two percent on, nine in ten pairs or more were in the right order. That the last line is a little worse may well be chance.
+# In the first line, below two percent, the formula did no better than a coin. From two percent on, nine in ten pairs or more were in the right order. The last line is a little worse, perhaps by chance.
 #
 # Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs, too few to be sure.
 #
@@ -275,14 +275,14 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 # %% [markdown]
 # Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third, which the first colleague proposed.
 #
-# Why 16? All four cut 128 layers, with embedding and head, into 64 stages. Sixteen ranks get 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and by $(p-1)/m$ ranks would idle almost as long as they work.
+# Why 16? All four cut 128 layers, with embedding and head, into 64 stages. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and by $(p-1)/m$ ranks would idle almost as long as they work.
 #
 # Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar each rank has one stage, so nothing is interleaved. There zero bubble fills almost half of the wait with gradients of weights.
 
 # %% [markdown]
-# Why do eight ranks lose, then? Go on in the table. Half as many ranks hold twice the layers each, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
+# Why do eight ranks lose, then? Go on to the right. Half as many ranks hold twice the layers each, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
 #
-# So eight ranks must compute *all* layers again, and keep hardly any activations. Compare the columns: in `again` that costs more than `idle` saves. So the winner is the shortest pipeline that can do with half.
+# So eight ranks must compute *all* layers again, and keep hardly any activations. Compare the columns: in `again` that costs more than `idle` saves. So the winner is the shortest pipeline that fits with half.
 #
 # Now play the winner's step through. The formula says how long each box is, and the boxes follow each other as in lesson 04.
 
@@ -320,7 +320,7 @@ viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts lef
 # %% [markdown]
 # The upper, new bar has no dark violet piece: nothing is computed again, because the activations of half a text fit. Its ranks idle half as long, because half as many replicas give each pipeline 32 micro-batches instead of 16.
 #
-# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta computed nothing again even so. In our formulas that fits only with ZeRO 3, which is far slower. But Meta freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not give you the truth, but it tells you what to try first.
+# Was Meta wrong? By our formulas 28 sets of degrees are faster, all with cut texts. But Meta, with whole texts, computed nothing again either. In our formulas that fits only with ZeRO 3, which is far slower. They freed tensors by hand that our formulas keep, and reached 41 %<!-- =41 --> of the peak, four points more than our lower bar. A search does not give you the truth, but it tells you what to try first.
 
 # %% [markdown]
 # ### Time against memory
@@ -342,7 +342,7 @@ viz.plot_policy_front(found, named=named)
 # %% [markdown]
 # Start at the fastest layout, at the lower right, and walk along the line to the left. At first room is almost free. With half of the memory, pipelines are twice as long and texts are cut into four, but a step takes only a few percent longer. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and the host is busy with hundreds of small pieces.
 #
-# Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where in this picture it lies.
+# Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where it lies here.
 
 # %% [markdown]
 # ## Three hours later
@@ -383,7 +383,7 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # That is 4.2 minutes here. The share of time that trains is called **goodput**. Find the line `back at once` and its ring, where all but two percent of the time trains. Left of the ring you write too often, and right of it you lose too much. The dashed line is our sum, which is good while $\tau$ lies well between $\delta$ and $M$. The small marks are 54 days played with dice, and they agree.
 
 # %% [markdown]
-# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So on average Meta's took no longer. Our sum allows a minute less, because it counts losses twice that overlap.
+# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So on average Meta's took no longer. Our sum allows a minute less, because it counts overlapping losses twice.
 #
 # In `slow checkpoints too` a write takes a minute. That costs seven points more, so slow storage can cost more than taking the second-best layout.
 #
@@ -401,7 +401,7 @@ for name in days:
 print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.0f} days of all GPUs")
 
 # %% [markdown]
-# Who was right? Of the three the first, with 104 days. But there is a fourth: Meta's degrees need 87. With texts cut it is 72, if the formula is right.
+# Who was right? Of the three it was the first, with 104 days. But there is a fourth: Meta's degrees need 87. With texts cut it is 72, if the formula is right.
 #
 # How would you know, before you rent? Each number may be off by a tenth or two. But the first colleague's step is almost a fifth longer than the fourth's, and nine in ten pairs so far apart kept their order, though most were InternEvo's.
 #
@@ -409,7 +409,7 @@ print(f"published: 30.84 million GPU-hours, {30.84e6 / 24 / JOB.cluster.n_gpus:.
 #
 # ## Take it home
 #
-# All of this is one command.
+# All this is one command.
 
 # %% varies="how long the search took"
 # In a shell: python -m course_lib plan model=llama3_1_8b cluster=dgx_h100 cluster.n_nodes=4 batch=256 out=plan.json
@@ -417,10 +417,12 @@ with TemporaryDirectory() as folder, chdir(folder):
     plan_command(["model=llama3_1_8b", "cluster=dgx_h100", "cluster.n_nodes=4", "batch=256", "out=plan.json"])
 
 # %% [markdown]
+# Read it block by block.
+#
 # | block | what it says |
 # | --- | --- |
-# | the rules | as above, for a smaller model on 32 GPUs |
-# | the best three | within two percent, so for us equal; four of five published steps lay in such a range, with their source left out |
+# | the rules | as above, for 8B on 32 GPUs |
+# | the best three | within two percent, so for us equal; four of five steps of left-out sources lay in such a range |
 # | MFU | the model's own operations, as a share of the peak |
 # | memory | full to within two GiB; about half of it costs five percent at most |
 # | small enough | how to try the first here, without `cp` until lesson 09 |
@@ -468,11 +470,11 @@ score()
 # %% [markdown]
 # # Going deeper
 #
-# Each part stands alone, and you can skip all of them.
+# Each part stands alone and can be skipped.
 #
 # ## Two more questions to the fit
 #
-# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs. Now measure three steps. Their mean error becomes a factor for all other steps, drawn towards 1, because three may be wrong by chance.
+# Nearly all of InternEvo's runs are slower than the formula thinks. Suppose that this is your cluster, and take away the constant that the fit gave it. The other constants have seen its runs, which helps a little. Now measure three steps. Their mean error becomes a factor for all other steps, drawn towards 1, because three may be wrong by chance.
 #
 # The second question is about Meta's degrees. Of the fitted steps 29 are of this very model, and a fit may learn by heart. So the second cell fits without them, and prices all layouts with whole texts anew.
 
