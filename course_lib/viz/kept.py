@@ -74,7 +74,7 @@ def plot_kept(stage: int, *, title: str = "") -> Picture:
         kept = ", ".join(f"{name} {len(part)}{_how(stage, name)}" for name, part in zip(_ROWS, parts, strict=True))
         lines.append(f"  rank {rank} has {total} numbers of {len(_ROWS) * numbers}: {kept}")
     names = ", ".join(f"{name} {length}" for name, length in lengths.items())
-    return Picture(figure, title=title, description="\n".join([f"in one row: {names}", *lines]))
+    return Picture(figure, title=title, description="\n".join([f"in one row: {names}", *lines]), kinds=["formula"])
 
 
 def _lengths() -> dict[str, int]:

@@ -15,11 +15,11 @@ from course_lib.viz.lanes import Span, draw_ground, draw_spans, prepare_lanes, w
 from course_lib.viz.picture import Picture
 from course_lib.viz.timeline import kind_of
 
-_LEFT, _RIGHT, _LANE, _PITCH = 1.4, 1.8, 0.4, 1.36  # inches: lane names, the step's end in words, a lane, a run
+_LEFT, _RIGHT, _LANE, _PITCH = 1.4, 1.42, 0.4, 1.36  # inches: lane names, the step's end in words, a lane, a run
 _MOST = 3
 _COMPUTE, _NETWORK = 0, 1
 _PLACE = (0.06, 0.94)
-_GAP = 2.4  # points between two calls, or 5 and 4 would read as 54
+_GAP = 3.6  # points between two calls, or 5 and 4 would read as 54
 _BESIDE = 0.03  # inches: from the last bar to the line that ends the step, which would hide its number
 _KINDS = {  # what an event is called in a ledger -> words, colour, lane
     "forward": ("forward", style.COMPUTE["forward"], _COMPUTE),

@@ -55,7 +55,7 @@ def plot_wrapping(
         marks.label(page, right, y + _TALL / 2, words, size=style.SMALL_SIZE, align="right")
         named = "; ".join(" + ".join(group) for group in groups)
         lines.append(f"  {name}: {named or 'no units'}, and the root's; the largest has {largest:,} parameters{whose}")
-    return Picture(figure, title=title, description="\n".join([subtitle, *lines]))
+    return Picture(figure, title=title, description="\n".join([subtitle, *lines]), kinds=["formula"])
 
 
 _SHORT = {"embedding": "emb", "norm": "norm", "head": "head"}

@@ -89,8 +89,8 @@ check("06.1", Row)
 #
 # *Write · medium · 30 minutes.* **You learn** how PyTorch's FSDP2 cuts instead, and what that costs.
 #
-# A row is fair, but a piece of it may begin in the middle of a matrix. FSDP2 cuts each tensor by itself, by whole rows, as `torch.chunk`
-# does: 5 rows on 4 ranks are 2, 2, 1 and none. So ranks have different numbers of rows, and a fast all-gather wants the same length from
+# One long row is fair, but a piece of it may begin in the middle of a matrix. FSDP2 cuts each tensor by itself, between its own rows, as `torch.chunk`
+# does: a matrix of 5 rows on 4 ranks are 2, 2, 1 and none. So ranks have different numbers of rows, and a fast all-gather wants the same length from
 # everybody. FSDP2 fills up with zeros until all are as long as the longest:
 #
 # ```text
@@ -103,7 +103,7 @@ check("06.1", Row)
 
 # %% [markdown]
 # After the all-gather every rank has all these lines, one after the other. Put the four buffers below each other, as in the picture.
-# Then the parts of `a` are its first column, read from top to bottom, and the zeros come last.
+# Then the first column, read from top to bottom, is `a` with its zeros at the end.
 #
 # **Target:** this rank's rows of each tensor, without zeros; the buffer that it sends, with them; and the whole tensors again. `gather()`
 # makes one `comm.all_gather`, to which every rank gives equally many numbers. As in 06.1 the pieces will be trained in place, so `buffer()` and
@@ -260,7 +260,7 @@ check("06.4", memory, seed=GRADE_SEED)
 class Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, piece, shape):
-        """Return x @ weight.T. piece: flat, this rank's of the flattened weight, cut as in 06.1. shape: the weight's, (out, in)."""
+        """Return x @ weight.T. piece: flat, this rank's part of the flattened weight, cut as in 06.1. shape: the weight's, (out, in)."""
         ### BEGIN SOLUTION
         ctx.save_for_backward(x, piece)
         ctx.shape = shape
@@ -350,7 +350,7 @@ print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two r
 # | --- | --- |
 # | `ddp_sends` | bytes that each GPU sends with DDP |
 # | `zero_2_sends` | the same with ZeRO-2 |
-# | `zero_2_calls` | reduce-scatters plus all-gathers of ZeRO-2, where each unit makes one of both kinds |
+# | `zero_2_calls` | reduce-scatters plus all-gathers of ZeRO-2, where each unit makes one of each kind |
 # | `full_gathers`, `full_scatters` | all-gathers and reduce-scatters of FULL_SHARD |
 # | `full_sends` | bytes that each GPU sends with FULL_SHARD |
 # | `hybrid_inside` | bytes that each GPU sends inside its node with HYBRID_SHARD |
@@ -380,8 +380,8 @@ check("06.7", step, seed=GRADE_SEED)
 #
 # *Predict · medium · 25 minutes.* **You learn** to find the worst instant of a step, and to choose units that fit.
 #
-# The table of 06.4 tells the size of a rank's pieces. But during a step some units are whole besides, and that is what runs out of
-# memory. Here you count the numbers of these units. The blocks of a small model have different sizes, and forward goes through them in this order. Its root is
+# The table of 06.4 tells the size of a rank's pieces. But during a step some units are whole besides, and they are why memory runs
+# out. Here you count the numbers of these units. The blocks of a small model have different sizes, and forward goes through them in this order. Its root is
 # frozen, so it has no gradients, and it is whole from the beginning of forward to the end of backward.
 
 # %% nbgrader={"grade": false, "grade_id": "06-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -522,7 +522,7 @@ def climb(unit, shards=2, rungs=RUNGS, steps=3):
 
 
 # %% [markdown]
-# Write down in `diagnosis` the rung, as `climb` names it, and the ratio of the ranks to one device, as a number. Then mend the one method that is wrong. Try your
+# Write down in `diagnosis` the rung, as `climb` names it, and the ratio of the ranks to one device, as a number. Find the line that makes this ratio before you look at the cell below, and mend its method. Try your
 # repair with `climb(Repaired, shards=...)` for 1, 2 and 4.
 #
 # **Target:** the gradients of one device, on any number of ranks, however many of them share a row.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, which 64 GPUs train with the data parallelism of lesson 03.
+# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, which 64 GPUs shall train with the data parallelism of lesson 03.
 #
-# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer takes most, because it keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer's share is the largest, because it keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -52,11 +52,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB --> without any activations, but it has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so the training does not even start. Buying more GPUs does not help, because every new one would have to keep the same 120 GB<!-- =16 * 7.5e9 / GB -->.
+# Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so the training does not even start. More GPUs do not help, because every new one would have to keep the same.
 #
-# Together the GPUs have far more memory than the model needs, but they spend it badly, because all 64 remember the same numbers once the gradients are summed.
+# Together the GPUs have far more memory than the model needs. But they spend it badly, because all 64 remember the same numbers.
 #
-# So we really share out a small model, and see that its training stays the same. On paper we then bring the 120 GB<!-- =16 * 7.5e9 / GB --> down to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# So let each GPU remember only a part, and ask another GPU for the rest when it needs it. We first do this with a small model, and see that its training stays the same. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> then become 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # By the end you will be able to
@@ -72,11 +72,11 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. One device says what is right: it computes the gradient of the mean loss over eight samples, and AdamW makes one step. All is in float32, so AdamW needs no precise copy.
+# Our object is again the perceptron of 38 parameters, without a GELU. One device says what is right: it computes the gradient of the mean loss over eight samples, and AdamW makes one step, all in float32.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients. Both ranks divide the sum by two, so they make the same AdamW step as one device. The picture shows their memory before a later update.
+# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. So they make the same AdamW step as one device. The picture shows their memory one step later, when $m$ and $v$ exist.
 
 # %%
 torch.manual_seed(0)
@@ -103,7 +103,7 @@ viz.plot_kept(0)
 # %% [markdown]
 # Look at rank 0. For each of the 38 parameters it keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and all of them are dark grey, because rank 1 has them as well.
 #
-# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, and the gradients are needed from backward to the update. But Adam's states sleep all that time, because only the update uses them. So we begin with Adam's states. They are needed for the shortest time, and on the 64 GPUs they are by far the largest part.
+# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, and the gradients are needed from backward to the update. But Adam's states sleep all that time, because only the update uses them. So we begin with them: they are needed for the shortest time, and on the 64 GPUs they are by far the largest part.
 
 # %% [markdown]
 # ## Step one: Adam's states
@@ -134,7 +134,7 @@ viz.plot_kept(1)
 #
 # What does it cost to share the update? We count what two real ranks send.
 #
-# **Predict.** Does a rank send more than in the all-reduce of lesson 03, less, or the same? How many numbers does each rank send in our new step?
+# **Predict.** How many numbers does each rank send in our new step? Ask first whether that is more than in the all-reduce of lesson 03, less, or the same.
 
 
 # %%
@@ -152,22 +152,22 @@ predict("numbers that each rank sends under ZeRO-1", guess=None, answer=ledger()
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
-# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated. We reduce, update, and then gather. It is the same all-reduce with the update moved into its middle. Its second half used to carry gradients and now carries new weights. In each half a rank sends 19 numbers, as before. So we have saved memory, and not one number more is sent!
+# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated, whereas we reduce, update, and then gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights where it used to carry gradients. In each half a rank sends 19 numbers, as before. We have saved memory, and not one number more is sent!
 
 # %% [markdown]
 # ## Step two: the gradients
 #
-# After the reduce-scatter a rank has its 19 sums, so the 38 striped gradients of its own samples are useless. But until then all 38 had to fit.
+# After the reduce-scatter a rank has its 19 sums, so the 38 striped gradients are useless. But until then all 38 had to fit into memory.
 #
-# So why wait? As in lesson 03, the last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next gradients come. This is **ZeRO-2**.
+# So why wait? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives the whole last layer to rank 1, so rank 0 gets none of its sums. We cut each layer in two instead. A rank then keeps 14 of the first layer's 28 numbers, and 5 of the second layer's 10.
+# But our cut at 19 gives the whole last layer to rank 1. While that layer is summed up, rank 1 would receive everything and rank 0 nothing. So we cut each layer in two. A rank then keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
 
 # %% [markdown]
-# Look at rank 0's line of gradients. The blue ones are the 14 and the 5 sums that it keeps. It had the dashed ones only for a moment, one layer at a time.
+# Look at rank 0's line of gradients. The blue ones are the 14 and the 5 sums that it keeps. The dashed ones were there only for a moment, one layer at a time.
 #
 # With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
@@ -189,7 +189,7 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# Under ZeRO-2 a rank has no room for whole gradients. Between micro-batches it keeps nothing but its own pieces of the sum, so the gradients of every micro-batch have to be summed up at once. That takes two calls for each of the four micro-batches. For the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
+# Under ZeRO-2 a rank has no room for whole gradients. Between micro-batches it keeps nothing but its own pieces of the sum, so the gradients of every micro-batch have to be summed up at once. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
 
 # %% [markdown]
 # ## Step three: the weights
@@ -204,11 +204,11 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now the weights have a colour as well, so nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch and we call it **FSDP**, *fully sharded data parallel*, and its strategy `FULL_SHARD`.
+# Now the weights have a colour as well, so nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we.
 #
 # ### Build it
 #
-# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit. Together they make three gathers. Does the backward of the first unit need a fourth one?
+# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit, which together make three gathers. Does the backward of the first unit need a fourth one?
 #
 # **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
 
@@ -220,7 +220,7 @@ import torch
 samples = slice(4 * rank, 4 * rank + 4)
 x = inputs[samples]
 units = [torch.cat([p.detach().flatten() for p in layer.parameters()]) for layer in (model.layer1, model.layer2)]
-mine = [unit.tensor_split(2)[rank] for unit in units]  # what a rank keeps: 14 and 5 numbers
+mine = [unit.tensor_split(2)[rank].clone() for unit in units]  # this rank's pieces: 14 and 5 numbers
 del units
 
 whole = all_gather(mine[0])
@@ -244,7 +244,7 @@ first = torch.zeros(14)  # and this rank's piece of the ranks' average
 right = gradient_of(slice(0, 8))
 for name, found, wanted in (("first", first, right[:28]), ("second", second, right[28:])):
     equal = torch.allclose(torch.cat([*found]), wanted, atol=1e-6)
-    print(f"{name} unit: {'equal to one device' if equal else 'not yet one device'}")
+    print(f"{name} unit: {'equal to one device' if equal else 'not yet equal'}")
 
 # %% [markdown]
 # <details><summary>One solution</summary>
@@ -257,14 +257,14 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # No fourth gather is needed, because the gradient of $W_1$ is made of $x$ and of what came back from the second unit. Every other unit needs its weights, to find the gradient of its input. The library treats all units alike, so it gathers the first as well.
 # </details>
 #
-# With these two lines you have the forward and backward of FSDP. In the library hooks do the same for any model. They gather a unit before its forward and again before its backward, and forget it after each. When all its gradients are there, the hooks reduce them.
+# With these two lines you have the forward and backward of FSDP. In the library hooks do the same for any model. They gather a unit before its forward and again before its backward, and forget it after each. When all gradients of the unit are there, the hooks reduce them.
 
 # %% [markdown]
 # ### Eight steps
 #
 # In your cell the second unit was gathered, used and forgotten twice. The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in such a life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** The library takes both units through all eight. Let each rank make four micro-batches, one of each of its samples, and then one update. Data parallelism would add up the four gradients first, so each rank would send 38 numbers only once. How many does a rank send under FSDP? Begin with one micro-batch. Then ask what a rank still has when the second one begins.
+# **Predict.** The library takes both units through all eight. Let each rank cut its four samples into four micro-batches, and then make one update. Data parallelism would add up the four gradients first, so each rank would send 38 numbers only once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
 
 
 # %%
@@ -288,20 +288,20 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# The list above is of one micro-batch. *Free* is missing, because it neither sends nor computes. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because nobody kept the weights.
+# The list above is of one micro-batch. *Free* sends nothing, so it is missing. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or whole gradients.
 #
-# In a ring of $p$ ranks each sends $p-1$ of the $p$ pieces. With $\Psi$ parameters it sends
+# In a ring each of $p$ ranks sends $p-1$ of the $p$ pieces. With $\Psi$ parameters that is
 #
 # $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
 #
-# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP makes $3m$. For our four that is 2, 5 and **12**.
+# For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP makes $3m$. For our four that makes 2, 5 and **12**.
 
 # %% [markdown]
 # ## Do we have to wait for the weights?
 #
-# While the first unit computes, the network is idle, so it can **prefetch** the second. In backward, one unit can hide two collectives: the gather of the next and the reduce-scatter of the one before.
+# While one unit computes, the network could already **prefetch** the next. In backward a unit can hide two collectives, the gather of the next and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. Without overlap, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives of 1 MiB<!-- =512 * 513 * 4 / MiB --> make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective of 1 MiB<!-- =512 * 513 * 4 / MiB -->, with its starts, 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
@@ -327,9 +327,9 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture, the line *compute* has three gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. So three collectives are seen, and the other 15 hide.
+# In the lower picture, the line *compute* has three gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. So three collectives are felt, and the other 15 hide.
 #
-# While the blue 2 computes, the network brings a 3. So **two** units are whole at a time, and this memory is the price of prefetch.
+# While unit 2 computes in blue, the network already brings unit 3. So **two** units are whole at a time, and this memory is the price of prefetch.
 #
 # ## Prove it
 #
@@ -356,14 +356,16 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits. Two rungs are harder than before, because no rank has everything. We clip by the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and one all-reduce of a single number brings these sums together. For *save and load* the pieces are put together, and then they are taken apart again.
+# On every rung the four ranks agree with one device, up to the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce of this one number gives the sum over all. For *save and load* the pieces are put together, and then they are taken apart again.
 
 # %% [markdown]
 # ## Measure: what is sent
 #
 # A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root's**. Forward needs the embedding first and the head last. That is why the root is gathered once, before forward, and stays whole until backward is through.
 #
-# The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, in bytes and in trips. Beside each count stands that of a formula, which knows nothing of the code that sends.
+# The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, and beside it stands a formula that knows nothing of the code.
+#
+# **Predict.** One trip sends three quarters of all parameters. How many trips does FSDP make, with the root as it is?
 
 
 # %%
@@ -382,17 +384,18 @@ def sent_by(technique):
 
 trip = costs.model_parameters(SMALL) * 3 / 4 * 4  # its bytes: three quarters of all parameters, 4 bytes each
 techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": fully_shard(by_block)}
-for name, technique in techniques.items():
-    strategy, sent = {"FSDP": "FULL_SHARD"}.get(name, name), sent_by(technique)
+counted = {name: sent_by(technique) for name, technique in techniques.items()}
+predict("trips that FSDP makes", guess=None, answer=round(counted["FSDP"] / trip, 2))
+for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "FULL_SHARD"), strict=True):
     formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)).sent_bytes[0]
     print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
 
 # %% [markdown]
-# Look at the last line. FSDP makes 2.74 trips and not 3, because the root is not gathered a second time. The root has 0.26 of all parameters.
+# Look at the last line. FSDP makes 2.74 trips and not 3, because the root, with 0.26 of all parameters, is not gathered a second time.
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again while the gradients come, 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take 1.5 to 2 times as much as all gradients.
+# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again, while gradients come: 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take 1.5 to 2 times as much as all gradients.
 #
 # **Predict.** By how many MiB is the highest point of the step lower under ZeRO-2 than under ZeRO-1?
 
@@ -416,9 +419,9 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Look at both ends of each strip. The yellow optimizer shrinks to a quarter in ZeRO-1, but the violet weights shrink only under FSDP.
 #
-# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because each block of backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. ZeRO-1 would then peak at the end of backward, and ZeRO-2 would peak lower.
+# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients together would outweigh the activations, so ZeRO-1 would peak at the end of backward, and ZeRO-2 lower.
 #
-# FSDP's peak comes after the loss, with the root and two blocks whole. So the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> are what a GPU keeps, not its peak.
+# FSDP's peak comes after the loss, with the root and two blocks whole. They and the activations come on top of the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -440,15 +443,15 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
-# | pieces of any length | DTensors with `Shard(0)` | the first dimension is cut, and padded to be sent |
-# | `accumulation=4` | several backwards, then one update | `set_requires_gradient_sync(False)` keeps whole gradients, and reduces once |
+# | pieces of any length | a DTensor, `Shard(0)` | cut in its first dimension, and padded to be sent |
+# | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them |
 # | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
 # | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. The broad grey line is one device. Each of the runs A, B and C **may** have a bug that somebody has met in public. Which of them would you trust?
+# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. The broad grey line is one device. Each of the runs A, B and C **may** have a bug that somebody has reported in public. Which of them would you trust?
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`.
 
@@ -481,27 +484,27 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? On the ladder its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients. So only the weights are left from the step before. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
+# What is wrong in run B? Its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients, so all that a step takes over are weights. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
-# - **G** gather for forward,
-# - **H** gather again for backward,
-# - **R** reduce-scatter,
+# - **G** gather the pieces for forward,
+# - **H** gather them again for backward,
+# - **R** reduce-scatter gradients,
 # - **N** norm and clipping,
-# - **U** update.
+# - **U** update, in place, of the pieces that G gathers.
 
 # %%
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# In step 2 run B's loss is still right. So the first update was right, and G fetched the new weights. In step 3 the loss is off, so step 2 went wrong after its forward. What was new there? Only the weights, which backward fetches by H. So H took old weights, from a [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) that [went stale](https://github.com/deepspeedai/DeepSpeed/pull/4906).
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. R and N read no weights, and U changes the very pieces that G has just read rightly. So H took old weights, from a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
 #
-# In run A each rank clips by the [norm of its own pieces](https://github.com/areal-project/AReaL/issues/312). The slip hardly shows at first, because Adam divides each gradient by its usual size. Run C's difference is rounding, which training enlarges.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of that away. Run C climbed the ladder in float64. Its curve is in float32, and training enlarges the rounding.
 #
 # ## Back to the 64 GPUs
 #
-# **Predict.** Which ZeRO stage is the first that fits 30 billion parameters?
+# **Predict.** FSDP brings our 7.5 billion parameters to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> a GPU. Which ZeRO stage is the first that fits 30 billion?
 
 # %%
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
@@ -510,7 +513,7 @@ predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answ
 viz.zero_explorer()
 
 # %% [markdown]
-# With 30 billion parameters, whole weights and gradients together are too large for a GPU, so ZeRO-2 is the first stage that fits. Our 7.5 billion fit already with ZeRO-1. FSDP leaves only 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> on each GPU, because all 64 together keep the 120 GB<!-- =16 * 7.5e9 / GB --> once.
+# The bars are of our 7.5 billion parameters. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training starts, and FSDP brings them to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long: only ZeRO-2 fits, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
 #
 # ## When to use it
 #
@@ -519,20 +522,20 @@ viz.zero_explorer()
 # | Adam's states | ZeRO-1 | 2, like data parallelism |
 # | gradients too | ZeRO-2 | $m + 1$ |
 # | weights too | FSDP | $3m$; with whole gradients kept, $2m + 1$ |
-# | slow wires between nodes | FSDP inside each node | at most $3m$, few bytes between nodes |
-# | activations | recompute, or tensor parallelism | none more, or other messages |
+# | slow wires between nodes | FSDP inside each node | $3m$ inside, and gradients between nodes |
+# | activations | recompute, or tensor parallelism | none more; tensor parallelism sends activations |
 
 # %% [markdown]
-# Go down the first three lines and stop where the model fits, because each line sends at least as much as the one above. In the fourth line each node keeps a whole model, so only summed gradients travel between nodes.
+# Go down the first three lines and stop where the model fits, because each line sends at least as much as the one above. The fourth is for a model that fits into one node: each node keeps it once, so only summed gradients travel between nodes.
 #
-# Can one layer's forward hide the next gather? A layer of Llama 3.1 8B has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 --> in bfloat16. At 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> 64 ranks gather it in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) --> with starts. Its forward on 8192 tokens takes an H100, at 40 %<!-- =40 --> of its peak, 9.0 ms<!-- =1e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, so nearly the whole gather hides. Half the text hides only half, because the gather stays as long. For backward see *Mixed precision* below.
+# Can a layer's forward hide the next gather? In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, 63 starts included. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Behind half the text only half of it would.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU, to hide its gathers. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step. If training cannot use so many, FSDP alone has no way out.
+# FSDP wants much text on each GPU, to hide its gathers. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, more than training may use.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But it needs fast wires, so take it inside a node and FSDP between the nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But its ranks wait for each of its messages, whereas FSDP can hide many. So tensor parallelism gets the fast wires inside a node, and FSDP those between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
 
 # %%
 score()
@@ -547,7 +550,7 @@ score()
 # </details>
 #
 # <details><summary>2. On 1000 GPUs, what happens to the bars of ZeRO-2 and FSDP?</summary>
-# ZeRO-2 keeps all weights. FSDP divides what a GPU keeps by 1000.
+# ZeRO-2's bar stops at the weights, which it does not cut. FSDP's shrinks to a thousandth of the first.
 # </details>
 #
 # <details><summary>3. Why is unit 5 gathered twice in a row? What would you change?</summary>
@@ -574,11 +577,11 @@ decoder = Decoder(SMALL)
 viz.plot_wrapping(decoder, {name: policy(decoder) for name, policy in policies.items()})
 
 # %% [markdown]
-# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are. Here neither is, so the first two lines are equal. `by_block_group` takes two neighbours together. `size_based` asks only for enough parameters: a hundred million in PyTorch, 30,000 here. So it finds large parts *within* blocks.
+# In the first line each of the four blocks is a unit, and embedding, norm and head are the root's. `by_block_and_size` also takes an embedding or a head, if it is at least as large as a block. In Llama 3.1 8B both are. Here neither is, so two lines are equal. `by_block_group` takes two neighbours together. `size_based` asks only for enough parameters: a hundred million in PyTorch, 30,000 here. So it finds parts *within* blocks.
 #
 # ## Four strategies
 #
-# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is step three, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
+# PyTorch's first FSDP had names for what is cut. `NO_SHARD` is data parallelism, `FULL_SHARD` is FSDP as above, and `SHARD_GRAD_OP` is near step two. `HYBRID_SHARD` shares weights among neighbours only, and the groups of neighbours are copies of each other.
 
 # %%
 for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHARD", None), ("HYBRID_SHARD", 2)):
@@ -590,14 +593,16 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     print(f"{strategy:14} equal to one device; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# `SHARD_GRAD_OP` keeps only pieces between steps, unlike ZeRO-2. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips, and in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips, although in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little.
 
 # %% [markdown]
 # ## Mixed precision
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide that? Take the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 18 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. **Before you run it**: how long will that take, if gradients are summed up in float32, and if in bfloat16?
+# Can backward hide that? Take the text and the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before.
+#
+# **Predict** how long both take, if gradients are summed up in float32.
 
 # %%
 mixed = fully_shard(by_block, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -611,18 +616,24 @@ for name, technique, sizes in (
 
 ring = partial(costs.comm_time, algorithm="ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")))
 gather_s = ring("all_gather", itemsize=torch.bfloat16.itemsize).time_s(INFINIBAND)
-for dtype in (torch.float32, torch.bfloat16):
-    reduce_s = ring("reduce_scatter", itemsize=dtype.itemsize).time_s(INFINIBAND)
-    print(f"summed up in {str(dtype):14} {1e3 * (gather_s + reduce_s):.1f} ms")
+both_ms = {
+    dtype: 1e3 * (gather_s + ring("reduce_scatter", itemsize=dtype.itemsize).time_s(INFINIBAND))
+    for dtype in (torch.float32, torch.bfloat16)
+}
+predict("ms, summed up in float32", guess=None, answer=both_ms[torch.float32], unit="ms", tolerance=0.05)
+for dtype, took in both_ms.items():
+    print(f"summed up in {str(dtype):14} {took:.1f} ms")
 
 # %% [markdown]
-# Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->, or about 6 bytes<!-- =1 + 1 + 4 --> if gathered in int8.
+# Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->, or about 6 bytes<!-- =1 + 1 + 4 --> in int8, as ZeRO++ below.
 #
-# Backward's 18 ms<!-- =2e3 * 2 * layer_parameters(load_model("llama3_1_8b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. In bfloat16 it would almost fit.
+# Backward's 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. In bfloat16 both would just hide.
 #
 # ## Offload
 #
-# What still does not fit can lie elsewhere. The pieces are needed for a gather, and Adam's states for the update alone. So both may lie in the CPU's memory, and the states even on a disk, as in ZeRO-Infinity. **Before you run it**: how many bytes will lie on the disk, if each rank keeps a quarter of the small Llama in float32?
+# What still does not fit can lie elsewhere. The pieces are needed for a gather, and Adam's states for the update alone. So both may lie in the CPU's memory, and the states even on a disk, as in ZeRO-Infinity.
+#
+# **Predict.** Each of four ranks keeps a quarter of the small Llama, in float32. How many bytes will it have on the disk?
 
 
 # %%
@@ -633,16 +644,18 @@ def tiers(policy):
     return tier_bytes(trainer.local.parameters.values(), trainer.optimizer, policy)
 
 
-for name, policy in {"none": None, "CPU": CPUOffloadPolicy(), "disk": DiskOffloadPolicy("/tmp")}.items():
-    lies = run_ranks(tiers, 4, policy)[0]
+policies = {"none": None, "CPU": CPUOffloadPolicy(), "disk": DiskOffloadPolicy("/tmp")}
+lying = {name: run_ranks(tiers, 4, policy)[0] for name, policy in policies.items()}
+predict("bytes of a rank on the disk", guess=None, answer=lying["disk"].disk)
+for name, lies in lying.items():
     print(f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk")
 
 # %% [markdown]
-# A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are 250,432 bytes<!-- =250432 -->, and Adam's $m$ and $v$ are twice that. Without a GPU the first two lines differ in name only.
+# A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are again 250,432 bytes<!-- =250432 -->, and Adam's $m$ and $v$ are twice that. Without a GPU, two lines differ only in name.
 #
 # ## Further savings
 #
-# - **ZeRO-R** cuts what tensor-parallel ranks all keep: inputs of recomputed layers, with `tensor(partition_activations=True)`.
-# - **ZeRO++** gathers 8-bit weights, 256 to a scale, and keeps a second copy inside each node for backward. Run B forgot to renew this copy.
+# - **ZeRO-R** shares out the inputs of recomputed layers, which all tensor-parallel ranks keep alike, with `tensor(partition_activations=True)`.
+# - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node for backward. Run B forgot to renew this copy.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*, our first example; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.
