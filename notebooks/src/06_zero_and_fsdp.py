@@ -421,7 +421,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 #
 # In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients together would outweigh the activations, so ZeRO-1 would peak at the end of backward, and ZeRO-2 lower.
 #
-# FSDP's peak comes after the loss, with the root and two blocks whole. They and the activations come on top of the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# FSDP's peak comes after the loss, with the root and two blocks whole. So too on the 64 GPUs, whole units and activations come on top of the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -513,7 +513,7 @@ predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answ
 viz.zero_explorer()
 
 # %% [markdown]
-# The bars are of our 7.5 billion parameters. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training starts, and FSDP brings them to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long: only ZeRO-2 fits, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
+# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training starts, and FSDP brings them to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion, each is four times as long, so ZeRO-2 is the first to fit, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
 #
 # ## When to use it
 #
@@ -523,7 +523,7 @@ viz.zero_explorer()
 # | gradients too | ZeRO-2 | $m + 1$ |
 # | weights too | FSDP | $3m$; with whole gradients kept, $2m + 1$ |
 # | slow wires between nodes | FSDP inside each node | $3m$ inside, and gradients between nodes |
-# | activations | recompute, or tensor parallelism | none more; tensor parallelism sends activations |
+# | activations | recompute, or tensor parallelism | recomputing none; tensor parallelism sends activations |
 
 # %% [markdown]
 # Go down the first three lines and stop where the model fits, because each line sends at least as much as the one above. The fourth is for a model that fits into one node: each node keeps it once, so only summed gradients travel between nodes.
@@ -627,7 +627,7 @@ for dtype, took in both_ms.items():
 # %% [markdown]
 # Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->, or about 6 bytes<!-- =1 + 1 + 4 --> in int8, as ZeRO++ below.
 #
-# Backward's 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->: the gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, and the sum in float32 nearly twice that. In bfloat16 both would just hide.
+# Backward's 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->, because the sum in float32 takes nearly twice as long as the gather. In bfloat16 both would just hide.
 #
 # ## Offload
 #
