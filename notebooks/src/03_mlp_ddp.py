@@ -307,7 +307,7 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # ## Four times as fast?
 #
-# It is the same training, if you keep the two conditions. But is it also fast? On the first screen each rank had a quarter of a batch. Now give each a **whole** one, as people do who add GPUs. Then a rank computes as long as one device, and only messages make a step longer. At the end we return to the quarter.
+# It is the same training, if you keep the two conditions. Is it also fast? On the first screen each rank had a quarter of a batch. Now give each a **whole** one, as people do who add GPUs. Then a rank computes as long as one device, and only messages make a step longer. At the end we return to the quarter.
 #
 # So what does a step of our loop send?
 #
@@ -386,7 +386,7 @@ viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], bu
 #
 # Each rank reads a whole batch. Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
 #
-# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long if every bucket leaves when it is full? Ask of each what it can hide behind.
+# **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full? Ask of each what it can hide behind.
 
 
 # %%
@@ -435,9 +435,9 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # Hooks, buckets and messages in the background are new, so we have to prove the training once more. The library's `DistributedDataParallel`, which ran above, puts them around any model. First it gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
 #
-# A `Trainer` is one training step as an object. Every rank's takes its own rows, and divides by the targets, or tokens, of *all* ranks, so unequal sequences are no problem.
+# A `Trainer` is one training step as an object. It takes its rank's own rows, and divides by the targets, or tokens, of *all* ranks, so unequal sequences are no problem.
 #
-# The library's ladder, too, takes gradients from the first step. It has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
+# The library's ladder also takes gradients from the first step. It has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
 try:
