@@ -87,7 +87,8 @@ def is_ready(world_size: int, device: str | None) -> bool:
 
 def _why_replaced(pool: RankPool, world_size: int) -> str:
     if pool.alive:
-        return f"a pool of {world_size} replaces the pool of {pool.world_size}, whose variables are gone\n"
+        new = "1 new rank replaces" if world_size == 1 else f"{world_size} new ranks replace"
+        return f"{new} the {pool.world_size} from before, whose variables are gone\n"
     if pool.lost:
         return f"rank {pool.lost[0]} died after the last task; all ranks were restarted, their variables are gone\n"
     return ""  # the error of the last task has said so

@@ -127,7 +127,7 @@ print(f"{fast / 1e9:g} GB/s on the fast wire, {slow / 1e9:g} GB/s on the slow on
 # %% [markdown]
 # Nothing is computed again, so a parameter costs six operations for each token. Along `tp` nothing hides the sums of 08.2: the GPU waits
 # for them. Its idle time is (pp - 1) / m of the time that it spends on its micro-batches, as in lesson 04. Along
-# `dp` it sends the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward, which takes
+# `dp` a ring averages the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward, which takes
 # two thirds of what one micro-batch takes, sums and all. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
 # short, and we leave them out.
 
@@ -180,14 +180,14 @@ print(f"the run of line 3: {c.parameters:,} parameters, {c.tokens:,} tokens in a
 
 # %% [markdown]
 # Model FLOPs utilisation counts what the *model* needs: six operations for each parameter and token, however often the program does
-# them. The rates of lines 3 and 4 count what the GPUs have *done*, by each paper's own count. Line 3's seconds of a step stand in the last line.
+# them. The rates of lines 3 and 4 count what the GPUs have *done*, by each paper's own count. The last line says how long a step of line 3's run took.
 # Line 1 measures against one GPU alone, and that one reached 0.30 of its own peak.
 #
 # | name | number to give; shares are between 0 and 1 |
 # | --- | --- |
 # | `wrong_line` | the number of the line whose label is wrong |
-# | `right_share` | what should stand in it, by its own rate |
-# | `from_step` | nearly the same without that count: from parameters, tokens and the seconds of the step |
+# | `right_share` | what should stand there, from the rate in that line |
+# | `from_step` | nearly the same share, now from parameters, tokens and the seconds of the step |
 # | `done` | the same with all eight operations that were done |
 # | `of_peak` | line 1's 512 GPUs together, as a share of their peak |
 # | `of_sparse` | line 4 as a share of the *sparse* peak, which is twice the dense one |
@@ -418,7 +418,7 @@ if goodput is not None:
 # %% [markdown]
 # ## 08.9
 #
-# *Write · hard · 30 minutes.* **You learn** to leave a hollow by going up. Here all prices are known, so a search can be judged.
+# *Write · hard · 30 minutes.* **You learn** why a search must sometimes take a worse step. Here all prices are known, so a search can be judged.
 #
 # Here are nearly eight thousand layouts of a Llama of 8 billion parameters on 128 GPUs. Each has seven numbers, from `tp` to the stages of
 # a rank, and the closed form knows its step time. You stand at the worst of them, and in one step you may look at one *neighbour*, which

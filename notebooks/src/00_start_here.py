@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here: which of these two is wrong?
 #
-# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. The picture below shows the losses of both. Leave the code folded: the training in it comes back at the end, when you can read it.
+# Four processes train a tiny model together. They do it twice, with the same data, the same start and the same number of steps. Yet in one of the two trainings every gradient is wrong. The picture below shows the losses of both. Run the folded cell without opening it: the training in it comes back at the end, when you can read it.
 
 # %% folded=true
 # %load_ext course_lib
@@ -50,12 +50,12 @@ viz.plot_loss_curves(
 # - run your own code on several processes, from a notebook.
 # - find out from a single line of output why such processes hang.
 #
-# <details><summary>Before you start</summary>You need Python, and a training loop in PyTorch that you have written. Everything here ran on CPUs over gloo, PyTorch's message library for them.</details>
+# <details><summary>Before you start</summary>You should know Python, and have written a training loop in PyTorch. Everything here ran on CPUs over gloo, PyTorch's message library for them.</details>
 
 # %% [markdown]
 # ## Why several processes?
 #
-# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that. So several GPUs share the work. Each has a process of its own, and these processes have to agree on the result. This course is about how they agree, what it costs, and how to notice when they do not.
+# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that. So several GPUs share the work. Each has its own process, and these have to agree on the result. This course is about how they agree, what it costs, and how to notice if they do not. CPU processes must agree too, so you need no GPU.
 #
 # A process in such a group is called a **rank**. Ranks are numbered from 0, and their number is the **world size**.
 
@@ -116,9 +116,9 @@ tripled
 # %% [markdown]
 # ## How do ranks agree?
 #
-# Suppose that each rank has a copy of the model and its own quarter of the data. Then each finds another gradient. But all need the same one, or their copies drift apart. So they make a call together, which is called a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
+# Suppose that each rank has a copy of the model and its own quarter of the data. Then each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
 #
-# Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it in place of `None`. More than one answer would make sense, so decide for one.
+# Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it in place of `None`. More than one answer would make sense, so settle on one.
 
 # %%
 # %%ranks 4 --pull after
@@ -136,9 +136,9 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Each row is a rank, whose numbers have its colour and letter. Your ranks had one number each, so a single column. Here they have four **chunks** of a longer tensor. On the right every chunk has all four colours and a Σ, because it is the sum of its column.
+# Each row is a rank, with a colour and a letter of its own. Your ranks had one number each, which is a single column. Here each has a longer tensor, cut into four **chunks**. On the right every chunk has all four colours and a Σ, because it is the sum of its column.
 #
-# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged, which is what a training wants. So dividing by the world size is your job.
+# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged. Whoever wants the average has to divide by the world size.
 #
 # ## What is right?
 #
@@ -171,7 +171,7 @@ gradient = torch.tensor([rank + 1.0, 0.5])
 comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# Every rank gets both sums: 10 again, and 2. Each rank put in two numbers in float32, of 4 bytes<!-- =4 --> each. **Predict** how many bytes rank 0 sent.
+# Every rank gets both sums, 10 and 2. Each rank put in two numbers in float32, of 4 bytes<!-- =4 --> each. **Predict** how many bytes rank 0 sent.
 
 # %%
 predict(
@@ -186,13 +186,13 @@ viz.plot_bytes_matrix(ledger())
 # %% [markdown]
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0.
 #
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root takes one from each `peer` in turn into an `inbox`, and `combine` adds it to its own. The line below each name says what the function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: three times eight bytes are the 24 that rank 0 sent.
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root takes one from each `peer` in turn into an `inbox`, and `combine` adds it to its own. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: three times eight bytes are the 24 that rank 0 sent.
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %% [markdown]
-# So everything goes through rank 0. With four ranks nobody minds. But with a thousand, rank 0 would have to receive 999 messages and then send 999, one after the other, while everyone waits. Lesson 02 begins with this problem.
+# So everything goes through rank 0. With four ranks nobody minds. But with a thousand, rank 0 would receive 999 messages and then send 999, one after the other, while everyone waits. Lesson 02 starts there.
 #
 # ## When one rank fails
 #
@@ -207,7 +207,7 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. Those three could never have finished without rank 1. So the course started all four ranks again, and their variables are gone.
 #
-# In a script the failed process would end, and gloo would notice the broken connection. But here the rank's process lives on after its error. So PyTorch alone would let the others wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
+# In a script the failed process would end, and PyTorch's gloo would notice the broken connection. But here the rank's process lives on after its error, and PyTorch alone would let the others wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
 
 # %% [markdown]
 # ## A hang on purpose
@@ -225,7 +225,7 @@ else:
     comm.all_reduce(gradient)
 
 # %% [markdown]
-# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code, and you see the bug: rank 2 took the other branch, where it waits for a message from rank 1. But rank 1 is in all-reduce, and waits for rank 2 there, as ranks 0 and 3 do. Your ranks are back already.
+# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code: rank 2 took the other branch, where it waits for a message from rank 1. But rank 1 is in all-reduce with ranks 0 and 3, and that call cannot end without rank 2.
 
 # %% [markdown]
 # ## A mismatch
@@ -239,7 +239,7 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# All four complain, because each has the same notes, four, four, four and five, and none can know which length you meant. The end of the message says what to do.
+# All four complain, because all have the same notes: four, four, four and five. None of them can know which length you meant. The end of the message says what to do.
 #
 # PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. When we tried a script without it, some ranks went on with a wrong sum.
 
@@ -248,7 +248,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 #
 # Errors are friendly, because they speak up. But the two trainings told you nothing. Both ran the code below. As `divide_by`, A was given 4 and B was given 1, so B did not divide.
 #
-# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process decide, which has all 64 rows. It runs the same training in the second cell below, and we compare all 40 gradients with its own. **Predict** which training is wrong, A or B.
+# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process with all 64 rows decide. It runs the same training in the second cell below, and its 40 gradients are compared with A's and B's. **Predict** which training is wrong, A or B.
 
 # %%
 viz.show_source(train_tiny)
@@ -270,7 +270,7 @@ for name, (losses, gradients) in apart.items():
 # %% [markdown]
 # B is wrong. In all 40 steps A's gradients are those of one process, to five decimals. So why does the mean not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
 #
-# But read the losses in the same output. B's are as right as A's, although every update of B came from a wrong gradient! Take the *last* step, after 39 updates. **Predict** the length of B's gradient there, divided by the length of A's.
+# But read the losses in the same output. B's are as right as A's, although every update of B came from a wrong gradient! Take the *last* step, after 39 updates. **Predict** the norm of B's gradient there, which is its length, divided by the norm of A's.
 
 # %%
 three = {"one process": one_process, "training B": runs["training B"], "training A": runs["training A"]}
@@ -287,7 +287,7 @@ viz.plot_loss_curves(losses, lengths, title="The same trainings, and the length 
 # %% [markdown]
 # It is still four times as long! The broad line is now one process, and A lies on it in both panels. B leaves it in the lower one, and keeps its distance from step 1 to step 40. On this logarithmic axis a distance is a factor.
 #
-# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and B keeps almost the weights of A. But at the same weights, B's undivided sum is again four times A's average. Plain SGD does not divide, so its first step would be four times too long.
+# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and B keeps almost the weights of A. But at the same weights, B's undivided sum is again four times A's average. With plain SGD nothing cancels, so B's first step would be four times too long.
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -313,7 +313,7 @@ score()
 # </details>
 #
 # <details><summary>2. Four ranks call all-reduce in a loop, but one leaves it early. What do you see?</summary>
-# Nothing at first. Then comes the time limit, and a report that the three others wait in all-reduce.
+# Nothing, until the cell reaches its time limit. Then a report says that the others wait in all-reduce.
 # </details>
 #
 # <details><summary>3. The loss with 4 ranks equals the loss with 1. Are the gradients right?</summary>
@@ -329,7 +329,7 @@ score()
 #
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its twelve events are six messages, each once sent and once received. An arrow is a message, from where its sending began to where it had arrived. Four numbers need hardly any time to travel. So a long *send* or *receive* has mostly waited too, either for a rank that was busy with another message, or for a free core. The palest colour is only the wait for a message whose sending had not begun. Run it again, and it looks different.
+# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its six messages make twelve events. An arrow is a message, from its sending to its arrival. Rank 0 takes its three in the order of the ranks, so an early one has a long arrow. Four numbers need hardly any time to travel, so a long *send* or *receive* mostly waits, for a busy rank or a free core. The palest colour is only the wait for a message whose sending had not begun. Run it again, and only that order stays.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -355,7 +355,7 @@ rank * 10
 # %% [markdown]
 # ## Find this hang yourself
 #
-# The four ranks below stand in a circle. Each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone who waits for whom. Then unfold the code and mend it.
+# The four ranks below stand in a circle. Each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone who waits for whom. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
 #
 # <details><summary>One way to mend it</summary>Everyone receives before sending, so nobody sends. Let rank 0 send first and receive afterwards.</details>
 
@@ -370,7 +370,7 @@ received
 # %% [markdown]
 # ## On GPUs, and from a script
 #
-# With as many GPUs as ranks, each rank has one of its own, and messages go over NCCL, NVIDIA's library. NCCL carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is a name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share. Neither ran for this page.
+# With as many GPUs as ranks, each rank has one of its own, and messages go over NCCL, NVIDIA's library. NCCL carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is a name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share the GPUs. For this page we ran neither NCCL nor shared GPUs.
 #
 # Outside a notebook, put a function into a file and start it with torchrun.
 #
@@ -378,4 +378,4 @@ received
 # torchrun --nproc-per-node 4 -m course_lib.ranks my_file:my_function
 # ```
 #
-# References: [PyTorch distributed overview](https://docs.pytorch.org/docs/stable/distributed.html).
+# References: [PyTorch's page on torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html).

@@ -3,9 +3,9 @@
 #
 # Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, which makes 930,000 steps. A second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. There are `dp` such pipelines, which share the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is chosen as well as possible. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The texts are shared by `dp` such pipelines. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is chosen as well as possible. Who is right?
 #
-# **Predict.** Who is *slowest*? Compare each pipeline's texts with its ranks, and each GPU's weights with its memory.
+# **Predict.** Who is *slowest*? Compare a pipeline's texts with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->.
 
 # %% folded=true
 # %load_ext course_lib
@@ -119,11 +119,11 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the eight ranks agree with one device, and the same call tests any layout. Since lesson 06 you can compute whether a layout fits. One question is left.
+# They do! Even the longest line, the gradients, stays thousands of times below the tolerance. The same call tests any layout. Since lesson 06 you can compute whether a layout fits. One question is left.
 #
 # ## How long is one step?
 #
-# Let us work it out by hand for a run that was measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches, and everything was computed again.
+# Let us work it out by hand for a run that was measured. In 2021 the authors of Megatron-LM trained a GPT of 39.1 billion parameters on 512 A100s. It has 48 layers, each 8192 wide, and a step read 1536 texts of 2048 tokens. With `tp` 8 and `pp` 2, `dp` is 32, so each pipeline got 48 texts. Four went through at once, which makes twelve micro-batches. To save memory, backward computed all activations again.
 
 # %% [markdown]
 # ### 1 · Multiply
@@ -140,7 +140,7 @@ rates = sim.rates_of(run.machine, run.software)
 step_tokens = 1536 * 2048
 multiply_s = 8 * costs.model_parameters(run.model) * step_tokens / (512 * rates.matmul_flops_per_s)
 predict("seconds", guess=None, answer=multiply_s, tolerance=0.05)
-print(f"by hand {multiply_s:.1f} s; the FLOP/s that the paper measured make {run.step_s:.1f} s")
+print(f"by hand {multiply_s:.1f} s; by the FLOP/s that the paper reports a step took {run.step_s:.1f} s")
 
 # %% [markdown]
 # Multiplying explains half. Where is the other half?
@@ -165,7 +165,7 @@ print(f"together  {multiply_s + tp_s + bubble_s:5.2f} s of {run.step_s:.2f} s")
 # %% [markdown]
 # Seven tenths of the step are explained. What did we leave out? First, the scores of attention: queries times keys belong to no parameter, so our eight operations do not count them. Second, there is all that does not multiply matrices, such as softmax, norms and GELU. It computes little, but reads and writes every number in memory. Third, gradients travel along `dp`, although backward hides a part of that. Then the optimizer has its turn. Last, GPUs wait for their **host**, the CPU that starts their work, and for the slowest among them.
 #
-# The library prices most of these as you did, and fits the last to measured runs. Its `step_times` returns each cause.
+# The library has a formula for each of these, with constants like your 0.85. Its `step_times` returns each cause.
 
 # %%
 times = sim.step_times(run.model, rates, run.policies)
@@ -184,7 +184,7 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 # | messages along tp | a little more | each message also takes a moment to start |
 # | idle ranks | more | they also wait for all that you had left out |
 #
-# *Computing again* is a third of the three lines above it. These hold a forward and a backward of twice its length, and computing again is one more forward.
+# *Computing again* is one more forward. The three lines above it are a forward and a backward of twice its length, so it is a third of them.
 #
 # This sum of causes is called the **closed form**, because it never plays the micro-batches through one by one. It is so cheap that we can afford it thousands of times.
 
@@ -199,11 +199,11 @@ print(f"{'together':38} {times.total[0]:5.2f} s, measured {run.step_s:.2f} s")
 viz.plot_calibration()
 
 # %% [markdown]
-# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. A measurement may be hardly surer: the shading shows how far apart two published tables of one run are.
+# Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements may be hardly better: two published tables of one and the same run lie as far apart as the shading is wide.
 #
 # The upright stroke is the error of a fit that has seen other runs of the same source. In twelve lines that helps by about three points at most, and in two of them it even harms.
 #
-# InternEvo sticks out. Nearly all of its runs are slower than predicted, by about a fifth. No constant that was fitted to others can know that. Is *your* cluster like that? See *Going deeper*.
+# InternEvo sticks out. Nearly all of its runs took about a fifth longer than predicted. No constant that was fitted to others can know that. Is *your* cluster like that? See *Going deeper*.
 
 # %% [markdown]
 # ### Is the order right?
@@ -223,7 +223,7 @@ for row in orders:
 # %% [markdown]
 # In the first line, below two percent, the formula did no better than a coin. From two percent on, nine in ten pairs or more were in the right order. The last line is a little worse, perhaps by chance.
 #
-# Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs, too few to be sure.
+# Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs, 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs, too few to be sure.
 #
 # So two layouts that differ by less than two percent are equal until you have measured both. A clear difference is probably real, though not always.
 
@@ -248,7 +248,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 # %% [markdown]
 # Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node, the third refuses more stages than layers, and the four small ones ask what texts, schedule and ZeRO allow.
 #
-# Memory comes last, and still took more than half of what was left. This order saves time, because memory costs some arithmetic. A step is priced only if it fits.
+# Memory comes last, and still took more than half of what was left. This order saves time, because memory costs some arithmetic. A layout is priced only if it fits.
 
 # %% [markdown]
 # ### Is there a fourth?
@@ -275,12 +275,12 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 # %% [markdown]
 # Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third, which the first colleague proposed.
 #
-# Why 16? All four cut 128 layers, with embedding and head, into 64 stages. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and by $(p-1)/m$ ranks would idle almost as long as they work.
+# Why 16? All four cut 128 layers, embedding and head among them, into 64 stages. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and by $(p-1)/m$ ranks would idle almost as long as they work.
 #
 # Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar each rank has one stage, so nothing is interleaved. There zero bubble fills almost half of the wait with gradients of weights.
 
 # %% [markdown]
-# Why do eight ranks lose, then? Go on to the right. Half as many ranks hold twice the layers each, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
+# Why do eight ranks lose, then? Look at the memory columns. Half as many ranks hold twice the layers each, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
 #
 # So eight ranks must compute *all* layers again, and keep hardly any activations. Compare the columns: in `again` that costs more than `idle` saves. So the winner is the shortest pipeline that fits with half.
 #
@@ -290,7 +290,7 @@ viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whol
 viz.plot_step_timeline(whole)
 
 # %% [markdown]
-# Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. The bottom lane, `pp 15`, waits at both ends instead. Played through like this, the step is one percent shorter than the closed form says. In *Take it home* a hundred layouts agree as well.
+# Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. The bottom lane, `pp 15`, waits at both ends instead. Played through like this, the step is one percent shorter than the closed form says. In *Take it home* a hundred smaller layouts agree nearly as well.
 #
 # Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No: without them the same layout wins, as *Going deeper* shows.
 
@@ -327,7 +327,7 @@ viz.plot_step_causes([with_cut, without], title="Texts cut in two, and texts lef
 #
 # Suppose that you need room, because your framework keeps more than our formulas know. What does it cost? Draw a dot for each layout that takes at most twice as long as the fastest. Most of these dots are useless, because another one is faster *and* smaller. The few that nothing beats in both make a line, which is called the **Pareto front**.
 #
-# **Predict.** Give each GPU half of the fastest layout's memory, spread the layers over more ranks and cut the texts further, until it fits. How many percent longer is the best step then: about 4, 20 or 50?
+# **Predict.** Give each GPU half of the fastest layout's memory. Longer pipelines and texts in more pieces make the model fit. How many percent longer is the best step then: about 4, 20 or 50?
 
 # %%
 half, seventh = (int(np.argmax(found.memory_bytes <= found.memory_bytes[0] / part)) for part in (2, 7))
@@ -340,7 +340,7 @@ print(fill(f"a seventh is {planner.why_slower(least, fastest)}", 100))
 viz.plot_policy_front(found, named=named)
 
 # %% [markdown]
-# Start at the fastest layout, at the lower right, and walk along the line to the left. At first room is almost free. With half of the memory, pipelines are twice as long and texts are cut into four, but a step takes only a few percent longer. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and the host is busy with hundreds of small pieces.
+# Start at the fastest layout, lower right, and walk left along the line. At first room is almost free. With half of the memory a step takes only a few percent longer: pipelines are twice as long, but a quarter of the replicas gives each four times the micro-batches. Then the line climbs. A seventh of the memory makes a step 1.5 times as long, because everything is computed again, and the host is busy with hundreds of small pieces.
 #
 # Now find the ring of Meta's degrees. It lies above the line, so by our formulas other layouts are faster and smaller at once. If someone says that only their layout fits, ask where it lies here.
 
@@ -376,16 +376,16 @@ print(f"at most {restart_s / 60:.1f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
 # %% [markdown]
-# Multiply the two shares, and $\tau$ falls out. Their product is the same for every $\tau$, so their sum is smallest where they are equal:
+# Multiply the two shares, and $\tau$ falls out. Two numbers whose product stays the same have the smallest sum when they are equal:
 #
 # $$\tau = \sqrt{2\,\delta\,M}$$
 #
 # That is 4.2 minutes here. The share of time that trains is called **goodput**. Find the line `back at once` and its ring, where all but two percent of the time trains. Left of the ring you write too often, and right of it you lose too much. The dashed line is our sum, which is good while $\tau$ lies well between $\delta$ and $M$. The small marks are 54 days played with dice, and they agree.
 
 # %% [markdown]
-# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So on average Meta's took no longer. Our sum allows a minute less, because it counts overlapping losses twice.
+# But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So by this model Meta's took no longer on average.
 #
-# In `slow checkpoints too` a write takes a minute. That costs seven points more, so slow storage can cost more than taking the second-best layout.
+# In `slow checkpoints too` a write takes a minute. That costs seven points more, which is worse than taking the second of the four bars.
 #
 # ## Back to the three colleagues
 #
@@ -428,13 +428,13 @@ with TemporaryDirectory() as folder, chdir(folder):
 # | small enough | how to try the first here, without `cp` until lesson 09 |
 # | played through | the best hundred agree within three percent |
 #
-# Below is the search for the 405B again, with buttons if you run this notebook. Make the network four times slower, then twice as fast. When does the winner change?
+# Below is the search with whole texts again, with buttons if you run this notebook. Make the network four times slower, then twice as fast. When does the winner change?
 
 # %%
 viz.planner_explorer()
 
 # %% [markdown]
-# <details><summary>What you may have found</summary>Only on the fast one, where ZeRO 3 lets eight ranks compute nothing again.</details>
+# <details><summary>What you may have found</summary>With the fast network: there `pp` 8 wins, because ZeRO 3 leaves room to compute nothing again.</details>
 #
 # | what you want to know | ask |
 # | --- | --- |
@@ -529,7 +529,7 @@ for gpus, (hidden, layers, heads, tp) in {1: (1536, 40, 16, 1), 512: (3072, 72, 
 print(f"efficiency: predicted {reached[512] / reached[1]:.0%}, reported {measured[512] / measured[1]:.0%}")
 
 # %% [markdown]
-# No row is off by a tenth, but all signs are the same: real steps took longer. Constants that serve several sources can leave that. Of the two speeds at the end, one is predicted a tenth too high and one a little too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow one makes it look good.
+# No row is off by a tenth, but all signs agree: real steps took longer. Constants shared by several sources can leave such a bias. Of the two speeds at the end, one is predicted a tenth too high and one a little too low, if the paper counts operations as we do. So their quotient is off by more. An efficiency is a share of *another* run, and a slow one makes it look good.
 #
 # ## Layers on unlike GPUs
 #

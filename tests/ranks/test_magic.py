@@ -158,7 +158,7 @@ def test_another_number_of_ranks_starts_new_ones(kernel):
     kernel.run("%%ranks 2\nold = 1")
     reply = kernel.run("%%ranks 3\nrank")
     assert reply.text.splitlines() == [
-        "a pool of 3 replaces the pool of 2, whose variables are gone",
+        "3 new ranks replace the 2 from before, whose variables are gone",
         *(f"rank {rank} → {rank}" for rank in range(3)),
     ]
     assert "NameError" in kernel.run("%%ranks 2\nold").error
