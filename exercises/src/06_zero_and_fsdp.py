@@ -90,7 +90,7 @@ check("06.1", Row)
 # *Write · medium · 30 minutes.* **You learn** how PyTorch's FSDP2 cuts instead, and what that costs.
 #
 # One long row is fair, but a piece of it may begin in the middle of a matrix. FSDP2 cuts each tensor by itself, between its own rows, as `torch.chunk`
-# does: a matrix of 5 rows on 4 ranks are 2, 2, 1 and none. So ranks have different numbers of rows, and a fast all-gather wants the same length from
+# does: of a matrix of 5 rows, 4 ranks get 2, 2, 1 and none. So ranks have different numbers of rows, and a fast all-gather wants the same length from
 # everybody. FSDP2 fills up with zeros until all are as long as the longest:
 #
 # ```text
@@ -103,7 +103,7 @@ check("06.1", Row)
 
 # %% [markdown]
 # After the all-gather every rank has all these lines, one after the other. Put the four buffers below each other, as in the picture.
-# Then the first column, read from top to bottom, is `a` with its zeros at the end.
+# Then the part left of the first bar, read line by line, is `a` with its zeros at the end.
 #
 # **Target:** this rank's rows of each tensor, without zeros; the buffer that it sends, with them; and the whole tensors again. `gather()`
 # makes one `comm.all_gather`, to which every rank gives equally many numbers. As in 06.1 the pieces will be trained in place, so `buffer()` and
@@ -252,8 +252,8 @@ check("06.4", memory, seed=GRADE_SEED)
 # its own in `x`, as in data parallelism.
 
 # %% [markdown]
-# **Target:** this rank's output and the gradient of its `x`; and as the gradient of the piece, this rank's piece of the weight's gradient,
-# *averaged* over the ranks. Two all-gathers and one reduce-scatter. Between forward and backward no rank keeps the whole weight.
+# **Target:** each rank finds its output and the gradient of its `x`, which is not averaged. The piece gets its part of the weight's gradient,
+# *averaged* over the ranks. All this takes two all-gathers and one reduce-scatter. Between forward and backward no rank keeps the whole weight.
 
 
 # %% nbgrader={"grade": false, "grade_id": "06-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -343,7 +343,7 @@ print(f"L = {L} blocks of {block:,} numbers, and {root:,} in the root")
 print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two rows")
 
 # %% [markdown]
-# `FULL_SHARD` shares each unit among all p GPUs, gathers a block for forward and again for backward. `HYBRID_SHARD` does so among the s
+# `FULL_SHARD` shares each unit among all p GPUs, and gathers a block for forward and again for backward. `HYBRID_SHARD` does so among the s
 # GPUs of a node, and the nodes are copies of each other. Only the last two rows have more than one micro-batch.
 #
 # | name | number to give, for one step |

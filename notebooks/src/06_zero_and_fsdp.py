@@ -72,7 +72,7 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. One device says what is right: it computes the gradient of the mean loss over eight samples, and AdamW makes one step, all in float32.
+# Our object is again the perceptron of 38 parameters, without a GELU. One device says what is right: it computes the gradient of the mean loss over eight samples, and AdamW makes one step, all in float32, so no precise copy is needed.
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
@@ -208,7 +208,7 @@ viz.plot_kept(3)
 #
 # ### Build it
 #
-# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit, which together make three gathers. Does the backward of the first unit need a fourth one?
+# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit; together they make three gathers. Does the backward of the first unit need a fourth one?
 #
 # **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
 
@@ -262,7 +262,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %% [markdown]
 # ### Eight steps
 #
-# In your cell the second unit was gathered, used and forgotten twice. The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in such a life: gather, forward, free; gather again, backward, free; reduce-scatter; update.
+# In your cell the second unit was gathered, used and forgotten twice. The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
 # **Predict.** The library takes both units through all eight. Let each rank cut its four samples into four micro-batches, and then make one update. Data parallelism would add up the four gradients first, so each rank would send 38 numbers only once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
 
@@ -288,7 +288,7 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# The list above is of one micro-batch. *Free* sends nothing, so it is missing. Weights travel twice and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or whole gradients.
+# The list above shows one micro-batch, without *free*, which sends nothing. Weights travel twice in it, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or whole gradients.
 #
 # In a ring each of $p$ ranks sends $p-1$ of the $p$ pieces. With $\Psi$ parameters that is
 #
@@ -301,7 +301,7 @@ for event in ledger().events:
 #
 # While one unit computes, the network could already **prefetch** the next. In backward a unit can hide two collectives, the gather of the next and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective of 1 MiB<!-- =512 * 513 * 4 / MiB -->, with its starts, 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective of 1 MiB<!-- =512 * 513 * 4 / MiB -->, with its starts, 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after the other, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
 
@@ -361,7 +361,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # %% [markdown]
 # ## Measure: what is sent
 #
-# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root's**. Forward needs the embedding first and the head last. That is why the root is gathered once, before forward, and stays whole until backward is through.
+# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root**. Forward begins with its embedding and ends with its head, where backward begins. So the root is gathered once, before forward, and stays whole until backward is through.
 #
 # The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, and beside it stands a formula that knows nothing of the code.
 #
@@ -395,7 +395,7 @@ for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "
 #
 # ## Measure: what is in memory
 #
-# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again, while gradients come: 1.7 MiB<!-- =4 * 435_264 / MiB --> in all. At the loss the activations take 1.5 to 2 times as much as all gradients.
+# We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again, while 1.7 MiB<!-- =4 * 435_264 / MiB --> of gradients come in. At the loss the activations take 1.5 to 2 times as much as all gradients.
 #
 # **Predict.** By how many MiB is the highest point of the step lower under ZeRO-2 than under ZeRO-1?
 
@@ -419,9 +419,9 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Look at both ends of each strip. The yellow optimizer shrinks to a quarter in ZeRO-1, but the violet weights shrink only under FSDP.
 #
-# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients together would outweigh the activations, so ZeRO-1 would peak at the end of backward, and ZeRO-2 lower.
+# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations, so ZeRO-1 would peak when backward ends, and ZeRO-2 lower.
 #
-# FSDP's peak comes after the loss, with the root and two blocks whole. So too on the 64 GPUs, whole units and activations come on top of the promised 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# FSDP peaks one column later: at the loss only the root is whole, but in backward two blocks are whole besides. On the 64 GPUs too, whole units and activations come on top of 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -484,7 +484,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? Its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients, so all that a step takes over are weights. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
+# What is wrong in run B? Its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients, so a step inherits nothing but weights. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -492,15 +492,15 @@ viz.plot_loss_differences(curves)
 # - **H** gather them again for backward,
 # - **R** reduce-scatter gradients,
 # - **N** norm and clipping,
-# - **U** update, in place, of the pieces that G gathers.
+# - **U** update, in place, the pieces that G gathers.
 
 # %%
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. R and N read no weights, and U changes the very pieces that G has just read rightly. So H took old weights, from a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906).
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. R and N read no weights, and U changes the very pieces that G has just read rightly. So H took old weights, from a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of that away. Run C climbed the ladder in float64. Its curve is in float32, and training enlarges the rounding.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the wrong factor away. Run C climbed the ladder in float64. Its curve is in float32, and training enlarges the rounding.
 #
 # ## Back to the 64 GPUs
 #
@@ -533,7 +533,7 @@ viz.zero_explorer()
 # %% [markdown]
 # ## What still hurts
 #
-# FSDP wants much text on each GPU, to hide its gathers. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, more than training may use.
+# FSDP wants much text on each GPU, to hide its gathers. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while Meta's training read 2,048.
 #
 # Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But its ranks wait for each of its messages, whereas FSDP can hide many. So tensor parallelism gets the fast wires inside a node, and FSDP those between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
 
@@ -600,7 +600,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide that? Take the text and the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before.
+# Can backward hide the two? Take the text and the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before.
 #
 # **Predict** how long both take, if gradients are summed up in float32.
 
@@ -625,9 +625,9 @@ for dtype, took in both_ms.items():
     print(f"summed up in {str(dtype):14} {took:.1f} ms")
 
 # %% [markdown]
-# Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->, or about 6 bytes<!-- =1 + 1 + 4 --> in int8, as ZeRO++ below.
+# Outside the root, a parameter's three trips take 8 bytes<!-- =2 + 2 + 4 --> instead of 12 bytes<!-- =4 + 4 + 4 -->. With int8 weights, as in ZeRO++ below, they take about 6 bytes<!-- =1 + 1 + 4 -->.
 #
-# Backward's 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->, because the sum in float32 takes nearly twice as long as the gather. In bfloat16 both would just hide.
+# Backward's 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> do not hide 27.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) + 1e3 * comm_time("reduce_scatter", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=4).time_s(INFINIBAND) -->, because the sum in float32 takes nearly twice as long as the gather. In bfloat16 both just hide.
 #
 # ## Offload
 #
@@ -651,11 +651,11 @@ for name, lies in lying.items():
     print(f"{name:5} {lies.device:7,} bytes with the rank, {lies.host:7,} on the CPU, {lies.disk:7,} on disk")
 
 # %% [markdown]
-# A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are again 250,432 bytes<!-- =250432 -->, and Adam's $m$ and $v$ are twice that. Without a GPU, two lines differ only in name.
+# A quarter of 250,432 numbers, at 4 bytes<!-- =4 --> each, are again 250,432 bytes<!-- =250432 -->, and Adam's $m$ and $v$ are twice that. Without a GPU both memories are one, so *none* and *CPU* differ only in name.
 #
 # ## Further savings
 #
 # - **ZeRO-R** shares out the inputs of recomputed layers, which all tensor-parallel ranks keep alike, with `tensor(partition_activations=True)`.
-# - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node for backward. Run B forgot to renew this copy.
+# - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node, which run B forgot to renew.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*, our first example; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.
