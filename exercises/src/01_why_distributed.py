@@ -190,7 +190,7 @@ print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
 # | `a100_40` | GPUs that hold `states_gb` between them, if one has 40 GB <!-- =load_device("a100_sxm_40").memory_bytes() / GB --> |
 # | `h100_80` | the same if one has 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB --> |
 # | `sequence_gb` | GB of activations of **one** sequence in bf16 |
-# | `sequences_per_gpu` | sequences that fit on each of 32 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3 |
+# | `sequences_per_gpu` | whole sequences that fit on each of 32 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3 |
 
 # %% nbgrader={"grade": false, "grade_id": "01-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -310,7 +310,7 @@ check("01.6", train_zero_1)
 # | down: the last matrix | its input |
 
 # %% [markdown]
-# Additions keep nothing. The sizes are those of 01.3.
+# Additions keep nothing. The sizes are those of 01.3, and each layer has one feed-forward block.
 #
 # With **recompute**, a layer keeps its input alone. Backward then runs one layer's forward pass again, and while it is in that layer,
 # all that the layer keeps is there too, beside the inputs of all layers. Its first norm's input is the kept one: count it once.
@@ -345,7 +345,7 @@ check("01.7", activation_bytes)
 # fit? Say a number for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->
 # and stage 3 before you write.
 #
-# **Target:** the smallest number for which the fullest rank of 01.5 fits, exact; `None` where no number of GPUs is enough.
+# **Target:** the smallest number for which the fullest rank of 01.5 fits, be it full to the last byte, exact; `None` where no number of GPUs is enough.
 
 
 # %% nbgrader={"grade": false, "grade_id": "01-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -455,7 +455,7 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `row_in_gb` | B: the printed FULLY_SHARD row in GB, as its heading says |
 # | `file_parameters` | C: parameters of the file's model |
 # | `released_parameters` | C: parameters of the released model |
-# | `missing_in_blocks` | C: how many the file's feed-forward blocks have too few |
+# | `missing_in_blocks` | C: how many parameters are missing in the file's feed-forward blocks |
 # | `ratio_smallest` | D: tokens per parameter of the smallest LLaMA |
 # | `ratio_largest` | D: tokens per parameter of the largest |
 # | `law_smallest` | D: tokens that the law gives the smallest |

@@ -37,7 +37,7 @@ viz.plot_states(
 #
 # You will learn to
 # - say what fills a GPU in training, from a model's shape alone.
-# - share Adam's part among GPUs, and prove that the training stays the same.
+# - share Adam's part among GPUs, and test that the training stays the same.
 # - say how many GPUs a model needs to fit, and how many to be ready in time.
 #
 # *One hour; the exercises take three hours and 20 minutes.*
@@ -49,7 +49,7 @@ viz.plot_states(
 #
 # A **token** is a word or part of one. It enters as a vector of H numbers, and each of L layers adds to that vector: **attention** looks at earlier tokens, and **feed-forward** looks at this one.
 #
-# Many remember 12 H² a layer: four matrices H × H in attention, two H × 4H in feed-forward. For the smaller Llama 3.1 8B, H is 4096 and L 32. That gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, but the name says 8.
+# A well-known count is 12 H² a layer: four matrices H × H in attention, two H × 4H in feed-forward. For the smaller Llama 3.1 8B, where H is 4096 and L 32, it gives 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, but the name says 8.
 #
 # Two tables are missing: the **embedding**, and the **head**, which scores tokens. Each has a vector for each of 128,256 tokens. **Predict** how many parameters the tables have.
 
@@ -65,12 +65,12 @@ predict(
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. In the picture, feed-forward and attention are not as remembered:
+# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows why:
 #
-# - The feed-forward block has **three** matrices, of inner size F, which adds 1.34<!-- =32 * (3 * 4096 * 14336 - 8 * 4096**2) / 1e9 --> billion.
-# - Attention has 32 heads of queries, but only 8 of keys and values, so four query heads share one. Sharing saves 0.81<!-- =32 * (4096**2 * 2 - 2 * 4096 * 1024) / 1e9 --> billion.
+# - Feed-forward has **three** matrices, of inner size F, which make 5.64<!-- =32 * 3 * 4096 * 14336 / 1e9 --> billion instead of 4.29<!-- =32 * 8 * 4096**2 / 1e9 -->.
+# - Attention has 32 heads of queries, but only 8 of keys and values, so four query heads share one. That makes 1.34<!-- =32 * (2 * 4096**2 + 2 * 4096 * 1024) / 1e9 --> billion instead of 2.15<!-- =32 * 4 * 4096**2 / 1e9 -->.
 #
-# So count your model's own matrices. K is the width of the keys, here H / 4, and V counts the different tokens:
+# Query and output have H² numbers each, key and value HK each, where K is the keys' width, here H / 4. V counts the different tokens:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 #
@@ -117,7 +117,7 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
 # %% [markdown]
 # The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. And 257, in the middle? A tie goes to the neighbour whose last bit is 0, which is 256.
 #
-# The last printed line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all. So the optimizer keeps a second copy of each weight in **fp32** and changes that copy. The products stay in bf16, because they are faster there. Such a training is called **mixed precision**.
+# The last printed line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all. So the optimizer keeps a second copy of each weight in **fp32** and changes that one. Forward and backward get it rounded to bf16, because products of matrices are faster there. Such a training is called **mixed precision**.
 
 # %% [markdown]
 # ## What does one parameter cost?
@@ -146,7 +146,7 @@ viz.plot_states(
 #
 # ## How do GPUs share?
 #
-# The simplest way to use 64 GPUs is **data parallelism**: each has the whole model and reads its own texts. But all GPUs hold the same numbers, so each number is stored 64 times. **ZeRO** removes the copies in three stages: the first shares out Adam's part, the second also the gradients, and the third also the weights.
+# The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each has the whole model and reads its own texts, so each number is stored 64 times, and our model fits on none. **ZeRO** removes the copies in three stages: the first shares out Adam's part, the second also the gradients, and the third also the weights.
 
 # %% [markdown]
 # In the first stage, ZeRO-1, each GPU keeps all weights and gradients of the 70B, but only one sixty-fourth of what Adam has.
@@ -173,13 +173,13 @@ viz.plot_states(
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam's part still the same training? Let us build the first stage and see. It needs two collectives: **reduce-scatter** leaves each rank with the sum of one chunk, and **all-gather** gives everybody all chunks.
+# Is a training that shares Adam's part still the same training? Let us build the first stage and see. It needs two collectives: **reduce-scatter** leaves each rank with one chunk of the sum, and **all-gather** gives everybody all chunks.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
 # %% [markdown]
-# Each row is a rank. The first picture shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Each rank gives its optimizer the same chunk of the weights and nothing else, so Adam has averages for that chunk only. The second picture shows what happens to the new weights: everybody gets all chunks, because the next forward pass needs them.
+# Each row is a rank. The first picture shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Rank 0 gives its optimizer only the first chunk of the weights, rank 1 only the second, so each Adam has averages for its own chunk alone. The second picture shows what happens to the new weights: everybody gets all chunks, because the next forward pass needs them.
 
 
 # %%
@@ -225,11 +225,11 @@ nbytes = count_who_agree("AdamW", torch.optim.AdamW)
 print("bytes of Adam's averages on each rank:", nbytes)
 
 # %% [markdown]
-# All ranks agree. They hold 5, 4 and 4 weights, and Adam's averages take 8 bytes<!-- =2 * 4 --> for each. Weights in fp32 need no copy.
+# All ranks agree up to rounding. They hold 5, 4 and 4 weights, and Adam's averages take 8 bytes<!-- =2 * 4 --> for each. Weights in fp32 need no copy.
 #
 # ### The step that looks at everything
 #
-# A rank may update its chunk alone, because Adam looks at one weight at a time. But **clipping**, which often comes before Adam, looks at the whole gradient. A gradient longer than a limit is scaled down to that length, so that no single text can wreck the weights.
+# A rank may update its chunk alone, because Adam looks at one weight at a time. But **clipping**, which is `clip_grad_norm_` in PyTorch, looks at the whole gradient as one vector. A gradient longer than a limit is scaled down to that length, so that no single text can wreck the weights.
 #
 # With the limit 1, one device scales its gradient to length 1. Now let each rank clip its own chunk; all three are longer than 1. **Predict** how long the whole gradient is then.
 
@@ -310,11 +310,14 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# The two differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. The four longest bars have feed-forward's inner width F, and the next have width H.
+# They differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. Four layers like the one in the picture make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->; the rest is what head and loss keep.
 #
+# Look at the four longest bars, which have the inner width F. Of feed-forward's three matrices, the first two make *gate* and *up*. Then silu(gate) × up, which is called *gated*, goes into the third. Backward has to read all four. The bars of middle length have width H, those of the keys and values K. The two small ones are the norms', one number for each token.
+
+# %% [markdown]
 # Where are attention's scores, one for each pair of tokens? PyTorch's fused attention keeps only their *log-sum-exp*, one number for each token and head, and computes the scores again in backward. So activations grow with the text's length, not with its square.
 #
-# Now the 70B reads 4096 tokens in bf16, where H is 8192, F 28672 and K 1024. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
+# Now the 70B, with H 8192, F 28672 and K 1024, reads a text of 4096 tokens in bf16. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
 #
 # **Predict** what its 80 layers keep.
 
@@ -342,13 +345,14 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# Only an eighth is left, but forward runs once more. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: each layer's second input, one table of angles for all, and cross-entropy's divisor.
+# An eighth is left and not a twentieth, because head and loss still keep all of theirs; only the layers are run again. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles, which all layers share, and cross-entropy's divisor.
 #
 # ## So, how many GPUs?
 #
 # Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs share every matrix and one text. That is **tensor parallelism**.
-#
-# `dp` counts the groups with their own texts, and `tp` counts the GPUs in a group, so dp times tp is 64. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. So its line, at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, is labelled 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+
+# %% [markdown]
+# `dp` counts the groups with their own texts, and `tp` counts the GPUs in a group, so dp times tp is 64. With `sequence_parallel` a group also shares the text's tokens, wherever it shares no matrix. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. So its line, at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, is labelled 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -363,10 +367,11 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, recomputation leaves 80 inputs, and all of the layer that is being redone. In the third, eight GPUs share one text's activations. The last two bars fit.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, recomputation leaves 80 inputs, and all of the layer that is being redone. In the third, eight GPUs share one text's activations, so eight texts are under way instead of 64. The last two bars fit.
 #
-# **Gathered** weights are what ZeRO-3 puts together for a moment.
-#
+# The dark grey **gathered** weights are what ZeRO-3 puts together for a moment, when a layer needs them whole.
+
+# %% [markdown]
 # Your turn: in JupyterLab the next cell has sliders. There the layers lie in `pp` parts, and a micro-batch is the texts that a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
@@ -395,9 +400,9 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. The rule counts the embedding, which multiplies nothing, and leaves out attention's products of tokens with tokens, which PyTorch does not count on a CPU. For the 70B and 4096 tokens the rule is at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
+# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. The rule counts the embedding, which multiplies nothing. It leaves out attention's products of tokens with tokens, and so does PyTorch's counter on a CPU. For the 70B and 4096 tokens, `costs.training_flops` finds the rule at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
 #
-# A GPU reaches only a share of its data sheet's peak, the **utilisation** U, which came to 0.4 in good runs on H100s. With T tokens and G GPUs of peak R:
+# A GPU reaches only a share of its data sheet's peak, the **utilisation** U, which was about 0.4 when Llama 3 was trained. With T tokens and G GPUs of peak R:
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
@@ -407,34 +412,16 @@ print(f"{counter.get_total_flops():,} operations")
 peak, tokens_read = H100.peak_flops_per_s(), 15e12
 flops = costs.rule_of_thumb_flops(P, tokens_read)
 print(f"peak {peak / 1e12:.0f} TFLOP/s, {flops:.2e} operations")
-for gpus in (2, 15, 64, 384, 6200, 16384):
+for gpus in (2, 15, 64, 6200):
     seconds = costs.training_seconds(flops=flops, gpus=gpus, peak_flops_per_s=peak, utilisation=0.4)
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# The colleague's two GPUs would need 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and the 15 that hold the states would still need 34<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=15, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for some GPUs, but time asks for thousands.
-#
-# ## What was left out?
-#
-# A workshop of the Kempner Institute counted GPUs for a GPT of 65 billion parameters. Its [cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) are public; for its slides we know no address. The slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter, which makes 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run the next cell**, say which two things are missing.
-
-# %%
-seventy = load_model("olmo_70b_workshop")
-parameters = costs.workshop_parameters(seventy)
-a100 = load_device("a100_sxm_40")
-for name in ("workshop", "zero"):
-    states = costs.find_convention(name).bytes_per_parameter * parameters
-    print(f"{name:10} {states / GB:7,.0f} GB: {costs.gpus_needed(states, a100.memory_bytes())} GPUs")
-for batch in (1, 256):
-    nbytes = 2 * costs.workshop_activations(seventy, batch=batch, sequence=4096)
-    print(f"activations by its own formula, in bf16, batch {batch}: {nbytes / GB:,.0f} GB")
-
-# %% [markdown]
-# The gradients are missing. They take 2 bytes<!-- =find_convention("zero").gradients --> a parameter, or four GPUs more. The activations are missing too: by the workshop's own formula, those of the whole batch at once would need about fifty times the states. The slide does say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
+# The colleague's two GPUs would need 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and the 64 on which it all fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for some GPUs, but time asks for thousands.
 #
 # ## When to use what
 #
-# Below is our count for three Llamas. *Fewest* and *one layer* count states alone, and *one text* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. Which number hurts first in the model nearest to yours?
+# Below is our count for three Llamas. *Fewest* and *one layer* count states alone, and *one text* counts the activations of 4096 tokens. *30 days* is for 15 trillion tokens at U = 0.4. Look at the model nearest to yours. What hurts first there: the states, one text, or the time?
 
 # %%
 print(f"{'':15} {'states':>10} {'fewest H100s':>13} {'one layer':>10} {'one text':>9} {'H100s for 30 days':>18}")
@@ -451,6 +438,8 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     )
 
 # %% [markdown]
+# In the 8B it is the time. Its states need two H100s and a text less than a third of one, but a month asks for about 700<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. In the 70B one text alone is more than an H100 has. In the 405B even the states of one layer take 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB -->.
+#
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |
 # | it takes too long | more GPUs, each with its own texts | 03 |
@@ -458,10 +447,13 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
 # | one layer, or one text, is too large | several GPUs share each matrix | 05 |
 # | all GPUs store the same states | each GPU keeps a part: ZeRO | 06 |
 # | activations are too large | recompute, or share each matrix | 01, 05 |
-#
+
+# %% [markdown]
 # ## What still hurts
 #
-# Our ZeRO-1 needed only two lines, a reduce-scatter and an all-gather. But for the 70B each of them works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
+# The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> of them. A text's activations fit only if they are computed again or shared, and a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
+#
+# All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each of them works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
 # %%
 score()
@@ -479,7 +471,7 @@ score()
 # On 16, for instance dp 4, tp 2, pp 2, ZeRO-3 and full recomputation.
 # </details>
 #
-# <details><summary>3. Which part of the memory halves with the texts' length?</summary>
+# <details><summary>3. Which part of the memory halves when texts are half as long?</summary>
 # The activations; the states stay.
 # </details>
 #
@@ -492,9 +484,27 @@ score()
 #
 # Each part below stands alone, and you can skip all of them.
 #
+# ## What was left out?
+#
+# Now you can check what others have counted. A workshop of the Kempner Institute ([cluster instructions](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md)) counted GPUs for a GPT of 65 billion parameters, on slides that we cannot link. The slide *Required Memory Estimation* takes 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> a parameter, which makes 23 GPUs of 40 GB<!-- =load_device("a100_sxm_40").memory_bytes() / GB -->. A batch has 256 texts. **Before you run the next cell**, think of all that fills a GPU, and say which two things are missing.
+
+# %%
+seventy = load_model("olmo_70b_workshop")
+parameters = costs.workshop_parameters(seventy)
+a100 = load_device("a100_sxm_40")
+for name in ("workshop", "zero"):
+    states = costs.find_convention(name).bytes_per_parameter * parameters
+    print(f"{name:10} {states / GB:7,.0f} GB: {costs.gpus_needed(states, a100.memory_bytes())} GPUs")
+for batch in (1, 256):
+    nbytes = 2 * costs.workshop_activations(seventy, batch=batch, sequence=4096)
+    print(f"activations by its own formula, in bf16, batch {batch}: {nbytes / GB:,.0f} GB")
+
+# %% [markdown]
+# The gradients are missing. They take 2 bytes<!-- =find_convention("zero").gradients --> a parameter, or four GPUs more. The activations are missing too: by the workshop's own formula, those of the whole batch at once would need about fifty times the states. The slide does say "just loading weights", and 14 bytes<!-- =find_convention("workshop").bytes_per_parameter --> is right for weights and Adam. So whenever you read a number of bytes, ask: bytes *of what*?
+#
 # ## Who counts what
 #
-# Sixteen bytes are one way to train. These bars are for the same 70B, as papers, talks and manuals count them. The formats differ, and the workshop leaves the gradients out. Print `costs.CONVENTIONS` for the source of each.
+# Sixteen bytes are one way to train. These bars are for Llama 3.1 70B, as papers, talks and manuals count them. They differ in their formats and in what they leave out. Print `costs.CONVENTIONS` for the source of each.
 
 # %%
 names = {
@@ -541,7 +551,7 @@ print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):1
 #
 # ## Printed formulas for activations
 #
-# Now that autograd has confirmed our count, hold published formulas against it, for the small model in bf16. *Selective* and *full* say what is recomputed. The [Explorer](https://github.com/Siddhant-K-code/llm-parallelism-explorer-poc) is a public memory calculator.
+# Now that autograd has confirmed our count, hold published formulas against it, for the small model in bf16. Of each pair of lines, the first says how far a formula is off, and the second why. *Selective* and *full* say what is recomputed. The [Explorer](https://github.com/Siddhant-K-code/llm-parallelism-explorer-poc) is a public memory calculator.
 
 # %%
 for gap in costs.published_gaps(small, batch=2, sequence=64):
@@ -568,8 +578,8 @@ for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
 
 # %% [markdown]
-# Full recomputation runs forward again, so the hardware does 8 operations where the model needs 6. LLaMA recomputed only a part, so its hardware's share lies between the two. The talk's 0.3 comes from neither.
+# Full recomputation runs forward again, so the hardware does 8 operations where the model needs 6. LLaMA recomputed only a part, so its hardware's share lies between the two. The talk's 0.3 is smaller than either.
 #
-# The peak matters as well. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice the one that we use, "with sparsity": two among each four weights are zero, and skipped. Training a dense model never reaches it.
+# The peak matters too. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice the peak that we use, "with sparsity": two among each four weights are zero, and skipped. Training a dense model never reaches it.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*; Narayanan et al. 2021, *Efficient large-scale language model training*; Korthikanti et al. 2022, *Reducing activation recomputation*; Hoffmann et al. 2022, *Chinchilla*; Touvron et al. 2023, *LLaMA*; Peng et al. 2023, *FP8-LM*; Grattafiori et al. 2024, *Llama 3*.
