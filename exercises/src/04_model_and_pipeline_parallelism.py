@@ -80,8 +80,7 @@ check("04.1", train_half)
 #
 # *Find the wrong number · easy · 10 minutes.* **You learn** to hold a slide against a schedule.
 #
-# One line below stood on a slide of a talk on distributed training, by K. Yuan in 2024, and we have put numbers to it. Four of the five lines
-# are true.
+# One line below stood on a slide of a talk on distributed training, and we have put numbers to it. Four of the five lines are true.
 
 # %% nbgrader={"grade": false, "grade_id": "04-2-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 N, m, F_s, B_s = given("04.2", GRADE_SEED)
@@ -149,8 +148,8 @@ for stages in ([10, 6], [8, 8]):
     print(f"stages of {stages} ms:", *(f"m = {m}: {timed(stages, m)} ms" for m in (1, 2, 4, 8)), sep="   ")
 
 # %% [markdown]
-# Now find the best cut. There are few enough layers to try every cut, but not to time a schedule for each of them: find a formula for the
-# step, and check it with `timed`.
+# Now find the best cut. There are few layers, so you can try every cut. But timing a schedule for each would take too long: find a
+# formula for the step, and check it with `timed`.
 #
 # **Target:** the sizes of the stages for which the step is shortest, and the step itself. Each stage gets at least one
 # layer. If several cuts are best, any of them will do.
@@ -261,7 +260,7 @@ check("04.5", one_f_one_b_order)
 # | `"gpipe"` | all forwards, then all backwards |
 # | `"1f1b"` | one forward, one backward |
 # | `"interleaved"` | 1F1B with `v` small stages on each rank, m a multiple of p; else `v` is 1 |
-# | `"zb-h1"` | 1F1B whose W wait and fill gaps; W is at most F and B, and m >= p |
+# | `"zb-h1"` | like 1F1B, but each W waits until it can fill a gap; W is at most F and B, and m >= p |
 #
 # Which activations are counted? The lesson's bars count micro-batches of a whole rank. Here one activation is what one micro-batch leaves at
 # one *stage*, from its forward to its B. So where a rank has two stages, the lesson's 5.5 are 11. `held` counts them for any schedule:
@@ -474,7 +473,7 @@ def compare(step, name="AdamW"):
 compare(pipeline_step)
 
 # %% [markdown]
-# The curves are the same. So is it right? Compare with SGD: `compare(pipeline_step, "SGD")`. What does SGD see that AdamW divides away?
+# The curves are the same. So is it right? Compare with SGD: `compare(pipeline_step, "SGD")`. Why do the two optimizers not agree?
 #
 # Find it, and write the function again, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #

@@ -61,7 +61,7 @@ viz.plot_schedule(
 # - choose a schedule, a number of micro-batches and a link.
 # - find mistakes that only a cut model can have.
 #
-# *One hour, and about three and a half more for the exercises.*
+# *One hour, and three hours and 20 minutes for the exercises.*
 #
 # <details><summary>Before you start</summary>From lesson 00 you need send and receive, and from lesson 03 the perceptron, micro-batches and the ladder. Everything here ran on CPUs over gloo; NCCL and Slurm did not run.</details>
 
@@ -144,7 +144,7 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
-# Look at rank 3. It begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. When its work is done, the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! More micro-batches of this size leave the bubble alone and add work, here 24 ms<!-- =8 * 3 -->. And if you cut the same batch finer, the bubble shrinks.
+# Look at rank 3. It begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. At the end the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! But a rank now works for 24 ms<!-- =8 * 3 -->, so the same wait is a smaller share. If you cut one batch finer instead, the bubble itself shrinks, because each piece is shorter.
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
@@ -214,7 +214,7 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remem
 # %% [markdown]
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture rank 0 has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before it! Sent earlier, number 4 would only stand in a queue.
 #
-# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so that rank needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight. And $m$ is not in that sentence! So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->, however many texts follow.
+# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so that rank needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight, whatever $m$ is. So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -266,18 +266,18 @@ display(
 )
 
 # %% [markdown]
-# Look at rank 3 in the lower schedule. It still waits for three forwards. While its last gradient goes back through three ranks, it does three of the dark red boxes that it has put off. So three forwards and three steps back, less three dark boxes, leave 3 ms<!-- =3 + 3 - 3 -->. With at least $p$ micro-batches, and $W$ no longer than $F$ or $B$:
+# Look at rank 3 in the lower schedule. It still waits for three forwards. While its last gradient goes back through three ranks, it does the dark red boxes 4, 5 and 6, which it had put off. Three forwards and three steps back, less three boxes, leave 3 ms<!-- =3 + 3 - 3 -->. With at least $p$ micro-batches, and $W$ no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# The order is called **ZB-H1**, for *zero bubble*. What does it cost? Rank 3 remembered one micro-batch, but now inputs and gradients of up to four are **stashed** there. In flight and stashed together, no rank ever has more than four.
+# The order is called **ZB-H1**, for *zero bubble*, although some is left. What does it cost? Rank 3 remembered one micro-batch; now inputs and gradients of up to four are **stashed** there. In flight and stashed together, no rank ever has more than four.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
 #
 # GPipe and 1F1B differ only in the order of their boxes, so write each row down: a **schedule** is one list for each rank. `Forward(3, 0)` means stage 3, micro-batch 0.
 #
-# The loop below follows such a list, with the forward and the backward of our cut by hand. But it sends with `isend`, which returns at once, so a rank goes on to its next box while the message travels.
+# The loop below walks along such a list, and at each box does what we did by hand: receive, compute, send. Only `send` becomes `isend`, which returns at once, so a rank goes on to its next box while the message travels.
 #
 # Four new processes have three layers each, and a batch has 16 rows of 5 numbers. **Before you run it**: does the number of micro-batches change how many bytes rank 1 sends?
 
@@ -336,7 +336,7 @@ for name, schedule in (("one piece", in_one_piece), ("GPipe", gpipe), ("1F1B", o
 print("bytes that rank 1 sent:", sent)
 
 # %% [markdown]
-# One program follows three lists, and each time it finds the gradients of one device. It also counts what the ranks remember while they run. Its counts for GPipe and 1F1B are the bars of the second attempt.
+# One program follows three lists, and each time it finds the gradients of one device. It also counts what the ranks remember: for GPipe and 1F1B these are the bars of the second attempt.
 #
 # Rank 1 sends 16 rows forward to rank 2 and 16 rows of gradients back to rank 0, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when bytes travel and in how many messages, but not how many bytes there are.
 
@@ -345,7 +345,7 @@ print("bytes that rank 1 sent:", sent)
 #
 # A training needs more than the gradients of one step, so climb the ladder of lesson 03.
 #
-# The library's loop, which is ours with boxes for $W$ as well, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So this one weight lies on two ranks.
+# The library's loop, which is ours with boxes for $W$ as well, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets, so the loss is divided by all of them, as in `follow`. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So this one weight lies on two ranks, and each sees only one of its uses. The library takes care of that; how, you find out in exercise 04.10.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -368,14 +368,14 @@ def decoder_under(schedule):
 
 
 report = assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text, world_size=4)
-viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks is one device")
+viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks trains like one device")
 
 # %% [markdown]
-# Each dot shows how far the four ranks were from one device. All dots lie far to the left of the dashed line, so only rounding is left.
+# All dots lie far to the left of the dashed line, so only rounding separates four ranks from one device. The ladder computes in float64, where rounding is tiny.
 #
 # ## Measure
 #
-# Do four processes really wait where the picture says? If they share one or two cores, another process computes while one waits, and no schedule could win. Therefore we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take the time that InfiniBand would need. Only these times are emulated; the list, the processes and the messages are real.
+# Do four processes really wait where the picture says? On one or two cores no schedule could be faster, because whenever one process waits, another takes its core and computes. Therefore we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take the time that InfiniBand would need. Only these times are emulated; the list, the processes and the messages are real.
 
 # %% varies="measured times"
 
@@ -395,11 +395,11 @@ run_ranks(timed_step, 4, one_f_one_b, ONE)
 viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# Compare the lower four rows, which are what the processes did, with the upper four, which are the list. Box for box they agree, but the processes end a little later, because messages and the processes themselves take time.
+# Compare the lower four rows, the processes, with the upper four, the list. Box for box they agree, but the processes end a little later, because messages and the processes themselves take time.
 #
 # ### When one stage is slower
 #
-# Now let rank 2 take twice as long for everything, because it has too many layers, or because its GPU is too warm. So the four ranks together have a quarter more to compute.
+# Now let rank 2 take twice as long for everything, because it has too many layers, or because its GPU is too warm. So the four ranks together compute for a quarter more time.
 #
 # **Predict.** The step took 33 ms<!-- =8 * 3 + 9 -->. By how many percent does it get longer?
 
@@ -437,7 +437,7 @@ viz.plot_schedule(
 # | `make_schedule("1f1b", …)` | `Schedule1F1B(stage, 8, loss_fn)` | the list is made inside |
 # | `follow(…)` | `schedule.step(inputs, target=…)` | `step` cuts the batch itself; only the first stage gives it inputs |
 # | loss divided by all rows | `scale_grads=False` | without it gradients are divided by 8 once more |
-# | the tied matrix | – | you have to take care of it |
+# | the tied matrix | – | you take care of it, as in exercise 04.10 |
 
 # %%
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
@@ -451,20 +451,20 @@ assert ours in said
 viz.show_source(Path("scripts/04_pipeline.py"))
 
 # %% [markdown]
-# The script's line and ours agree in all digits. In the script `init_process_group` finds out from torchrun who the four processes are, `PipelineStage` knows by its number who its neighbours are, and `step` is our loop.
+# The script's line and ours agree in all digits.
 #
 # **Your turn.** Replace `Schedule1F1B` by `ScheduleGPipe`: does the script print anything else? Then leave out `scale_grads=False`, and read what the comparison says.
 #
-# <details><summary>Answers</summary>It prints the same, because another order gives the same gradients. Without the option PyTorch divides by the number of micro-batches, which is right if each micro-batch's loss is its own mean. But our loss is divided already, so every gradient is 8 times too small.</details>
+# <details><summary>Answers</summary>It prints the same, because another order gives the same gradients. Without the option every gradient is 8 times too small: PyTorch divides by the number of micro-batches, as if each loss were its own mean.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small tied decoder trains on four ranks under ZB-H1, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug of a kind that a public project has had, and that one device cannot have. The picture shows their losses, with one device as the broad line.
+# The small tied decoder trains on four ranks under ZB-H1, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that one device cannot have. The picture shows their losses.
 #
 # **Predict.** Which runs would you trust? Name them, as `"AC"` or `"none"`.
 #
-# Then a second picture shows how far each run is from one device. A sound run is not at zero there either, because it adds in another order, and training makes rounding grow.
+# Then a second picture shows how far each run is from one device. A sound run is not at zero there either: it adds in another order, now in float32, and training makes rounding grow.
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(zero_bubble)
@@ -493,20 +493,20 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound: its line climbs slowly, while each of the others jumps away from it. Look where. C jumps at the first update. Its lists end too early: the last micro-batch's gradients of weights, put off to the end, are never computed.
+# Only B is sound: it climbs slowly, and the others jump. C jumps at the first update, because its lists end too early: the last micro-batch's gradients of weights are never computed.
 #
-# A jumps a little later. Its gradients are right, but each stage clips by its own norm, which is smaller than the model's.
+# In the first picture A looks as sound as B, so `"AB"` was a good guess. A's gradients are right, but each stage clips by its own, smaller norm. AdamW's first update divides such a factor away, so A jumps one update later.
 #
-# D lies on B until its checkpoint, which holds the optimizer's state of one stage only. The other stages begin theirs anew, and the loss even looks better! This is why the ladder's last rung is save and load. Public cases of each kind: [A](https://github.com/pytorch/torchtitan/issues/596), [C](https://github.com/NVIDIA/Megatron-LM/issues/1012), [D](https://github.com/NVIDIA-NeMo/Automodel/pull/3250).
+# D lies on B until its checkpoint, which holds the optimizer of one stage only. The others begin anew, and the loss even looks better! So the ladder's last rung is save and load. Public relatives are linked at the end of the page.
 
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# First watch a line sweep over four schedules. One of them is new: **interleaved** gives each rank several small stages.
+# First watch a line sweep over four schedules. The strip below each shows what its fullest rank remembers. One of them is new: **interleaved** gives each rank several small stages, and *Going deeper* draws it.
 #
 # Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, and then with five.
 #
-# <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages, the most on offer. With two stages, 5.5 micro-batches would be in flight!</details>
+# <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages: GPU 0 remembers 19 activations of a quarter, or 4.75. With two stages it would be 11 halves, or 5.5!</details>
 
 # %% varies="a widget"
 four = {
@@ -521,7 +521,7 @@ viz.schedule_explorer()
 # %% [markdown]
 # ### Messages that take time
 #
-# So far messages were free, but those of our Llama are large: at each cut a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet. A rank's forward takes 36 ms<!-- =8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 computes at 40 %<!-- =100 * 0.4 --> of its peak, so for each text the rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+# So far messages were free or tiny, but those of our Llama are large: at each cut a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet. A rank's forward takes 36 ms<!-- =8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 computes at 40 %<!-- =100 * 0.4 --> of its peak, so for each text the rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
 #
 # **Predict.** With free messages and 32 texts, 1F1B waits for 3/35 of the step, which is 8.6 %<!-- =100 * 3 / 35 -->. Over Ethernet a message is only a tenth of a text's work. For how much of the step does a rank wait now? Remember when rank 0 begins its fifth text.
 
@@ -555,9 +555,9 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
     print(f"{name:11}", *(f"{share:10.1%}" for share in shares), f"{holds / GiB:9.1f} GiB")
 
 # %% [markdown]
-# Walk along the row of 1F1B. Over InfiniBand it waits hardly longer than with free messages, so pipelines can run **between nodes**. But over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
+# Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, so pipelines can run **between nodes**. But over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
 #
-# Under ZB-H1 only $F$ and $B$ lie on the way, so four texts more than fill it, and the messages hide behind $W$. It needs no more memory: on GPU 0 a stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB --> takes the place of activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# GPipe and interleaved wait for a trip's messages only once, but pay with memory. ZB-H1 does not: only $F$ and $B$ lie on the way, so most messages hide behind $W$. Its stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # But GPU 3 also has the head. Where would you cut?
 
@@ -578,14 +578,14 @@ score()
 # | the model fits into one GPU | use data parallelism |
 # | it fits into one node, as ours does | cut it like this, or as in lessons 05 and 06 |
 # | it needs several nodes | run the pipeline between nodes |
-# | backward stays in one piece | take 1F1B |
+# | your framework cannot split backward | take 1F1B |
 # | backward can be split | take ZB-H1 |
-# | messages cost little, stages can be small | try interleaved |
+# | memory is left, stages can be small | try interleaved |
 
 # %% [markdown]
 # ## What still hurts
 #
-# In the first picture the four GPUs waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now they wait for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. If the batch gets too large for them, training gains little from it; if a micro-batch gets too small, a GPU has little to do.
+# In the first picture the four GPUs waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now they wait for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. Either the batch grows with them, or each of them gets so small that a GPU has little to do.
 #
 # And a cut runs between layers, so a layer with all that it computes has to fit into one GPU. A single text goes through no faster than on one GPU, either. Could two GPUs work on *one* layer together?
 #
@@ -629,7 +629,7 @@ display(
 #
 # $$\text{bubble} = \frac{1}{v}\,(p-1)(F+B+W)$$
 #
-# A micro-batch crosses seven cuts instead of three, so more than twice as much is sent. Rank 0 remembers eleven activations, each of half a rank, so the bar says 5.5. All this holds if $p$ divides $m$.
+# A micro-batch crosses seven cuts instead of three, so more than twice as much is sent. Count rank 0's boxes before its first backward: eleven activations, each of half a rank, so the bar says 5.5. All this holds if $p$ divides $m$.
 #
 # ## Llama 3.1 405B
 #
@@ -651,7 +651,7 @@ for v in (1, 2, 4, 8):
     print(f"{v:16}   {idle:4.0%}   {messages:18}   {first:.1f}, {last:.1f}")
 
 # %% [markdown]
-# If messages take no time, nearly half of the step is idle with one stage a rank, and a tenth with eight. Eight stages on 16 ranks hold 126 layers, embedding and head. With $m = p$ rank 0 remembers all anyway, so the price is messages and later ranks' memory.
+# If messages take no time, nearly half of the step is idle with one stage a rank, and a tenth with eight. Eight stages on 16 ranks are 128: one for each of 126 layers, embedding and head. With $m = p$ rank 0 remembers all anyway, so the price is messages and later ranks' memory.
 #
 # ## Can a list hang?
 #
@@ -673,5 +673,8 @@ for name, p, m, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 3,
 
 # %% [markdown]
 # Rank 0 waits for the gradient of micro-batch 0, but rank 1 goes backward only after it has seen micro-batch 1, so neither moves. The last line is awkward on purpose: three ranks for eight parts of a model, and fewer micro-batches than ranks.
+
+# %% [markdown]
+# Public relatives of the museum's bugs: [A](https://github.com/pytorch/torchtitan/issues/596) is the same bug. [C](https://github.com/NVIDIA/Megatron-LM/issues/1012) reports gradients of weights that come too late, after their all-reduce. Before [D](https://github.com/NVIDIA-NeMo/Automodel/pull/3250) a rank with several optimizers saved only the first, and failed with an error.
 #
 # References: Huang et al. 2018, *GPipe*; Narayanan et al. 2020, *PipeDream-2BW*, where the order 1F1B with a flush comes from; Narayanan et al. 2021, *Megatron-LM*, interleaving; Qi et al. 2023, *Zero bubble pipeline parallelism*; Llama team 2024, table 4; Kempner Institute 2024, the perceptron.
