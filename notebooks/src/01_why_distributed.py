@@ -438,7 +438,7 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     )
 
 # %% [markdown]
-# In the 8B it is the time. Its states need two H100s and a text less than a third of one, but a month asks for about 700<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. In the 70B one text alone is more than an H100 has. In the 405B even the states of one layer take 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB -->.
+# In the 8B it is the time: its states need two H100s, and a text fits on one, but a month asks for about 700<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. In the 70B one text alone is more than an H100 has. In the 405B even the states of one layer take 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB -->.
 #
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |
