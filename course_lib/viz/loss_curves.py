@@ -144,9 +144,11 @@ def _draw_runs(chart: Axes, curves: Curves, hues: Mapping[str, str]) -> None:
 
 
 def _finish(chart: Axes, curves: Curves) -> None:
-    """The steps along the foot."""
-    chart.set_xlim(1, max(2, *(len(values) for values in curves.values())))
-    chart.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    """The steps along the foot, the first of them named."""
+    last = max(2, *(len(values) for values in curves.values()))
+    chart.set_xlim(1, last)
+    steps = MaxNLocator(8, integer=True).tick_values(1, last)
+    chart.xaxis.set_major_locator(FixedLocator([1, *(step for step in steps if 1 < step <= last)]))
     chart.tick_params(length=0, pad=6)
     charts.centre_on_ticks(chart)
 
@@ -167,10 +169,9 @@ def _write_multiples(panel: Axes, norms: Curves, hues: Mapping[str, str]) -> Non
 
 
 def _leave_room(*panels: Axes) -> None:
-    """For the multiples: the first step stands a little off the side, and no step before it is named."""
+    """For the multiples: the first step stands a little off the side."""
     for chart in panels:
         last = chart.get_xlim()[1]
-        chart.xaxis.set_major_locator(FixedLocator([1, *(step for step in chart.get_xticks() if step > 1)]))
         chart.set_xlim(1 - _START * (last - 1), last)
 
 

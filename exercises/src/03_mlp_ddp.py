@@ -122,7 +122,7 @@ check("03.2", same_start)
 # ```
 #
 # If each rank takes the mean over its own targets, and you average the gradients, then the one target on rank 1 weighs as much as six on
-# rank 0. transformers [averaged over GPUs in this way](https://github.com/huggingface/transformers/pull/34373) until 2024.
+# rank 0. transformers [averaged over GPUs in this way](https://github.com/huggingface/transformers/pull/39395) by default until 2025.
 
 # %% [markdown]
 # Your function computes the loss of *its own* rows, goes backward, averages the gradients, and returns the mean loss of the whole batch. For
@@ -428,7 +428,7 @@ def climb(trainer_class, world_size=4, rows=8, batches=None, accumulation=1, run
 # %% nbgrader={"grade": false, "grade_id": "03-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
 class Repaired(Suspect):
     def diagnosis(self):
-        """Return two things: the first rung that fails on 4 ranks, and how many times one device's Suspect's number is there."""
+        """Return two things: the name of the first rung that fails on 4 ranks, and Suspect's number there divided by one device's."""
         ### BEGIN SOLUTION
         return "gradients", 4.0
         ### END SOLUTION
@@ -454,7 +454,7 @@ check("03.8", Repaired)
 # *Find the bug · hard · 20 minutes.* **You learn** to find a bug that waits for its moment.
 #
 # `Counting` accumulates. It cuts a share into `accumulation` micro-batches and counts the backwards, and every `accumulation`-th of them
-# averages. Its bug is a real one, which [transformers shipped](https://github.com/huggingface/transformers/issues/33671).
+# averages. Run the cells of 03.8 first, because its helpers and `climb` are used again. The bug is a real one, which [transformers shipped](https://github.com/huggingface/transformers/issues/33671).
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-counting", "locked": true, "schema_version": 3, "solution": false, "task": false}

@@ -70,8 +70,8 @@ viz.plot_loss_curves(
 # How do you know it is the same training, and is it four times as fast? You will be able to
 # - prove that many ranks train like one device, and say when they do not.
 # - send gradients while others are being computed.
-# - find a mistake under a loss that looks right.
-# - write it in PyTorch alone.
+# - find a mistake behind a loss that looks right.
+# - write such a training in PyTorch alone.
 #
 # *One hour; the exercises, three.*
 #
@@ -117,9 +117,9 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places one rank's cell is green and the other's violet. Neither rank is wrong, because each has seen four other rows.
+# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places the two ranks' signs differ, even where rounding leaves a 0. Neither rank is wrong, because each has seen four other rows.
 #
-# Below the line stands the average, and at the foot what one device found. Half of 23 − 9 is 7, and all 38 places agree!
+# Below the line stands the average, and at the foot what one device found. The average of 23 and −9 is 7, and all 38 places agree!
 #
 # It had to be so, because the mean of eight losses is the average of two means of four, and the gradient of an average is the average of the gradients.
 
@@ -130,7 +130,7 @@ viz.plot_gradients(halves, whole)
 #
 # This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, and reads its own rows. Before the update all of them take the average of their gradients.
 #
-# Two conditions hide in the formula. The ranks have equally many rows, and a row's loss is its own affair.
+# Two conditions hide in the formula. All ranks have equally many rows, and no row's loss depends on other rows.
 
 # %% [markdown]
 # ## The same, step after step
@@ -182,7 +182,7 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 
 
 # %% [markdown]
-# Besides training, this function writes down the five rungs. A **GELU** now stands in the place of f. Clipping is switched off, because its limit is huge.
+# Besides training, this function writes down the five rungs: the first three in the first step, the parameters and the losses at the end. A **GELU** now stands in the place of f. The line with `clip_grad_norm_` changes nothing yet, because its limit is huge.
 #
 # With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device. We divide it by one device's largest number, so that rungs can be compared.
 
@@ -199,7 +199,7 @@ alone = run_ranks(climb, 1, average)[0]
 viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 
 # %% [markdown]
-# Read from the foot up. Every rung equals one device's but for some 1e-16, the last digit that float64 has. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
+# Read from the foot up. Every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
 # Where does rounding end, and where does a bug begin? We draw the dashed line at **1e-11**. Even ten thousand roundings in a row stay below it, while every mistake of this lesson is off by a thousandth or more where it first shows. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so you could not tell rounding from a bug. That is why we prove in float64.
 
@@ -213,7 +213,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # The four is gone, because the root of sixteen is four as well. Only $\varepsilon$ does not grow. It is the small number that prevents a division by zero. And people also *clip*: a gradient that is longer than a limit is cut to that length.
 
 # %% [markdown]
-# **Predict.** Five trainings of three steps all forget to divide by four. With AdamW, one device's gradients in these steps have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to one device's?
+# **Predict.** Five trainings of three steps all forget to divide by four. With AdamW, one device's gradients in these steps have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to those of one device with the same settings?
 #
 # - **A** plain SGD.
 # - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8.
@@ -280,9 +280,9 @@ print(f"each of the other seven counts {counts[1].item():.3f} times")
 # %% [markdown]
 # The next cell begins with this cure.
 #
-# On the first screen the ranks had equally many rows, but rows of different lengths. So each took the mean of another number of tokens, and made this mistake in every step.
+# On the first screen the rows had different lengths. What went wrong there? The ladder will tell.
 #
-# The second condition is that a row's loss is its own affair. A layer called **batch normalization** breaks this condition. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others. Put such a layer into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
+# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks this condition. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others. Put such a layer into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
 
 
 # %%
@@ -307,7 +307,7 @@ viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch norma
 # %% [markdown]
 # ## Four times as fast?
 #
-# It is the same training, if you keep the two conditions. Is it also fast? On the first screen each rank had a quarter of a batch. Now give each a **whole** one, as people do who add GPUs. Then a rank computes as long as one device, and only messages make a step longer. At the end we return to the quarter.
+# It is the same training, if you keep the two conditions. Is it also fast? On the first screen each rank had a quarter of a batch. Now give each a **whole** one, as people do who add GPUs. Together they train like one device with four times the batch. Each computes as long as one device, and only messages make a step longer.
 #
 # So what does a step of our loop send?
 #
@@ -330,14 +330,14 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 # %% [markdown]
 # Every number travels three times to be added up, and its sum travels three times more: 2 (p − 1) times. So each rank sends one and a half times its gradients, and with many ranks nearly twice. The four bytes more or less come from `layer2.bias`, because two numbers make no four equal chunks.
 #
-# Is that much? OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters. With gradients in bfloat16, each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, and in one piece that takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending only after backward would take more than a third of the step.
+# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters. With gradients in bfloat16, each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, and in one piece that takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending only after backward would take more than a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
 # Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only when backward has ended, and until then the network does nothing. So send each gradient **at once**, while backward goes on! Computing and sending then **overlap**.
 #
-# For that we need two things. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And with `async_op=True` we only start an all-reduce, which then runs in the background. The underscore of `all_reduce_` says that the result takes the gradient's place. Whoever needs it has to wait for its end.
+# For that we need two things. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And with `async_op=True` we only start an all-reduce, which then runs in the background. The underscore of `all_reduce_` says that the result takes the gradient's place. Whoever needs the average first waits for the all-reduce to end.
 
 
 # %%
@@ -378,13 +378,13 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works. Of the squares, a bucket's own are dark.
+# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works. The squares are the four gradients, with a bucket's own dark.
 #
 # ### Watch it
 #
 # Ranks on a laptop share its cores. So we take lesson 02's emulated clock, on which ranks only sleep.
 #
-# Each rank reads a whole batch. Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
+# Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
 #
 # **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full? Ask of each what it can hide behind.
 
@@ -426,18 +426,18 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 # %% [markdown]
 # 12.2 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET).overlapped_s --> instead of 9.7<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, with overlap switched on! So who is waiting?
 #
-# A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this bucket takes 25. So it leaves only when backward ends, and nothing is left to hide it behind. The step still beats 13.1, but only because one all-reduce has fewer starts than six.
+# A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this bucket takes 25. So it leaves only when backward ends. The step still beats 13.1, but only because one all-reduce has fewer starts than six.
 #
-# PyTorch itself makes the first bucket 1 MiB<!-- =1 -->, so one layer would leave early. The other five would still wait for the end. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# PyTorch itself makes the first bucket 1 MiB<!-- =1 -->, so one layer would leave early, but five still wait for the end. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
 
 # %% [markdown]
 # ## Prove it on a Llama
 #
-# Hooks, buckets and messages in the background are new, so we have to prove the training once more. The library's `DistributedDataParallel`, which ran above, puts them around any model. First it gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
+# Hooks, buckets and messages in the background are new, so we have to prove the training once more. The library's `DistributedDataParallel` puts them around any model. First it gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
 #
 # A `Trainer` is one training step as an object. It takes its rank's own rows, and divides by the targets, or tokens, of *all* ranks, so unequal sequences are no problem.
 #
-# The library's ladder also takes gradients from the first step. It has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
+# The library's ladder takes its gradients from the first step, as ours did, and has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -446,10 +446,10 @@ except NotEqual as error:
     what, _, way_out = str(error).split("; ", 2)
     print(f"the first screen: {what.partition(': ')[2]}\n    {way_out}")
 report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
-viz.plot_ladder(report.deviations, tolerance=report.tolerance)
+viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# Read the printed lines first. The run of the first screen falls at rung 2, the gradients, in its first step. They are wrong "not by a constant factor", so it was no forgotten division. The picture shows the right run.
+# In print, the run of the first screen falls at rung 2, the gradients, in its first step. They are wrong "not by a constant factor", so it was no forgotten division. It is the mean of means: each rank's tokens differ in number. The picture shows the right run.
 #
 # ## In PyTorch alone
 #
@@ -477,18 +477,18 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# In the last two lines, the run that stopped and went on with more processes has the digits of one that never stopped! They agree because together the ranks take the next 16 rows of one shuffled list. Under *Going deeper* the course's own code gets them too.
+# In the last two lines, the run that stopped and went on with more processes has the same four digits as the one that never stopped! Together the ranks take the next 16 rows of one shuffled list.
 #
-# **Your turn.** Let a copy print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Which numbers give them away?
+# **Your turn.** Let a copy print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each in an empty folder, or it reads the last one's checkpoint. Which numbers give them away?
 #
 # <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, all agree, and the loss changes by a ten-thousandth: only the lengths tell.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1, because people train that way. The broad line is one device, A to D are new runs on four ranks. Each of them **may** have a bug met in public.
+# The small Llama reads again, with AdamW and clipping to the length 1, as people train. The broad line is one device, and A to D are new runs on four ranks. Each of them **may** have a bug that was found in published code.
 #
-# Above the picture you will see how long each run's first three gradients are, before clipping.
+# Above the picture stand the lengths of each run's first three gradients, before clipping.
 #
 # **Predict.** Which runs would you trust? Name the sound ones, as `"AC"` or `"none"`.
 
@@ -528,9 +528,9 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 #
 # **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping does not, because it cuts one device's gradients and not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
 #
-# **B** has the right gradients, but adds up their squares over four ranks, so [the norm is twice too long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
+# **B** has the right gradients, but adds up their squares over four ranks, so [the norm is twice as long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
-# **C** is sound. In the last picture its line rises because training lets float32's rounding grow.
+# **C** is sound. Its line rises because training lets float32's rounding grow.
 #
 # **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits. Roundings go up and down, so its lengths look right. Choose it knowingly, as in our OLMo sums.
 
@@ -580,9 +580,9 @@ words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
-# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of these.
+# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that.
 #
-# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so up to 16 GPUs, because longer rings have too many starts.
+# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts.
 #
 # | your case | take |
 # | --- | --- |
@@ -593,11 +593,11 @@ viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on e
 # %% [markdown]
 # ## What still hurts
 #
-# On the first screen some ranks had more tokens, and each took its own mean. The loss left it open, but the second rung showed it.
+# On the first screen the loss left the mistake open, but the second rung showed it.
 #
-# Are four ranks four times as fast? With a whole batch each, they are **3.7 times** as fast, since four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, they are only **1.8 times** as fast. Only computing shrinks, so by formula a step takes 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# Are four ranks four times as fast? With a whole batch each, they are **3.7 times** as fast, since four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, they are only **1.8 times** as fast. Only computing shrinks: the first bucket leaves after a millisecond, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
-# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB --> on each GPU, which has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
+# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, and a large GPU has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -628,7 +628,7 @@ score()
 #
 # ## What `no_sync` saves, and what a sampler deals out
 #
-# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. And three ranks share ten rows, of which all need equally many, or the one that is through first leaves the others waiting.
+# A step has three micro-batches, and the model fills two buckets. The average of the ranks' sums is the sum of their averages, so one average at the end is enough. And three ranks share ten rows. Each needs equally many, because a rank that is through first would leave the others waiting.
 #
 # **Before you run it**: how many all-reduces does a step make, with `no_sync` and without? And how many rows does each rank get, if none may be left out?
 
