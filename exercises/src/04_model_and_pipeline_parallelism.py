@@ -307,7 +307,7 @@ check("04.6", schedule_numbers)
 # %% [markdown]
 # ## 04.7
 #
-# *Predict · medium · 15 minutes.* **You learn** why a pipeline can run between nodes.
+# *Predict · medium · 20 minutes.* **You learn** why a pipeline can run between nodes, and over which link.
 #
 # A Llama is cut into stages on `p` ranks. Each of the `m` micro-batches is one text of `S` tokens. Activations and their
 # gradients travel in bf16, 2 bytes<!-- =checks.module_04.traffic.BF16 --> a number. `H` is the model's width, `P` the number of its parameters.
@@ -323,6 +323,7 @@ print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:
 # | `activation` | bytes of one micro-batch at one cut |
 # | `first_rank_sends` | GPipe: bytes that the first rank sends |
 # | `middle_rank_sends` | GPipe: bytes that a rank sends that is neither the first nor the last |
+# | `link_needs` | GB/s that a link must have, so that an activation crosses the cut in 1 ms<!-- =1 -->; three digits are enough |
 # | `middle_with_1f1b` | 1F1B: bytes that such a rank sends |
 # | `middle_interleaved` | interleaved, two stages on each rank: bytes that such a rank sends |
 # | `messages` | GPipe: messages of all ranks together |
@@ -334,6 +335,7 @@ print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:
 activation = 2 * S * H
 first_rank_sends = m * activation
 middle_rank_sends = 2 * m * activation
+link_needs = activation / 1e-3 / 1e9
 middle_with_1f1b = middle_rank_sends
 middle_interleaved = 2 * middle_rank_sends
 messages = 2 * m * (p - 1)

@@ -61,7 +61,7 @@ viz.plot_schedule(
 # - choose a schedule, a number of micro-batches and a link.
 # - find mistakes that only a cut model can have.
 #
-# *One hour, and three hours and 20 minutes for the exercises.*
+# *One hour, and about three and a half more for the exercises.*
 #
 # <details><summary>Before you start</summary>From lesson 00 you need send and receive, and from lesson 03 the perceptron, micro-batches and the ladder. Everything here ran on CPUs over gloo; NCCL and Slurm did not run.</details>
 
@@ -345,7 +345,7 @@ print("bytes that rank 1 sent:", sent)
 #
 # A training needs more than the gradients of one step, so climb the ladder of lesson 03.
 #
-# The library's loop, which is ours with boxes for $W$ as well, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets, so the loss is divided by all of them, as in `follow`. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So this one weight lies on two ranks, and each sees only one of its uses. The library takes care of that; how, you find out in exercise 04.10.
+# The library's loop, like ours, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets, so the loss is divided by all of them, as in `follow`. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So this one weight lies on two ranks, and each sees only one of its uses. The library takes care of that; how, you find out in exercise 04.10.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -493,10 +493,11 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound: it climbs slowly, and the others jump. C jumps at the first update, because its lists end too early: the last micro-batch's gradients of weights are never computed.
+# Only B is sound: its line climbs slowly, and the others jump. C jumps at the first update, because its lists end too early: the last micro-batch's gradients of weights are never computed.
 #
-# In the first picture A looks as sound as B, so `"AB"` was a good guess. A's gradients are right, but each stage clips by its own, smaller norm. AdamW's first update divides such a factor away, so A jumps one update later.
-#
+# In the first picture A looks as sound as B, so `"AB"` was a good guess. A's gradients are right, but each stage clips by its own, smaller norm, so its factor is wrong. AdamW's first update divides any factor away, so A jumps one update later.
+
+# %% [markdown]
 # D lies on B until its checkpoint, which holds the optimizer of one stage only. The others begin anew, and the loss even looks better! So the ladder's last rung is save and load. Public relatives are linked at the end of the page.
 
 # %% [markdown]
@@ -556,8 +557,9 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 
 # %% [markdown]
 # Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, so pipelines can run **between nodes**. But over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
-#
-# GPipe and interleaved wait for a trip's messages only once, but pay with memory. ZB-H1 does not: only $F$ and $B$ lie on the way, so most messages hide behind $W$. Its stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+
+# %% [markdown]
+# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 does not: only $F$ and $B$ lie on the way, so most messages hide behind $W$. The stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # But GPU 3 also has the head. Where would you cut?
 

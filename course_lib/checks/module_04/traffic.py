@@ -10,6 +10,7 @@ from course_lib.checks.kit.spec import BF16, FP32
 from course_lib.config import load_model
 from course_lib.costs.comm.pipeline import pipeline_step
 from course_lib.costs.model.parameters import model_parameters
+from course_lib.units import GB
 
 V = 2  # stages on each rank when they are interleaved
 
@@ -82,6 +83,12 @@ CUTS = NumberExercise(
             }, follows=lambda own, g: g.m * own["activation"]),
             Ask("middle_rank_sends", "bytes", lambda g: g.sent(1), MIDDLE,
                 follows=lambda own, g: 2 * own["first_rank_sends"]),
+            Ask("link_needs", "GB/s", lambda g: g.message / 1e-3 / GB, {
+                "that is in gigabits; a byte has 8 of them": lambda g: 8 * g.message / 1e-3 / GB,
+                "each way of a link has its own bandwidth, and one activation goes one way":
+                    lambda g: 2 * g.message / 1e-3 / GB,
+                "all m do not have to pass in one millisecond, only one": lambda g: g.m * g.message / 1e-3 / GB,
+            }, follows=lambda own, g: own["activation"] / 1e-3 / GB, tolerance=5e-3),
         ), "right. 2 bytes for each token and number of the width, however many layers a stage has"),
         "schedules": Group(2, (
             Ask("middle_with_1f1b", "bytes", lambda g: g.sent(1), {
