@@ -89,7 +89,7 @@ print(f"NVLINK.time_s(nbytes) = {NVLINK.alpha_s * 1e6:g} us + nbytes / ({NVLINK.
 # | `tree_steps` | tree broadcast: steps |
 # | `tree_root_sends` | tree broadcast: bytes that the root sends |
 # | `ring_time` | ring all-reduce over NVLink: seconds |
-# | `ring_time_of_4_bytes` | the same for a tensor with a single float32: seconds |
+# | `ring_time_of_4_bytes` | the same for a tensor with a single float32, which cannot be cut: seconds |
 #
 # A step takes as long as its largest message, which is `NVLINK.time_s(nbytes)`.
 
@@ -340,7 +340,7 @@ check("02.6", hierarchical_all_reduce)
 # ## 02.7
 #
 # *Write · medium · 15 minutes.* **You learn** the pattern that experts and long contexts live on: everybody has
-# something else for everybody.
+# something different for each of the others.
 
 # %%
 who_holds_what("all_to_all", world_size=4)
@@ -523,7 +523,8 @@ check("02.9", ring_average)
 #
 # *Find the wrong number · easy · 10 minutes.* **You learn** to ask "bytes of what, per whom, which direction?"
 #
-# Here are two claims from slides that were shown in public:
+# Here are two claims from slides that were shown in public, A from K. Yuan's talk *Distributed Training for LLM*, B from a
+# workshop of the Kempner Institute:
 #
 # ```text
 # A   "Suppose M bytes per rank are to be communicated, and the bandwidth is B.

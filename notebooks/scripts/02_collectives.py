@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    # Each process takes a GPU of its own if there are enough of them, and waits for another one two minutes at most.
+    # Each process takes a GPU of its own if there are enough, and waits for another process two minutes at most.
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None, timeout=timedelta(minutes=2))
@@ -37,7 +37,7 @@ def main() -> None:
     assert torch.equal(later, total) and square >= 0
 
     # All ranks make all groups, in the same order, but only the members call a collective in a group.
-    halves = torch.arange(p).chunk(2)  # of a single rank there is one
+    halves = torch.arange(p).chunk(2)  # a single rank makes only one part
     groups, half = [dist.new_group(half.tolist()) for half in halves], int(rank >= len(halves[0]))
     within = mine.clone()
     dist.all_reduce(within, group=groups[half])
@@ -51,7 +51,7 @@ def main() -> None:
     assert torch.equal(of_rank_0, rounded)
     if rank == 0:
         print(f"{p} ranks agree: {summed.int().tolist()}")
-    dist.barrier()  # who leaves first would cut the connections of those who still work
+    dist.barrier()  # whoever left first would cut the connections of those who still work
     dist.destroy_process_group()
 
 

@@ -3,12 +3,13 @@
 #
 # Lesson 01 ended with a question: who sends what to whom, and how long does it take? Take a thousand GPUs that train Llama 3.1 8B together. Each has read different texts, so each comes out of backward with a different gradient. Before the next step all of them need the sum.
 #
-# You know one way from lesson 00: everybody sends to rank 0, which adds and sends the sum back. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps, 2000 times as long as its message would take.
+# You know one way from lesson 00: everybody sends to rank 0, which adds and sends the sum back. Here four ranks do that, each with 16 MiB<!-- =4 * 4 * MiB / MiB -->. Their network is **emulated**: each rank sleeps for as long as its message would take, slowed down 2000 times so that your processor's own work hardly counts.
 
 # %% folded=true
 # %load_ext course_lib
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,14 +49,14 @@ viz.plot_timeline(ledger(), title="Four ranks add up through rank 0")
 # - write it in plain PyTorch, as a script.
 # - find a mistake that a test with a tolerance lets pass.
 #
-# *One hour; the exercises, three.*
+# *One hour; the exercises take three hours.*
 #
 # <details><summary>Before you start</summary>You need lesson 00; what we take from lesson 01 is said again. Everything here ran on CPUs; nothing ran on a GPU or a cluster.</details>
 
 # %% [markdown]
 # ## First attempt: a circle
 #
-# What is right? Four ranks have twelve numbers each. One device can add them up alone, and whatever we build has to give the same.
+# Four ranks have twelve numbers each. One device can add them up alone, and whatever we build has to give the same.
 #
 # Rank 0 is what hurts, so put the ranks in a circle, where nobody is special. Each sends its tensor to the right neighbour and adds what comes from the left. In the next round it passes on what it has just received, so after three rounds everybody has seen every tensor.
 #
@@ -133,7 +134,7 @@ viz.all_reduce_halves(4)
 # %% [markdown]
 # One row is one rank. At the left each rank has four chunks in its own colour. In the middle it has only one chunk, but in all four colours, because this chunk is a finished sum. At the right every rank has all the finished chunks.
 #
-# The first half, up to the middle, is called **reduce-scatter**, and the second half is called **all-gather**. One after the other, they make an all-reduce. Remember the middle, where each rank keeps a quarter and nothing else. A program that is short of memory can stop there, as ZeRO-1 did in lesson 01.
+# The first half, up to the middle, is called **reduce-scatter**, and the second half is called **all-gather**. One after the other, they make an all-reduce. Remember the middle, where each rank keeps a quarter and nothing else. A program that is short of memory can stop there and work on its quarter alone, as ZeRO-1 did in lesson 01.
 
 # %% [markdown]
 # ### Which chunk, when?
@@ -185,16 +186,16 @@ display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: by
 # In the table every rank has one entry, six quarters. Add up the whole table, and then the naive one: both are 6 MiB<!-- =4 * 6 / 4 -->! So the ring sends no less, but it makes four network cards carry what one had to carry alone.
 
 # %% [markdown]
-# What becomes of the 1.5 on more ranks? In each half a rank sends $p-1$ chunks, all but one, and a chunk is one $p$-th of the $M$ bytes of the tensor.
+# What becomes of the 1.5 on more ranks? In each half a rank sends $p-1$ chunks, all but one, and a chunk is one $p$-th of the tensor's $M$ bytes.
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take a single number. Look at the first rank that knows the sum: the $p-1$ others must each have sent something by then. These $p-1$ still wait for the result. That makes $2\,(p-1)$ messages, and the ring shares them equally. So unless the network itself adds, no way gives its busiest rank less to send.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take a single number. Look at the first rank that knows the sum: by then a message from each of the $p-1$ others has arrived somewhere. Afterwards each of these others must still receive one. That makes $2\,(p-1)$ messages, and the ring shares them equally. So unless the network itself adds, no way gives its busiest rank less to send.
 
 # %% [markdown]
 # ## On real ranks
 #
-# So far four lists have played the ranks. Now you see the library's ring, as each real rank runs it. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, and `combine` adds it up. You know the index of the chunk that is sent: find it first, and then the line that adds.
+# So far four lists have played the ranks. Now you see the library's ring, as each real rank runs it. `port` is the rank's way to its neighbours, `rooms` is memory for what will arrive, `arriving` lists receives that all start before the loop, and `combine` adds up. You know the index of the chunk that is sent: find it first, and then the line that adds.
 #
 # Below the code stands the ring behind a slider. Stop it at step 2, and find in the code what rank 0 is doing there.
 
@@ -204,7 +205,7 @@ display(viz.show_source(ring_code.reduce_scatter), viz.show_source(ring_code.all
 # %% [markdown]
 # ### Prove it
 #
-# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the number of ranks divides the length, nobody notices that a remainder got lost. That is why we take thirteen numbers, and three ranks are among the cases. We compare the sums with those of one device, and the bytes with those of `comm_time`. This formula knows nothing of the code that sends.
+# A test can be too kind to a ring. On two ranks left and right are the same neighbour, so a wrong turn cannot show. And if the number of ranks divides the length, nobody notices that a remainder got lost. So we take thirteen numbers, and three ranks are among the cases. We compare the sums with those of one device, and the bytes with those of `comm_time`. This formula knows nothing of the code that sends.
 
 
 # %%
@@ -223,7 +224,7 @@ for p in (1, 2, 3, 4, 6):
         print(f"{p} ranks, {algorithm:5}  equal to one device; each sends {sent}, as the formula says")
 
 # %% [markdown]
-# Every sum is right to the last digits, and every byte is where the formula says. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 keeps back its own chunk, the long one, and sends 72 bytes<!-- =9 * 8 -->. In the second it keeps back chunk 1, which reaches it last, and sends 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep back the long chunk, so they send more.
+# Every sum is right to the last digits. In the output, find the ring on four ranks. The tensor has 104 bytes<!-- =13 * 8 -->, so each rank should send one and a half times that, 156 bytes<!-- =13 * 8 * 3 / 2 -->. It sends 152 or 160, because thirteen numbers make no four equal chunks: chunk 0 has four, the others three. In the first half rank 0 keeps back its own chunk, the long one, and sends 72 bytes<!-- =9 * 8 -->. In the second it keeps back chunk 1, which reaches it last, and sends 80 bytes<!-- =10 * 8 -->. Ranks 1 and 2 never keep back the long chunk, so they send more.
 
 # %% [markdown]
 # ## How long does it take?
@@ -261,13 +262,13 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # How few would do? If you swap with your neighbour, both of you know the sum of two. If you both then swap with the next pair, four know the sum of four. Each step doubles that, so 1024 ranks need ten, which take 0.14 ms<!-- =1e3 * comm_time("all_reduce", "recursive_doubling", world_size=1024, length=1, itemsize=4).time_s(INFINIBAND) -->. This is **recursive doubling**.
 #
-# But each step carries a whole tensor. That is nothing for a loss, but too much for a layer. The ring shows the cure: share the adding. Follow rank 0 in both pictures.
+# Yet each step carries a whole tensor, which is nothing for a loss but too much for a layer. The ring has shown the cure: share the adding. Follow rank 0 in both pictures.
 
 # %%
 viz.plot_messages(["recursive_doubling", "halving_doubling"], world_size=8, follow=0)
 
 # %% [markdown]
-# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps, where the ring takes fourteen.
+# At the left each step carries a whole tensor. At the right rank 0 swaps halves with rank 4, and each adds up the half that it keeps. Then rank 0 swaps quarters with rank 2 and eighths with rank 1. Now each rank owns a finished eighth, and the way back brings all together. This **halving-doubling** carries 1.75 tensors in six steps; the ring carries as much, but in fourteen.
 #
 # **Predict.** On 64 ranks the ring makes 126 starts and carries almost two tensors; recursive doubling makes six starts and carries six tensors. From how many MiB on is the ring faster? Set both times equal. While one message starts, 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB --> could have passed.
 
@@ -279,14 +280,14 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 # %% [markdown]
 # Recursive doubling carries four tensors more, but makes 120 starts fewer. Where the lines cross, one tensor takes as long as thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
 #
-# See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, because it sends the ring's bytes with a tenth of the starts.
+# See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with a tenth of the ring's starts. Nothing beats the dashed line, which is six starts or the ring's bytes.
 #
-# Why build rings? Our formula gives each pair its own wire. But 32 pairs that swap at once may share wires and wait. In a ring everybody talks to a neighbour. Besides, both kinds of doubling want a power of two: of a thousand ranks 512 take part, and 488 hand in whole tensors first.
+# Why build rings? Our formula gives each pair its own wire, but 32 swaps at once may have to share. In a ring everybody talks to a neighbour. Besides, doubling wants a power of two: of a thousand ranks, 488 hand in whole tensors and get whole sums back.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
-# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends a third. A ring gains nothing from NVLink, because somewhere the ring leaves the node, and each step waits for its slowest message.
+# So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends only a third of that. A ring gains nothing from NVLink, because somewhere the ring leaves the node, and each step waits for its slowest message.
 #
 # So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. The GPU adds up only this chunk with the GPUs at its place in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
@@ -309,15 +310,24 @@ viz.plot_timeline(ledger(), title="Two nodes of two: inside, between, inside", n
 # %% [markdown]
 # In teal you see what stays inside the node, in slate the two steps that cross. Bytes alone gave 1.8. The clock says a little more, because the ring also pays six starts on the slow wire, while the hierarchy pays only two.
 #
-# In nodes of four even less crosses, because each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s -->, their bytes take 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->, and what happens inside takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
+# In nodes of four even less crosses, because each of our thousand GPUs adds up only a quarter of the tensor with other nodes. A ring through the 250 nodes takes 498 slow steps instead of 1998. Their starts take 7.0 ms<!-- =498e3 * INFINIBAND.alpha_s --> and their bytes 4.3 ms<!-- =1e3 * 2 * 249 / 250 * 2 * layer_parameters(LLAMA_3_1_8B) / 4 * INFINIBAND.beta_s_per_byte -->. Inside, three quarters of the tensor pass twice by NVLink, which takes 4.4 ms<!-- =2e3 * 3 * NVLINK.time_s(2 * layer_parameters(LLAMA_3_1_8B) / 4) -->. So one layer comes down to 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. Read it from the top to the first sum. In a terminal you start it with `torchrun --nproc-per-node 4 scripts/02_collectives.py`. The cell does just that, and then lets our ring add up the same numbers.
+# From now on you may let PyTorch do it. [`scripts/02_collectives.py`](scripts/02_collectives.py) needs nothing of this course, so take it home. A comment above each block says what the block does. Read as far as the first sum; the other blocks can wait until you need one.
 
 # %%
 display(viz.show_source(Path("scripts/02_collectives.py")))
+
+# %% [markdown]
+# How do these processes find each other? `torchrun` starts them and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads these variables and connects the processes, by gloo on CPUs and by NCCL on GPUs.
+#
+# Two places further down are easy to get wrong. A group is some of the ranks, yet *all* ranks must make *all* groups, even those to which they do not belong. And nobody may leave before the barrier, because leaving closes connections that others still need.
+#
+# The next cell starts the script, as `torchrun --nproc-per-node 4 scripts/02_collectives.py` does in a terminal. Then our ring adds up the same numbers.
+
+# %%
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
 run = subprocess.run([*torchrun, "scripts/02_collectives.py"], capture_output=True, text=True, check=True)
 print("the script says:", run.stdout.strip())
@@ -325,11 +335,8 @@ inputs = torch.arange(48.0).reshape(4, 12)
 print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().tolist())
 
 # %% [markdown]
-# The script and our ring say the same. How do the script's processes find each other? `torchrun` starts them and tells each in environment variables who it is, how many there are, and where to meet. `init_process_group` reads these variables and connects the processes, by gloo on CPUs and by NCCL on GPUs.
+# The script and our ring say the same. This is what you write for ours:
 #
-# Two places further down are easy to get wrong. A group is some of the ranks, with collectives of their own. Yet *all* ranks must make *all* groups, even those to which they do not belong. And nobody may leave before the barrier, because leaving closes connections that others still need.
-
-# %% [markdown]
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `comm.all_reduce(x)` | `dist.all_reduce(x)` | the sum is written over `x` |
@@ -338,12 +345,12 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # | `algorithm="ring"` | – | the back end chooses; NCCL by formulas like ours |
 # | `ledger()` | – | nobody counts; use a profiler |
 #
-# On a GPU node the lines should stay as they are, and under Slurm `srun` starts `torchrun` once on each node. Neither was run for this page.
+# On a GPU node the lines should stay as they are, and under Slurm `srun` starts `torchrun` once on each node.
 
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle, and four ranks can live with its bytes. Rings B and C go round in chunks. All three pass the test from the top of this page, as the next cell shows. The cell after it puts them to a harder test.
+# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test from the top of this page, as the next cell shows. The cell after it puts them to a harder test.
 #
 # **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`.
 
@@ -389,12 +396,12 @@ viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 # %% [markdown]
 # Now each rank has 1001 numbers that are not whole. Ring B is off by 3, and each of its panels has one dark dot. Four does not divide 1001, so the last number is lost.
 #
-# A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each adds the others' tensors to its own as they arrive. Call them a, b, c, d. Rank 0 computes ((a + d) + c) + b, but rank 1 computes ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
+# A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each rank starts with its own tensor and adds the others as they arrive. Call the four a, b, c, d. Rank 0 computes ((a + d) + c) + b, but rank 1 computes ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
 
 # %% [markdown]
-# In ring C each sum is finished on one rank and then copied, so it is rounded everywhere in the same way. We cut the tensor to save bytes, and got equal sums on top.
+# In ring C each sum is finished on one rank and then copied, so all ranks hold the same bits. We cut the tensor to save bytes, and got equal sums on top.
 #
-# Does it matter that ring A's ranks disagree? In bfloat16 you can watch it, because there 256 + 1 is 256, as you saw in lesson 01. Below, rank 0 first brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. How far are their weights apart after 50, 100 and 200 steps?
+# Does it matter that ring A's ranks disagree? In bfloat16 you can watch it, because there 256 + 1 is 256, as in lesson 01. Below, rank 0 first brings 256 and every other rank brings 1. Then four ranks train one small model from the same start, with gradients in bfloat16. After 50, 100 and 200 steps the cell prints how far their weights are apart.
 
 
 # %% varies="two hundred steps of rounding differ between processors"
@@ -425,9 +432,9 @@ for name in ("A", "C"):
 # %% [markdown]
 # The exact sum, 259, does not exist in bfloat16, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
-# In the training all losses agree to three digits. Yet ring A's ranks are apart after 50 steps and still after 200, so there is no longer *one* model. If one rank alone sees a low enough loss, it leaves the loop, and the others hang as in lesson 00.
+# In the training all losses agree to three digits. Yet ring A's weights stay apart, so there is no longer *one* model. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
 #
-# A test with a tolerance lets ring A pass. The last block of your script does not, because it compares all bits with rank 0's.
+# A test with a tolerance lets ring A pass. The last block of your script would not, because it compares every bit with rank 0's.
 
 # %% [markdown]
 # ## When to use what
@@ -441,23 +448,20 @@ for name in ("A", "C"):
 # | each needs one chunk of the sum | reduce-scatter, half of an all-reduce |
 # | each has a different chunk for every rank | all-to-all |
 #
-# With all-reduce these are five of the eight words below. Read each picture as *before → after*; those with "reduce" also add up what they move. Gather undoes scatter, and a reduce is a broadcast backwards.
-
-# %%
-viz.primitives_overview()
+# A sum for everybody is an all-reduce. Three more words are under *Going deeper*.
 
 # %% [markdown]
-# Which way should a sum take?
+# Which way should an all-reduce take?
 #
 # | tensor | way | because |
 # | --- | --- | --- |
-# | short, below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
+# | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
 # | long, on 2, 4, 8, … ranks | halving-doubling | few starts, if no wires are shared |
 # | long, on any number | a ring | few bytes, neighbours talk |
-# | long, with fast wires inside nodes | the hierarchy | little crosses |
-# | many short ones | one long one | starts are paid once |
+# | long, fast wires inside nodes | the hierarchy | little crosses |
+# | many short ones | joined into a long one | starts are paid once |
 #
-# **Predict.** A thousand GPUs, four in a node, add up one number in case **A** and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is nothing faster than the plain ring?
+# **Predict.** A thousand GPUs, four in a node, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is nothing faster than the plain ring? Give the letters.
 
 # %%
 names = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
@@ -473,11 +477,16 @@ for case, row in ms.items():
     print(f"{case:12}", *(f"{one:18.2f}" for one in row))
 
 # %% [markdown]
+# In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
+#
+# In C each node has a single GPU, so the hierarchy *is* the ring. Halving-doubling has 488 ranks too many there, whose whole tensors double its time. In D nobody is too many, so it wins.
+
+# %% [markdown]
 # ## Back to the thousand ranks
 #
-# In A only starts count. In B the hierarchy wins, because few bytes cross; in C it equals the ring. Halving has 488 ranks too many in C, none in D.
+# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, less than 32 times 16, because starts are paid only once.
 #
-# One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, not 32 times 16, as starts are paid once. In each step a GPU first computes 8192 tokens, for 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. So more than a fifth of each step is waiting.
+# By lesson 01's count, 6 operations for each parameter and token, a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. If the sum comes after that, more than a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 
@@ -490,7 +499,7 @@ score()
 # **Next:** the [exercises](../exercises/release/02_collectives.ipynb), then [lesson 03](03_mlp_ddp.ipynb). [Slides](../slides/02_collectives.md).
 #
 # <details><summary>1. On two ranks, ring A's sums always agree. Why?</summary>
-# One addition rounds alike from either side; it takes three numbers to differ.
+# Each rank makes a single addition, and a + b rounds as b + a does. Orders can differ only from three numbers on.
 # </details>
 #
 # <details><summary>2. A ring grows from 500 ranks to 1000. How do each rank's bytes and starts change?</summary>
@@ -504,9 +513,17 @@ score()
 #
 # Each part below stands alone, and you can skip all of them.
 #
+# ## All eight words
+#
+# You have met five ways to move a tensor. Here are all eight. Read each picture as *before → after*; those with "reduce" also add up what they move. Scatter deals out the chunks of one rank and gather undoes that, and a reduce is a broadcast backwards.
+
+# %%
+viz.primitives_overview()
+
+# %% [markdown]
 # ## What your machine does
 #
-# Now without the clock. We time real all-reduces of many sizes on four of your processes, and look for the α and β that fit best. At the left a curve is flat: there you pay for starts. At the right it climbs, since there the bytes cost most. The lower panel divides each measured time by the predicted one. At 1 × the two numbers say it all; some points lie far from it, because four processes share your cores. PyTorch's own all-reduce is drawn open and was left out of the fit.
+# Now without the clock. We time real all-reduces of many sizes on four of your processes, and look for the α and β that fit best. At the left a curve is flat: there you pay for starts. At the right it climbs, since there the bytes cost most. The lower panel divides each measured time by the predicted one. Where a point lies at 1 ×, the two numbers explain it. Some lie far from there, because four processes share your cores. PyTorch's own all-reduce is drawn open and was left out of the fit.
 
 # %% varies="measured times"
 names = ["ring", "recursive_doubling", "native"]
@@ -518,7 +535,9 @@ viz.plot_fit(sweep, fit_alpha_beta([(point.steps, point.critical_bytes, point.se
 # %% [markdown]
 # ## All six, PyTorch's own, and groups
 #
-# `algorithm="native"` calls `torch.distributed` behind our names. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. A collective that is given a group runs among its members alone. Exercise 02.6 hands you two such groups.
+# `algorithm="native"` calls `torch.distributed` behind our names. Below, seven numbers on four ranks go through the five algorithms that you know and a sixth, the tree, which adds up along branches and sends the sum back. Each must give what PyTorch gives. Then the ranks form groups, as the hierarchy does. A collective that is given a group runs among its members alone.
+#
+# The last cell asks of all six what ring A failed: do all ranks get the same bits? Most finish each sum on one rank and copy it. In recursive doubling, two ranks that swap add the same two numbers, and a + b rounds as b + a does.
 
 # %%
 # %%ranks 4
@@ -529,3 +548,10 @@ native = comm.all_reduce(x, algorithm="native")
 equal = [torch.equal(comm.all_reduce(x, algorithm=a, node_size=2), native) for a in comm.ALGORITHMS["all_reduce"]]
 inside = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
 print(equal, "the sum of my node:", comm.all_reduce(x, group=inside)[-1].item())
+
+# %%
+for algorithm in comm.ALGORITHMS["all_reduce"]:
+    held = [
+        x.tolist() for x in run_ranks(on_my_row, 4, partial(comm.all_reduce, algorithm=algorithm, node_size=2), rows)
+    ]
+    print(f"{algorithm:20} the same bits on all ranks: {held == [held[0]] * 4}")
