@@ -396,7 +396,7 @@ check("01.9", training_days)
 #
 # *Find the wrong number · medium · 40 minutes.* **You learn** to compute a printed table again before you build on it.
 #
-# **A, a table that talks copy from its paper:** the sizes of GPT-3. In every row the width is heads × head size.
+# **A, the sizes of GPT-3,** in a table that is copied from its paper into talks. In every row the width is heads × head size.
 #
 # ```text
 # model          parameters   layers   width   heads   head size
@@ -409,8 +409,8 @@ check("01.9", training_days)
 # Two rows cannot be built. In XL the number of heads is the misprint, in 13B the width.
 
 # %% [markdown]
-# **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. Of FULLY_SHARD, most readers
-# think: the same, divided by the GPUs.
+# **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. FULLY_SHARD looks as if
+# it counted the same bytes, divided by the number of GPUs.
 
 # %% nbgrader={"grade": false, "grade_id": "01-10-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 gpus, unsharded, sharded = given("01.10", GRADE_SEED)

@@ -61,7 +61,7 @@ GRADE_SEED = 0  # an instructor's copy may have another number here: other input
 #
 # *Predict · easy · 15 minutes.* **You learn** to say what a collective costs before you run it.
 #
-# Each of `p` ranks holds a float32 tensor of `M` bytes. They add it up in two ways, and once rank 0 gives its tensor to all:
+# Each of `p` ranks holds a float32 tensor of `M` bytes. They add it up in two ways, and in a third run rank 0 gives its tensor to all:
 #
 # ```text
 # naive    all ──► rank 0 (sums) ──► all            one partner at a time: a rank has one port
@@ -618,4 +618,4 @@ check("02.11", script)
 # %% [markdown]
 # ## Where this leads
 #
-# Your ring is the all-reduce that data parallel training lives on. [Lesson 03](../../notebooks/03_mlp_ddp.ipynb) hangs it behind the backward pass of a real model.
+# Your ring is the all-reduce that data parallel training lives on. [Lesson 03](../../notebooks/03_mlp_ddp.ipynb) puts it behind the backward pass of a real model.

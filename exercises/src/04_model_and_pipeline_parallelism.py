@@ -197,8 +197,7 @@ check("04.3", cut_layers)
 # each other. It times the lists, with a backward twice as long as a forward, and counts what each rank remembers. Then real ranks
 # train by your lists.
 #
-# **Target:** no deadlock. Each rank waits for (p-1)(F+B+W) seconds, where F, B and W are the seconds of a forward, of the input's
-# gradient and of the weights' gradients. Each rank holds m activations at once.
+# **Target:** no deadlock. Each rank waits as long as p-1 forwards and p-1 backwards last. Each rank holds m activations at once.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -259,7 +258,7 @@ check("04.5", one_f_one_b_order)
 # | --- | --- |
 # | `"gpipe"` | all forwards, then all backwards |
 # | `"1f1b"` | one forward, one backward |
-# | `"interleaved"` | 1F1B with `v` small stages on each rank, m a multiple of p; else `v` is 1 |
+# | `"interleaved"` | 1F1B with `v` small stages on each rank, m a multiple of p; for the other schedules `v` is 1 |
 # | `"zb-h1"` | like 1F1B, but each W waits until it can fill a gap; W is at most F and B, and m >= p |
 #
 # Which activations are counted? The lesson's bars count micro-batches of a whole rank. Here one activation is what one micro-batch leaves at
@@ -480,7 +479,7 @@ compare(pipeline_step)
 # Find it, and write the function again, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
 # **Target:** the gradients of one device, which are those of the mean over *all* rows, with the same messages as before. The loss is a
-# number. It stays a pipeline: rank 0 sends the next micro-batch before the gradients of all earlier ones are back. GPipe's order does
+# number. It stays a pipeline: rank 0 sends a micro-batch while gradients of earlier ones are still to come. GPipe's order does
 # that with `comm.send`. For 1F1B's you need `comm.isend`, see 04.10, or the two ranks wait for each other.
 
 

@@ -127,8 +127,8 @@ print(f"{fast / 1e9:g} GB/s on the fast wire, {slow / 1e9:g} GB/s on the slow on
 # %% [markdown]
 # Nothing is computed again, so a parameter costs six operations for each token. Along `tp` nothing hides the sums of 08.2: the GPU waits
 # for them. Its idle time is (pp - 1) / m of the time that it spends on its micro-batches, as in lesson 04. Along
-# `dp` a ring averages the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward, which takes
-# two thirds of what one micro-batch takes, sums and all. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
+# `dp` a ring averages the gradients of its P / (tp · pp) parameters, in bf16. They may travel while the last micro-batch goes backward. That takes
+# two thirds of the time of one micro-batch, its sums along tp included. What is longer than that is *exposed*: nothing hides it. Messages along `pp` are
 # short, and we leave them out.
 
 # %% [markdown]
@@ -432,7 +432,7 @@ if goodput is not None:
 # d says by how many seconds it is worse. So a temperature is in seconds too: let it begin as a share of the first price. Hot, nearly everything
 # is taken. The temperature falls step by step, and at the end it is so cold that the search only goes down.
 #
-# **Target:** the best layout that was seen. With at least 8 of 12 different dice it must be the best of all layouts. Ask `price` once in each
+# **Target:** the best layout that was seen. In at least 8 of 12 runs, each with other dice, it must be the best of all layouts. Ask `price` once in each
 # step, and once at the beginning.
 
 

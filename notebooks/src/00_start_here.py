@@ -55,7 +55,7 @@ viz.plot_loss_curves(
 # %% [markdown]
 # ## Why several processes?
 #
-# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that. So several GPUs share the work. Each has its own process, and these have to agree on the result. This course is about how they agree, what it costs, and how to notice if they do not. CPU processes must agree too, so you need no GPU.
+# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that, as lesson 01 counts. So several GPUs share the work. Each has its own process, and the processes must agree on the result. This course is about how they agree, what it costs, and how to notice if they do not. CPU processes must too, so you need no GPU.
 #
 # A process in such a group is called a **rank**. Ranks are numbered from 0, and their number is the **world size**.
 
@@ -116,7 +116,7 @@ tripled
 # %% [markdown]
 # ## How do ranks agree?
 #
-# Suppose that each rank has a copy of the model and its own quarter of the data. Then each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
+# First take a model that does fit. Each rank has a copy of it and its own quarter of the data, so each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
 #
 # Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it in place of `None`. More than one answer would make sense, so settle on one.
 
@@ -186,13 +186,13 @@ viz.plot_bytes_matrix(ledger())
 # %% [markdown]
 # Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0.
 #
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root takes one from each `peer` in turn into an `inbox`, and `combine` adds it to its own. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: three times eight bytes are the 24 that rank 0 sent.
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root makes `room` for one tensor, the `inbox`, receives from each `peer` in turn, and `combine` adds the `inbox` to its own `x`. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: three times eight bytes are the 24 that rank 0 sent.
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %% [markdown]
-# So everything goes through rank 0. With four ranks nobody minds. But with a thousand, rank 0 would receive 999 messages and then send 999, one after the other, while everyone waits. Lesson 02 starts there.
+# So everything goes through rank 0. With four ranks nobody minds. But with a thousand, rank 0 would receive 999 messages and then send 999, one after the other. Lesson 02 starts there.
 #
 # ## When one rank fails
 #
@@ -212,7 +212,7 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # ## A hang on purpose
 #
-# The most puzzling failure shows no error at all. It happens when the ranks do not agree on which call comes next. Below is such a cell, which `--timeout 3` ends after three seconds. **Before you run it**, say who waits for whom.
+# The most puzzling failure shows no error at all. It happens, for example, when the ranks do not agree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, and `--timeout 3` sets a time limit in seconds. **Before you run it**, say who waits for whom.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -230,7 +230,7 @@ else:
 # %% [markdown]
 # ## A mismatch
 #
-# In the third way to fail, all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, and the others bring four. Before a tensor travels, our collectives compare notes, so each rank learns what all the others bring. **Before you run it**, say who complains: rank 3, the other three, or all four?
+# In the third way to fail, all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, the others four. Before a tensor travels, our collectives compare notes about its length. **Before you run it**, say who complains: rank 3, the other three, or all four?
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -239,7 +239,7 @@ from course_lib import comm
 comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 
 # %% [markdown]
-# All four complain, because all have the same notes: four, four, four and five. None of them can know which length you meant. The end of the message says what to do.
+# All four complain, because each rank reads all notes: four, four, four and five. None of them can know which length you meant.
 #
 # PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. When we tried a script without it, some ranks went on with a wrong sum.
 
@@ -270,7 +270,7 @@ for name, (losses, gradients) in apart.items():
 # %% [markdown]
 # B is wrong. In all 40 steps A's gradients are those of one process, to five decimals. So why does the mean not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
 #
-# But read the losses in the same output. B's are as right as A's, although every update of B came from a wrong gradient! Take the *last* step, after 39 updates. **Predict** the norm of B's gradient there, which is its length, divided by the norm of A's.
+# But read the losses in the same output. B's are as right as A's, although every update of B came from a wrong gradient! Take the *last* step, after 39 updates. A gradient's norm is its length. **Predict** B's norm in that step, divided by A's.
 
 # %%
 three = {"one process": one_process, "training B": runs["training B"], "training A": runs["training A"]}
@@ -285,9 +285,9 @@ losses = {name: losses.tolist() for name, (losses, _) in three.items()}
 viz.plot_loss_curves(losses, lengths, title="The same trainings, and the length of their gradients")
 
 # %% [markdown]
-# It is still four times as long! The broad line is now one process, and A lies on it in both panels. B leaves it in the lower one, and keeps its distance from step 1 to step 40. On this logarithmic axis a distance is a factor.
+# It is still four times as long! The broad line is now one process, and A lies on it in both panels. In the lower one B is always the same distance above A, and on this logarithmic axis a distance is a factor.
 #
-# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and B keeps almost the weights of A. But at the same weights, B's undivided sum is again four times A's average. With plain SGD nothing cancels, so B's first step would be four times too long.
+# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and B keeps almost the weights of A. But at the same weights, B's undivided sum is again four times A's average. Adam hid the mistake: with plain SGD nothing cancels, and B's first step would be four times too long.
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -329,7 +329,7 @@ score()
 #
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its six messages make twelve events. An arrow is a message, from its sending to its arrival. Rank 0 takes its three in the order of the ranks, so an early one has a long arrow. Four numbers need hardly any time to travel, so a long *send* or *receive* mostly waits, for a busy rank or a free core. The palest colour is only the wait for a message whose sending had not begun. Run it again, and only that order stays.
+# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its six messages make twelve events. An arrow is a message, from its sending to its arrival. Rank 0 receives in the order of the ranks, so an early message has a long arrow. Four numbers need hardly any time to travel, so a long *send* or *receive* mostly waits, for a busy rank or a free core. The palest colour is only the wait for a message whose sending had not begun. Run it again, and only that order stays.
 
 
 # %% varies="times differ on every machine and in every run"

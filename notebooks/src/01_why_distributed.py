@@ -173,7 +173,7 @@ viz.plot_states(
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam's part still the same training? Let us build the first stage and see. It needs two collectives: **reduce-scatter** leaves each rank with one chunk of the sum, and **all-gather** gives everybody all chunks.
+# Is a training that shares Adam's part still the same training? Let us build the first stage, on which the other two rest, and see. It needs two collectives: **reduce-scatter** leaves each rank with one chunk of the sum, and **all-gather** gives everybody all chunks.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
@@ -310,9 +310,9 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# They differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. Four layers like the one in the picture make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->; the rest is what head and loss keep.
+# They differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. The picture's layer has 2.594 MB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->, which are 2.474 MiB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 2**20 -->. Four make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->, and head and loss keep the rest.
 #
-# Look at the four longest bars, which have the inner width F. Of feed-forward's three matrices, the first two make *gate* and *up*. Then silu(gate) × up, which is called *gated*, goes into the third. Backward has to read all four. The bars of middle length have width H, those of the keys and values K. The two small ones are the norms', one number for each token.
+# Look at the four longest bars, which have the inner width F. Of feed-forward's three matrices, the first two make *gate* and *up*. Then silu(gate) × up, which is called *gated*, goes into the third. Backward has to read all four. The bars of middle length have width H, those of the keys and values K. The *rotations* come from a table of angles, and tell attention where each token stands. The two small ones are the norms', one number for each token.
 
 # %% [markdown]
 # Where are attention's scores, one for each pair of tokens? PyTorch's fused attention keeps only their *log-sum-exp*, one number for each token and head, and computes the scores again in backward. So activations grow with the text's length, not with its square.
@@ -333,7 +333,7 @@ predict(
 )
 
 # %% [markdown]
-# That is more than an H100 has, for a single text, and the states come on top! But what a layer keeps is twenty times as large as its own input, and the input is all that forward starts from.
+# That is more than an H100 has, for a single text, and the states come on top! Nearly all of it is four bars of width F, six of H and two of K, which make 165,888 numbers for each token and layer. Yet a layer's input, with 8192, is a twentieth of that, and it is all that forward starts from.
 #
 # So keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, which PyTorch calls activation checkpointing.
 
@@ -345,14 +345,14 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# An eighth is left and not a twentieth, because head and loss still keep all of theirs; only the layers are run again. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles, which all layers share, and cross-entropy's divisor.
+# An eighth is left and not a twentieth, because head and loss still keep all of theirs; only the layers are run again. This saving has a price: in every step the layers' forward now runs twice. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles, which all layers share, and cross-entropy's divisor.
 #
 # ## So, how many GPUs?
 #
 # Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs share every matrix and one text. That is **tensor parallelism**.
 
 # %% [markdown]
-# `dp` counts the groups with their own texts, and `tp` counts the GPUs in a group, so dp times tp is 64. With `sequence_parallel` a group also shares the text's tokens, wherever it shares no matrix. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. So its line, at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, is labelled 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# `dp` counts the groups with their own texts, and `tp` counts the GPUs in a group, so dp times tp is 64. The norms have no matrix to share, so with `sequence_parallel` the group shares the text's tokens there. The picture counts GiB, 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB. So its line, at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, is labelled 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -367,7 +367,7 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, recomputation leaves 80 inputs, and all of the layer that is being redone. In the third, eight GPUs share one text's activations, so eight texts are under way instead of 64. The last two bars fit.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, recomputation leaves 80 inputs, and all of the layer that is being redone. In the third, eight GPUs share one text's activations, so eight texts are under way instead of 64. The last two bars fit. The second pays with another forward pass, and the third with messages inside each layer, because no GPU holds a whole matrix.
 #
 # The dark grey **gathered** weights are what ZeRO-3 puts together for a moment, when a layer needs them whole.
 
@@ -380,9 +380,11 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# Memory decides whether a training can start. To know when it ends, we count its operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward needs two gradients. One is that of the matrix. The other is that of the layer's input, because the layer before goes on with it.
+# Memory decides whether a training can start. To know when it ends, we count its operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward needs two gradients. One is for the matrix, and one for the layer's input, because the layer before goes on with it.
 #
-# **Predict** how many operations forward and backward take together, for each number and each token. PyTorch counts them on 64 tokens. The small model's matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers. The embedding is left out, because there a row is only looked up.
+# PyTorch will count them in the small model, on 64 tokens. Its matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a row is only looked up.
+#
+# **Predict** how many operations forward and backward take together, for each number and each token.
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -400,9 +402,9 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. The rule counts the embedding, which multiplies nothing. It leaves out attention's products of tokens with tokens, and so does PyTorch's counter on a CPU. For the 70B and 4096 tokens, `costs.training_flops` finds the rule at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
+# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. Recomputation runs forward again, which makes 8. The rule counts the embedding, but not attention's products of tokens with tokens, nor does PyTorch's counter on a CPU. For the 70B and 4096 tokens, `costs.training_flops` finds the rule at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
 #
-# A GPU reaches only a share of its data sheet's peak, the **utilisation** U, which was about 0.4 when Llama 3 was trained. With T tokens and G GPUs of peak R:
+# A GPU reaches only a share of its data sheet's peak R. This **utilisation** U was about 0.4 for Llama 3. So G GPUs do GRU operations a second, and T tokens take:
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
@@ -444,9 +446,9 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
 # | --- | --- | --- |
 # | it takes too long | more GPUs, each with its own texts | 03 |
 # | all layers together are too large | some layers on each GPU | 04 |
-# | one layer, or one text, is too large | several GPUs share each matrix | 05 |
+# | one layer is too large | several GPUs share each matrix | 05 |
 # | all GPUs store the same states | each GPU keeps a part: ZeRO | 06 |
-# | activations are too large | recompute, or share each matrix | 01, 05 |
+# | one text's activations are too large | recompute, or share each matrix | 01, 05 |
 
 # %% [markdown]
 # ## What still hurts

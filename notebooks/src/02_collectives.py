@@ -190,7 +190,7 @@ display(viz.animate_ring(4), viz.plot_bytes_matrix(ledger(), title="The ring: by
 #
 # $$\text{each rank sends}\quad 2\,(p-1)\,\frac{M}{p}$$
 #
-# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take a single number. Look at the first rank that knows the sum: by then a message from each of the $p-1$ others has arrived somewhere. Afterwards each of these others must still receive one. That makes $2\,(p-1)$ messages, and the ring shares them equally. So unless the network itself adds, no way gives its busiest rank less to send.
+# For a thousand ranks that is 1.998 tensors, and it never reaches two. Could any other way do with less? Take one number, and the first rank that knows the sum: by then a message from each of the $p-1$ others has arrived somewhere. Afterwards each of these others must still receive one. That makes at least $2\,(p-1)$ messages. The ring shares them equally, so unless the network itself adds, no way gives its busiest rank less.
 
 # %% [markdown]
 # ## On real ranks
@@ -253,7 +253,7 @@ viz.plot_starts({"32 MiB": large, "1 KiB": small}, INFINIBAND)
 #
 # Check it on the upper row: six times 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> and six times 167.8 µs<!-- =1e6 * 8 * MiB * INFINIBAND.beta_s_per_byte --> make 1091 µs<!-- =1e6 * comm_time("all_reduce", "ring", world_size=4, length=8 * MiB, itemsize=4).time_s(INFINIBAND) -->, as the clock said.
 #
-# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! Most of the ring's time goes into starts, so take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
+# On a thousand ranks our layer pays 28 ms<!-- =1998e3 * INFINIBAND.alpha_s --> for 1998 starts and 17.4 ms<!-- =1e3 * 2 * 999 / 1000 * 2 * layer_parameters(LLAMA_3_1_8B) * INFINIBAND.beta_s_per_byte --> for almost two tensors. So the ring needs **45 ms**<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> in place of 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) -->! It makes as many starts as the naive way, with a thousandth of the bytes each, so starts cost most. Take one question with you: **is my message so small that I pay for starts, or so large that I pay for bytes?**
 
 # %% [markdown]
 # ## Fewer starts
@@ -278,18 +278,18 @@ predict("MiB from which the ring is faster", guess=None, answer=round(meet / MiB
 viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"], world_size=64, link=INFINIBAND)
 
 # %% [markdown]
-# Recursive doubling carries four tensors more, but makes 120 starts fewer. Where the lines cross, one tensor takes as long as thirty starts: thirty times 0.7 MB<!-- =INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MB -->, or about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
+# Recursive doubling carries four tensors more, but makes 120 starts fewer. Where the lines cross, one tensor takes as long as thirty starts, which makes about 20 MiB<!-- =30 * INFINIBAND.alpha_s * INFINIBAND.bandwidth_bytes_per_s / MiB -->.
 #
-# See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with a tenth of the ring's starts. Nothing beats the dashed line, which is six starts or the ring's bytes.
+# See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with a tenth of the ring's starts. Nothing beats the dashed line: the dearer of six starts and the ring's bytes.
 #
-# Why build rings? Our formula gives each pair its own wire, but 32 swaps at once may have to share. In a ring everybody talks to a neighbour. Besides, doubling wants a power of two: of a thousand ranks, 488 hand in whole tensors and get whole sums back.
+# Why build rings? Our formula gives each pair its own wire, but 32 swaps may have to share. In a ring everybody talks to a neighbour. Besides, doubling wants a power of two: of a thousand ranks, 488 hand in whole tensors and get whole sums, which doubles the bytes.
 
 # %% [markdown]
 # ## Two kinds of wire
 #
 # So far all wires were alike, but GPUs live in nodes. In a node of four H100s each sends 150 GB/s<!-- =NVLINK.bandwidth_bytes_per_s / GB --> to every other by NVLink. Out of the node, its network card sends only a third of that. A ring gains nothing from NVLink, because somewhere the ring leaves the node, and each step waits for its slowest message.
 #
-# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. The GPU adds up only this chunk with the GPUs at its place in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
+# So do inside what can be done inside. A reduce-scatter in the node gives each GPU one chunk of its node's sum. It adds up only this chunk, with the GPUs that hold the same chunk in other nodes. Then an all-gather inside puts the chunks together. This is the **hierarchical** all-reduce.
 
 # %% [markdown]
 # Follow rank 0 with 16 MiB<!-- =16 -->, in two nodes of two. It swaps halves with rank 1 and then holds half of its node's sum. Rank 2 holds the same half of the other node's sum, so ranks 0 and 2 add up these 8 MiB<!-- =16 / 2 -->. As a ring of two, they need two steps of 4 MiB<!-- =16 / 4 -->. At the end ranks 0 and 1 swap their finished halves.
@@ -335,7 +335,7 @@ inputs = torch.arange(48.0).reshape(4, 12)
 print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().tolist())
 
 # %% [markdown]
-# The script and our ring say the same. This is what you write for ours:
+# Both say the same. This is what you write for ours:
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
@@ -345,12 +345,12 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # | `algorithm="ring"` | – | the back end chooses; NCCL by formulas like ours |
 # | `ledger()` | – | nobody counts; use a profiler |
 #
-# On a GPU node the lines should stay as they are, and under Slurm `srun` starts `torchrun` once on each node.
+# On GPUs the lines should stay as they are. Under Slurm `srun` starts `torchrun` once on each node, with `--nnodes` and a common `--rdzv-endpoint`.
 
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test from the top of this page, as the next cell shows. The cell after it puts them to a harder test.
+# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test from the top of this page, but the second cell below is harder.
 #
 # **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`.
 
@@ -394,7 +394,7 @@ for name in sums:
 viz.plot_disagreement(sums, title="Which sums differ from those of rank 0")
 
 # %% [markdown]
-# Now each rank has 1001 numbers that are not whole. Ring B is off by 3, and each of its panels has one dark dot. Four does not divide 1001, so the last number is lost.
+# Now each rank has 1001 numbers that are not whole. Ring B is off by 3, and each of its panels has one dark dot. Four does not divide 1001, so each rank keeps its own last number.
 #
 # A and C are off by rounding alone. Yet A's ranks disagree in four places of ten! Each rank starts with its own tensor and adds the others as they arrive. Call the four a, b, c, d. Rank 0 computes ((a + d) + c) + b, but rank 1 computes ((b + a) + d) + c. A computer rounds after every addition, so the order shows. Small whole numbers need no rounding, so the first test saw nothing.
 
@@ -430,7 +430,7 @@ for name in ("A", "C"):
         print(f"   {steps:3} steps: losses {min(losses):.3f} to {max(losses):.3f}, weights apart by {apart:.0e}")
 
 # %% [markdown]
-# The exact sum, 259, does not exist in bfloat16, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
+# The exact sum, 259, lies between the bfloat16 numbers 258 and 260, so no ring can be right. But ring A gives two answers: ranks 0 and 1 add each 1 to 256, where it is lost, and ranks 2 and 3 add ones to ones first.
 #
 # In the training all losses agree to three digits. Yet ring A's weights stay apart, so there is no longer *one* model. Suppose the loop ended at a low enough loss. A rank that got there alone would leave, and the others would hang as in lesson 00.
 #
@@ -457,11 +457,11 @@ for name in ("A", "C"):
 # | --- | --- | --- |
 # | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
 # | long, on 2, 4, 8, … ranks | halving-doubling | few starts, if no wires are shared |
-# | long, on any number | a ring | few bytes, neighbours talk |
+# | very long, on any number | a ring | few bytes, neighbours talk |
 # | long, fast wires inside nodes | the hierarchy | little crosses |
 # | many short ones | joined into a long one | starts are paid once |
 #
-# **Predict.** A thousand GPUs, four in a node, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is nothing faster than the plain ring? Give the letters.
+# **Predict.** A thousand GPUs, four in a node, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is nothing faster than the ring? Give the letters.
 
 # %%
 names = ("ring", "recursive_doubling", "halving_doubling", "hierarchical")
@@ -479,14 +479,14 @@ for case, row in ms.items():
 # %% [markdown]
 # In A only the starts count, and recursive doubling has the fewest. In B little crosses between the nodes, so the hierarchy takes half of the ring's time.
 #
-# In C each node has a single GPU, so the hierarchy *is* the ring. Halving-doubling has 488 ranks too many there, whose whole tensors double its time. In D nobody is too many, so it wins.
+# In C each node has a single GPU, so the hierarchy *is* the ring. Halving-doubling has 488 ranks too many, whose whole tensors double its time. In D it has none, so it wins.
 
 # %% [markdown]
 # ## Back to the thousand ranks
 #
 # One layer went from 17.5 s<!-- =comm_time("all_reduce", "naive", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> to 45 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2).time_s(INFINIBAND) --> by the ring and 16 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) --> by the hierarchy. All 32 in one tensor take 286 ms<!-- =1e3 * comm_time("all_reduce", "hierarchical", world_size=1000, length=32 * layer_parameters(LLAMA_3_1_8B), itemsize=2, node_size=4).time_s(NVLINK, INFINIBAND) -->, less than 32 times 16, because starts are paid only once.
 #
-# By lesson 01's count, 6 operations for each parameter and token, a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. If the sum comes after that, more than a fifth of each step is waiting.
+# By lesson 01's count, 6 operations for each parameter and token, a GPU computes 8192 tokens in 1.0 s<!-- =6 * model_parameters(LLAMA_3_1_8B) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> at 40 %<!-- =40 --> of an H100's peak. If the sum comes after that, over a fifth of each step is waiting.
 #
 # Yet the last layer's gradient was ready long before the first's. Why must it wait? Lesson 03 begins there.
 

@@ -206,7 +206,7 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # ### The forgotten division
 #
-# In lesson 00 nobody divided by four, and Adam hid the mistake. Does it always hide it? Adam divides a gradient by its own typical size. Let $m$ be the running mean of a gradient, and $v$ the running mean of its square. Then four times the gradient gives four times $m$, but sixteen times $v$:
+# In lesson 00 training B did not divide by four, and Adam hid the mistake. Does Adam always hide it? Adam divides a gradient by its own typical size. Let $m$ be the running mean of a gradient, and $v$ the running mean of its square. Then four times the gradient gives four times $m$, but sixteen times $v$:
 #
 # $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
 #
@@ -253,7 +253,7 @@ for name, rungs in off.items():
 # B hides it well, too, but E does not! One device cuts only the second gradient, while with four times the length all three are cut. So clipping hides a factor if it always cuts, but shows it if it cuts sometimes. C shows the factor because an $\varepsilon$ of a thousandth is not small beside gradients of a few hundredths.
 
 # %% [markdown]
-# Take two rules from this. Look at **gradients**, not at losses. And climb with **SGD first**, because SGD hides nothing: in A the weights were off by more than a third.
+# Take two rules from this. Look at **gradients**, not at losses. And climb with **plain SGD first**, because without Adam and clipping nothing hides a factor: in A the weights were off by more than a third.
 #
 # If you then try AdamW as well, choose settings that let a mistake show: an $\varepsilon$ of 1e-3, as in C, and a limit that cuts some steps and leaves others, as in E.
 
@@ -435,7 +435,7 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # Hooks, buckets and messages in the background are new, so we have to prove the training once more. The library's `DistributedDataParallel` puts them around any model. First it gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
 #
-# A `Trainer` is one training step as an object. It takes its rank's own rows, and divides by the targets, or tokens, of *all* ranks, so unequal sequences are no problem.
+# A `Trainer` is one training step as an object. It sums the losses of its rank's own rows, and divides by the targets of *all* ranks, so unequal sequences are no problem.
 #
 # The library's ladder takes its gradients from the first step, as ours did, and has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
@@ -449,7 +449,7 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# In print, the run of the first screen falls at rung 2, the gradients, in its first step. They are wrong "not by a constant factor", so it was no forgotten division. It is the mean of means: each rank's tokens differ in number. The picture shows the right run.
+# In print, the run of the first screen falls at rung 2, the gradients. They are wrong "not by a constant factor", so it was no forgotten division. It is the mean of means, because the ranks have different numbers of tokens. The picture shows the right run.
 #
 # ## In PyTorch alone
 #
@@ -530,9 +530,9 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 #
 # **B** has the right gradients, but adds up their squares over four ranks, so [the norm is twice as long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
-# **C** is sound. Its line rises because training lets float32's rounding grow.
+# **C** is sound. In the last picture its line rises too, because float32's rounding grows.
 #
-# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits. Roundings go up and down, so its lengths look right. Choose it knowingly, as in our OLMo sums.
+# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits. Roundings go up and down, so its lengths look right. Choose it knowingly.
 
 # %% [markdown]
 # ## When to use it
@@ -545,7 +545,7 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 #
 # - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
 # - The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later.
-# - Each of 16 layers is a bucket of 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
+# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
 #
 # When is everything sent? Guess the **efficiency**: one device's step over that time.
 
@@ -593,9 +593,7 @@ viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on e
 # %% [markdown]
 # ## What still hurts
 #
-# On the first screen the loss left the mistake open, but the second rung showed it.
-#
-# Are four ranks four times as fast? With a whole batch each, they are **3.7 times** as fast, since four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, they are only **1.8 times** as fast. Only computing shrinks: the first bucket leaves after a millisecond, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# Are four ranks four times as fast on our six layers? With a whole batch each, they are **3.7 times** as fast, since four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, they are only **1.8 times** as fast. Computing shrinks, but the six buckets do not: the first leaves after a millisecond, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
 # And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, and a large GPU has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #

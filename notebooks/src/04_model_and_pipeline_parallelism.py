@@ -214,7 +214,7 @@ viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remem
 # %% [markdown]
 # Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture rank 0 has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before it! Sent earlier, number 4 would only stand in a queue.
 #
-# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so that rank needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight, whatever $m$ is. So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so that rank needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight, however large $m$ is. So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
@@ -240,7 +240,7 @@ print("and rank 0's, from what it is sent:  ", torch.allclose(of_input.T @ input
 #
 # Because backward is now split, there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights.
 #
-# **Predict.** Each rank goes backward to its input as soon as it can, and fills its waits with gradients of weights. How long is the bubble now?
+# **Predict.** Each rank keeps 1F1B's order, goes backward only to its input, and fills its waits with gradients of weights. How long is the bubble now?
 
 # %%
 zero_bubble = make_schedule("zb-h1", 4, 8)
@@ -345,7 +345,7 @@ print("bytes that rank 1 sent:", sent)
 #
 # A training needs more than the gradients of one step, so climb the ladder of lesson 03.
 #
-# The library's loop, like ours, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets, so the loss is divided by all of them, as in `follow`. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So this one weight lies on two ranks, and each sees only one of its uses. The library takes care of that; how, you find out in exercise 04.10.
+# The library's loop, like ours, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets, so the loss is divided by all of them, as in `follow`. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So this one weight lies on two ranks, and each sees only one of its uses. The library takes care of that, and in exercise 04.10 you do.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -493,21 +493,21 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound: its line climbs slowly, and the others jump. C jumps at the first update, because its lists end too early: the last micro-batch's gradients of weights are never computed.
+# Only B is sound, as the ladder finds in float64. Rounding makes its line climb; each other jumps when its bug first acts. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed.
 #
-# In the first picture A looks as sound as B, so `"AB"` was a good guess. A's gradients are right, but each stage clips by its own, smaller norm, so its factor is wrong. AdamW's first update divides any factor away, so A jumps one update later.
+# In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own, smaller norm, so its factor is wrong. AdamW's first update divides any factor away, so A jumps one update later.
 
 # %% [markdown]
-# D lies on B until its checkpoint, which holds the optimizer of one stage only. The others begin anew, and the loss even looks better! So the ladder's last rung is save and load. Public relatives are linked at the end of the page.
+# D lies on B until its checkpoint, which holds the optimizer of one stage only. The other stages' optimizers begin anew, and the loss even looks better! So the ladder's last rung is save and load. Public relatives are linked at the end of the page.
 
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# First watch a line sweep over four schedules. The strip below each shows what its fullest rank remembers. One of them is new: **interleaved** gives each rank several small stages, and *Going deeper* draws it.
+# First watch a line sweep over four schedules. The strip below each shows what its fullest rank remembers. The new one, **interleaved**, gives each rank several small stages.
 #
 # Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, and then with five.
 #
-# <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages: GPU 0 remembers 19 activations of a quarter, or 4.75. With two stages it would be 11 halves, or 5.5!</details>
+# <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages: GPU 0 remembers 19 quarters, or 4.75. With two stages it would be 11 halves, or 5.5!</details>
 
 # %% varies="a widget"
 four = {
@@ -556,10 +556,10 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
     print(f"{name:11}", *(f"{share:10.1%}" for share in shares), f"{holds / GiB:9.1f} GiB")
 
 # %% [markdown]
-# Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, so pipelines can run **between nodes**. But over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
+# Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, so pipelines can run **between nodes**. Over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
 
 # %% [markdown]
-# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 does not: only $F$ and $B$ lie on the way, so most messages hide behind $W$. The stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more: only $F$ and $B$ lie on the way, so most messages hide behind $W$. The stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # But GPU 3 also has the head. Where would you cut?
 

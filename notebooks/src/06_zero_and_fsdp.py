@@ -189,7 +189,7 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# Under ZeRO-2 a rank has no room for whole gradients. Between micro-batches it keeps nothing but its own pieces of the sum, so the gradients of every micro-batch have to be summed up at once. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
+# Under ZeRO-2 a rank has no room for whole gradients. Between micro-batches it keeps nothing but its own pieces of the sum, so the gradients of each micro-batch have to be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
 
 # %% [markdown]
 # ## Step three: the weights
@@ -210,7 +210,7 @@ viz.plot_kept(3)
 #
 # Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit; together they make three gathers. Does the backward of the first unit need a fourth one?
 #
-# **Your turn**: write it, in the last two lines. Nobody needs the gradient of $x$.
+# **Your turn**: write the backward of the first unit, in the last two lines. Nobody needs the gradient of $x$.
 
 # %%
 # %%ranks 2 --push model,inputs,goals --pull first,second
@@ -299,7 +299,7 @@ for event in ledger().events:
 # %% [markdown]
 # ## Do we have to wait for the weights?
 #
-# While one unit computes, the network could already **prefetch** the next. In backward a unit can hide two collectives, the gather of the next and the reduce-scatter of the one before.
+# While one unit computes, the network could already **prefetch** the next. In backward two collectives can hide behind a unit's computing: the gather of the next unit and the reduce-scatter of the one before.
 #
 # Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective of 1 MiB<!-- =512 * 513 * 4 / MiB -->, with its starts, 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after the other, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
@@ -327,7 +327,7 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture, the line *compute* has three gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. So three collectives are felt, and the other 15 hide.
+# In the lower picture, the line *compute* has three wide gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. So three collectives are felt, and the other 15 hide.
 #
 # While unit 2 computes in blue, the network already brings unit 3. So **two** units are whole at a time, and this memory is the price of prefetch.
 #
@@ -361,7 +361,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 # %% [markdown]
 # ## Measure: what is sent
 #
-# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root**. Forward begins with its embedding and ends with its head, where backward begins. So the root is gathered once, before forward, and stays whole until backward is through.
+# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root**. Forward runs from its embedding to its head, and backward runs from the head back to the embedding. So the root is gathered once and stays whole until backward is through.
 #
 # The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, and beside it stands a formula that knows nothing of the code.
 #
@@ -419,7 +419,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Look at both ends of each strip. The yellow optimizer shrinks to a quarter in ZeRO-1, but the violet weights shrink only under FSDP.
 #
-# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations, so ZeRO-1 would peak when backward ends, and ZeRO-2 lower.
+# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. Then ZeRO-1 would peak when backward ends, and ZeRO-2 lower.
 #
 # FSDP peaks one column later: at the loss only the root is whole, but in backward two blocks are whole besides. On the 64 GPUs too, whole units and activations come on top of 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
@@ -484,7 +484,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? Its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients, so a step inherits nothing but weights. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
+# What is wrong in run B? Its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients, so each step hands nothing but weights to the next. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -498,7 +498,7 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. R and N read no weights, and U changes the very pieces that G has just read rightly. So H took old weights, from a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. R and N read no weights, and U changes the very pieces that G has just read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) of the weights, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
 # Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the wrong factor away. Run C climbed the ladder in float64. Its curve is in float32, and training enlarges the rounding.
 #
@@ -535,7 +535,7 @@ viz.zero_explorer()
 #
 # FSDP wants much text on each GPU, to hide its gathers. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while Meta's training read 2,048.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But its ranks wait for each of its messages, whereas FSDP can hide many. So tensor parallelism gets the fast wires inside a node, and FSDP those between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But its ranks wait for each of its messages, whereas FSDP can hide many. So tensor parallelism gets the fast wires inside a node, and FSDP the slower ones between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
 
 # %%
 score()
@@ -554,7 +554,7 @@ score()
 # </details>
 #
 # <details><summary>3. Why is unit 5 gathered twice in a row? What would you change?</summary>
-# It is freed after forward, although backward begins with it. Keep it; in PyTorch, with <code>reshard_after_forward=False</code>.
+# It is freed after forward, although backward begins with it. Keep it; in PyTorch, with <code>reshard_after_forward=False</code> for this unit alone.
 # </details>
 
 # %% [markdown]

@@ -3,7 +3,7 @@
 #
 # Somebody has 16,384 GPUs, in nodes of eight, to train Llama 3.1 405B on 15.6 trillion tokens. A step reads 2048 texts of 8192 tokens, which makes 930,000 steps. A second more in each costs eleven days.
 #
-# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The texts are shared by `dp` such pipelines. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is chosen as well as possible. Who is right?
+# Three colleagues cut each matrix into `tp` parts and spread the layers over `pp` ranks. The GPUs make `dp` such pipelines, sharing the texts. The first says `tp` 8 and `pp` 32, the second 8 and 1, the third 2 and 32. All else is as good as possible. Who is right?
 #
 # **Predict.** Who is *slowest*? Compare a pipeline's texts with its ranks, and a GPU's weights with 80 GB<!-- =load_cluster("dgx_h100").device.memory_bytes() / GB -->.
 
@@ -119,7 +119,7 @@ report = assert_parallel_equals(llama_alone, llama_3d, text, world_size=8)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# They do! Even the longest line, the gradients, stays thousands of times below the tolerance. The same call tests any layout. Since lesson 06 you can compute whether a layout fits. One question is left.
+# They do! Even the longest line, the gradients, stays thousands of times below the tolerance. Since lesson 06 you can compute whether a layout fits. One question is left.
 #
 # ## How long is one step?
 #
@@ -147,7 +147,7 @@ print(f"by hand {multiply_s:.1f} s; by the FLOP/s that the paper reports a step 
 #
 # ### 2 · Wait for messages
 #
-# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, at about two thirds of NVLink's 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
+# Along `tp` eight GPUs add up activations after attention and after feed-forward, in two forwards and one backward. That makes six sums in a layer, for 24 layers and twelve micro-batches. One activation is four texts of 2048 tokens, each with 8192 numbers of two bytes. A ring sends it 2 · 7/8 times, and NVLink reaches about two thirds of its 300 GB/s<!-- =load_cluster("dgx_a100").inside.bandwidth_bytes_per_s / GB -->.
 #
 # ### 3 · Wait for the pipeline
 #
@@ -201,14 +201,14 @@ viz.plot_calibration()
 # %% [markdown]
 # Each diamond says how far off the formula was for one source that its fit had never seen. The middle one lies at 5 %<!-- =100 * float(next(row["median"] for row in sim.committed_records() if row["test"] == "sources" and row["group"] == "median of groups")) -->. Measurements may be hardly better: two published tables of one and the same run lie as far apart as the shading is wide.
 #
-# The upright stroke is the error of a fit that has seen other runs of the same source. In twelve lines that helps by about three points at most, and in two of them it even harms.
+# The upright stroke is the error of a fit that has seen other runs of the same source. In all lines but the lowest that helps by about three points at most, and in two it harms.
 #
 # InternEvo sticks out. Nearly all of its runs took about a fifth longer than predicted. No constant that was fitted to others can know that. Is *your* cluster like that? See *Going deeper*.
 
 # %% [markdown]
 # ### Is the order right?
 #
-# To choose between two layouts we need no times, only which of them is faster. Whatever slows down a whole cluster slows down both layouts, so their order may survive an error of a fifth.
+# To choose between two layouts we need not know their times, only which is faster. Whatever slows down a whole cluster slows down both layouts, so their order may survive an error of a fifth.
 #
 # Five of the sources measured several layouts of the same training on the same GPUs. Take all pairs of such layouts, and predict them with their source left out of the fit. Now look only at the pairs that are predicted to lie two to ten percent apart.
 #
@@ -248,7 +248,7 @@ print(f"{len(found):9,} are possible, found in {1000 * found.search_s:.0f} ms")
 # %% [markdown]
 # Read the list from the top: each layout is counted at the first rule that it breaks. Four of five ask for more GPUs than there are. Each of the three degrees is a power of two, and its exponent is seven on average. Three such degrees make $2^{21}$, far more than $2^{14}$. The second rule is lesson 07's advice that `tp` stays in its node, the third refuses more stages than layers, and the four small ones ask what texts, schedule and ZeRO allow.
 #
-# Memory comes last, and still took more than half of what was left. This order saves time, because memory costs some arithmetic. A layout is priced only if it fits.
+# Memory comes last, and still took more than half of what was left. The order saves time. A layout is priced only if it fits.
 
 # %% [markdown]
 # ### Is there a fourth?
@@ -273,24 +273,24 @@ for one in best:
 viz.plot_step_causes(best, title="Llama 3.1 405B on 16,384 GPUs, texts left whole")
 
 # %% [markdown]
-# Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than the third, which the first colleague proposed.
+# Yes, there is! The top bar needs 1.35 s<!-- =planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(tp=(8,), pp=(32,), cp=(1,))).step_s[0] - planner.search(planner.Job(model=load_model("llama3_1_405b"), cluster=__import__("dataclasses").replace(load_cluster("dgx_h100"), n_nodes=2048), batch=2048, sequence=8192), planner.Space(cp=(1,))).step_s[0] --> less than `pp` 32, the first colleague's layout.
 #
 # Why 16? All four cut 128 layers, embedding and head among them, into 64 stages. With sixteen ranks a pipeline gets 16 texts. Halve the ranks, and twice as many pipelines get half the texts each. So $m$ always equals $p$, and by $(p-1)/m$ ranks would idle almost as long as they work.
 #
 # Interleaving divides this wait by the stages of a rank, and fewer ranks have more stages each. So eight ranks idle least. In the lowest bar each rank has one stage, so nothing is interleaved. There zero bubble fills almost half of the wait with gradients of weights.
 
 # %% [markdown]
-# Why do eight ranks lose, then? Look at the memory columns. Half as many ranks hold twice the layers each, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
+# Why do eight ranks lose? Look at the memory columns. Half as many ranks hold twice the layers, so weights and gradients double, from 19 to 37. Activations would stay at 35, because twice the layers meet half the texts. With five for other memory that makes 77, too much for a GPU of 74.5 GiB<!-- =load_cluster("dgx_h100").device.memory_bytes() / 2**30 -->.
 #
-# So eight ranks must compute *all* layers again, and keep hardly any activations. Compare the columns: in `again` that costs more than `idle` saves. So the winner is the shortest pipeline that fits with half.
+# So eight ranks must compute *all* layers again, and keep hardly any activations. Compare: `again` costs a little more than `idle` saves, and in the picture twice the gradients take longer along `dp`. So the winner is the shortest pipeline that fits with half.
 #
-# Now play the winner's step through. The formula says how long each box is, and the boxes follow each other as in lesson 04.
+# Now play the winner's step through, each box as long as the formula says, in lesson 04's order.
 
 # %%
 viz.plot_step_timeline(whole)
 
 # %% [markdown]
-# Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. The bottom lane, `pp 15`, waits at both ends instead. Played through like this, the step is one percent shorter than the closed form says. In *Take it home* a hundred smaller layouts agree nearly as well.
+# Each lane is 1,024 GPUs. Its four shades are its four stages, and the dark foot is the share of messages along `tp`. Look at the top lane, `pp 0`. When its forwards are done, it waits almost a second, until the first gradient has come back through all ranks. Then come narrow slits, because later ranks still go forward between two gradients. The bottom lane, `pp 15`, waits at both ends instead. Played through like this, the step is one percent shorter than the closed form says.
 #
 # Meta trained with exactly these degrees. Did the fit learn them from its 29 steps of this model? No: without them the same layout wins, as *Going deeper* shows.
 
@@ -376,7 +376,7 @@ print(f"at most {restart_s / 60:.1f} minutes for each restart")
 viz.plot_goodput(runs, played=played, reported=reported)
 
 # %% [markdown]
-# Multiply the two shares, and $\tau$ falls out. Two numbers whose product stays the same have the smallest sum when they are equal:
+# Multiply the two shares, and $\tau$ falls out. Two numbers whose product stays the same have the smallest sum when they are equal, so set $\delta/\tau = \tau/2M$ and solve for $\tau$:
 #
 # $$\tau = \sqrt{2\,\delta\,M}$$
 #
@@ -385,7 +385,7 @@ viz.plot_goodput(runs, played=played, reported=reported)
 # %% [markdown]
 # But nobody is back at once, and Meta says only that their goodput was above nine tenths. How long may restarts have taken? In `after a restart` we made them longer until the ring sank to the dotted line, at a quarter of an hour. So by this model Meta's took no longer on average.
 #
-# In `slow checkpoints too` a write takes a minute. That costs seven points more, which is worse than taking the second of the four bars.
+# In `slow checkpoints too` a write takes a minute. That costs seven points more, which is worse than taking `pp` 8 in place of 16.
 #
 # ## Back to the three colleagues
 #
@@ -434,7 +434,7 @@ with TemporaryDirectory() as folder, chdir(folder):
 viz.planner_explorer()
 
 # %% [markdown]
-# <details><summary>What you may have found</summary>With the fast network: there `pp` 8 wins, because ZeRO 3 leaves room to compute nothing again.</details>
+# <details><summary>What you may have found</summary>On the fast network ZeRO 3 fetches layers in time, and `pp` 8 wins, computing nothing again.</details>
 #
 # | what you want to know | ask |
 # | --- | --- |

@@ -79,7 +79,7 @@ def _average_of_means(setup: Setup) -> None:
     setup.local.layout.averaged.clear()
 
 
-def first_share(batch: Batch, rank: int, world_size: int) -> Batch:
+def _first_share(batch: Batch, rank: int, world_size: int) -> Batch:
     """Every rank takes the first rank's share."""
     return share(batch, 0, world_size)
 
@@ -248,7 +248,7 @@ _EXHIBITS = (
     Bug(
         name="same_share",
         title="Every rank trains on the same share",
-        patch=partial(patch.object, trainer, "share", first_share),
+        patch=partial(patch.object, trainer, "share", _first_share),
         where=Issue(title="Identical Batches Across Multiple GPUs", link=ISSUES.format("k2-fsa/icefall", 1616)),
         first_rung="gradients",
         looks="a sound run on a part of the data, at the price of the whole",
