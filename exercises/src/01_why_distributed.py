@@ -80,7 +80,7 @@ check("01.1", value_of)
 #
 # *Find the bug · easy · 10 minutes.* **You learn** to look for updates that leave no trace.
 #
-# `suspect_train` trains by plain SGD. No step fails, the loss is a number, and the model learns nothing.
+# `suspect_train` trains by plain SGD. No step fails, and yet the model learns nothing.
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-train", "locked": true, "schema_version": 3, "solution": false, "task": false}

@@ -55,9 +55,9 @@ viz.plot_loss_curves(
 # %% [markdown]
 # ## Why several processes?
 #
-# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that, as lesson 01 counts. So several GPUs share the work. Each has its own process, and the processes must agree on the result. This course is about how they agree, what it costs, and how to notice if they do not. CPU processes must too, so you need no GPU.
+# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that, as lesson 01 counts. So several GPUs share the work. Each has its own process, and the processes must agree on the result. This course is about how they agree, what it costs, and how to notice if they do not. CPU processes must agree too, so you need no GPU.
 #
-# A process in such a group is called a **rank**. Ranks are numbered from 0, and their number is the **world size**.
+# A process in such a group is called a **rank**. Ranks are numbered from 0, and how many there are is the **world size**.
 
 # %%
 viz.plot_ranks(4)
@@ -116,7 +116,7 @@ tripled
 # %% [markdown]
 # ## How do ranks agree?
 #
-# First take a model that does fit. Each rank has a copy of it and its own quarter of the data, so each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
+# First take a model that fits on one GPU. Each rank has a copy of it and its own quarter of the data, so each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
 #
 # Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it in place of `None`. More than one answer would make sense, so settle on one.
 
@@ -192,7 +192,7 @@ viz.plot_bytes_matrix(ledger())
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %% [markdown]
-# So everything goes through rank 0. With four ranks nobody minds. But with a thousand, rank 0 would receive 999 messages and then send 999, one after the other. Lesson 02 starts there.
+# So everything goes through rank 0. With a thousand ranks, rank 0 would receive 999 messages and then send 999, one after the other.
 #
 # ## When one rank fails
 #
@@ -270,7 +270,7 @@ for name, (losses, gradients) in apart.items():
 # %% [markdown]
 # B is wrong. In all 40 steps A's gradients are those of one process, to five decimals. So why does the mean not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
 #
-# But read the losses in the same output. B's are as right as A's, although every update of B came from a wrong gradient! Take the *last* step, after 39 updates. A gradient's norm is its length. **Predict** B's norm in that step, divided by A's.
+# But read the losses in the same output. B's are as right as A's, although every update of B came from a wrong gradient! After 39 such updates B may have other weights and gradients. A gradient's norm is its length. **Predict** B's norm in step 40, divided by A's.
 
 # %%
 three = {"one process": one_process, "training B": runs["training B"], "training A": runs["training A"]}
@@ -287,7 +287,7 @@ viz.plot_loss_curves(losses, lengths, title="The same trainings, and the length 
 # %% [markdown]
 # It is still four times as long! The broad line is now one process, and A lies on it in both panels. In the lower one B is always the same distance above A, and on this logarithmic axis a distance is a factor.
 #
-# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and B keeps almost the weights of A. But at the same weights, B's undivided sum is again four times A's average. Adam hid the mistake: with plain SGD nothing cancels, and B's first step would be four times too long.
+# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and B's weights stay almost those of A. But at the same weights, B's undivided sum is again four times A's average. Adam hid the mistake: with plain SGD nothing cancels, and B's first step would be four times too long.
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 

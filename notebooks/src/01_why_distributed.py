@@ -65,7 +65,7 @@ predict(
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture shows why:
+# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. The picture's counts say why:
 #
 # - Feed-forward has **three** matrices, of inner size F, which make 5.64<!-- =32 * 3 * 4096 * 14336 / 1e9 --> billion instead of 4.29<!-- =32 * 8 * 4096**2 / 1e9 -->.
 # - Attention has 32 heads of queries, but only 8 of keys and values, so four query heads share one. That makes 1.34<!-- =32 * (2 * 4096**2 + 2 * 4096 * 1024) / 1e9 --> billion instead of 2.15<!-- =32 * 4 * 4096**2 / 1e9 -->.
@@ -310,9 +310,9 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# They differ by 4 bytes<!-- =4 -->, cross-entropy's divisor. The picture's layer has 2.594 MB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->, which are 2.474 MiB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 2**20 -->. Four make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->, and head and loss keep the rest.
+# They differ by 4 bytes<!-- =4 -->, which hold the number of targets. The picture's layer has 2.594 MB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->, which are 2.474 MiB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 2**20 -->. Four make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->, and head and loss keep the rest.
 #
-# Look at the four longest bars, which have the inner width F. Of feed-forward's three matrices, the first two make *gate* and *up*. Then silu(gate) × up, which is called *gated*, goes into the third. Backward has to read all four. The bars of middle length have width H, those of the keys and values K. The *rotations* come from a table of angles, and tell attention where each token stands. The two small ones are the norms', one number for each token.
+# The four longest bars have the inner width F. Of feed-forward's three matrices, the first two make *gate* and *up*. Then silu(gate) × up, which is called *gated*, goes into the third. Backward has to read all four. The bars of middle length have width H, those of the keys and values K. The *rotations* come from a table of angles, and tell attention where each token stands. The two small ones are the norms', one number for each token.
 
 # %% [markdown]
 # Where are attention's scores, one for each pair of tokens? PyTorch's fused attention keeps only their *log-sum-exp*, one number for each token and head, and computes the scores again in backward. So activations grow with the text's length, not with its square.
@@ -345,7 +345,7 @@ print(f"kept with recomputation {saved_bytes(again, lambda: small_loss(again)):,
 print(f"formula                 {small.n_layers * inputs + head:,}")
 
 # %% [markdown]
-# An eighth is left and not a twentieth, because head and loss still keep all of theirs; only the layers are run again. This saving has a price: in every step the layers' forward now runs twice. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles, which all layers share, and cross-entropy's divisor.
+# An eighth is left and not a twentieth, because head and loss still keep all of theirs; only the layers are run again. This saving has a price: in every step the layers' forward now runs twice. The formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: a table of angles, which all layers share, and the number of targets.
 #
 # ## So, how many GPUs?
 #
@@ -402,9 +402,9 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. Recomputation runs forward again, which makes 8. The rule counts the embedding, but not attention's products of tokens with tokens, nor does PyTorch's counter on a CPU. For the 70B and 4096 tokens, `costs.training_flops` finds the rule at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
+# It is exactly six, because each gradient is a product as large as forward's. So the rule of thumb is **6 operations for each parameter and token**. Recomputation runs forward again, which makes 8. The rule counts the embedding, but leaves out attention's products of tokens with tokens, as PyTorch's counter does. For the 70B and 4096 tokens, `costs.training_flops` finds it at most 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low.
 #
-# A GPU reaches only a share of its data sheet's peak R. This **utilisation** U was about 0.4 for Llama 3. So G GPUs do GRU operations a second, and T tokens take:
+# A GPU reaches only a share of its data sheet's peak R. This **utilisation** U was about 0.4 for Llama 3. So divide the operations for T tokens by what G GPUs do in a second:
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
@@ -440,7 +440,7 @@ for name in ("llama3_1_8b", "llama3_1_70b", "llama3_1_405b"):
     )
 
 # %% [markdown]
-# In the 8B it is the time: its states need two H100s, and a text fits on one, but a month asks for about 700<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. In the 70B one text alone is more than an H100 has. In the 405B even the states of one layer take 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB -->.
+# In the 8B it is the time: its states need two H100s, and a text fits on one, but a month asks for about 700<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_8b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->. In the 70B one text alone is more than an H100 has. In the 405B no H100 holds two layers' states: one takes 51 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_405b")) / GB -->.
 #
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |

@@ -282,7 +282,7 @@ viz.plot_cost_lines(["naive", "recursive_doubling", "halving_doubling", "ring"],
 #
 # See the bar at the foot: the ring never wins! From about 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on halving-doubling does, with a tenth of the ring's starts. Nothing beats the dashed line: the dearer of six starts and the ring's bytes.
 #
-# Why build rings? Our formula gives each pair its own wire, but 32 swaps may have to share. In a ring everybody talks to a neighbour. Besides, doubling wants a power of two: of a thousand ranks, 488 hand in whole tensors and get whole sums, which doubles the bytes.
+# Why build rings? Our formula gives each pair its own wire, but 32 swaps may have to share. In a ring everybody talks to a neighbour. Besides, doubling wants a power of two: of a thousand ranks, 488 hand in whole tensors and get whole sums back.
 
 # %% [markdown]
 # ## Two kinds of wire
@@ -350,7 +350,7 @@ print("our ring says:  ", run_ranks(on_my_row, 4, by_the_ring, inputs)[0].int().
 # %% [markdown]
 # ## Bug museum
 #
-# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test from the top of this page, but the second cell below is harder.
+# Three colleagues offer their all-reduce. Ring A is your first circle; on four ranks it sends twice what the ring sends, which one can live with. Rings B and C go round in chunks, both halves in one loop that counts from zero. All three pass the test from the top of this page, but a harder one follows.
 #
 # **Predict.** Which of them would you let into a training? Give their letters in one string, or `"none"`.
 
@@ -457,7 +457,7 @@ for name in ("A", "C"):
 # | --- | --- | --- |
 # | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
 # | long, on 2, 4, 8, … ranks | halving-doubling | few starts, if no wires are shared |
-# | very long, on any number | a ring | few bytes, neighbours talk |
+# | long, on any other number | a ring | few bytes, neighbours talk |
 # | long, fast wires inside nodes | the hierarchy | little crosses |
 # | many short ones | joined into a long one | starts are paid once |
 #

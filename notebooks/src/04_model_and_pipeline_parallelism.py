@@ -493,7 +493,7 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound, as the ladder finds in float64. Rounding makes its line climb; each other jumps when its bug first acts. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed.
+# Only B is sound, as the ladder finds in float64. Rounding makes its line climb; the others jump when their bugs first act. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed.
 #
 # In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own, smaller norm, so its factor is wrong. AdamW's first update divides any factor away, so A jumps one update later.
 
@@ -559,7 +559,7 @@ for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
 # Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, so pipelines can run **between nodes**. Over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
 
 # %% [markdown]
-# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more: only $F$ and $B$ lie on the way, so most messages hide behind $W$. The stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
+# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more memory: only $F$ and $B$ lie on the way, so most messages hide behind $W$. The stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
 #
 # But GPU 3 also has the head. Where would you cut?
 

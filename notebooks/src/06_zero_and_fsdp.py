@@ -76,7 +76,7 @@ viz.plot_states(
 #
 # Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
 #
-# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. So they make the same AdamW step as one device. The picture shows their memory one step later, when $m$ and $v$ exist.
+# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. So they make the same AdamW step as one device. The picture shows their memory after the next backward, when $m$ and $v$ exist.
 
 # %%
 torch.manual_seed(0)
@@ -257,7 +257,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # No fourth gather is needed, because the gradient of $W_1$ is made of $x$ and of what came back from the second unit. Every other unit needs its weights, to find the gradient of its input. The library treats all units alike, so it gathers the first as well.
 # </details>
 #
-# With these two lines you have the forward and backward of FSDP. In the library hooks do the same for any model. They gather a unit before its forward and again before its backward, and forget it after each. When all gradients of the unit are there, the hooks reduce them.
+# With these two lines you have the forward and backward of FSDP. The library does the same for any model, with hooks. They gather a unit before its forward and again before its backward, and forget it after each. When all gradients of the unit are there, the hooks reduce them.
 
 # %% [markdown]
 # ### Eight steps
@@ -365,7 +365,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 #
 # The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, and beside it stands a formula that knows nothing of the code.
 #
-# **Predict.** One trip sends three quarters of all parameters. How many trips does FSDP make, with the root as it is?
+# **Predict.** One trip sends three quarters of all parameters. How many trips does FSDP make with such a root?
 
 
 # %%
@@ -419,7 +419,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # Look at both ends of each strip. The yellow optimizer shrinks to a quarter in ZeRO-1, but the violet weights shrink only under FSDP.
 #
-# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. Then ZeRO-1 would peak when backward ends, and ZeRO-2 lower.
+# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. Then ZeRO-1 would peak when backward ends.
 #
 # FSDP peaks one column later: at the loss only the root is whole, but in backward two blocks are whole besides. On the 64 GPUs too, whole units and activations come on top of 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
@@ -498,7 +498,7 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. R and N read no weights, and U changes the very pieces that G has just read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) of the weights, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. Step 1 handed on only weights. R and N read none, and U changes pieces that G read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) of the weights, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
 # Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the wrong factor away. Run C climbed the ladder in float64. Its curve is in float32, and training enlarges the rounding.
 #

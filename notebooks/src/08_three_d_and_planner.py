@@ -53,7 +53,7 @@ named = [
 viz.plot_step_causes(named, title="Three layouts, one training")
 
 # %% [markdown]
-# Each bar is one step. Its light violet beginning is almost equally long, because all three compute the same model. What follows is the price of the layout.
+# Each bar is one step. The light violet beginnings are almost equally long, because all three compute the same model. What follows is the price of the layout.
 #
 # In the third bar look at the idle ranks. Its 256 pipelines share 2048 texts, so each gets eight micro-batches, and 32 ranks idle most of the step. In the second look at the messages along `dp`. An eighth of the weights is 101 GB<!-- =2 * costs.model_parameters(load_model("llama3_1_405b")) / 8 / GB -->, too much for a GPU, so ZeRO 3 fetches each layer from other replicas.
 #
@@ -140,7 +140,7 @@ rates = sim.rates_of(run.machine, run.software)
 step_tokens = 1536 * 2048
 multiply_s = 8 * costs.model_parameters(run.model) * step_tokens / (512 * rates.matmul_flops_per_s)
 predict("seconds", guess=None, answer=multiply_s, tolerance=0.05)
-print(f"by hand {multiply_s:.1f} s; by the FLOP/s that the paper reports a step took {run.step_s:.1f} s")
+print(f"by hand {multiply_s:.1f} s; measured {run.step_s:.1f} s, from the FLOP/s that the paper reports")
 
 # %% [markdown]
 # Multiplying explains half. Where is the other half?
@@ -221,7 +221,7 @@ for row in orders:
     print(f"{row['group']:17} {row['rows']:>3} pairs, {float(row['covered']):4.0%} in the right order; {row['note']}")
 
 # %% [markdown]
-# In the first line, below two percent, the formula did no better than a coin. From two percent on, nine in ten pairs or more were in the right order. The last line is a little worse, perhaps by chance.
+# In the first line, below two percent, the formula did no better than a coin. From two percent on, about nine in ten pairs or more were in the right order. The last line is a little worse, perhaps by chance.
 #
 # Now look at the notes. Of the 100<!-- =sum(int(row["rows"]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> pairs, 88<!-- =sum(int(row["note"].split()[0]) for row in sim.committed_records() if row["test"] == sim.ORDER) --> come from InternEvo, the source with the largest error of all! Its order survives because nearly all its runs are slower by about the same share. The other four sources have twelve pairs, too few to be sure.
 #

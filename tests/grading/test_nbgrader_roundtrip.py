@@ -173,7 +173,7 @@ def graded_rows(submissions, out, master, *options):
         (folder / student / f"{MODULE}.ipynb").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grading, "masters", lambda: {MODULE: master})
-        assert grading.main("grade", str(folder), f"--out={out}", "--cell-timeout=5", *options) == 0
+        assert grading.main("grade", str(folder), f"--out={out}", "--cell-timeout=10", *options) == 0
     with (out / "grades" / f"{MODULE}.csv").open() as file:
         return {row["student"]: row for row in csv.DictReader(file)}
 
