@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 06 · ZeRO and FSDP: who keeps what?
 #
-# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, which 64 GPUs shall train with the data parallelism of lesson 03.
+# Lesson 05 ended with a question: with 128 copies of a model, why remember each of Adam's states 128 times? We ask it of a smaller model of 7.5 billion parameters, on 64 GPUs with data parallelism.
 #
-# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together these take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer. The optimizer's share is the largest, because it keeps $m$, $v$ and a precise copy of the weight, 4 bytes<!-- =find_convention("zero").optimizer / 3 --> each.
+# Each GPU reads texts of its own, but the weights, gradients and optimizer are the same on all 64. Together they take 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter: 2 for the weight in bfloat16, 2 for its gradient, and 12 for the optimizer, which keeps $m$, $v$ and a precise copy of the weight, 4 each.
 
 # %% folded=true
 # %load_ext course_lib
@@ -52,11 +52,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so the training does not even start. More GPUs do not help, because every new one would have to keep the same.
+# Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so training does not even start. More GPUs do not help, because each would have to keep the same.
 #
-# Together the GPUs have far more memory than the model needs. But they spend it badly, because all 64 remember the same numbers.
+# Together the 64 GPUs have memory enough, but they spend it all on the same numbers.
 #
-# So let each GPU remember only a part, and ask another GPU for the rest when it needs it. We first do this with a small model, and see that its training stays the same. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> then become 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# So let each GPU remember only a part, and ask another for the rest when it needs it. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> then become 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
 
 # %% [markdown]
 # By the end you will be able to
@@ -65,18 +65,16 @@ viz.plot_states(
 # - follow the weights of one layer as they come and go.
 # - find bugs in a training in which no rank has all the numbers.
 #
-# *One hour; the exercises come on top.*
+# *55 minutes; the exercises come on top.*
 #
 # <details><summary>Before you start</summary>You need reduce-scatter and all-gather from lesson 02, and data parallelism and the ladder from lesson 03. Everything here ran on CPUs over gloo; NCCL and Slurm did not run for this page.</details>
 
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. One device says what is right: it computes the gradient of the mean loss over eight samples, and AdamW makes one step, all in float32, so no precise copy is needed.
+# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: the gradient of the mean loss over eight samples, and one step of AdamW, all in float32, so no precise copy is needed.
 #
-# Write the 38 parameters one after the other into one **row**. AdamW does not mind, because it treats each number by itself.
-#
-# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients, and both ranks divide the sum by two. So they make the same AdamW step as one device. The picture shows their memory after the next backward, when $m$ and $v$ exist.
+# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients, and both divide the sum by two, so they make the same step as one device. The picture shows their memory after the next backward, when $m$ and $v$ exist.
 
 # %%
 torch.manual_seed(0)
@@ -101,18 +99,18 @@ torch.optim.AdamW([alone], lr=0.1).step()
 viz.plot_kept(0)
 
 # %% [markdown]
-# Look at rank 0. For each of the 38 parameters it keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and all of them are dark grey, because rank 1 has them as well.
+# Look at rank 0. For each of the 38 parameters it keeps four numbers: the weight, its gradient, and Adam's $m$ and $v$. That makes 152, and all are dark grey, because rank 1 has them as well.
 #
-# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, and the gradients are needed from backward to the update. But Adam's states sleep all that time, because only the update uses them. So we begin with them: they are needed for the shortest time, and on the 64 GPUs they are by far the largest part.
+# Where would you begin to save? Ask of each line when it is needed. The weights are needed all through forward and backward, and the gradients from backward to the update. But Adam's states sleep all that time, because only the update uses them. So we begin with them. On the 64 GPUs they are also the largest part.
 
 # %% [markdown]
 # ## Step one: Adam's states
 #
 # After the all-reduce both ranks do the same work on the same numbers. So let rank 0 update the first 19 of them, and rank 1 the other 19.
 #
-# What does rank 0 need for its 19? It needs their weights, gradients, $m$ and $v$, but nothing of the other half, because AdamW treats each number by itself.
+# For its 19 numbers rank 0 needs weights, gradients, $m$ and $v$, but nothing of the other half, because AdamW treats each number by itself.
 #
-# Two things still have to travel. Before the update rank 0 needs its 19 gradients, **summed** over both ranks. After the update it needs the 19 new weights of rank 1, because forward uses all 38. In our first try the two ranks are only entries of a list.
+# Two things still travel. Before the update rank 0 needs its 19 gradients, **summed** over both ranks. Afterwards it needs the 19 new weights of rank 1, because forward uses all 38. In our first try the ranks are only entries of a list.
 
 # %%
 gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # what each rank finds in its own samples
@@ -128,13 +126,11 @@ print("equal to one device:", torch.allclose(together, alone))
 viz.plot_kept(1)
 
 # %% [markdown]
-# The two lowest lines of each rank have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**, the first stage of the *zero redundancy optimizer*.
+# The two lowest lines of each rank have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**, the first stage of the *zero redundancy optimizer*. The gradients are striped, because each rank still has those of its own four samples: our reduce-scatter comes only after backward.
 #
-# The gradients are striped, because each rank still has those of its own four samples. Lesson 03 summed them up during backward, but our reduce-scatter comes only after it.
+# What does it cost to share the update?
 #
-# What does it cost to share the update? We count what two real ranks send.
-#
-# **Predict.** How many numbers does each rank send in our new step? Ask first whether that is more than in the all-reduce of lesson 03, less, or the same.
+# **Predict.** How many numbers does each of two real ranks send in our new step? Ask first whether that is more than the all-reduce of lesson 03 sends, less, or the same.
 
 
 # %%
@@ -152,16 +148,16 @@ predict("numbers that each rank sends under ZeRO-1", guess=None, answer=ledger()
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
-# Put the two steps side by side. Lesson 03 reduced, gathered, and then updated, whereas we reduce, update, and then gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights where it used to carry gradients. In each half a rank sends 19 numbers, as before. We have saved memory, and not one number more is sent!
+# Put the two steps side by side. Lesson 03 reduced, gathered and updated, whereas we reduce, update and gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights where it used to carry gradients. In each half a rank sends 19 numbers, as before. We have saved memory, and not one number more is sent!
 
 # %% [markdown]
 # ## Step two: the gradients
 #
-# After the reduce-scatter a rank has its 19 sums, so the 38 striped gradients are useless. But until then all 38 had to fit into memory.
+# After the reduce-scatter a rank has its 19 sums, so the 38 striped gradients are useless. But until then all 38 took up memory.
 #
 # So why wait? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives the whole last layer to rank 1. While that layer is summed up, rank 1 would receive everything and rank 0 nothing. So we cut each layer in two. A rank then keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
+# But our cut at 19 gives the whole last layer to rank 1, so rank 0 would get none of its sums. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -169,9 +165,9 @@ viz.plot_kept(2)
 # %% [markdown]
 # Look at rank 0's line of gradients. The blue ones are the 14 and the 5 sums that it keeps. The dashed ones were there only for a moment, one layer at a time.
 #
-# With a single backward in a step ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
+# With a single backward ZeRO-2 sends no more than ZeRO-1, because the same gradients travel, only sooner. But suppose that a step is cut into four micro-batches, whose gradients add up before the one update.
 #
-# **Predict.** Our ZeRO-1 made one reduce-scatter, of the whole row. The course library's ZeRO-1 makes two in a step, one for each layer, after the last micro-batch. How many reduce-scatters does ZeRO-2 need?
+# **Predict.** With one reduce-scatter for each layer, ZeRO-1 makes two in a step, after the last micro-batch. How many does ZeRO-2 need?
 
 
 # %%
@@ -189,14 +185,14 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# Under ZeRO-2 a rank has no room for whole gradients. Between micro-batches it keeps nothing but its own pieces of the sum, so the gradients of each micro-batch have to be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
+# Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients have to be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
 
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still dark: both ranks keep all 38 weights, although each of them updates only 19. This line is different from the others, because forward and backward really need all the weights.
+# One line is still dark: both ranks keep all 38 weights, although each updates only 19. Forward and backward really need them all, but not **at the same time**, because at any moment forward is in one layer only.
 #
-# But they do not need them all **at the same time**, because at any moment forward is in one layer only. So let each rank keep only its 14 and its 5 weights. When forward comes to a layer, the ranks gather its weights, compute with them, and forget what they gathered. For backward they gather them again.
+# So let each rank keep only its 14 and its 5 weights. When forward comes to a layer, the ranks gather its weights, compute with them, and forget what they gathered. For backward they gather them again.
 #
 # What is gathered together is called a **unit**. Our units are the two layers.
 
@@ -204,13 +200,13 @@ print("ZeRO-1 makes", made[1])
 viz.plot_kept(3)
 
 # %% [markdown]
-# Now the weights have a colour as well, so nothing is kept twice. The dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we.
+# Now the weights have a colour as well, so nothing is kept twice, and the dashed weights come and go with their layer. This is **ZeRO-3**. PyTorch calls it **FSDP**, *fully sharded data parallel*, and so do we.
 #
 # ### Build it
 #
-# Below is a step on two real ranks, without its update. Each rank begins with four samples and its two pieces. The forward is written, and so is the backward of the second unit; together they make three gathers. Does the backward of the first unit need a fourth one?
+# Below is a step on two real ranks, without its update. The forward is written, and so is the backward of the second unit; together they make three gathers. Does the backward of the first unit need a fourth?
 #
-# **Your turn**: write the backward of the first unit, in the last two lines. Nobody needs the gradient of $x$.
+# **Your turn**: write it in the last two lines. Nobody needs the gradient of $x$.
 
 # %%
 # %%ranks 2 --push model,inputs,goals --pull first,second
@@ -257,14 +253,14 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # No fourth gather is needed, because the gradient of $W_1$ is made of $x$ and of what came back from the second unit. Every other unit needs its weights, to find the gradient of its input. The library treats all units alike, so it gathers the first as well.
 # </details>
 #
-# With these two lines you have the forward and backward of FSDP. The library does the same for any model, with hooks. They gather a unit before its forward and again before its backward, and forget it after each. When all gradients of the unit are there, the hooks reduce them.
+# With these two lines you have the forward and backward of FSDP. The library does the same for any model, with hooks before and after each unit.
 
 # %% [markdown]
 # ### Eight steps
 #
-# In your cell the second unit was gathered, used and forgotten twice. The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update.
+# The [workshop](https://github.com/KempnerInstitute/OLMo/blob/main/README_KempnerInstitute.md) that lent us the perceptron counts eight steps in the life of a unit: gather, forward, free; gather again, backward, free; reduce-scatter; update.
 #
-# **Predict.** The library takes both units through all eight. Let each rank cut its four samples into four micro-batches, and then make one update. Data parallelism would add up the four gradients first, so each rank would send 38 numbers only once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
+# **Predict.** The library takes both units through all eight. Let each rank cut its four samples into four micro-batches, and make one update. Data parallelism would add up the four gradients first, and send 38 numbers once. How many does a rank send under FSDP? Begin with one micro-batch, and then ask what a rank still has when the second one begins.
 
 
 # %%
@@ -290,20 +286,16 @@ for event in ledger().events:
 # %% [markdown]
 # The list above shows one micro-batch, without *free*, which sends nothing. Weights travel twice in it, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or whole gradients.
 #
-# In a ring each of $p$ ranks sends $p-1$ of the $p$ pieces. With $\Psi$ parameters that is
-#
-# $$\text{in one trip}\quad \frac{p-1}{p}\,\Psi \ \text{ numbers}$$
-#
 # For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP makes $3m$. For our four that makes 2, 5 and **12**.
 
 # %% [markdown]
-# ## Do we have to wait for the weights?
+# ## Must we wait for the weights?
 #
-# While one unit computes, the network could already **prefetch** the next. In backward two collectives can hide behind a unit's computing: the gather of the next unit and the reduce-scatter of the one before.
+# While one unit computes, the network could **prefetch** the next. In backward a unit can hide two collectives: the gather of the next and the reduce-scatter of the one before.
 #
-# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective of 1 MiB<!-- =512 * 513 * 4 / MiB -->, with its starts, 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. One after the other, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
-# **Predict** how long the step takes with prefetch. Each unit is freed after its forward, even unit 5. Which collectives find nothing to hide behind?
+# **Predict** how long the step takes with prefetch. Even unit 5 is freed after its forward. Which collectives find nothing to hide behind?
 
 
 # %%
@@ -327,13 +319,13 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture, the line *compute* has three wide gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. So three collectives are felt, and the other 15 hide.
+# In the lower picture, the line *compute* has three wide gaps; the narrow ones only keep boxes apart. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. These three are felt; the other 15 hide.
 #
-# While unit 2 computes in blue, the network already brings unit 3. So **two** units are whole at a time, and this memory is the price of prefetch.
+# The price is memory: while unit 2 computes in blue, the network brings unit 3, so **two** units are whole.
 #
 # ## Prove it
 #
-# A rank now computes with weights that it does not keep, and forgets gradients that it has found. Is this the same training? The ladder compares four ranks with one device, on a small Llama.
+# Is this still the same training? The ladder compares four ranks with one device, on a small Llama.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -356,43 +348,9 @@ report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce of this one number gives the sum over all. For *save and load* the pieces are put together, and then they are taken apart again.
+# On every rung the four ranks agree with one device, up to the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
 
 # %% [markdown]
-# ## Measure: what is sent
-#
-# A decoder has more than its layers: an embedding, a last norm and an output head form one more unit, the **root**. Forward runs from its embedding to its head, and backward runs from the head back to the embedding. So the root is gathered once and stays whole until backward is through.
-#
-# The small Llama has 250,432 parameters, and 65,600 of them are in the root. We count what each of four ranks sends in a step of one micro-batch, and beside it stands a formula that knows nothing of the code.
-#
-# **Predict.** One trip sends three quarters of all parameters. How many trips does FSDP make with such a root?
-
-
-# %%
-def sent_by(technique):
-    """Bytes that rank 0 of four sends for weights and gradients in a training step."""
-
-    def one_step():
-        trainer = llama_sharded(TrainConfig(), technique=technique)
-        comm.ledger.clear()
-        trainer.compute_gradients(text.batch(0))
-        trainer.update()
-
-    run_ranks(one_step, 4)
-    return ledger().bytes_sent(0) - 3 * 24  # every rank tells the three others its loss, in 24 bytes
-
-
-trip = costs.model_parameters(SMALL) * 3 / 4 * 4  # its bytes: three quarters of all parameters, 4 bytes each
-techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": fully_shard(by_block)}
-counted = {name: sent_by(technique) for name, technique in techniques.items()}
-predict("trips that FSDP makes", guess=None, answer=round(counted["FSDP"] / trip, 2))
-for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "FULL_SHARD"), strict=True):
-    formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)).sent_bytes[0]
-    print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
-
-# %% [markdown]
-# Look at the last line. FSDP makes 2.74 trips and not 3, because the root, with 0.26 of all parameters, is not gathered a second time.
-#
 # ## Measure: what is in memory
 #
 # We did all this to save memory, so now we watch it. Four ranks train a small Llama of eight blocks with AdamW. In forward its activations pile up, block by block. Backward frees them again, while 1.7 MiB<!-- =4 * 435_264 / MiB --> of gradients come in. At the loss the activations take 1.5 to 2 times as much as all gradients.
@@ -409,6 +367,7 @@ def in_memory(technique):
     return track_step(trainer, text.batch(1))
 
 
+techniques = {"DDP": replicate(), "ZeRO-1": zero(1), "ZeRO-2": zero(2), "FSDP": fully_shard(by_block)}
 steps = {name: run_ranks(in_memory, 4, technique, timeout=55)[0] for name, technique in techniques.items()}
 most = {name: max(instant.total for instant in step) for name, step in steps.items()}
 predict(
@@ -417,11 +376,11 @@ predict(
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# Look at both ends of each strip. The yellow optimizer shrinks to a quarter in ZeRO-1, but the violet weights shrink only under FSDP.
+# Compare the strips' left ends. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# In backward, orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, before any gradient, because a block's backward frees more activations than it brings gradients. With half the text, all gradients would outweigh the activations. Then ZeRO-1 would peak when backward ends.
+# In backward orange gradients pile up in ZeRO-1, hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text, so fewer activations, ZeRO-1 would peak at the end of backward.
 #
-# FSDP peaks one column later: at the loss only the root is whole, but in backward two blocks are whole besides. On the 64 GPUs too, whole units and activations come on top of 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# FSDP peaks one column later. There two blocks are whole besides the **root**, a unit of embedding, last norm and head. On the 64 GPUs too, whole units and activations come on top of 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -435,18 +394,11 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # optimizer = AdamW(model.parameters())  # after sharding: the pieces
 # ```
 #
-# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it, loads it and goes on. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
+# [`scripts/06_zero_and_fsdp.py`](scripts/06_zero_and_fsdp.py) trains a transformer this way, saves it, loads it and goes on. *Going deeper* has a table of what PyTorch does otherwise. `torchrun --nproc-per-node 4 scripts/06_zero_and_fsdp.py` prints
 #
 # ```text
 # 4 ranks agree: gradients of length 0.3046, as on one device; see checkpoint-…
 # ```
-#
-# | here | in PyTorch | what is different there |
-# | --- | --- | --- |
-# | pieces of any length | a DTensor, `Shard(0)` | cut in its first dimension, and padded to be sent |
-# | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them |
-# | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
-# | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
 
 # %% [markdown]
 # ## Bug museum
@@ -484,7 +436,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? Its outputs, gradients and norm are right, but these rungs look at one step only. Run B falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing, and each step begins without gradients, so each step hands nothing but weights to the next. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
+# What is wrong in run B? Its first step is right: outputs, gradients and norm. It falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing and each step begins without gradients, so a step hands nothing but weights to the next. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -500,11 +452,14 @@ predict("the part of a step that goes wrong in run B", guess=None, answer=museum
 # %% [markdown]
 # Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. Step 1 handed on only weights. R and N read none, and U changes pieces that G read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) of the weights, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the wrong factor away. Run C climbed the ladder in float64. Its curve is in float32, and training enlarges the rounding.
-#
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the wrong factor away. Run C climbed the ladder in float64, but its curve is in float32, and training enlarges the rounding.
+
+# %% [markdown]
 # ## Back to the 64 GPUs
 #
-# **Predict.** FSDP brings our 7.5 billion parameters to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> a GPU. Which ZeRO stage is the first that fits 30 billion?
+# FSDP brings our 7.5 billion parameters to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> a GPU. But the earlier stages send less.
+#
+# **Predict.** Which ZeRO stage is the first that fits 30 billion parameters?
 
 # %%
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
@@ -513,29 +468,27 @@ predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answ
 viz.zero_explorer()
 
 # %% [markdown]
-# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training starts, and FSDP brings them to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion, each is four times as long, so ZeRO-2 is the first to fit, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
+# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training starts, and FSDP brings them to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 is the first to fit, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
 #
 # ## When to use it
 #
 # | what hurts | take | trips for $m$ micro-batches |
 # | --- | --- | --- |
-# | Adam's states | ZeRO-1 | 2, like data parallelism |
+# | Adam's states | ZeRO-1 | 2 |
 # | gradients too | ZeRO-2 | $m + 1$ |
 # | weights too | FSDP | $3m$; with whole gradients kept, $2m + 1$ |
-# | slow wires between nodes | FSDP inside each node | $3m$ inside, and gradients between nodes |
-# | activations | recompute, or tensor parallelism | recomputing none; tensor parallelism sends activations |
 
 # %% [markdown]
-# Go down the first three lines and stop where the model fits, because each line sends at least as much as the one above. The fourth is for a model that fits into one node: each node keeps it once, so only summed gradients travel between nodes.
+# Go down these lines and stop where the model fits, because each sends at least as much as the one above.
 #
-# Can a layer's forward hide the next gather? In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, 63 starts included. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Behind half the text only half of it would.
+# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, only gradients need to travel over them. And a gather hides only behind enough text: over 64 GPUs, a layer of Llama 3.1 8B just hides behind a text of 8192 tokens, but not behind half of it.
 
 # %% [markdown]
 # ## What still hurts
 #
-# FSDP wants much text on each GPU, to hide its gathers. But text makes activations, which FSDP does not cut. Besides, every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while Meta's training read 2,048.
+# So FSDP wants much text on each GPU. But text makes activations, which FSDP does not cut. And every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while Meta's training read 2,048.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But its ranks wait for each of its messages, whereas FSDP can hide many. So tensor parallelism gets the fast wires inside a node, and FSDP the slower ones between nodes. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But they wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
 
 # %%
 score()
@@ -549,22 +502,53 @@ score()
 # That each number is treated by itself. So each matrix goes whole to one rank, or is gathered.
 # </details>
 #
-# <details><summary>2. On 1000 GPUs, what happens to the bars of ZeRO-2 and FSDP?</summary>
-# ZeRO-2's bar stops at the weights, which it does not cut. FSDP's shrinks to a thousandth of the first.
-# </details>
-#
-# <details><summary>3. Why is unit 5 gathered twice in a row? What would you change?</summary>
+# <details><summary>2. Why is unit 5 gathered twice in a row? What would you change?</summary>
 # It is freed after forward, although backward begins with it. Keep it; in PyTorch, with <code>reshard_after_forward=False</code> for this unit alone.
 # </details>
 
 # %% [markdown]
 # # Going deeper
 #
-# Each part below stands alone, and you can skip all of them.
+# You can skip any part below. Only run the first code cell in any case, because two others use its `sent_by`.
+#
+# ## What a decoder sends
+#
+# On the perceptron FSDP made three trips. And on a decoder? Forward begins with its embedding and ends with its head, and backward runs the other way. So these and the last norm are a unit, the **root**, which is gathered once and stays whole.
+#
+# In a ring each of $p$ ranks sends $p-1$ of $p$ pieces. With $\Psi$ parameters a trip has
+#
+# $$\frac{p-1}{p}\,\Psi\text{ numbers}$$
+#
+# **Predict.** Of the small Llama's 250,432 parameters, 65,600 are in the root. How many trips does FSDP make in a micro-batch?
+
+
+# %%
+def sent_by(technique):
+    """Bytes that rank 0 of four sends for weights and gradients in a training step."""
+
+    def one_step():
+        trainer = llama_sharded(TrainConfig(), technique=technique)
+        comm.ledger.clear()
+        trainer.compute_gradients(text.batch(0))
+        trainer.update()
+
+    run_ranks(one_step, 4)
+    return ledger().bytes_sent(0) - 3 * 24  # every rank tells the three others its loss, in 24 bytes
+
+
+trip = costs.model_parameters(SMALL) * 3 / 4 * 4  # its bytes: three quarters of all parameters, 4 bytes each
+counted = {name: sent_by(technique) for name, technique in techniques.items()}
+predict("trips that FSDP makes", guess=None, answer=round(counted["FSDP"] / trip, 2))
+for (name, sent), strategy in zip(counted.items(), ("DDP", "ZeRO-1", "ZeRO-2", "FULL_SHARD"), strict=True):
+    formula = sharding_step(sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4)).sent_bytes[0]
+    print(f"{name:8}  {sent:9,} bytes, by the formula {formula:9,}: {sent / trip:.2f} trips")
+
+# %% [markdown]
+# Look at the last line. FSDP makes 2.74 trips and not 3, because the root, with 0.26 of all parameters, is not gathered a second time. The formula beside it knows nothing of the code, and agrees in every byte.
 #
 # ## What is a unit? Four policies
 #
-# We made every layer a unit. Small units make many short messages, and each message costs a start. Large units make fewer, but then much is whole at a time. OLMo has names for several such choices, called **policies**, and we show four. A policy looks at a model and says which modules belong together. What it leaves over is the **root's** unit, which is whole from the beginning of forward to the end of backward.
+# We made every layer a unit. Small units make many short messages, and each message costs a start. Large units make fewer, but then much is whole at a time. OLMo has names for several such choices, called **policies**, and we show four. A policy looks at a model and says which modules belong together. What it leaves over is the root's unit.
 
 # %%
 policies = {
@@ -593,14 +577,33 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     print(f"{strategy:14} equal to one device; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips, although in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips, although in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little. But then the model has to fit into one node.
+
+# %% [markdown]
+# ## What PyTorch does otherwise
+#
+# The script of *In PyTorch alone* does what we did, with other names and some other choices. Read this before you change it.
+#
+# | here | in PyTorch | what is different there |
+# | --- | --- | --- |
+# | pieces of any length | a DTensor, `Shard(0)` | cut in its first dimension, and padded to be sent |
+# | `accumulation=4` | several backwards, then one update | after `set_requires_gradient_sync(False)` whole gradients add up, until a backward with `True` reduces them |
+# | `trainer.save()` | `torch.distributed.checkpoint` | each rank writes its pieces |
+# | `zero(1)` | `ZeroRedundancyOptimizer` | whole parameters are dealt out |
+
+# %% [markdown]
+# ## Does a gather hide?
+#
+# Prefetch hides a gather only if the layer before it computes long enough. That depends on how much text a GPU has.
+#
+# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Behind half the text only half of it would.
 
 # %% [markdown]
 # ## Mixed precision
 #
 # With `param_dtype=torch.bfloat16` units are gathered in bfloat16 and compute in it. The pieces, which Adam changes, stay in float32, and gradients are best added up in float32 as well. So a gather takes 2 bytes<!-- =2 --> a parameter instead of 4 bytes<!-- =4 -->, and the reduction still takes 4 bytes<!-- =4 -->.
 #
-# Can backward hide the two? Take the text and the layer of Llama 3.1 8B again, on 64 ranks. Backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before.
+# Can backward hide the two? Take again the layer and the text of the last part. Backward computes twice as long as forward, 21 ms<!-- =2e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Meanwhile the network gathers one layer and sums up the gradients of another. The gather takes 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, as before.
 #
 # **Predict** how long both take, if gradients are summed up in float32.
 
