@@ -65,24 +65,24 @@ viz.plot_loss_curves(
 )
 
 # %% [markdown]
-# After 15 steps the thin line, which is the four ranks, runs a little higher. Is that noise? The picture cannot say, but the ranks' gradients were wrong **from the first step**.
+# After 15 steps the ranks' thin line runs higher. Is that noise? The picture cannot say, but their gradients were wrong **from the first step**.
 #
 # How do you know it is the same training, and is it four times as fast? You will be able to
 # - prove that many ranks train like one device, and say when they do not.
-# - send gradients while others are being computed.
+# - send gradients while others are computed.
 # - find a mistake behind a loss that looks right.
 # - write such a training in PyTorch alone.
 #
-# *One hour; the exercises, three.*
+# *50 minutes; exercises, three hours.*
 #
-# <details><summary>Before you start</summary>You need lesson 00 and the ring of lesson 02. Everything ran on CPUs over gloo.</details>
+# <details><summary>Before you start</summary>You need lessons 00 and 02. Everything ran on CPUs, over gloo.</details>
 
 # %% [markdown]
 # ## What is right
 #
-# Take a model so small that you can look at every number in it. This perceptron has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture stands for an activation, but here there is none yet.
+# Take a model so small that you can look at every number in it. This perceptron has six inputs, four hidden numbers and two outputs, which makes 24 + 4 + 8 + 2 = **38 parameters**. The f in the picture is the place for an activation, still empty.
 #
-# The perceptron reads eight rows, and of each row it has to say whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. These are the right ones, so whatever our ranks do, they have to end with the same 38.
+# The perceptron reads eight rows, and says of each whether the first number is larger than the second. One device takes the mean of the eight losses, goes backward, and finds 38 gradients. Whatever our ranks do, they have to end with the same 38.
 
 # %%
 torch.manual_seed(0)
@@ -117,29 +117,27 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places the two ranks' signs differ, even where rounding leaves a 0. Neither rank is wrong, because each has seen four other rows.
+# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places their signs differ, even where rounding leaves a 0. Neither rank is wrong, because each has seen four other rows.
 #
-# Below the line stands the average, and at the foot what one device found. The average of 23 and −9 is 7, and all 38 places agree!
-#
-# It had to be so, because the mean of eight losses is the average of two means of four, and the gradient of an average is the average of the gradients.
+# Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
 
 # %% [markdown]
-# Here is that reason as a formula, with $\ell_i$ for the loss of row $i$:
+# It had to be so, because the mean of eight losses is the average of two means of four, and the gradient of an average is the average of the gradients. With $\ell_i$ for the loss of row $i$:
 #
 # $$\frac{1}{8}\sum_{i=1}^{8}\ell_i \;=\; \frac{1}{2}\,\Bigg(\underbrace{\frac{1}{4}\sum_{i=1}^{4}\ell_i}_{\text{mean of rank 0}} \;+\; \underbrace{\frac{1}{4}\sum_{i=5}^{8}\ell_i}_{\text{mean of rank 1}}\Bigg)$$
 #
-# This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, and reads its own rows. Before the update all of them take the average of their gradients.
+# This is **data parallelism**. Every rank has a copy of the whole model, called its **replica**, reads its own rows, and updates with the average of all gradients.
 #
-# Two conditions hide in the formula. All ranks have equally many rows, and no row's loss depends on other rows.
+# Two conditions hide in the formula: all ranks have equally many rows, and no row's loss depends on other rows.
 
 # %% [markdown]
 # ## The same, step after step
 #
-# One loop over the parameters is missing, between backward and the update. How do you prove it right, if no loss curve tells?
+# One loop is missing, which averages the gradients before the update. How do you prove it right, if no loss curve tells?
 #
-# Write down what a step makes, in order. Forward makes an **output**. Backward makes **gradients**, and their length is the **gradient norm**. The update makes new **parameters**, and several steps make a **loss curve**.
+# Write down what a step makes. Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**. The update makes new **parameters**, and several steps make a **loss curve**.
 #
-# An error in one spreads to the later ones, unless something hides it, as Adam did. So compare from the beginning, because the first that differs tells you where to look. We call the five a **ladder**, and each a rung. In the code below our loop goes where `combine(model)` stands.
+# An error in one spreads to the later ones, unless something hides it, as Adam did. So compare in this order: the first that differs tells you where to look. We call the five a **ladder**, and each a rung.
 
 
 # %%
@@ -182,9 +180,9 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 
 
 # %% [markdown]
-# Besides training, this function writes down the five rungs: the first three in the first step, the parameters and the losses at the end. A **GELU** now stands in the place of f. The line with `clip_grad_norm_` changes nothing yet, because its limit is huge.
+# Our loop, `average`, runs where `combine(model)` stands. Besides training, `climb` writes down the five rungs: the first three in the first step, the parameters and the losses at the end. A **GELU** now stands in the place of f. `clip_grad_norm_` changes nothing here, because its limit is huge.
 #
-# With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device. We divide it by one device's largest number, so that rungs can be compared.
+# With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
 
 
 # %%
@@ -201,61 +199,14 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # Read from the foot up. Every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end, and where does a bug begin? We draw the dashed line at **1e-11**. Even ten thousand roundings in a row stay below it, while every mistake of this lesson is off by a thousandth or more where it first shows. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so you could not tell rounding from a bug. That is why we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Even ten thousand roundings stay below it, while every mistake of this lesson is off by a thousandth or more where it first shows. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so we prove in float64.
 
 # %% [markdown]
-# ### The forgotten division
+# ### Why plain SGD?
 #
-# In lesson 00 training B did not divide by four, and Adam hid the mistake. Does Adam always hide it? Adam divides a gradient by its own typical size. Let $m$ be the running mean of a gradient, and $v$ the running mean of its square. Then four times the gradient gives four times $m$, but sixteen times $v$:
+# We climbed with plain SGD, but most people train with AdamW. In lesson 00 Adam hid a forgotten division, because it divides a gradient by its own typical size, and a factor of four falls out again. **Clipping** can hide a factor as well: it cuts a gradient that is longer than a limit to that length.
 #
-# $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
-#
-# The four is gone, because the root of sixteen is four as well. Only $\varepsilon$ does not grow. It is the small number that prevents a division by zero. And people also *clip*: a gradient that is longer than a limit is cut to that length.
-
-# %% [markdown]
-# **Predict.** Five trainings of three steps all forget to divide by four. With AdamW, one device's gradients in these steps have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to those of one device with the same settings?
-#
-# - **A** plain SGD.
-# - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8.
-# - **C** AdamW, an $\varepsilon$ of 1e-3.
-# - **D** like B, clipped to the length 0.1.
-# - **E** like B, clipped to the length 0.5.
-
-
-# %%
-def add_up(model):
-    for weight in model.parameters():
-        weight.grad = comm.all_reduce(weight.grad)
-
-
-adamw = {"optimizer": torch.optim.AdamW, "lr": 0.01}
-trainings = {
-    "A": {},
-    "B": adamw,
-    "C": adamw | {"eps": 1e-3},
-    "D": adamw | {"max_norm": 0.1},
-    "E": adamw | {"max_norm": 0.5},
-}
-off = {}
-for name, options in trainings.items():
-    right = run_ranks(partial(climb, average, **options), 1)[0]
-    off[name] = furthest(right, run_ranks(partial(climb, add_up, **options), 4))
-nearest = min(off, key=lambda name: off[name]["parameters"])
-predict("the training that hides the mistake best", guess=None, answer=nearest)
-for name, rungs in off.items():
-    print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
-
-# %% [markdown]
-# All five gradients are off by 3.0, because four times is three too much.
-#
-# D hides the mistake best. Every gradient is longer than D's limit, even on one device, so all are cut to the same length before Adam sees them.
-#
-# B hides it well, too, but E does not! One device cuts only the second gradient, while with four times the length all three are cut. So clipping hides a factor if it always cuts, but shows it if it cuts sometimes. C shows the factor because an $\varepsilon$ of a thousandth is not small beside gradients of a few hundredths.
-
-# %% [markdown]
-# Take two rules from this. Look at **gradients**, not at losses. And climb with **plain SGD first**, because without Adam and clipping nothing hides a factor: in A the weights were off by more than a third.
-#
-# If you then try AdamW as well, choose settings that let a mistake show: an $\varepsilon$ of 1e-3, as in C, and a limit that cuts some steps and leaves others, as in E.
+# Take two rules from this. Look at **gradients**, not at losses: without the division ours are four times as long. And climb with **plain SGD first**, which hides no factor. *Going deeper* lets you guess which settings of AdamW hide one best.
 
 # %% [markdown]
 # ## When is it *not* the same training?
@@ -275,15 +226,12 @@ print(f"each of the other seven counts {counts[1].item():.3f} times")
 # %% [markdown]
 # The lonely row is alone in its mean. The average then halves this mean, so the row counts one half, which is four times its due. This mistake is the **mean of means**. What would be right?
 #
-# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides.
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides. The next cell begins with this cure.
 
 # %% [markdown]
-# The next cell begins with this cure.
+# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks this condition. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others.
 #
-# On the first screen the rows had different lengths. What went wrong there? The ladder will tell.
-#
-# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks this condition. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others. Put such a layer into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
-
+# Put such a layer into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
 
 # %%
 row_losses.grad = None
@@ -300,18 +248,16 @@ ranks = run_ranks(partial(climb, average, make=normalized), 2)
 viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device")
 
 # %% [markdown]
-# Look at the lowest rung. The output is apart already, although no gradient has been sent. The reason is that each rank has subtracted the mean of its own four rows, while one device subtracts the mean of all eight. So it is simply **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
+# Look at the lowest rung. The output is apart already, although no gradient has been sent. The reason is that each rank has subtracted the mean of its own four rows, but one device that of all eight. So it is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
-# Ask of every layer and every loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, but a contrastive loss compares rows. Dropout draws other random numbers on the ranks, so it is the same on average only.
+# Ask of every layer and loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, but a contrastive loss compares rows. Dropout draws other numbers on each rank, so it is the same on average only.
 
 # %% [markdown]
 # ## Four times as fast?
 #
-# It is the same training, if you keep the two conditions. Is it also fast? On the first screen each rank had a quarter of a batch. Now give each a **whole** one, as people do who add GPUs. Together they train like one device with four times the batch. Each computes as long as one device, and only messages make a step longer.
+# It is the same training, if you keep the two conditions. Is it also fast? Give each rank a **whole** batch now, so that together they train like one device with four times the batch. Each computes as long as one device, and only messages make a step longer. So what does a step of our loop send?
 #
-# So what does a step of our loop send?
-#
-# **Predict.** Each of four ranks has 38 gradients in float32, which take 4 bytes<!-- =4 --> each. How many bytes do all ranks together send over the ring of lesson 02? Each of the ring's four chunks visits three ranks in either half.
+# **Predict.** Each of four ranks has 38 gradients of 4 bytes<!-- =4 -->. How many bytes do all ranks together send over the ring of lesson 02, where each of four chunks visits three ranks in either half?
 
 
 # %%
@@ -328,16 +274,16 @@ formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for ea
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Every number travels three times to be added up, and its sum travels three times more: 2 (p − 1) times. So each rank sends one and a half times its gradients, and with many ranks nearly twice. The four bytes more or less come from `layer2.bias`, because two numbers make no four equal chunks.
+# Every number travels three times to be added up, and its sum three times more: 2 (p − 1) times. So each rank sends one and a half times its gradients, with many ranks nearly twice. The four bytes more or less come from `layer2.bias`, whose two numbers make no four equal chunks.
 #
-# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion parameters. With gradients in bfloat16, each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, and in one piece that takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending only after backward would take more than a third of the step.
+# With OLMo 1B's 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients in bfloat16, each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which in one piece takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending after backward would take over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
-# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only when backward has ended, and until then the network does nothing. So send each gradient **at once**, while backward goes on! Computing and sending then **overlap**.
+# Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send each gradient **at once**! Computing and sending then **overlap**.
 #
-# For that we need two things. A **hook** is a function of ours that PyTorch calls, here as soon as a parameter's gradient is complete. And with `async_op=True` we only start an all-reduce, which then runs in the background. The underscore of `all_reduce_` says that the result takes the gradient's place. Whoever needs the average first waits for the all-reduce to end.
+# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`. The all-reduce runs in the background, and its result takes the gradient's place. Whoever needs the average first waits for it to end.
 
 
 # %%
@@ -367,9 +313,9 @@ def overlapped(model, inputs, targets):
 ]
 
 # %% [markdown]
-# The gradients are right on all four ranks, but the starts cost too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors of parameters, and each tensor makes its own all-reduce. On 64 GPUs a ring has 126 steps, and in each a rank needs 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
+# The gradients are right on all four ranks, but the starts cost too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors, and each makes its own all-reduce. On 64 GPUs a ring has 126 steps, and in each a rank needs 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
 #
-# So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit. The last layer's gradients go into the first bucket, because they are ready first. Tensors stay whole, so a full bucket may hold more than that limit.
+# So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
 # %%
 weights = trained(MLP())  # by name, the last layer first
@@ -378,13 +324,11 @@ buckets = [[name_of[weight] for weight in bucket] for bucket in fill(weights.val
 viz.plot_buckets([(name, w.nbytes) for name, w in reversed(weights.items())], buckets, bucket_bytes=40)
 
 # %% [markdown]
-# Backward goes up the left side, so layer 2's gradients fill bucket 1, which leaves while layer 1 still works. The squares are the four gradients, with a bucket's own dark.
+# Backward goes up the left side, so layer 2's gradients are ready first. They fill bucket 1, which leaves while layer 1 still works.
 #
 # ### Watch it
 #
-# Ranks on a laptop share its cores. So we take lesson 02's emulated clock, on which ranks only sleep.
-#
-# Each of six layers has gradients of 1 MiB<!-- =MiB / MiB -->, a forward of 0.5 ms<!-- =0.5 --> and a backward of 1 ms<!-- =1 -->. Messages go over Ethernet.
+# Ranks on a laptop share its cores, so we take lesson 02's emulated clock, on which ranks only sleep. Each of six layers has 1 MiB<!-- =MiB / MiB --> of gradients, 0.5 ms<!-- =0.5 --> of forward and 1 ms<!-- =1 --> of backward. Messages go over Ethernet.
 #
 # **Predict.** If sending waits for backward, a step takes 13.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).in_turn_s -->: 9 ms<!-- =6 * 1.5 --> of computing, then six buckets. How long does it take if every bucket leaves when full? Ask of each what it can hide behind.
 
@@ -411,7 +355,7 @@ six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHER
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %% [markdown]
-# Formula and clock agree. Follow the picture's lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing. Buckets 2 to 5 do the same. But bucket 6 holds layer 1's gradients, which are ready only when backward ends, and nothing is left to hide it behind.
+# Formula and clock agree. Follow the picture's lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
 #
 # Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
 #
@@ -428,16 +372,16 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this bucket takes 25. So it leaves only when backward ends. The step still beats 13.1, but only because one all-reduce has fewer starts than six.
 #
-# PyTorch itself makes the first bucket 1 MiB<!-- =1 -->, so one layer would leave early, but five still wait for the end. So if a small model of yours scales badly, make `bucket_cap_mb` much smaller than its gradients.
+# PyTorch makes only its first bucket smaller, 1 MiB<!-- =1 -->, so five layers would still wait. If a small model of yours scales badly, make PyTorch's `bucket_cap_mb` much smaller than its gradients.
 
 # %% [markdown]
 # ## Prove it on a Llama
 #
-# Hooks, buckets and messages in the background are new, so we have to prove the training once more. The library's `DistributedDataParallel` puts them around any model. First it gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
+# Hooks, buckets and messages in the background are new, so we prove the training once more. The library's `DistributedDataParallel` puts them around any model, and first gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
 #
-# A `Trainer` is one training step as an object. It sums the losses of its rank's own rows, and divides by the targets of *all* ranks, so unequal sequences are no problem.
+# A `Trainer` is one training step as an object. It sums its rank's losses and divides by the targets of *all* ranks, so rows of different lengths are no problem.
 #
-# The library's ladder takes its gradients from the first step, as ours did, and has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
+# The library's ladder has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -449,8 +393,9 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# In print, the run of the first screen falls at rung 2, the gradients. They are wrong "not by a constant factor", so it was no forgotten division. It is the mean of means, because the ranks have different numbers of tokens. The picture shows the right run.
-#
+# Read the print first. The run of the first screen falls at rung 2, the gradients. They are wrong "not by a constant factor", so it was no forgotten division. It is the mean of means, because the ranks have different numbers of tokens. In the picture stands the right run, which equals one device on all seven rungs.
+
+# %% [markdown]
 # ## In PyTorch alone
 #
 # The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. In it a **sampler** deals the rows out, and if you call `set_epoch`, each epoch has another order. A batch that is too large for memory is taken in **micro-batches**, whose gradients add up. Only their sum has to be averaged, which is why nothing is sent under `no_sync()`.
@@ -464,7 +409,7 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small 
 # | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
 # | the ladder saves and loads | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |
 #
-# The cell runs two epochs on 2 processes. Then it runs the same command with 4, which finds the checkpoint and goes on. At last one process makes all four epochs without a stop. Will its loss be the same?
+# The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. At last one process makes all four epochs without a stop. Will its loss be the same?
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
@@ -477,18 +422,16 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# In the last two lines, the run that stopped and went on with more processes has the same four digits as the one that never stopped! Together the ranks take the next 16 rows of one shuffled list.
+# In the last two lines, the run that went on with more processes has the loss of the one that never stopped! Together the ranks take the next 16 rows of one list.
 #
-# **Your turn.** Let a copy print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each in an empty folder, or it reads the last one's checkpoint. Which numbers give them away?
+# **Your turn.** Let a copy print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each in an empty folder without a checkpoint. Which numbers give them away?
 #
-# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, all agree, and the loss changes by a ten-thousandth: only the lengths tell.</details>
+# <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the loss hardly changes: only the lengths tell.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1, as people train. The broad line is one device, and A to D are new runs on four ranks. Each of them **may** have a bug that was found in published code.
-#
-# Above the picture stand the lengths of each run's first three gradients, before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1, as people train. The broad line is one device, and A to D are new runs on four ranks. Each of them **may** have a bug that was found in published code. Above the picture stand the lengths of each run's first three gradients, before clipping.
 #
 # **Predict.** Which runs would you trust? Name the sound ones, as `"AC"` or `"none"`.
 
@@ -524,76 +467,33 @@ for run, make in makers.items():
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# Three of the four fall.
+# Three runs fall.
 #
 # **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping does not, because it cuts one device's gradients and not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
 #
-# **B** has the right gradients, but adds up their squares over four ranks, so [the norm is twice as long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
+# **B** adds up the squares of its right gradients over four ranks. So [the norm is twice as long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
 #
 # **C** is sound. In the last picture its line rises too, because float32's rounding grows.
 #
-# **D** sends its gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits. Roundings go up and down, so its lengths look right. Choose it knowingly.
+# **D** sends gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits. Roundings go up and down, so the lengths look right.
 
 # %% [markdown]
 # ## When to use it
 #
-# First, the **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and activations.
-#
-# Second, **backward has to outlast the messages**. More tokens on a GPU help, because computing grows with them, but gradients do not.
-#
-# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each.
-#
-# - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
-# - The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later.
-# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
-#
-# When is everything sent? Guess the **efficiency**: one device's step over that time.
-
-
-# %%
-OLMO = load_model("olmo_1b")
-
-
-def efficiency(link, gpus, tokens):
-    layer, table = costs.layer_parameters(OLMO), OLMO.vocab_size * OLMO.hidden_size
-    per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
-    forward_s = [0, *[2 * layer * tokens / per_second] * OLMO.n_layers, 2 * table * tokens / per_second]
-    time = ddp_time(
-        [[table], *[[layer]] * OLMO.n_layers, []],  # the head shares the table, whose gradient is ready last
-        forward_s=forward_s,
-        backward_s=[2 * seconds for seconds in forward_s],
-        world_size=gpus,
-        inside=link,
-        itemsize=2,
-    )
-    return time.efficiency()
-
-
-predict("efficiency with 8192 tokens", guess=None, answer=efficiency(INFINIBAND, 64, 8192), tolerance=0.03)
-ways = {"InfiniBand, 32,768 tokens": (INFINIBAND, 32768), "InfiniBand, 8192": (INFINIBAND, 8192)}
-ways |= {"InfiniBand, 2048": (INFINIBAND, 2048), "Ethernet, 32,768": (ETHERNET, 32768)}
-lines = {
-    name: {gpus: efficiency(link, gpus, tokens) for gpus in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
-    for name, (link, tokens) in ways.items()
-}
-words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
-viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
-
-# %% [markdown]
-# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that.
-#
-# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts.
+# Data parallelism needs two things. First, the **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and activations. Second, **backward has to outlast the messages**. More tokens on a GPU help, because computing grows with them, but gradients do not.
 #
 # | your case | take |
 # | --- | --- |
 # | fits, backward outlasts the messages | data parallelism |
 # | fits, the messages last longer | more tokens each, or `no_sync` |
 # | does not fit | lessons 04 to 06 |
+#
+# OLMo 1B on 64 GPUs over InfiniBand hardly waits with 32,768 tokens on each, but waits for nearly three quarters of a step with 2048. *Going deeper* follows its buckets.
 
 # %% [markdown]
 # ## What still hurts
 #
-# Are four ranks four times as fast on our six layers? With a whole batch each, they are **3.7 times** as fast, since four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, they are only **1.8 times** as fast. Computing shrinks, but the six buckets do not: the first leaves after a millisecond, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# So it is the same training. Are four ranks four times as fast on our six layers? With a whole batch each, they are **3.7 times** as fast: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, it is only **1.8 times**. Computing shrinks, but the six buckets do not: the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
 # And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, and a large GPU has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
@@ -605,17 +505,11 @@ score()
 # %% [markdown]
 # ## Three questions
 #
-# <details><summary>1. On 4 ranks every gradient is a quarter of the right one. What happened?</summary>
-# The loss was divided by all ranks' targets, and then by four again.
-# </details>
+# <details><summary>1. On 4 ranks every gradient is a quarter of the right one. What happened?</summary>The loss was divided by all ranks' targets, and by four again.</details>
 #
-# <details><summary>2. Overlap is on, yet no message leaves before backward ends. Why?</summary>
-# One bucket holds all gradients. Make it smaller.
-# </details>
+# <details><summary>2. Overlap is on, yet no message leaves before backward ends. Why?</summary>One bucket holds all gradients. Make it smaller.</details>
 #
-# <details><summary>3. Your ladder passes on 2 ranks with 8 rows. What have you not seen?</summary>
-# Uneven shares, more ranks, and mistakes after its three steps.
-# </details>
+# <details><summary>3. Your ladder passes on 2 ranks with 8 rows. What have you not seen?</summary>Uneven shares, more ranks, and mistakes after three steps.</details>
 #
 # References: Li et al. 2020, *PyTorch Distributed*; McCandlish et al. 2018, *An empirical model of large-batch training*; Kempner Institute 2024, the perceptron.
 
@@ -677,6 +571,101 @@ def by_the_course():
 
 
 print("by the course:", [f"{loss:.4f}" for loss in run_ranks(by_the_course, 4)])
+
+# %% [markdown]
+# ## Which settings hide a forgotten division?
+#
+# If you climb with AdamW after plain SGD, choose settings that let a mistake show. Adam divides a gradient by its own typical size, plus an $\varepsilon$ that prevents a division by zero.
+#
+# **Predict.** Five trainings of three steps all forget to divide by four. With AdamW, one device's gradients have the lengths 0.40, 0.63 and 0.40. After which of the five are the weights **nearest** to those of one device with the same settings?
+#
+# - **A** plain SGD.
+# - **B** AdamW, PyTorch's $\varepsilon$ of 1e-8.
+# - **C** AdamW, an $\varepsilon$ of 1e-3.
+# - **D** like B, clipped to the length 0.1.
+# - **E** like B, clipped to the length 0.5.
+
+
+# %%
+def add_up(model):
+    for weight in model.parameters():
+        weight.grad = comm.all_reduce(weight.grad)
+
+
+adamw = {"optimizer": torch.optim.AdamW, "lr": 0.01}
+trainings = {
+    "A": {},
+    "B": adamw,
+    "C": adamw | {"eps": 1e-3},
+    "D": adamw | {"max_norm": 0.1},
+    "E": adamw | {"max_norm": 0.5},
+}
+off = {}
+for name, options in trainings.items():
+    right = run_ranks(partial(climb, average, **options), 1)[0]
+    off[name] = furthest(right, run_ranks(partial(climb, add_up, **options), 4))
+nearest = min(off, key=lambda name: off[name]["parameters"])
+predict("the training that hides the mistake best", guess=None, answer=nearest)
+for name, rungs in off.items():
+    print(f"{name}  gradients apart by {rungs['gradients']:.1f}, then weights by {rungs['parameters']:.0e}")
+
+# %% [markdown]
+# Let $m$ be the running mean of a gradient, and $v$ the running mean of its square. Four times the gradient gives four times $m$, but sixteen times $v$:
+#
+# $$\frac{4\,m}{\sqrt{16\,v}+\varepsilon} \;\approx\; \frac{m}{\sqrt{v}+\varepsilon}$$
+#
+# So B hides the four well. Only $\varepsilon$ does not grow, and C's is not small beside gradients of a few hundredths.
+#
+# D hides it best. Every gradient is longer than its limit, even on one device, so all are cut to the same length before Adam sees them. In E one device cuts only the second gradient, but with four times the length all three are cut.
+#
+# So take an $\varepsilon$ as in C, and a limit as in E.
+
+# %% [markdown]
+# ## How much of each GPU is left?
+#
+# More GPUs only help as long as they do not wait. The bytes alone do not tell, because some buckets hide behind backward and others have to queue. So follow the buckets of one model.
+#
+# **Predict.** OLMo 1B trains on 64 GPUs over InfiniBand, with 8192 tokens on each.
+#
+# - One device computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+# - The last layer's gradients are ready after 63 ms<!-- =8192e3 * (36 * costs.layer_parameters(load_model("olmo_1b")) + 6 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size) / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, the next layer's 5.6 ms<!-- =4e3 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) --> later.
+# - Each of 16 layers is a bucket that travels for 7.0 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.layer_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) -->, starts included, and the embedding table comes last, with 9.9 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size, itemsize=2).time_s(INFINIBAND) -->.
+#
+# When is everything sent? Guess the **efficiency**: one device's step over that time.
+
+# %%
+OLMO = load_model("olmo_1b")
+
+
+def efficiency(link, gpus, tokens):
+    layer, table = costs.layer_parameters(OLMO), OLMO.vocab_size * OLMO.hidden_size
+    per_second = 0.4 * load_device("h100_sxm_80").peak_flops_per_s()
+    forward_s = [0, *[2 * layer * tokens / per_second] * OLMO.n_layers, 2 * table * tokens / per_second]
+    time = ddp_time(
+        [[table], *[[layer]] * OLMO.n_layers, []],  # the head shares the table, whose gradient is ready last
+        forward_s=forward_s,
+        backward_s=[2 * seconds for seconds in forward_s],
+        world_size=gpus,
+        inside=link,
+        itemsize=2,
+    )
+    return time.efficiency()
+
+
+predict("efficiency with 8192 tokens", guess=None, answer=efficiency(INFINIBAND, 64, 8192), tolerance=0.03)
+ways = {"InfiniBand, 32,768 tokens": (INFINIBAND, 32768), "InfiniBand, 8192": (INFINIBAND, 8192)}
+ways |= {"InfiniBand, 2048": (INFINIBAND, 2048), "Ethernet, 32,768": (ETHERNET, 32768)}
+lines = {
+    name: {gpus: efficiency(link, gpus, tokens) for gpus in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+    for name, (link, tokens) in ways.items()
+}
+words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
+viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
+
+# %% [markdown]
+# Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that.
+#
+# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much.
 
 # %% [markdown]
 # ## What does a larger batch buy?
