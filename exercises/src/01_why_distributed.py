@@ -303,7 +303,7 @@ check("01.6", train_zero_1)
 # | RMSNorm, twice | its input; one **fp32** number for each token |
 # | query, key, value: three matrices | their common input, once |
 # | attention | queries, keys, values, its output; one **fp32** number for each token and head |
-# | rotations of positions | in each layer four tables of sequence × head size, one set for the whole batch |
+# | rotations of positions | in each layer four tables of sequence × head size, cosines and sines for queries and for keys; one set for the whole batch |
 # | output matrix | its input, which attention keeps already |
 # | gate and up: two matrices | their common input, once |
 # | silu(gate) × up | what silu reads; both factors of the product |
@@ -339,10 +339,10 @@ check("01.7", activation_bytes)
 #
 # *Write · medium · 20 minutes.* **You learn** to find the smallest job that runs, and to see when no job does.
 #
-# Each GPU has `memory` bytes, computes its own sequences and therefore keeps `activations` bytes of its own. With the states of
-# ZeRO's paper (2 bytes <!-- =find_convention("zero").weights --> of weights, 2 bytes <!-- =find_convention("zero").gradients --> of gradients,
-# 12 bytes <!-- =find_convention("zero").optimizer --> of optimizer for each parameter), in ZeRO stage 0, 1, 2 or 3: on how few GPUs does it
-# fit? Say a number for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->
+# Each GPU has `memory` bytes, computes its own sequences and therefore keeps `activations` bytes of its own. The states are
+# those of ZeRO's paper: each parameter has 2 bytes <!-- =find_convention("zero").weights --> of weights,
+# 2 bytes <!-- =find_convention("zero").gradients --> of gradients and 12 bytes <!-- =find_convention("zero").optimizer --> of optimizer.
+# On how few GPUs does it fit, if ZeRO works in `stage` 0, 1, 2 or 3? Say a number for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->
 # and stage 3 before you write.
 #
 # **Target:** the smallest number for which the fullest rank of 01.5 fits, be it full to the last byte, exact; `None` where no number of GPUs is enough.
@@ -370,8 +370,8 @@ check("01.8", gpus_needed)
 # *Write · easy · 10 minutes.* **You learn** to ask of a utilisation: whose?
 #
 # A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. The **model's** counts what the model needs, 6PT operations, and nothing
-# that was done twice. The **hardware's** counts all that the GPUs did: of the forward pass (2PT) a share `recomputed` ran again,
-# 0 to 1.
+# that was done twice. The **hardware's** counts all that the GPUs did, so also the part of the forward pass (2PT) that ran again.
+# The argument `recomputed` is that part's share, from 0 to 1.
 #
 # **Target:** the days, for both kinds, to six digits. Two published runs are tried too: LLaMA 65B took 21 days, and GPT-3 175B on
 # 1024 A100s, with all recomputed, was projected to take 35.
