@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 04 · Pipelines: four GPUs, one model
 #
-# In lesson 03 every GPU had a copy of the model. What if no GPU can hold one? Training Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, for weight, gradient and Adam's states. That makes 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, but the 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 --> of an H100 are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# In lesson 03 every GPU had a copy of the model. What if it does not fit? With gradients and Adam's states Llama 3.1 8B takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> for each parameter, or 120 GiB<!-- =16 * costs.model_parameters(LLAMA_3_1_8B) / GiB -->, but an H100's 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / 10**9 --> are only 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 #
-# But a model is a chain of layers. If we cut it, each of four GPUs gets eight of the 32 layers. Each hands its result to the next, and gradients come back. GPU 0 also gets the embedding and GPU 3 gets the head, so these two keep 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB --> each, and the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
+# A model is a chain of layers, so cut it: each of four GPUs gets eight of the 32, and hands its result to the next. GPU 0 also gets the embedding and GPU 3 the head, so each of them keeps 34 GiB<!-- =16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) / GiB -->, the others 26 GiB<!-- =16 * 8 * costs.layer_parameters(LLAMA_3_1_8B) / GiB -->. It fits!
 
 # %% folded=true
 # %load_ext course_lib
@@ -50,27 +50,27 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Each row is a rank: one GPU and its process. Its long box is backward, which takes twice as long as forward because it computes two gradients, of the weights and of the input. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. Each row is grey for 9 ms<!-- =4 * 3 - 3 --> of 12 ms<!-- =4 * 3 -->. One GPU with enough memory would need the same 12 ms<!-- =4 * 3 -->, so we pay for four GPUs and get the speed of one!
+# Each row is a rank: one GPU and its process. Its long box is backward, twice as long as forward because it computes two gradients, of the weights and of the input. Look at any moment, say at 5 ms<!-- =5 -->: one rank computes, and three wait. One GPU with enough memory would be as fast, so we pay for four and get the speed of one!
 #
-# The grey time of a rank is its **bubble**, here 75 %<!-- =100 * 9 / 12 --> of the step. When we are done, the four wait for only 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average.
+# The grey time of a rank is its **bubble**, here 9 ms<!-- =4 * 3 - 3 --> of 12 ms<!-- =4 * 3 -->, which is 75 %<!-- =100 * 9 / 12 --> of the step. When we are done, the four wait for only 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average.
 
 # %% [markdown]
 # You will be able to
 # - cut a model between its layers, train it on several ranks, and prove that it is the same training.
-# - say how long each rank waits, and how much it has to remember, before you run anything.
+# - say how long each rank waits, and how much it remembers, before you run anything.
 # - choose a schedule, a number of micro-batches and a link.
 # - find mistakes that only a cut model can have.
 #
-# *One hour, and about three and a half more for the exercises.*
+# *55 minutes; the exercises take three and a half hours.*
 #
-# <details><summary>Before you start</summary>From lesson 00 you need send and receive, and from lesson 03 the perceptron, micro-batches and the ladder. Everything here ran on CPUs over gloo; NCCL and Slurm did not run.</details>
+# <details><summary>Before you start</summary>You need send and receive from lesson 00, the perceptron, micro-batches and the ladder from lesson 03. All ran on CPUs over gloo; NCCL and Slurm did not run.</details>
 
 # %% [markdown]
 # ## What is right
 #
-# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 6 × 4 + 4 = 28 parameters, and rank 1 gets the stage with 4 × 2 + 2 = 10.
+# Start with the smallest model that can be cut: the perceptron with its 38 parameters. It has two layers with weights, so there is one place to cut, and each part is called a **stage**. Rank 0 gets the stage with 6 × 4 + 4 = 28 parameters, and rank 1 the one with 4 × 2 + 2 = 10.
 #
-# One device tells us what is right. It finds 38 gradients for eight rows, and the two ranks have to find the same ones.
+# One device finds 38 gradients for eight rows, and the two ranks have to find the same ones.
 
 # %%
 torch.manual_seed(0)
@@ -86,9 +86,9 @@ viz.plot_mlp(dict(model.named_parameters()), owners=owners, title="One perceptro
 # %% [markdown]
 # ## Cut it by hand
 #
-# Forward is easy: rank 0 computes the four hidden numbers of each row and sends them, and rank 1 does the rest. The $f$ in the picture does nothing here.
+# Forward is easy: rank 0 sends the four hidden numbers of each row, and rank 1 does the rest. The $f$ in the picture does nothing here.
 #
-# Backward is harder. Rank 1 finds the gradients of its weights, but autograd does not follow a message. So what does rank 0 need to go on? It must know how the loss changes with the numbers that it **sent**. These numbers were rank 1's input, so rank 1 computes their gradient too and sends it back. Then rank 0 calls `hidden.backward(g)`, which says: go on from here, with gradient `g`.
+# Backward is harder, because autograd does not follow a message. What does rank 0 need to go on? It must know how the loss changes with the numbers that it **sent**. They were rank 1's input, so rank 1 computes their gradient too and sends it back. Then rank 0 calls `hidden.backward(g)`, which says: go on from here, with gradient `g`.
 #
 # **Predict.** How many bytes cross the cut?
 
@@ -121,16 +121,16 @@ print("gradients on the two ranks:", [sum(gradient.numel() for gradient in part.
 print("equal to one device:", all(torch.allclose((mine[0] | mine[1])[name], whole[name]) for name in whole))
 
 # %% [markdown]
-# 8 × 4 numbers of 4 bytes<!-- =4 --> cross the cut twice: forward as hidden numbers, and back as their gradients. The weights do not travel at all, however many there are! And nothing was averaged, unlike in lesson 03, because each weight lies on one rank, and only that rank finds its gradient.
+# 8 × 4 numbers of 4 bytes<!-- =4 --> cross the cut twice: forward as hidden numbers, and back as their gradients. The weights do not travel at all, however many there are! And nothing is averaged, unlike in lesson 03, because each weight lies on one rank only.
 #
-# Cutting a model like this is called **model parallelism**. It saves memory, and it was easy to get right. But the grey of the first picture is still there.
+# Cutting a model like this is called **model parallelism**. It saves memory and was easy to get right. But the grey of the first picture is still there.
 
 # %% [markdown]
 # ## First attempt: smaller pieces
 #
-# Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 can begin with the first while rank 0 computes the second. The gradients of all micro-batches add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
+# Rank 1 waits in the first millisecond because rank 0 computes the whole batch first. So cut the batch into **micro-batches**: then rank 1 begins with the first while rank 0 computes the second. Their gradients add up in `.grad`, as in lesson 03. The simplest order, all forwards and then all backwards, is called **GPipe**.
 #
-# **Predict.** Let the batch be eight times as large, so that each of eight micro-batches still takes 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which fraction of the step does a rank wait? Draw the row of rank 3.
+# **Predict.** Let the batch be eight times as large: each of eight micro-batches takes 1 ms<!-- =1 --> forward and 2 ms<!-- =2 --> backward on every rank. For which fraction of the step does a rank wait? Draw rank 3's row.
 
 # %%
 gpipe = make_schedule("gpipe", 4, 8)
@@ -144,16 +144,16 @@ predict(
 viz.plot_schedule(gpipe, ONE, title="GPipe: four ranks", subtitle="eight micro-batches, numbered in their boxes")
 
 # %% [markdown]
-# Look at rank 3. It begins when micro-batch 0 is through the three others, after 3 ms<!-- =3 * 1 -->. At the end the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in every row and in the first picture! But a rank now works for 24 ms<!-- =8 * 3 -->, so the same wait is a smaller share. If you cut one batch finer instead, the bubble itself shrinks, because each piece is shorter.
+# Look at rank 3. It begins when micro-batch 0 is through the others, after 3 ms<!-- =3 * 1 -->. At the end the last micro-batch still goes backward through those three, for 6 ms<!-- =3 * 2 -->. That is a bubble of 9 ms<!-- =3 * 1 + 3 * 2 -->, as in the first picture! But a rank now works for 24 ms<!-- =8 * 3 -->, so the same wait is a smaller share.
 #
 # Count in micro-batches of 3 ms<!-- =1 + 2 -->. With $p$ ranks and $m$ micro-batches, a rank works for $m$ and waits for $p-1$:
 #
 # $$\text{idle fraction of the step} = \frac{p-1}{m+p-1}$$
 
 # %% [markdown]
-# With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each of them be one text of 4096 tokens. Does that fit into memory?
+# With 32 micro-batches the idle fraction is 3/35, less than 9 %<!-- =100 * 3 / 35 -->. So take 32, and let each be one text of 4096 tokens. Does that fit into memory?
 #
-# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds these activations to what rank 0 holds anyway: its weights, gradients and Adam's states.
+# What a forward computes, its **activations**, has to stay until the backward of the same micro-batch. Under GPipe all forwards come first, so rank 0 has to remember 32 texts at once. The picture adds them to what rank 0 holds anyway: weights, gradients and Adam's states.
 
 # %%
 H100, SPREAD, ADAM = load_device("h100_sxm_80"), ParallelConfig(pp=4), find_convention("zero")
@@ -169,13 +169,13 @@ viz.plot_gpu_memory(
 )
 
 # %% [markdown]
-# Look at the blue: one text fits easily, but 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
+# Look at the blue: one text fits, but 32 take 165 GiB<!-- =32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->. Can a rank wait little *and* remember little?
 #
 # ## Second attempt: backward as soon as you can
 #
-# In GPipe's picture the last rank could go backward with micro-batch 0 at 4 ms<!-- =4 -->. Instead it goes forward seven more times, and all ranks remember everything.
+# In GPipe's picture the last rank could go backward at 4 ms<!-- =4 -->, but first goes forward seven more times.
 #
-# So **go backward as soon as you can**. The last rank then alternates from the start: one forward, one backward. Rank 0 sends a few micro-batches ahead and then **stops**, so that it has little to remember. When its first gradient is there, it alternates too. This order is called **1F1B**.
+# So go backward **as soon as you can**: the last rank alternates from the start, one forward, one backward. Rank 0 sends a few micro-batches ahead and then **stops**, so that it has little to remember. When its first gradient comes, it alternates too. This order is called **1F1B**.
 #
 # **Predict** its bubble.
 
@@ -196,9 +196,9 @@ viz.plot_schedules(
 )
 
 # %% [markdown]
-# The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once, for 9 ms<!-- =3 * 3 -->. Under 1F1B it waits for 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change: rank 3 still begins after three forwards, works without a pause, and has three backwards after it, so the step lasts as long.
+# The bubble is as long as before: 9 ms<!-- =3 * 3 -->. Look at rank 0: under GPipe it waits once. Under 1F1B it waits for 6 ms<!-- =3 * 2 -->, and then in three slits of 1 ms<!-- =1 -->. The sum cannot change, because rank 3 still begins after three forwards, works without a pause, and has three backwards after it.
 #
-# So why does everybody use 1F1B? Not for the time, but for what a rank has to **remember**.
+# So why does everybody use 1F1B? Because of what a rank has to **remember**.
 #
 # **Predict.** Under GPipe rank 0 remembers all 32 micro-batches. How many under 1F1B? Go along its row: add one at each forward, and take one away at each backward.
 
@@ -212,16 +212,16 @@ predict(
 viz.plot_held({"GPipe": gpipe, "1F1B": one_f_one_b}, title="What each rank remembers of eight micro-batches")
 
 # %% [markdown]
-# Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture rank 0 has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before it! Sent earlier, number 4 would only stand in a queue.
+# Rank 0 remembers only four of 32 micro-batches: they are **in flight**. Why four? At 12 ms<!-- =4 * 1 + 4 * 2 --> in 1F1B's picture it has micro-batch 0 back and begins number 4, which reaches rank 3 at 15 ms<!-- =12 + 3 * 1 -->. Rank 3, busy since 3 ms<!-- =3 * 1 -->, has just finished the four before it! Sent earlier, it would only queue.
 #
-# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so that rank needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight, however large $m$ is. So GPU 0 of our Llama needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
+# From each further rank the way there and back is 3 ms<!-- =1 + 2 --> shorter, so it needs one less: of $p$ ranks, rank $i$ has $p-i$ in flight, however large $m$ is. So our GPU 0 needs 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> instead of 199 GiB<!-- =(16 * (8 * costs.layer_parameters(LLAMA_3_1_8B) + 128256 * 4096) + 32 * gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations) / GiB -->.
 
 # %% [markdown]
 # ## Third attempt: what can wait?
 #
-# Every rank still waits for 9 ms<!-- =3 * 3 -->. Which work could it put off, and do while it waits? Ask who needs the result. Backward computes two gradients. The stage before you is idle until it gets the gradient of your **input**, but the gradient of your **weights** is needed by nobody until the optimizer runs. So send the gradient of the input at once, and compute that of the weights when you would be idle anyway.
+# Every rank still waits for 9 ms<!-- =3 * 3 -->. Which work could it put off, and do while it waits? Backward computes two gradients, so ask who needs them. The stage before you is idle until it gets the gradient of your **input**, but that of your **weights** is needed by nobody until the optimizer runs. So send the first at once, and compute the second when you would be idle anyway.
 #
-# Here are both gradients for rank 1 of the perceptron. What must it keep until it comes to the gradient of the weights?
+# Here are both gradients for rank 1 of the perceptron. What must it keep for the second?
 
 # %%
 hidden = model.layer1(inputs).detach()  # what rank 1 received
@@ -236,9 +236,9 @@ print("the weight's gradient is one device's:", torch.allclose(of_weight, whole[
 print("and rank 0's, from what it is sent:  ", torch.allclose(of_input.T @ inputs, whole["layer1.weight"]))
 
 # %% [markdown]
-# The two gradients are two products, `of_input` and `of_weight`, and neither needs the other. But `of_weight` needs `of_output` and the layer's input `hidden`, so rank 1 has to keep these two a little longer.
+# The two gradients are two products, and neither needs the other. But `of_weight` needs `of_output` and the layer's input `hidden`, so rank 1 keeps these two a little longer.
 #
-# Because backward is now split, there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for the gradient of the weights.
+# With backward split there are three kinds of boxes, and each lasts 1 ms<!-- =1 -->. Call their durations $F$ for forward, $B$ for the gradient of the input, and $W$ for that of the weights.
 #
 # **Predict.** Each rank keeps 1F1B's order, goes backward only to its input, and fills its waits with gradients of weights. How long is the bubble now?
 
@@ -266,20 +266,20 @@ display(
 )
 
 # %% [markdown]
-# Look at rank 3 in the lower schedule. It still waits for three forwards. While its last gradient goes back through three ranks, it does the dark red boxes 4, 5 and 6, which it had put off. Three forwards and three steps back, less three boxes, leave 3 ms<!-- =3 + 3 - 3 -->. With at least $p$ micro-batches, and $W$ no longer than $F$ or $B$:
+# In the lower schedule rank 3 still waits for three forwards. While its last gradient goes back through three ranks, it does the dark red boxes 4, 5 and 6. Three forwards and three steps back, less three boxes, leave 3 ms<!-- =3 + 3 - 3 -->. If $m \ge p$, and $W$ is no longer than $F$ or $B$:
 #
 # $$\text{bubble} = (p-1)\,(F + B - W)$$
 #
-# The order is called **ZB-H1**, for *zero bubble*, although some is left. What does it cost? Rank 3 remembered one micro-batch; now inputs and gradients of up to four are **stashed** there. In flight and stashed together, no rank ever has more than four.
+# The order is called **ZB-H1**, for *zero bubble*, although some is left. Rank 3 pays: inputs and gradients of up to four micro-batches are **stashed** there. But in flight and stashed together, no rank has more than four.
 
 # %% [markdown]
 # ## Build it: a schedule is a list
 #
 # GPipe and 1F1B differ only in the order of their boxes, so write each row down: a **schedule** is one list for each rank. `Forward(3, 0)` means stage 3, micro-batch 0.
 #
-# The loop below walks along such a list, and at each box does what we did by hand: receive, compute, send. Only `send` becomes `isend`, which returns at once, so a rank goes on to its next box while the message travels.
+# The loop below walks along such a list, and at each box does what we did by hand: receive, compute, send. Its `isend` returns at once, so a rank goes on while its message travels.
 #
-# Four new processes have three layers each, and a batch has 16 rows of 5 numbers. **Before you run it**: does the number of micro-batches change how many bytes rank 1 sends?
+# Four new processes have three layers each, and a batch has 16 rows of 5 numbers. **Before you run it**: do micro-batches change how many bytes rank 1 sends?
 
 # %%
 
@@ -336,16 +336,16 @@ for name, schedule in (("one piece", in_one_piece), ("GPipe", gpipe), ("1F1B", o
 print("bytes that rank 1 sent:", sent)
 
 # %% [markdown]
-# One program follows three lists, and each time it finds the gradients of one device. It also counts what the ranks remember: for GPipe and 1F1B these are the bars of the second attempt.
+# One loop follows three schedules, and each time it finds the gradients of one device. It also counts what the ranks remember: for GPipe and 1F1B these are the bars of the second attempt. ZB-H1 has two kinds of backward, which this loop cannot tell apart, but the library's can.
 #
-# Rank 1 sends 16 rows forward to rank 2 and 16 rows of gradients back to rank 0, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when bytes travel and in how many messages, but not how many bytes there are.
+# Rank 1 sends 16 rows forward and 16 rows of gradients back, which makes 640 bytes<!-- =2 * 16 * 5 * 4 -->. Micro-batches change when these bytes travel and in how many messages, but not their number.
 
 # %% [markdown]
 # ## Prove it
 #
-# A training needs more than the gradients of one step, so climb the ladder of lesson 03.
+# A training needs more than the gradients of one step, so climb the ladder of lesson 03. The library's loop trains a small decoder of Llama's shape.
 #
-# The library's loop, like ours, trains a small decoder of Llama's shape on four ranks. Two things make it hard. Micro-batches have unequal numbers of targets, so the loss is divided by all of them, as in `follow`. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So this one weight lies on two ranks, and each sees only one of its uses. The library takes care of that, and in exercise 04.10 you do.
+# Two things make it hard. Micro-batches have unequal numbers of targets, so each sum of losses is divided by the number of all targets. And the embedding is **tied**: the matrix that looks tokens up on the first stage also makes the logits on the last. So it lies on two ranks, and each sees only one of its uses. The library takes care of that, and in exercise 04.10 you do.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -371,11 +371,11 @@ report = assert_parallel_equals(decoder_alone, decoder_under(one_f_one_b), text,
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="1F1B on four ranks trains like one device")
 
 # %% [markdown]
-# All dots lie far to the left of the dashed line, so only rounding separates four ranks from one device. The ladder computes in float64, where rounding is tiny.
+# All dots lie far to the left of the dashed line, so only rounding separates four ranks from one device.
 #
 # ## Measure
 #
-# Do four processes really wait where the picture says? On one or two cores no schedule could be faster, because whenever one process waits, another takes its core and computes. Therefore we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take the time that InfiniBand would need. Only these times are emulated; the list, the processes and the messages are real.
+# Do four processes really wait where the picture says? On one or two cores no schedule could be faster, because whenever one process waits, another takes its core. So we use the emulated clock: each computation is a sleep, 20 times longer than shown, and messages take as long as over InfiniBand. Only these times are emulated; the list, the processes and the messages are real.
 
 # %% varies="measured times"
 
@@ -395,13 +395,13 @@ run_ranks(timed_step, 4, one_f_one_b, ONE)
 viz.plot_schedule_run(one_f_one_b, ledger(), ONE, title="Four processes wait where the list says")
 
 # %% [markdown]
-# Compare the lower four rows, the processes, with the upper four, the list. Box for box they agree, but the processes end a little later, because messages and the processes themselves take time.
+# Compare the lower four rows, the processes, with the upper four, the list. They agree box for box, but end a little later, because messages and the processes themselves take time.
 #
 # ### When one stage is slower
 #
-# Now let rank 2 take twice as long for everything, because it has too many layers, or because its GPU is too warm. So the four ranks together compute for a quarter more time.
+# Now let rank 2 take twice as long for everything, because it has too many layers or its GPU is too warm. All ranks together then compute for a quarter more time.
 #
-# **Predict.** The step took 33 ms<!-- =8 * 3 + 9 -->. By how many percent does it get longer?
+# **Predict.** By how many percent does the step of 33 ms<!-- =8 * 3 + 9 --> get longer?
 
 # %%
 SLOW = Durations(forward_s=2e-3, backward_input_s=2e-3, backward_weight_s=2e-3)
@@ -422,14 +422,14 @@ viz.plot_schedule(
 )
 
 # %% [markdown]
-# Look at rank 2. It alone is busy for 48 ms<!-- =8 * 6 -->, which is longer than the whole step was before. It begins after 2 ms<!-- =2 * 1 --> and waits 1 ms<!-- =1 --> for its first gradient. When it has finished, the last micro-batch still needs 4 ms<!-- =2 * 2 --> on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The three other ranks wait for more than half of that time, because every micro-batch has to pass rank 2.
+# Look at rank 2. It alone is busy for 48 ms<!-- =8 * 6 -->, longer than the whole step was before. It begins after 2 ms<!-- =2 * 1 --> and waits 1 ms<!-- =1 --> for its first gradient. When it has finished, the last micro-batch needs 4 ms<!-- =2 * 2 --> more on ranks 1 and 0. That makes 55 ms<!-- =8 * 6 + 2 + 1 + 4 -->. The other ranks wait for more than half of it, because every micro-batch has to pass rank 2.
 #
 # A pipe is as fast as its narrowest place, so cut a model by *work*, not by number of layers.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does the same step without the course. Start it with `torchrun --nproc-per-node 4 scripts/04_pipeline.py`.
+# [`scripts/04_pipeline.py`](scripts/04_pipeline.py) does the same step without the course, started by `torchrun`.
 #
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
@@ -463,8 +463,6 @@ viz.show_source(Path("scripts/04_pipeline.py"))
 # The small tied decoder trains on four ranks under ZB-H1, with AdamW and clipping. After step 20 each run saves a checkpoint and goes on from it. Each of the runs A to D **may** have a bug that one device cannot have. The picture shows their losses.
 #
 # **Predict.** Which runs would you trust? Name them, as `"AC"` or `"none"`.
-#
-# Then a second picture shows how far each run is from one device. A sound run is not at zero there either: it adds in another order, now in float32, and training makes rounding grow.
 
 # %% varies="forty steps of rounding differ between processors"
 decoder_on_ranks = decoder_under(zero_bubble)
@@ -493,44 +491,26 @@ for run, make in makers.items():
         print(fill(what.partition(": ")[2], 110, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
-# Only B is sound, as the ladder finds in float64. Rounding makes its line climb; the others jump when their bugs first act. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed.
-#
-# In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own, smaller norm, so its factor is wrong. AdamW's first update divides any factor away, so A jumps one update later.
+# Only B is sound, as the ladder finds in float64. In the second picture even its line is not at zero: it adds in another order, here in float32, and training makes rounding grow. The others jump when their bugs first act. C jumps at the first update, because its lists end early: the last micro-batch's gradients of weights are never computed. At step 12 its loss meets one device's by chance.
 
 # %% [markdown]
-# D lies on B until its checkpoint, which holds the optimizer of one stage only. The other stages' optimizers begin anew, and the loss even looks better! So the ladder's last rung is save and load. Public relatives are linked at the end of the page.
+# In the first picture A looks as sound as B, so `"AB"` was a good guess. Its gradients are right, but each stage clips by its own norm, which is smaller than the whole model's, so clipping multiplies by a wrong factor. AdamW's first update divides any factor away, so A jumps one update later.
+#
+# D lies on B until its checkpoint, which holds the optimizer of one stage only. The other optimizers begin anew, and the loss even looks better! So the ladder's last rung is save and load. Public relatives stand at the end of the page.
 
 # %% [markdown]
 # ## Back to the four GPUs
 #
-# First watch a line sweep over four schedules. The strip below each shows what its fullest rank remembers. The new one, **interleaved**, gives each rank several small stages.
+# So far messages were free or tiny, but at each cut of our Llama a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet. For each text a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 computes at 40 %<!-- =100 * 0.4 --> of its peak. So over InfiniBand a pipeline can run **between nodes**. Ethernet costs more than you would think, as *Going deeper* shows.
 #
-# Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, and then with five.
-#
-# <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages: GPU 0 remembers 19 quarters, or 4.75. With two stages it would be 11 halves, or 5.5!</details>
-
-# %% varies="a widget"
-four = {
-    "GPipe": gpipe,
-    "1F1B": one_f_one_b,
-    "Interleaved": make_schedule("interleaved", 4, 8, stages_per_rank=2),
-    "ZB-H1": zero_bubble,
-}
-display(viz.animate_schedules(four, ONE))
-viz.schedule_explorer()
-
-# %% [markdown]
-# ### Messages that take time
-#
-# So far messages were free or tiny, but those of our Llama are large: at each cut a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet. A rank's forward takes 36 ms<!-- =8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, if an H100 computes at 40 %<!-- =100 * 0.4 --> of its peak, so for each text the rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
-#
-# **Predict.** With free messages and 32 texts, 1F1B waits for 3/35 of the step, which is 8.6 %<!-- =100 * 3 / 35 -->. Over Ethernet a message is only a tenth of a text's work. For how much of the step does a rank wait now? Remember when rank 0 begins its fifth text.
+# But the stages are uneven, because GPU 3 also has the head. How many of its eight layers should it give away, and to whom?
 
 # %%
 p, m = 4, 32
-layer_s = 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * H100.peak_flops_per_s())  # without attention's own
+layer_flops = 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096  # of a text's forward, without attention's scores
+layer_s = layer_flops / (0.4 * H100.peak_flops_per_s())
 text_bytes, links = 4096 * LLAMA_3_1_8B.hidden_size * 2, (INFINIBAND, ETHERNET)  # what crosses a cut, in bfloat16
-message_s = {"free": 0.0} | {to.name: to.alpha_s + text_bytes / to.bandwidth_bytes_per_s for to in links}
+message_s = {to.name: to.alpha_s + text_bytes / to.bandwidth_bytes_per_s for to in links}
 
 
 def waits(name, layers, message_s, v=1):
@@ -540,30 +520,6 @@ def waits(name, layers, message_s, v=1):
     return [idle / max(slot.end_s for slot in slots) for idle in idle_s(slots, p)]
 
 
-predict(
-    "percent of the step that a rank waits, under 1F1B over Ethernet",
-    guess=None,
-    answer=100 * waits("1f1b", [8] * p, message_s["Ethernet"])[0],
-    unit="%",
-    tolerance=0.1,
-    think="how much later the first text is back at rank 0, and how often in a step rank 0 waits so much longer",
-)
-print("messages:  ", *(f"{link:>10}" for link in message_s), "  GPU 0 holds")
-for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
-    shares = [waits(name, [8] * p, seconds, v)[0] for seconds in message_s.values()]
-    texts = held(make_schedule(name, p, m, stages_per_rank=v), 0).in_flight / v
-    holds = one_text.total + (texts - 1) * one_text.activations
-    print(f"{name:11}", *(f"{share:10.1%}" for share in shares), f"{holds / GiB:9.1f} GiB")
-
-# %% [markdown]
-# Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, so pipelines can run **between nodes**. Over Ethernet it waits for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
-
-# %% [markdown]
-# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more memory: only $F$ and $B$ lie on the way, so most messages hide behind $W$. The stash of 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, linear layers' inputs and output gradients, replaces activations of 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB -->.
-#
-# But GPU 3 also has the head. Where would you cut?
-
-# %%
 head = LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size / costs.layer_parameters(LLAMA_3_1_8B)
 print(f"the head is the work of {head:.1f} layers; zb-h1 over InfiniBand:")
 for layers in ([8, 8, 8, 8], [8, 9, 9, 6]):
@@ -573,38 +529,33 @@ for layers in ([8, 8, 8, 8], [8, 9, 9, 6]):
 score()
 
 # %% [markdown]
-# With eight layers and the head, GPU 3 has the work of 10.4, and the others wait for it. If it gives one layer to GPU 1 and one to GPU 2, nobody has more than nine. GPU 0 gets none, because it has the embedding and most texts in flight, so its 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.
+# With the head GPU 3 has the work of 10.4 layers, and the others wait for a quarter of the step. If it gives one each to GPUs 1 and 2, nobody has more than nine. GPU 0 gets none, because it has the embedding and most texts in flight: its 54.5 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1, n_microbatches=32), find_convention("zero")).total / GiB --> stay.
 #
 # | if | then |
 # | --- | --- |
-# | the model fits into one GPU | use data parallelism |
-# | it fits into one node, as ours does | cut it like this, or as in lessons 05 and 06 |
-# | it needs several nodes | run the pipeline between nodes |
-# | your framework cannot split backward | take 1F1B |
-# | backward can be split | take ZB-H1 |
-# | memory is left, stages can be small | try interleaved |
+# | the model fits one GPU | use data parallelism |
+# | it fits one node | cut it like this, or as in lessons 05 and 06 |
+# | it needs several nodes | run the pipeline between them, over InfiniBand |
+# | backward can be split | take ZB-H1, else 1F1B |
+# | memory is left | try interleaved, below |
 
 # %% [markdown]
 # ## What still hurts
 #
-# In the first picture the four GPUs waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now they wait for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. Either the batch grows with them, or each of them gets so small that a GPU has little to do.
+# In the first picture the four GPUs waited for 75 %<!-- =100 * 9 / 12 --> of the step. Now they wait for 7 %<!-- =(lambda slots: 100 * sum(idle_s(slots, 4)) / 4 / max(slot.end_s for slot in slots))(time_schedule(make_schedule("zb-h1", 4, 32), [Durations(forward_s=n, backward_input_s=n, backward_weight_s=n) for n in (8, 9, 9, 6 + 128256 * 4096 / costs.layer_parameters(LLAMA_3_1_8B))])) --> on average. But that takes many micro-batches. Either the batch grows with them, or each gets so small that a GPU has little to do.
 #
-# And a cut runs between layers, so a layer with all that it computes has to fit into one GPU. A single text goes through no faster than on one GPU, either. Could two GPUs work on *one* layer together?
+# And a cut runs between layers, so each layer has to fit into one GPU. A single text goes through no faster than on one GPU, either. Could two GPUs work on *one* layer together?
 #
 # **Next:** the [exercises](../exercises/release/04_model_and_pipeline_parallelism.ipynb), then [lesson 05](05_tensor_parallelism.ipynb). `make slides` builds the slides.
 
 # %% [markdown]
 # ## Questions
 #
-# <details><summary>1. Under 1F1B you double the number of micro-batches of the same size. What happens to bubble, idle part and memory?</summary>
-# Only the idle part changes: with four ranks and eight micro-batches it nearly halves, from 27 to 16 percent<!-- =100 * 3 / 19 -->.
-# </details>
-#
-# <details><summary>2. Which rank runs out of memory first?</summary>
+# <details><summary>1. Which rank runs out of memory first?</summary>
 # Under 1F1B the first, because it waits longest for a gradient and so remembers most, unless the logits on the last rank take more.
 # </details>
 #
-# <details><summary>3. Eight ranks, 1F1B, and less than a twentieth of the step idle. How many micro-batches?</summary>
+# <details><summary>2. Eight ranks, 1F1B, and less than a twentieth of the step idle. How many micro-batches?</summary>
 # 7/(m+7) &lt; 1/20, so at least 134. The first rank still remembers eight.
 # </details>
 
@@ -632,6 +583,57 @@ display(
 # $$\text{bubble} = \frac{1}{v}\,(p-1)(F+B+W)$$
 #
 # A micro-batch crosses seven cuts instead of three, so more than twice as much is sent. Count rank 0's boxes before its first backward: eleven activations, each of half a rank, so the bar says 5.5. All this holds if $p$ divides $m$.
+
+# %% [markdown]
+# ## Choose a schedule yourself
+#
+# Which schedule waits least? First watch a line sweep over all four. The strip below each counts the micro-batches in flight on its fullest rank, without the stash. Interleaved's pale orange is a second stage's backward, and ZB-H1's is $B$.
+#
+# Then use the controls: make the idle part as small as you can, with at most four micro-batches in flight, then five.
+#
+# <details><summary>What you may have found</summary>With four in flight, ZB-H1 with 32 micro-batches leaves 3 percent<!-- =100 * 3 / (32 * 3 + 3) --> idle. With five, interleaved leaves 2.3 percent<!-- =100 * 2.25 / (32 * 3 + 2.25) -->, if each rank has four stages: GPU 0 remembers 19 quarters, or 4.75. With two stages it would be 11 halves, or 5.5!</details>
+
+# %% varies="a widget"
+four = {
+    "GPipe": gpipe,
+    "1F1B": one_f_one_b,
+    "Interleaved": make_schedule("interleaved", 4, 8, stages_per_rank=2),
+    "ZB-H1": zero_bubble,
+}
+display(viz.animate_schedules(four, ONE))
+viz.schedule_explorer()
+
+# %% [markdown]
+# ## Messages that take time
+#
+# What does it cost if the nodes have only Ethernet between them? At each cut a text is a message of 34 MB<!-- =4096 * 4096 * 2 / 10**6 -->. It takes 0.7 ms<!-- =1e3 * (INFINIBAND.alpha_s + 4096 * 4096 * 2 / INFINIBAND.bandwidth_bytes_per_s) --> over InfiniBand and 10.8 ms<!-- =1e3 * (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s) --> over Ethernet, and for each text a rank works 108 ms<!-- =3 * 8e3 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->.
+#
+# **Predict.** With free messages and 32 texts, 1F1B waits for 3/35 of the step, which is 8.6 %<!-- =100 * 3 / 35 -->. Over Ethernet a message is only a tenth of a text's work. For how much of the step does a rank wait now? Remember when rank 0 begins its fifth text.
+
+# %%
+over = {"free": 0.0} | message_s
+predict(
+    "percent of the step that a rank waits, under 1F1B over Ethernet",
+    guess=None,
+    answer=100 * waits("1f1b", [8] * p, message_s["Ethernet"])[0],
+    unit="%",
+    tolerance=0.1,
+    think="how much later the first text is back at rank 0, and how often in a step rank 0 waits so much longer",
+)
+print("messages:  ", *(f"{link:>10}" for link in over), "  GPU 0 holds")
+for name, v in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)):
+    shares = [waits(name, [8] * p, seconds, v)[0] for seconds in over.values()]
+    texts = held(make_schedule(name, p, m, stages_per_rank=v), 0).in_flight / v
+    holds = one_text.total + (texts - 1) * one_text.activations
+    print(f"{name:11}", *(f"{share:10.1%}" for share in shares), f"{holds / GiB:9.1f} GiB")
+
+# %% [markdown]
+# Walk along the row of 1F1B. Over InfiniBand it waits hardly longer, but over Ethernet for a fifth of the step! Four texts filled the way there and back exactly. Now six messages lie on it too, so for every four texts rank 0 waits that much longer.
+#
+# Eight such trips would make 19.5 %<!-- =(lambda x: 100 * (3 * x + 48) / (35 * x + 48))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->. But the last one takes ten messages instead of six: text 28 goes to rank 3 and back to rank 1, which only then sends text 31 on to rank 3, and its gradient comes back to rank 0. That makes the table's 20.3 %<!-- =(lambda x: 100 * (3 * x + 52) / (35 * x + 52))(3 * 8 * 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) / (ETHERNET.alpha_s + 4096 * 4096 * 2 / ETHERNET.bandwidth_bytes_per_s)) -->.
+
+# %% [markdown]
+# GPipe and interleaved have more texts on the way, so they wait for a trip's messages only once, but pay with memory. ZB-H1 needs no more memory than 1F1B. Only $F$ and $B$ lie on the way, so most messages hide behind $W$. And a text's stash, its linear layers' inputs and output gradients, takes 4.25 GiB<!-- =8 * 4096 * 2 * (6 * 4096 + 2 * 1024 + 3 * 14336) / GiB -->, less than the 5.16 GiB<!-- =gpu_memory(LLAMA_3_1_8B, ParallelConfig(pp=4), Work(sequence=4096, microbatch=1), find_convention("zero")).activations / GiB --> of activations that it replaces.
 #
 # ## Llama 3.1 405B
 #
@@ -661,22 +663,20 @@ for v in (1, 2, 4, 8):
 
 # %%
 pair = make_schedule("gpipe", 2, 3)
-forwards, backwards = (
-    pair.lists[0][:6],
-    pair.lists[0][6:],
-)  # two entries for each micro-batch: computing, and its message
+# Each micro-batch has two entries: computing, and its message.
+forwards, backwards = pair.lists[0][:6], pair.lists[0][6:]
 too_early = (*forwards[:2], *backwards[:2], *forwards[2:], *backwards[2:])  # 0 goes backward before 1 goes forward
 print(problems(replace(pair, lists=(too_early, pair.lists[1]))))
-for name, p, m, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 3, 2, 1)]:
-    schedule = make_schedule(name, p, m, stages_per_rank=v)
+for name, n_ranks, n_pieces, v in [("gpipe", 4, 8, 1), ("interleaved", 4, 4, 2), ("zb-h1", 3, 2, 1)]:
+    schedule = make_schedule(name, n_ranks, n_pieces, stages_per_rank=v)
     assert problems(schedule) == []
-    report = assert_parallel_equals(decoder_alone, decoder_under(schedule), text, world_size=p)
-    print(f"{name:12} {p} ranks, {m} micro-batches: equal on {len(report.deviations)} rungs")
+    report = assert_parallel_equals(decoder_alone, decoder_under(schedule), text, world_size=n_ranks)
+    print(f"{name:12} {n_ranks} ranks, {n_pieces} micro-batches: equal on {len(report.deviations)} rungs")
 
 # %% [markdown]
 # Rank 0 waits for the gradient of micro-batch 0, but rank 1 goes backward only after it has seen micro-batch 1, so neither moves. The last line is awkward on purpose: three ranks for eight parts of a model, and fewer micro-batches than ranks.
 
 # %% [markdown]
-# Public relatives of the museum's bugs: [A](https://github.com/pytorch/torchtitan/issues/596) is the same bug. [C](https://github.com/NVIDIA/Megatron-LM/issues/1012) reports gradients of weights that come too late, after their all-reduce. Before [D](https://github.com/NVIDIA-NeMo/Automodel/pull/3250) a rank with several optimizers saved only the first, and failed with an error.
+# Public relatives of the museum's bugs: [A](https://github.com/pytorch/torchtitan/issues/596) is the same bug. [C](https://github.com/NVIDIA/Megatron-LM/issues/1012) reports gradients of weights that come too late, after their all-reduce. Before [D](https://github.com/NVIDIA-NeMo/Automodel/pull/3250) was merged, a rank with several optimizers saved only the first, and failed with an error.
 #
 # References: Huang et al. 2018, *GPipe*; Narayanan et al. 2020, *PipeDream-2BW*, where the order 1F1B with a flush comes from; Narayanan et al. 2021, *Megatron-LM*, interleaving; Qi et al. 2023, *Zero bubble pipeline parallelism*; Llama team 2024, table 4; Kempner Institute 2024, the perceptron.
