@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import comm
+from course_lib.costs import comm_time
+from course_lib.hardware import Link
 
 WRONG = {}  # (exercise, level): wrong answers, by the reason that is told
 HANGS = {}  # those that end by their time limit
@@ -324,20 +326,86 @@ HANGS["02.11", "all"] = {
 
 # 02.9 ------------------------------------------------------------------------------------------------------------
 
+
+def average_in_chunks(x):
+    """The same bits on every rank, by a ring of twice as many steps."""
+    rank, p = dist.get_rank(), dist.get_world_size()
+    chunks = list(x.clone().tensor_split(p))
+    for step in range(2 * p - 2):
+        i = (rank - step - 2) % p
+        incoming = comm.irecv(inbox := torch.empty_like(chunks[i]), (rank - 1) % p)
+        comm.isend(chunks[(rank - step - 1) % p], (rank + 1) % p).wait()
+        incoming.wait()
+        chunks[i] = chunks[i] + inbox if step < p - 1 else inbox
+    return torch.cat(chunks) / p
+
+
+BITS = "numbers differ between ranks 0 and "
+OWN_FIRST = {"return sum(parts)": "return sum([x, *(parts[i] for i in range(world_size) if i != rank)])"}
 WRONG["02.9", "values"] = {
-    "3 ranks, 24 numbers: ": {  # not mended either
-        "cat(chunks)": "cat([chunks[(2 * rank - i) % world_size] for i in range(world_size)])"
-    },
     "3.0 x the right one: the sum itself: is it divided by the number of ranks (3)?": {" / world_size": ""},
     "0.333 x the right one: is it divided by the number of ranks (3) twice?": {"/ world_size": "/ world_size**2"},
-    "by comm.all_gather": lambda x: (
-        comm.all_gather(comm.reduce_scatter(x), length=len(x)) / dist.get_world_size()  # the bug was never touched
-    ),
     "by comm.all_reduce: this exercise asks you to build it from comm.irecv and comm.isend": lambda x: (
         comm.all_reduce(x) / dist.get_world_size()
     ),
-    "returned int64, expected float32": {"cat(chunks) /": "cat(chunks).long() //"},
+    "returned int64, expected float32": {"sum(parts) /": "sum(parts).long() //"},
+    "the contribution of rank 1 is missing and rank 0 is counted 2 times": {
+        "(1, world_size)": "(1, min(2, world_size))"
+    },
+    "start from x.clone()": {"moving = x\n": "moving = x.clone()\n    x.zero_()\n    parts[rank] = moving\n"},
 }
-WRONG["02.9", "bytes"] = {
-    "bytes 2.0 x the target": {"x.clone()": "x.double()", "torch.cat(chunks)": "torch.cat(chunks).float()"},
+WRONG["02.9", "bits"] = {
+    f"{BITS}2: rank 0 has added ranks 0, 1, 2 in this order, rank 2 has added ranks 2, 0, 1 in this order": OWN_FIRST,
+    f"{BITS}1: rank 0 has added ranks 0, 2, 1 in this order, rank 1 has added ranks 1, 0, 2": {  # as they arrive
+        "sum(parts)": "sum(parts[(rank - step) % world_size] for step in range(world_size))"
+    },
+    "4 ranks, 101 numbers that cancel: right to rounding, but": {  # rarer in float64, and not gone
+        "return sum(parts)": "return sum(\n"
+        "        [x.double(), *(parts[i].double() for i in range(world_size) if i != rank)]).float()"
+    },
+    f"{BITS}1: number ": {"sum(parts) / world_size": "sum(parts) / world_size * (1 + (rank == 1) * 2**-23)"},
+    "3 ranks, 1001 numbers that are not whole: rank 0, number 0 is ": {  # half of the digits
+        "inbox = torch.empty_like(x)": "inbox, moving = torch.empty_like(x), moving.half().float()",
+    },
 }
+WRONG["02.9", "steps"] = {"24 messages of all ranks, target 12; is there one phase too many?": average_in_chunks}
+
+# 02.10 -----------------------------------------------------------------------------------------------------------
+
+WRONG["02.10", "powers"] = {
+    "Only starts count then: each step pays one alpha": {"alpha, beta = between": "alpha, beta = 0, between[1]"},
+    "bytes cost next to nothing in these choices": {'"recursive_doubling": rounds': '"recursive_doubling": 1 / rounds'},
+    "as if the bytes of all ranks were added up": {"    rounds = p": "    M = p * M\n    rounds = p"},
+    "goes round twice, p - 1 steps": {"2 * (ranks - 1)": "(ranks - 1)"},
+    "returned 'tree'; choose one of 'ring', 'rec": {'"halving_doubling"': '"tree"'},
+    "returned float, not a name": {"min(seconds, key=seconds.get)": "min(seconds.values())"},
+    "right, but by course_lib.costs.comm_time": lambda p, M, node_size, inside, between: by_the_library(p, M, between),
+    "2 of 7 choices are not the fastest: for p = 8, M = ": {"return min": 'return "ring" if p == 8 else min'},
+}
+WRONG["02.10", "any-p"] = {
+    'in nodes of one rank the hierarchy is the ring: return "ring"': {'"ring": ring': '"hierarchical": ring'},
+    "They run on every number of ranks, with two more steps": {"if q < p": "* 1e9 if q < p"},
+    "the ring never wins. Does each of its steps": {"if q < p else 0": "* 0"},
+    "log2(p), rounded up, is not enough": {"p.bit_length() - 1": "(p - 1).bit_length()"},
+}
+WRONG["02.10", "nodes"] = {
+    "A ring of p / node_size ranks goes through the nodes, with M / node_size": {
+        "M / node_size, between": "M, between"
+    },
+    "wins too seldom. A ring of p / node_size ranks": {"ring(p // node_size": "ring(p"},
+    "wins too seldom. Do its steps inside a node use the wire inside?": {"M, inside": "M, between"},
+    "the hierarchy never wins, though only a chunk": {"if node_size > 1": "if node_size > p"},
+    "Its steps inside a node cost something, too": {"ring(node_size, M, inside) + ": ""},
+    "Its steps are paid on the wire between the nodes": {
+        "    rounds = p": "    alpha, beta = inside\n    rounds = p",
+        "ring(p, M, between)": "ring(p, M, inside)",
+    },
+}
+
+
+def by_the_library(p, M, between):
+    """What the library's own formula says."""
+    link = Link(name="", alpha_s=between[0], bandwidth_bytes_per_s=1 / between[1], source="", date="")
+    names = ("ring", "recursive_doubling", "halving_doubling")
+    seconds = [comm_time("all_reduce", one, world_size=p, length=M, itemsize=1).time_s(link) for one in names]
+    return names[seconds.index(min(seconds))]

@@ -109,7 +109,7 @@ def with_edited_tests(master):
             cell.source = "pass"
     cell_of(notebook, "02-3-values").metadata.pop("nbgrader")
     notebook.cells.remove(cell_of(notebook, "02-5-values"))
-    for name in ("02-9", "02-9-values", "02-9-edges", "02-9-bytes"):
+    for name in ("02-9", "02-9-values", "02-9-bits", "02-9-steps"):
         notebook.cells.remove(cell_of(notebook, name))
     return notebook
 

@@ -37,6 +37,7 @@ class _Tensors:
     allowed: frozenset[str] = frozenset()  # collectives of the library that may be called
     forbidden_algorithm: str = ""  # of the library: the exercise itself
     extra: Callable[[Case, list[list[int]]], str | None] = lambda case, matrix: None
+    compare: Callable[[Sequence[Tensor], Puzzle], str | None] = diagnose  # flat results by rank
 
 
 class _Given(NamedTuple):
@@ -84,7 +85,7 @@ def _judge(tensors: _Tensors, case: Case, given: _Given, reports: tuple[_Report,
     """None if the run is right, else why not. The order is that of a learner's progress."""
     reason = (
         _wrong_form(tensors, case, reports)
-        or _wrong_values(reports, tensors.puzzle(case, given.seed), book)
+        or _wrong_values(tensors, reports, tensors.puzzle(case, given.seed), book)
         or _input_changed(reports)
         or _wrong_means(tensors, case, book)
         or (_too_much(tensors, case, book) if case.traffic else None)
@@ -92,7 +93,7 @@ def _judge(tensors: _Tensors, case: Case, given: _Given, reports: tuple[_Report,
     return f"{case}: {reason}" if reason else None
 
 
-def _wrong_values(reports: tuple[_Report, ...], puzzle: Puzzle, book: Ledger) -> str | None:
+def _wrong_values(tensors: _Tensors, reports: tuple[_Report, ...], puzzle: Puzzle, book: Ledger) -> str | None:
     results = [report.result.reshape(-1) for report in reports]
     ranks = range(puzzle.world_size)
     if only_own_part(results, puzzle) and all(book.messages(rank) >= puzzle.world_size - 1 for rank in ranks):
@@ -100,7 +101,7 @@ def _wrong_values(reports: tuple[_Report, ...], puzzle: Puzzle, book: Ledger) ->
             "rank 0 returned its own chunk 0 with nothing added. If chunk 0 starts on rank 0, "
             f"it is finished on rank {puzzle.world_size - 1}, not on rank 0: start one chunk earlier"
         )
-    return diagnose(results, puzzle)
+    return tensors.compare(results, puzzle)
 
 
 def _wrong_form(tensors: _Tensors, case: Case, reports: tuple[_Report, ...]) -> str | None:

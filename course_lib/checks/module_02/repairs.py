@@ -1,4 +1,4 @@
-"""02.8 and 02.9: two functions with a silent bug, to be found and mended."""
+"""02.8: a function with a silent bug, to be found and mended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ _UNEVEN = (Case(world_size=3, length=20), Case(world_size=4, length=26), Case(wo
 def _largest(case: Case, seed: int) -> Puzzle:
     puzzle = inputs.everything_everywhere(case, seed)
     return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, largest=True)
-
-
-def _average(case: Case, seed: int) -> Puzzle:
-    puzzle = inputs.everything_everywhere(case, seed)
-    return Puzzle(blocks=puzzle.blocks, plan=puzzle.plan, divisor=case.world_size)
 
 
 def _one_loop_is_mended(case: Case, matrix: list[list[int]]) -> str | None:
@@ -53,34 +48,5 @@ _RING_MAX = write_exercise(
         "it, counted from the *sender's* rank?",
         "In the first loop send mine[(rank - step - 1) % world_size] and receive into theirs[i]. In the second loop "
         "send mine[(rank - step) % world_size] and receive into mine[i].",
-    ),
-)
-
-_RING_AVERAGE = write_exercise(
-    key="02.9",
-    title="find the bug: right on 2 ranks only",
-    arguments=inputs.own_tensor,
-    puzzle=_average,
-    shape=inputs.whole_shape,
-    cost=lambda case: inputs.cost(case, "all_reduce", "ring"),
-    levels={
-        "values": Level(
-            points=2,
-            again=True,
-            cases=(Case(world_size=3, length=24), Case(world_size=4, length=24), Case(world_size=2, length=12)),
-            praise="right on 3, 4 and 2 ranks",
-        ),
-        "edges": Level(points=1, cases=_UNEVEN, praise="right for lengths that do not divide, and on 1 rank"),
-        "bytes": Level(points=1, cases=COUNTED, praise="and no byte more than the ring needs"),
-    },
-    hints=(
-        "Run it on 3 ranks with numbers that you can tell apart afterwards: let rank 0 have 3s, rank 1 have 30s and "
-        "rank 2 have 300s. Divided by 3 they are the digits of the result, so you see whose part each chunk holds, "
-        "and how often.",
-        "In every step, what the left neighbour sends must be the chunk that you think you receive. Write both "
-        "numbers down for p = 3, for ranks 0 and 1 and for steps 0 and 1, in both loops. Where do they differ?",
-        "Modulo 2, plus one and minus one are the same, so two ranks never notice an index that runs the wrong way. "
-        "After the first loop rank r has the sum of chunk r. So in the second one it sends chunk (rank - step) % "
-        "world_size, and receives chunk (rank - step - 1) % world_size.",
     ),
 )
