@@ -560,13 +560,13 @@ def fastest_all_reduce(p, M, node_size, inside, between):
     With wire = (14e-6, 2e-11), fastest_all_reduce(64, 4, 1, wire, wire) is "recursive_doubling".
     """
     alpha, beta = between
-
     ### BEGIN SOLUTION
+    rounds = p.bit_length() - 1
+    q = 2**rounds
+
     def ring(ranks, nbytes, wire):
         return 2 * (ranks - 1) * (wire[0] + nbytes / ranks * wire[1])
 
-    rounds = p.bit_length() - 1
-    q = 2**rounds
     extra = 2 * (alpha + M * beta) if q < p else 0
     seconds = {
         "ring": ring(p, M, between),
