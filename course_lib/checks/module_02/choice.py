@@ -227,8 +227,8 @@ _FAST = [Shape(64, 0, 8, 9), Shape(64, 40, 8, 9), Shape(1000, 60, 4), Shape(1000
 _AS_SLOW = [Shape(96, 400, 8, 1), Shape(32, 30, 4, 1)]
 
 
-def _level(points: int, text: str, shapes: list[Shape], praise: str) -> Level:
-    return Level(points=points, again=True, cases=(Networks(text, tuple(shapes)),), praise=praise)
+def _level(points: int, text: str, shapes: list[Shape], praise: str, *, again: bool = False) -> Level:
+    return Level(points=points, again=again, cases=(Networks(text, tuple(shapes)),), praise=praise)
 
 
 _CHOICE = ProbeExercise(
@@ -244,7 +244,7 @@ _CHOICE = ProbeExercise(
         ),
         "any-p": _level(
             2, "ranks alike, any number of them", _SHORT + _LONG,
-            "and a long tensor takes the ring, if there are ranks too many for a power of two",
+            "and a long tensor takes the ring, if there are ranks too many for a power of two", again=True,
         ),
         "nodes": _level(
             1, "ranks in nodes", _FAST + _AS_SLOW,

@@ -106,7 +106,6 @@ _SAME_AVERAGE = write_exercise(
     levels={
         "values": Level(
             points=1,
-            again=True,
             cases=(Case(world_size=3, length=24), Case(world_size=4, length=26), Case(world_size=1, length=5)),
             praise="right on 3, 4 and 1 ranks, where the numbers are whole",
         ),
