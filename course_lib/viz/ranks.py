@@ -31,9 +31,9 @@ def plot_ranks(world_size: int = 4) -> Picture:
         _draw_rank(page, 4.15, y, rank, min(0.62, pitch - 0.1))
         marks.arrow(page, (6.57, y), (7.38, y), line=1.8)
         marks.box(page, 7.45, y - 0.2, 2.13, 0.4, fill=style.PANEL)
-        marks.label(page, 7.62, y, f"rank {rank} → {10 + rank}", align="left", code=True)
-    words = [f"the notebook sends the cell `x = 10 + rank` to {world_size} ranks; every rank has its own x:"]
-    words += [f"  rank {rank} holds x = {10 + rank} and answers {10 + rank}" for rank in range(world_size)]
+        marks.label(page, 7.62, y, f"rank {rank} → {20 + rank}", align="left", code=True)
+    words = [f"the notebook sends the cell `x = 20 + rank` to {world_size} ranks; every rank has its own x:"]
+    words += [f"  rank {rank} holds x = {20 + rank} and answers {20 + rank}" for rank in range(world_size)]
     return Picture(figure, title=title, description="\n".join(words))
 
 
@@ -42,7 +42,7 @@ def _draw_cell(page: Axes, middle: float, world_size: int) -> None:
     left, width, tall = style.MARGIN, 2.55, 1.5
     top = middle - tall / 2
     marks.box(page, left, top, width, tall, fill=style.PANEL, edge=style.FAINT, corner=0.1)
-    lines = (f"%%ranks {world_size}", "x = 10 + rank", "x")
+    lines = (f"%%ranks {world_size}", "x = 20 + rank", "x")
     for i, text in enumerate(lines):
         colour = style.COMMUNICATION if i == 0 else style.INK
         marks.label(page, left + 0.22, top + 0.36 + 0.39 * i, text, colour=colour, align="left", code=True)
@@ -52,4 +52,4 @@ def _draw_rank(page: Axes, x: float, y: float, rank: int, tall: float) -> None:
     """A process with its memory."""
     marks.box(page, x, y - tall / 2, 2.36, tall, edge=style.rank_hue(rank), line=2.2, corner=0.1)
     marks.rank_badge(page, x + 0.55, y, rank)
-    marks.label(page, x + 1.14, y, f"x = {10 + rank}", align="left", code=True)
+    marks.label(page, x + 1.14, y, f"x = {20 + rank}", align="left", code=True)

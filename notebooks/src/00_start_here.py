@@ -42,20 +42,20 @@ viz.plot_loss_curves(
 # %% [markdown]
 # Look for a difference between the two lines. B's thin line lies in the middle of A's broad one, all the way. So from these losses nobody can say which training is the wrong one.
 #
-# Such a mistake happens to careful people too. In September 2025 a user reported that one of PyTorch's own calls [gave wrong numbers](https://github.com/pytorch/pytorch/issues/162338). PyTorch's developers put the label *silent* on the report, because no error message tells you of it.
+# A silent mistake can even be in PyTorch itself. In September 2025 a user reported that one of PyTorch's own calls [gave wrong numbers](https://github.com/pytorch/pytorch/issues/162338). Its developers put the label *silent* on the report, because no error message tells you of it.
 
 # %% [markdown]
 # In forty-five minutes you will be able to
 # - say which of the two is wrong, and why the loss cannot know.
 # - run your own code on several processes, from a notebook.
-# - find out from a single line of output why such processes hang.
+# - find out from a single line of output why your processes hang.
 #
 # <details><summary>Before you start</summary>You should know Python, and have written a training loop in PyTorch. Everything here ran on CPUs over gloo, PyTorch's message library for them.</details>
 
 # %% [markdown]
 # ## Why several processes?
 #
-# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. To train even a Llama of 8 billion parameters takes more memory than that, as lesson 01 counts. So several GPUs share the work. Each has its own process, and the processes must agree on the result. This course is about how they agree, what it costs, and how to notice if they do not. CPU processes must agree too, so you need no GPU.
+# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. Training even a Llama of 8 billion parameters takes more, as lesson 01 counts. So several GPUs share the work. Each has its own process, which computes only a part, so the processes must agree, for example on the sum of their parts. This course is about how they agree, what it costs, and how to notice if they do not. Processes on a CPU must agree too, so you need no GPU.
 #
 # A process in such a group is called a **rank**. Ranks are numbered from 0, and how many there are is the **world size**.
 
@@ -72,43 +72,31 @@ viz.plot_ranks(4)
 print(f"I am rank {rank} of {world_size}")
 
 # %% [markdown]
-# Four processes have run the *same* cell. They may print in any order, but you always read their lines in the order of the ranks. What a rank prints stands after a bar, and the value of the cell's last line after an arrow.
+# Four processes have run the *same* cell, and they stay alive for the next one. They may print in any order, but you always read their lines in the order of the ranks. What a rank prints stands after a bar, and the value of the cell's last line after an arrow.
 #
-# A few names are there on each rank from the start: `rank`, `world_size`, `torch`, and `dist`, which is short for `torch.distributed`.
-#
+# Each rank knows a few names from the start: `rank`, `world_size`, `torch`, and `dist`, short for `torch.distributed`.
+
+# %% [markdown]
 # ## Every rank has its own memory
 #
-# The next cell has the same text for everyone. **Before you run it**, say what rank 3 will show.
+# The next cell gives every rank the same seed, and each then draws a number. **Before you run it**, say how many different numbers the four ranks draw: one or four. Think about whose random generator it is.
 
 # %%
 # %%ranks 4
+torch.manual_seed(0)
+draw = torch.randint(100, (1,)).item()
 x = 100 - rank
-x
+draw, x
 
 # %% [markdown]
-# There is one name, but it has four values, because each rank keeps an `x` of its own. There is no shared variable in this course, ever. So if a rank needs what another rank knows, somebody has to *send* it.
+# All four draw the same number. Each rank has a random generator in its own memory, so nobody's draw moves another's generator on, and the seed is the same. That is how four processes of a training can start alike.
 #
-# And the notebook, which sent them the cell? **Before you run** the next one, say whether the notebook has an `x` too.
-
-# %%
-"x" in globals()
+# But `x` is one name with four values, because each rank keeps an `x` of its own. There is no shared variable in this course, ever. So if a rank needs what another rank knows, somebody has to *send* it. The notebook has no `x` at all, since it is a process of its own, which never ran that cell.
 
 # %% [markdown]
-# It has none, because the notebook is a process of its own, which never ran that cell. But the ranks stay alive, so each still has its `x`.
+# **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
 #
-# When you do want a rank's variable in the notebook, say so: `--pull` brings it as a list with an entry for each rank. For the other way there is `--push`.
-
-# %%
-# %%ranks 4 --pull tripled
-tripled = 3 * x
-
-# %%
-tripled
-
-# %% [markdown]
-# **Your turn.** Let every rank show the square of its own number. Write the whole cell, its first line included, in place of the comment below. You should then read 0, 1, 4 and 9.
-#
-# <details><summary>One way to do it</summary><code>%%ranks 4</code> on the first line, <code>rank ** 2</code> on the second.</details>
+# <details><summary>One way to do it</summary><code>%%ranks 4</code> on the first line, <code>(rank + 1) % world_size</code> on the second.</details>
 
 # %%
 # your cell goes here, in place of this line
@@ -116,9 +104,12 @@ tripled
 # %% [markdown]
 # ## How do ranks agree?
 #
-# First take a model that fits on one GPU. Each rank has a copy of it and its own quarter of the data, so each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
+# Even a model that fits on one GPU is trained on several, to save time. Each rank has a copy and its own quarter of the data, so each finds a different gradient. But all need the same one, or their copies drift apart. So they all make one call together, a **collective**. The most important one is **all-reduce**: each rank puts in a tensor, and every rank gets the same result.
+
+# %% [markdown]
+# Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it for `None` in the second cell below. More than one answer would make sense, so settle on one.
 #
-# Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it in place of `None`. More than one answer would make sense, so settle on one.
+# That second cell runs in the notebook, which cannot see the variables of a rank. So `--pull after` fetches this one, as a list with one entry for each rank. For the other way there is `--push`.
 
 # %%
 # %%ranks 4 --pull after
@@ -136,9 +127,21 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Each row is a rank, with a colour and a letter of its own. Your ranks had one number each, which is a single column. Here each has a longer tensor, cut into four **chunks**. On the right every chunk has all four colours and a Σ, because it is the sum of its column.
+# Each row is a rank, with a colour of its own. Your ranks had one number each, so only the first column counts. On the right every row has its sum, Σ0, in all four colours.
 #
-# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged. Whoever wants the average has to divide by the world size.
+# Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged. Whoever wants the average has to divide by the world size. And the sum **overwrites**: it stands in the tensor itself, where the rank's own number was.
+#
+# Somebody calls all-reduce twice on the same tensor. **Before you run it**, say what rank 0 then holds. Think about what each rank brings to the second call.
+
+# %%
+# %%ranks 4
+gradient = torch.tensor([rank + 1.0])
+dist.all_reduce(gradient)
+dist.all_reduce(gradient)
+gradient.item()
+
+# %% [markdown]
+# In the second call each rank brings what the first one left in its tensor, which is 10, and four tens make 40. That the ranks agreed already is nothing an all-reduce can see.
 #
 # ## What is right?
 #
@@ -156,12 +159,13 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 
 # %% [markdown]
 # Four times `True`, so every rank is right.
-#
+
+# %% [markdown]
 # ## What happens inside?
 #
-# A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds. This half is called **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
+# A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds. This half is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. An all-reduce can go several ways, and `naive` is the way through rank 0. Take it now, with two numbers on each rank.
+# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. Of several ways for an all-reduce, `naive` is the one through rank 0. Take it now, with two numbers on each rank. It leaves your tensor alone and returns the sum.
 
 # %%
 # %%ranks 4
@@ -171,22 +175,23 @@ gradient = torch.tensor([rank + 1.0, 0.5])
 comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# Every rank gets both sums, 10 and 2. Each rank put in two numbers in float32, of 4 bytes<!-- =4 --> each. **Predict** how many bytes rank 0 sent.
+# Every rank gets both sums, 10 and 2. Each rank put in two numbers in float32, of 4 bytes<!-- =4 --> each. **Predict** how many bytes all four ranks sent together.
 
 # %%
 predict(
-    "bytes that rank 0 sent",
+    "bytes that all four ranks sent",
     guess=None,
-    answer=ledger().bytes_sent(0),
+    answer=sum(ledger().bytes_sent(rank) for rank in range(4)),
     unit="bytes",
-    think="which of the two halves rank 0 sends in, and to how many",
+    think="both halves, and who need not send to whom",
 )
 viz.plot_bytes_matrix(ledger())
 
 # %% [markdown]
-# Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0.
-#
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root makes `room` for one tensor, the `inbox`, receives from each `peer` in turn, and `combine` adds the `inbox` to its own `x`. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast`: three times eight bytes are the 24 that rank 0 sent.
+# Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So six messages travelled, three in each half, of eight bytes each.
+
+# %% [markdown]
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast` in the first row of the picture.
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
@@ -196,23 +201,24 @@ display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 #
 # ## When one rank fails
 #
-# In the next cell rank 1 makes a mistake, while the other three wait for it in all-reduce. **Before you run it**, say what becomes of those three.
+# In the next cell rank 1 makes a mistake, and the other three go on to all-reduce. **Before you run it**, choose what these three get: the sum of three, an error of their own, or nothing. Think about the root's loop in `reduce`.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
+gradient = torch.tensor([rank + 1.0])
 if rank == 1:
     gradient = gradient / None
 dist.all_reduce(gradient)
 
 # %% [markdown]
-# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. Those three could never have finished without rank 1. So the course started all four ranks again, and their variables are gone.
+# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. In such a sum the root waits for each of the others, and rank 1 never sent. So the course started all four ranks again, and their variables are gone.
 #
-# In a script the failed process would end, and PyTorch's gloo would notice the broken connection. But here the rank's process lives on after its error, and PyTorch alone would let the others wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
+# PyTorch alone would let the three wait, because the process of rank 1 lives on after its error. They would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
 
 # %% [markdown]
 # ## A hang on purpose
 #
-# The most puzzling failure shows no error at all. It happens, for example, when the ranks do not agree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, and `--timeout 3` sets a time limit in seconds. **Before you run it**, say who waits for whom.
+# The most puzzling failure shows no error at all. It happens, for example, when the ranks do not agree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. And rank 1 does send a message, in its all-reduce. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether rank 2 gets the message.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -222,72 +228,74 @@ gradient = torch.tensor([rank + 1.0])
 if rank == 2:
     dist.recv(gradient, src=1)
 else:
-    comm.all_reduce(gradient)
+    comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code: rank 2 took the other branch, where it waits for a message from rank 1. But rank 1 is in all-reduce with ranks 0 and 3, and that call cannot end without rank 2.
+# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch and waits for rank 1. But in `reduce` rank 1 sends to the root alone, so rank 2 gets nothing. And the all-reduce of ranks 0, 1 and 3 cannot end, because rank 2 never joins it.
 
 # %% [markdown]
-# ## A mismatch
+# ## Find this hang yourself
 #
-# In the third way to fail, all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, the others four. Before a tensor travels, our collectives compare notes about its length. **Before you run it**, say who complains: rank 3, the other three, or all four?
-
-# %% tags=["raises-exception"]
-# %%ranks 4
-from course_lib import comm
-
-comm.all_reduce(torch.ones(5 if rank == 3 else 4))
-
-# %% [markdown]
-# All four complain, because each rank reads all notes: four, four, four and five. None of them can know which length you meant.
+# The four ranks below stand in a circle again. Each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
 #
-# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. When we tried a script without it, some ranks went on with a wrong sum.
+# <details><summary>One way to mend it</summary>All four receive before they send, so nobody sends. All four sending first hangs as well, because <code>dist.send</code> waits until somebody receives. So let rank 0 alone send first and receive afterwards.</details>
+
+# %% folded=true tags=["raises-exception"]
+# %%ranks 4 --timeout 3
+number, left, right = torch.tensor([rank + 1.0]), (rank - 1) % world_size, (rank + 1) % world_size
+received = torch.empty(1)
+dist.recv(received, src=left)
+dist.send(number, dst=right)
+received
 
 # %% [markdown]
 # ## Which of the two is wrong?
 #
-# Errors are friendly, because they speak up. But the two trainings told you nothing. Both ran the code below. As `divide_by`, A was given 4 and B was given 1, so B did not divide.
+# Errors speak up, but the two trainings told you nothing. Both ran the code below. Only `divide_by` differed: it was 4 in A and 1 in B, so B did not divide.
 #
-# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process with all 64 rows decide. It runs the same training in the second cell below, and its 40 gradients are compared with A's and B's. **Predict** which training is wrong, A or B.
+# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process with all 64 rows decide. It runs on one new rank, in the second cell below. A gradient's **norm** is its length. **Predict** the norm of B's first gradient, divided by that of one process.
 
 # %%
 viz.show_source(train_tiny)
 
 # %%
 one_process = run_ranks(train_tiny, 1, 1)[0]  # on 1 rank, with divide_by=1; what rank 0 returns
-apart = {
-    name: [(mine - its).abs().max() for mine, its in zip(run, one_process, strict=True)] for name, run in runs.items()
-}
 predict(
-    'the training with wrong gradients, "A" or "B"',
+    "norm of B's first gradient, over that of one process",
     guess=None,
-    answer="".join(name[-1] for name, (_, gradients) in apart.items() if gradients > 1e-4),
-    think="the mean that one process takes, and what all-reduce makes of the means of four ranks",
+    answer=runs["training B"][1][0].norm() / one_process[1][0].norm(),
+    think="the mean that one process takes, and what all-reduce makes of four means",
 )
-for name, (losses, gradients) in apart.items():
-    print(f"{name} against one process: losses differ by {losses:.5f} at most, gradients by {gradients:.5f}")
+for name, (losses, gradients) in runs.items():
+    times, gap = gradients / one_process[1], (losses - one_process[0]).abs().max()
+    print(f"{name}: each entry is {times.min():.1f} to {times.max():.1f} times one process's; losses {gap:.5f} apart")
 
 # %% [markdown]
-# B is wrong. In all 40 steps A's gradients are those of one process, to five decimals. So why does the mean not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
+# Four times as long, so B is wrong. And not only at first: to one decimal, every entry of its 40 gradients is four times that of one process, while A's are right. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
+
+# %% [markdown]
+# But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient!
 #
-# But read the losses in the same output. B's are as right as A's, although every update of B came from a wrong gradient! After 39 such updates B may have other weights and gradients. A gradient's norm is its length. **Predict** B's norm in step 40, divided by A's.
+# So be bolder. Training C divides by 400, so its first gradient is a hundred times too short. In the first picture A's loss comes below 0.4 in step 9. **Predict** the step in which C's does.
 
 # %%
-three = {"one process": one_process, "training B": runs["training B"], "training A": runs["training A"]}
-lengths = {name: gradients.norm(dim=(1, 2)).tolist() for name, (_, gradients) in three.items()}
+training_c = run_ranks(train_tiny, 4, 400)[0]
 predict(
-    "gradient norm in step 40, B over A",
+    "step in which C's loss is first below 0.4",
     guess=None,
-    answer=lengths["training B"][-1] / lengths["training A"][-1],
-    think="what Adam makes of the length of a gradient, and where that leaves the weights of A and B",
+    answer=(training_c[0] < 0.4).int().argmax() + 1,
+    think="how long B's steps were, although its gradients were four times too long",
 )
-losses = {name: losses.tolist() for name, (losses, _) in three.items()}
-viz.plot_loss_curves(losses, lengths, title="The same trainings, and the length of their gradients")
+every = {"one process": one_process}
+every |= {"training B": runs["training B"], "training A": runs["training A"], "training C": training_c}
+losses = {name: losses.tolist() for name, (losses, _) in every.items()}
+norms = {name: gradients.norm(dim=(1, 2)).tolist() for name, (_, gradients) in every.items()}
+viz.plot_loss_curves(losses, norms, title="The same trainings, and the length of their gradients")
 
 # %% [markdown]
-# It is still four times as long! The broad line is now one process, and A lies on it in both panels. In the lower one B is always the same distance above A, and on this logarithmic axis a distance is a factor.
+# It is the same step! The broad line is now one process, and in the upper panel all three trainings lie on it. Below are the norms. On their logarithmic axis a distance is a factor, so B stays at four times A, and C at a hundredth.
 #
-# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and B's weights stay almost those of A. But at the same weights, B's undivided sum is again four times A's average. Adam hid the mistake: with plain SGD nothing cancels, and B's first step would be four times too long.
+# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and the weights stay almost those of A. Adam hid the mistake: with plain SGD nothing cancels, and B's first step would be four times too long.
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -296,11 +304,11 @@ viz.plot_loss_curves(losses, lengths, title="The same trainings, and the length 
 #
 # In every lesson you do what you did here.
 #
-# 1. **Predict.** Say a number before you run the cell.
+# 1. **Predict.** Commit to an answer before you run the cell.
 # 2. **Run.** Processes and messages are real. Where a time was not measured, the picture says so.
-# 3. **Explain.** If the number surprised you, find out why before you go on.
+# 3. **Explain.** If the answer surprised you, find out why before you go on.
 #
-# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. In this course a hang has a diagnosis, which names the rank, the call and the line. And a loss curve can look perfect although every gradient is four times too long.
+# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. Here a hang has a diagnosis, which names the rank, the call and the line. And a loss curve can look perfect although every gradient is four times too long, or a hundred times too short.
 
 # %%
 score()
@@ -308,15 +316,11 @@ score()
 # %% [markdown]
 # ## Questions
 #
-# <details><summary>1. Four ranks run <code>x = rank</code>. Then rank 0 runs <code>x = 7</code>. What is <code>x</code> on rank 1?</summary>
-# Still 1. Each rank has its own memory.
+# <details><summary>1. Four ranks call all-reduce in a loop, but one leaves it early. What do you see?</summary>
+# Nothing, until the cell reaches its time limit, which is 30 s<!-- =run_ranks.__kwdefaults__["timeout"] --> unless you set one. Then a report says that the others wait in all-reduce.
 # </details>
 #
-# <details><summary>2. Four ranks call all-reduce in a loop, but one leaves it early. What do you see?</summary>
-# Nothing, until the cell reaches its time limit. Then a report says that the others wait in all-reduce.
-# </details>
-#
-# <details><summary>3. The loss with 4 ranks equals the loss with 1. Are the gradients right?</summary>
+# <details><summary>2. The loss with 4 ranks equals the loss with 1. Are the gradients right?</summary>
 # Not proven. Compare the gradients themselves.
 # </details>
 #
@@ -326,10 +330,11 @@ score()
 # # Going deeper
 #
 # Each part below stands alone, and you can skip all of them.
-#
+
+# %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its six messages make twelve events. An arrow is a message, from its sending to its arrival. Rank 0 receives in the order of the ranks, so an early message has a long arrow. Four numbers need hardly any time to travel, so a long *send* or *receive* mostly waits, for a busy rank or a free core. The palest colour is only the wait for a message whose sending had not begun. Run it again, and only that order stays.
+# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its six messages make twelve events. An arrow leads from a message's sending to its arrival. Rank 0 receives in the order of the ranks, so an early message has a long arrow. Four numbers need hardly any time to travel, so most of a long bar is waiting, for a busy rank or a free core. A *send* ends when the sender can go on, which may be after the arrival. *Waiting* means that the message was not sent yet. On your next run only rank 0's order stays.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -353,26 +358,27 @@ viz.plot_timeline(ledger(), title="All-reduce through rank 0, as it just ran")
 rank * 10
 
 # %% [markdown]
-# ## Find this hang yourself
+# ## A mismatch
 #
-# The four ranks below stand in a circle. Each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone who waits for whom. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
-#
-# <details><summary>One way to mend it</summary>Everyone receives before sending, so nobody sends. Let rank 0 send first and receive afterwards.</details>
+# In a third way to fail, all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, the others four. Before a tensor travels, our collectives compare notes about its length, and every rank reads all four notes. **Before you run it**, say whom the message blames: rank 3, the other three, or nobody. Think about what three equal notes prove.
 
-# %% folded=true tags=["raises-exception"]
-# %%ranks 4 --timeout 3
-number, left, right = torch.tensor([rank + 1.0]), (rank - 1) % world_size, (rank + 1) % world_size
-received = torch.empty(1)
-dist.recv(received, src=left)
-dist.send(number, dst=right)
-received
+# %% tags=["raises-exception"]
+# %%ranks 4
+from course_lib import comm
+
+comm.all_reduce(torch.ones(5 if rank == 3 else 4))
+
+# %% [markdown]
+# Nobody is blamed. All four ranks read the same notes, four, four, four and five, and all four complain; of four equal tracebacks one is shown. None of them can know which length you meant.
+#
+# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without it nobody promises you an error.
 
 # %% [markdown]
 # ## On GPUs, and from a script
 #
-# With as many GPUs as ranks, each rank has one of its own, and messages go over NCCL, NVIDIA's library. NCCL carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is a name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share the GPUs. For this page we ran neither NCCL nor shared GPUs.
+# With as many GPUs as ranks, each rank has its own, and messages go over NCCL, NVIDIA's library. It carries only what lies on a GPU, so create your tensors there: `torch.ones(4, device=device)`, where `device` is a name that every rank knows. With fewer GPUs the ranks run on the CPU and say so; `%%ranks 4 --device cuda` makes them share the GPUs. For this page we ran neither NCCL nor shared GPUs.
 #
-# Outside a notebook, put a function into a file and start it with torchrun.
+# Outside a notebook, put a function without parameters into a file and start it with torchrun, which prints what each rank returns.
 #
 # ```bash
 # torchrun --nproc-per-node 4 -m course_lib.ranks my_file:my_function
