@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 import nbformat
@@ -107,17 +108,17 @@ def counted(number: int) -> str:
 
 
 def duration(heads: list[re.Match[str]]) -> str:
-    """The sum of the minutes, to ten of them, in words."""
+    """The sum of the minutes, to the next ten of them, in words."""
     return in_hours(sum(int(one["minutes"]) for one in heads))
 
 
 def in_hours(minutes: int) -> str:
     """Minutes as one says them.
 
-    >>> in_hours(150), in_hours(185), in_hours(200)
+    >>> in_hours(150), in_hours(180), in_hours(195)
     ('two and a half hours', 'three hours', 'three hours and 20 minutes')
     """
-    hours, rest = divmod(round(minutes, -1), 60)
+    hours, rest = divmod(10 * ceil(minutes / 10), 60)
     if rest == 30:
         return f"{counted(hours)} and a half hours"
     return f"{counted(hours)} hours{f' and {rest} minutes' if rest else ''}"

@@ -46,7 +46,7 @@ def plot_units(
     if not 1 <= len(runs) <= _MOST:
         rule = f"this picture holds 1 to {_MOST} runs"
         raise ValueError(four_parts("plot_units", f"{len(runs)} runs", rule, "draw two pictures"))
-    subtitle = subtitle or f"rank {rank}; the number names the unit; the line is the end of the step"
+    subtitle = subtitle or f"rank {rank}; the number names the unit; pale is idle; the line is the end of the step"
     spans = {name: _spans(name, ledger, n_units, rank) for name, ledger in runs.items()}
     ends = {name: round(ledger.span_s, DIGITS) for name, ledger in runs.items()}
     factor, unit = time_unit(max(ends.values()))

@@ -298,7 +298,7 @@ check("06.5", Gathered)
 # `p.register_post_accumulate_grad_hook(f)` calls `f(p)` in every backward, as soon as `p.grad` is complete.
 
 # %% [markdown]
-# A step has several micro-batches, each with a backward of its own. Their losses are divided by their number already, so gradients only
+# A step has several micro-batches, each with a backward of its own. Each loss is divided by the number of micro-batches already, so gradients only
 # add up. Between the ranks they are averaged.
 #
 # **Target:** in `.grad` of each piece, this rank's piece of the average, added up over the micro-batches. One `comm.reduce_scatter` for
@@ -344,7 +344,8 @@ print(f"p = {p} GPUs, s = {s} in a node; m = {m} micro-batches in the last two r
 
 # %% [markdown]
 # `FULL_SHARD` shares each unit among all p GPUs, and gathers a block for forward and again for backward. `HYBRID_SHARD` does so among the s
-# GPUs of a node, and the nodes are copies of each other. Only the last two rows have more than one micro-batch.
+# GPUs of a node. The nodes are copies of each other, so each GPU all-reduces its piece of the gradients across them. Only the last two
+# rows have more than one micro-batch.
 #
 # | name | number to give, for one step |
 # | --- | --- |
@@ -381,8 +382,8 @@ check("06.7", step, seed=GRADE_SEED)
 # *Predict · medium · 25 minutes.* **You learn** to find the worst instant of a step, and to choose units that fit.
 #
 # The table of 06.4 tells the size of a rank's pieces. But during a step some units are whole besides, and they are why memory runs
-# out. Here you count the numbers of these units. The blocks of a small model have different sizes, and forward goes through them in this order. Its root is
-# frozen, so it has no gradients, and it is whole from the beginning of forward to the end of backward.
+# out. Here you count the weights of these units. The blocks of a small model have different sizes, and forward goes through them in this
+# order. Its root is frozen, so it has no gradients, and it is whole from the beginning of forward to the end of backward.
 
 # %% nbgrader={"grade": false, "grade_id": "06-8-given", "locked": true, "schema_version": 3, "solution": false, "task": false}
 sizes, root, L, block, outer, budget = given("06.8", GRADE_SEED)
@@ -396,7 +397,7 @@ print(f"{budget} GB of 10⁹ bytes for whole weights in bf16, the root's too")
 #
 # | name | number to give |
 # | --- | --- |
-# | `alone` | small model: most numbers of whole weights at one instant of forward, FULL_SHARD without prefetch |
+# | `alone` | small model: most numbers of whole weights, the root's too, at one instant of forward, FULL_SHARD without prefetch |
 # | `ahead` | the same with prefetch |
 # | `kept` | the same with SHARD_GRAD_OP, which does not free a block after its forward |
 # | `with_gradients` | backward, FULL_SHARD without prefetch: most numbers of whole weights and whole gradients together |

@@ -52,11 +52,9 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so training does not even start. More GPUs do not help, because each would have to keep the same.
+# Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so training does not even start. More GPUs do not help, because each would have to keep the same numbers.
 #
-# Together the 64 GPUs have memory enough, but they spend it all on the same numbers.
-#
-# So let each GPU remember only a part, and ask another for the rest when it needs it. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> then become 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
+# But together the 64 have memory enough. So let each GPU remember only a part, and ask another for the rest when it needs it. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> then become 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
 
 # %% [markdown]
 # By the end you will be able to
@@ -72,9 +70,9 @@ viz.plot_states(
 # %% [markdown]
 # ## What must come out
 #
-# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: the gradient of the mean loss over eight samples, and one step of AdamW, all in float32, so no precise copy is needed.
+# Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. All is in float32, so no precise copy is needed.
 #
-# Under data parallelism two ranks read four samples each. During backward an all-reduce adds up their gradients, and both divide the sum by two, so they make the same step as one device. The picture shows their memory after the next backward, when $m$ and $v$ exist.
+# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so they make one device's step. The picture shows their memory after the next backward, when $m$ and $v$ exist.
 
 # %%
 torch.manual_seed(0)
@@ -106,14 +104,12 @@ viz.plot_kept(0)
 # %% [markdown]
 # ## Step one: Adam's states
 #
-# After the all-reduce both ranks do the same work on the same numbers. So let rank 0 update the first 19 of them, and rank 1 the other 19.
+# After the all-reduce both ranks do the same work on the same numbers. So let rank 0 update the first 19, and rank 1 the other 19. For that a rank needs nothing of the other half, because AdamW treats each number by itself.
 #
-# For its 19 numbers rank 0 needs weights, gradients, $m$ and $v$, but nothing of the other half, because AdamW treats each number by itself.
-#
-# Two things still travel. Before the update rank 0 needs its 19 gradients, **summed** over both ranks. Afterwards it needs the 19 new weights of rank 1, because forward uses all 38. In our first try the ranks are only entries of a list.
+# What still has to travel? Before the update rank 0 needs its 19 gradients, **summed** over both ranks, so a reduce-scatter is enough. Afterwards it needs the 19 new weights of rank 1, because forward uses all 38, and an all-gather brings them.
 
 # %%
-gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # what each rank finds in its own samples
+gradients = [gradient_of(slice(0, 4)), gradient_of(slice(4, 8))]  # our ranks are two entries of a list for now
 sums = (gradients[0] + gradients[1]).tensor_split(2)  # a reduce-scatter: sums[rank] is all that a rank gets
 
 pieces = [piece.clone().requires_grad_() for piece in weights.tensor_split(2)]
@@ -126,9 +122,7 @@ print("equal to one device:", torch.allclose(together, alone))
 viz.plot_kept(1)
 
 # %% [markdown]
-# The two lowest lines of each rank have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**, the first stage of the *zero redundancy optimizer*. The gradients are striped, because each rank still has those of its own four samples: our reduce-scatter comes only after backward.
-#
-# What does it cost to share the update?
+# The two lowest lines of each rank have a colour now, because each of these numbers is remembered by one rank alone. This is **ZeRO-1**, the first stage of the *zero redundancy optimizer*. The gradients are striped, because each rank still has those of its own four samples: our reduce-scatter comes after backward.
 #
 # **Predict.** How many numbers does each of two real ranks send in our new step? Ask first whether that is more than the all-reduce of lesson 03 sends, less, or the same.
 
@@ -148,16 +142,16 @@ predict("numbers that each rank sends under ZeRO-1", guess=None, answer=ledger()
 print("equal to one device:", [torch.allclose(row, alone) for row in on_ranks])
 
 # %% [markdown]
-# Put the two steps side by side. Lesson 03 reduced, gathered and updated, whereas we reduce, update and gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights where it used to carry gradients. In each half a rank sends 19 numbers, as before. We have saved memory, and not one number more is sent!
+# Put the two steps side by side. Lesson 03 reduced, gathered and updated, whereas we reduce, update and gather. It is the same all-reduce with the update moved into its middle, so its second half carries new weights instead of gradients. In each half a rank sends 19 numbers, as before. We have saved memory, and not one number more is sent!
 
 # %% [markdown]
 # ## Step two: the gradients
 #
-# After the reduce-scatter a rank has its 19 sums, so the 38 striped gradients are useless. But until then all 38 took up memory.
+# The 38 striped gradients are useless after the reduce-scatter, but until then they take up memory.
 #
 # So why wait? The last layer's gradients are ready first. Sum them up at once, keep your piece, and forget the rest before the next come. This is **ZeRO-2**.
 #
-# But our cut at 19 gives the whole last layer to rank 1, so rank 0 would get none of its sums. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
+# But our cut at 19 gives the whole last layer to rank 1, so for this layer rank 0 would only send, and rank 1 only receive. We cut each layer in two instead: a rank keeps 14 of the first layer's 28 numbers and 5 of the second's 10.
 
 # %%
 viz.plot_kept(2)
@@ -185,12 +179,12 @@ predict("reduce-scatters of ZeRO-2 in a step", guess=None, answer=made[2])
 print("ZeRO-1 makes", made[1])
 
 # %% [markdown]
-# Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients have to be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
+# Between micro-batches a rank of ZeRO-2 keeps only its own pieces of the sum, so each micro-batch's gradients must be summed over the ranks before the next one begins. That takes two calls for each of the four micro-batches, so for the first time we pay for memory with messages. If you have many micro-batches, ZeRO-1 is the better choice as long as whole gradients fit.
 
 # %% [markdown]
 # ## Step three: the weights
 #
-# One line is still dark: both ranks keep all 38 weights, although each updates only 19. Forward and backward really need them all, but not **at the same time**, because at any moment forward is in one layer only.
+# One line is still dark: both ranks keep all 38 weights, although each updates only 19. Forward and backward need them all, but not **at the same time**, because at any moment forward is in one layer only.
 #
 # So let each rank keep only its 14 and its 5 weights. When forward comes to a layer, the ranks gather its weights, compute with them, and forget what they gathered. For backward they gather them again.
 #
@@ -266,7 +260,7 @@ for name, found, wanted in (("first", first, right[:28]), ("second", second, rig
 # %%
 def fsdp_step(micro_batches):
     mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
-    everyone = Sharing(dist.group.WORLD, dist.group.WORLD)
+    everyone = Sharing(shards=dist.group.WORLD, everyone=dist.group.WORLD)  # no two ranks keep the same piece
     ShardedModel(model, everyone, by_block, overlap=False)  # from here on a parameter is this rank's piece
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with pace([model.layer1, model.layer2], forward_s=0, backward_s=0):  # notes forward and backward in the ledger
@@ -284,16 +278,16 @@ for event in ledger().events:
         print(f"{event.operation:15}", f"sends {event.nbytes // 4}" if event.nbytes else "")
 
 # %% [markdown]
-# The list above shows one micro-batch, without *free*, which sends nothing. Weights travel twice in it, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or whole gradients.
+# The list above shows one micro-batch, without *free*, which sends nothing. Weights travel twice in it, and gradients once. On each of these three **trips** a rank sends its half of the 38, so 57 in all. Four micro-batches make 228, because in between nobody keeps whole weights or gradients.
 #
 # For $m$ micro-batches data parallelism and ZeRO-1 make 2 trips. ZeRO-2 makes $m$ with gradients and one with weights, and FSDP makes $3m$. For our four that makes 2, 5 and **12**.
 
 # %% [markdown]
 # ## Must we wait for the weights?
 #
-# While one unit computes, the network could **prefetch** the next. In backward a unit can hide two collectives: the gather of the next and the reduce-scatter of the one before.
+# In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the next. A backward can hide two collectives: the next unit's gather and the previous one's reduce-scatter.
 #
-# Take six units, 0 to 5, on four ranks. On the emulated clock a forward takes 0.5 ms<!-- =0.5 -->, a backward 1 ms<!-- =1 -->, and a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take units 0 to 5 on four ranks. On the emulated clock forward takes 0.5 ms<!-- =0.5 -->, backward 1 ms<!-- =1 -->, and a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Even unit 5 is freed after its forward. Which collectives find nothing to hide behind?
 
@@ -302,7 +296,7 @@ for event in ledger().events:
 def timed_step(overlap):
     layers = [torch.nn.Linear(512, 512) for _ in range(6)]
     model = torch.nn.Sequential(*layers)
-    everyone = Sharing(dist.group.WORLD, dist.group.WORLD)
+    everyone = Sharing(shards=dist.group.WORLD, everyone=dist.group.WORLD)
     with comm.settings(ledger=False, guard=False):
         ShardedModel(model, everyone, overlap=overlap)
         model(torch.ones(1, 512)).sum().backward()  # the units learn who follows whom
@@ -319,13 +313,13 @@ predict("ms with prefetch", guess=None, answer=1e3 * runs["with prefetch"].span_
 viz.plot_units(runs, 6)
 
 # %% [markdown]
-# In the lower picture, the line *compute* has three wide gaps; the narrow ones only keep boxes apart. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right the gradients of unit 0 are summed up. These three are felt; the other 15 hide.
+# In the lower picture the line *compute* has three wide gaps. At the left it waits for unit 0. In the middle unit 5 is fetched again, because its backward comes next. At the right unit 0's gradients are summed up. These three add to the 9 ms<!-- =6 * 1.5 --> of computing; the other 15 hide.
 #
 # The price is memory: while unit 2 computes in blue, the network brings unit 3, so **two** units are whole.
 #
 # ## Prove it
 #
-# Is this still the same training? The ladder compares four ranks with one device, on a small Llama.
+# Of FSDP we have compared only gradients with one device, and of ZeRO-2 nothing. Now both climb the ladder, with a small Llama on four ranks.
 
 # %% varies="the last digits of rounding differ between processors"
 SMALL = ModelConfig(
@@ -344,11 +338,17 @@ def llama_sharded(train, *bugs, technique=None, config=SMALL):
     return Trainer(Decoder(config), train, mesh=mesh, apply=(technique or fully_shard(by_block), *bugs))
 
 
-report = assert_parallel_equals(llama_alone, llama_sharded, text, world_size=4)
-viz.plot_ladder(report.deviations, tolerance=report.tolerance)
+def two_micro_batches(train):
+    return llama_sharded(replace(train, accumulation=2), technique=zero(2))
+
+
+for name, make in (("ZeRO-2", two_micro_batches), ("FSDP", llama_sharded)):
+    report = assert_parallel_equals(llama_alone, make, text, world_size=4)
+    print(f"{name}: equal to one device on {len(report.deviations)} rungs")
+viz.plot_ladder(report.deviations, tolerance=report.tolerance)  # the last one, FSDP
 
 # %% [markdown]
-# On every rung the four ranks agree with one device, up to the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
+# FSDP and ZeRO-2, which made two micro-batches, agree with one device on every rung, up to the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
 
 # %% [markdown]
 # ## Measure: what is in memory
@@ -376,11 +376,11 @@ predict(
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# Compare the strips' left ends. The yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
+# On the left the yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# In backward orange gradients pile up in ZeRO-1, hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text, so fewer activations, ZeRO-1 would peak at the end of backward.
+# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text it would free fewer, and ZeRO-2 would lower the peak.
 #
-# FSDP peaks one column later. There two blocks are whole besides the **root**, a unit of embedding, last norm and head. On the 64 GPUs too, whole units and activations come on top of 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->.
+# FSDP peaks one column later, when blocks 7 and 6 are whole besides the **root**, a unit of embedding, last norm and head. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
 # %% [markdown]
 # ## In PyTorch alone
@@ -403,7 +403,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. The broad grey line is one device. Each of the runs A, B and C **may** have a bug that somebody has reported in public. Which of them would you trust?
+# The small Llama reads Shakespeare on two ranks under FSDP, with AdamW and clipping. The broad grey line is one device. Each of the runs A, B and C **may** have a bug that somebody has reported in public.
 #
 # **Predict.** Name the sound runs, as `"AC"` or `"none"`.
 
@@ -436,7 +436,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# What is wrong in run B? Its first step is right: outputs, gradients and norm. It falls at *parameters*, which are compared after three steps of SGD. SGD remembers nothing and each step begins without gradients, so a step hands nothing but weights to the next. Now look at run B's loss in steps 1, 2 and 3, at the left end of the picture above.
+# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, so Adam's memory is not to blame. Each step begins without gradients, so SGD hands nothing but weights to the next. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture above.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -450,25 +450,27 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. Step 1 handed on only weights. R and N read none, and U changes pieces that G read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) of the weights, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only the new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H must have read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the wrong factor away. Run C climbed the ladder in float64, but its curve is in float32, and training enlarges the rounding.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the factor away. Run C climbed the ladder in float64, so its drift is rounding in float32, enlarged by training.
 
 # %% [markdown]
-# ## Back to the 64 GPUs
+# ## Back to the large models
 #
-# FSDP brings our 7.5 billion parameters to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB --> a GPU. But the earlier stages send less.
+# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. Under ZeRO-1 each of their GPUs would keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB --> of these states instead of 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and send no more.
 #
-# **Predict.** Which ZeRO stage is the first that fits 30 billion parameters?
+# A higher stage never sends less, so take the lowest that fits.
+#
+# **Predict.** Which stage is that for 30 billion parameters on our 64 GPUs?
 
 # %%
 kept = {stage: state_bytes(30_000_000_000, ZERO, zero_stage=stage, shards=GPUS).total for stage in (0, 1, 2, 3)}
 fits = [stage for stage in kept if kept[stage] <= H100.memory_bytes()]
-predict("the first ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
-viz.zero_explorer()
+predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, answer=fits[0], tolerance=0)
+viz.zero_explorer()  # give its fields other numbers
 
 # %% [markdown]
-# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training starts, and FSDP brings them to 1.9 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 is the first to fit, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
+# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP brings them to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 is the first to fit, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
 #
 # ## When to use it
 #
@@ -476,19 +478,19 @@ viz.zero_explorer()
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2 |
 # | gradients too | ZeRO-2 | $m + 1$ |
-# | weights too | FSDP | $3m$; with whole gradients kept, $2m + 1$ |
+# | weights too | FSDP | $3m$; or $2m + 1$, if whole gradients add up and are reduced once |
 
 # %% [markdown]
-# Go down these lines and stop where the model fits, because each sends at least as much as the one above.
+# Go down these lines and stop where the model fits.
 #
-# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, only gradients need to travel over them. And a gather hides only behind enough text: over 64 GPUs, a layer of Llama 3.1 8B just hides behind a text of 8192 tokens, but not behind half of it.
+# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between them. And a gather hides only behind enough text: over 64 GPUs, a layer of Llama 3.1 8B just hides behind 8192 tokens, but not behind half of them.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So FSDP wants much text on each GPU. But text makes activations, which FSDP does not cut. And every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while Meta's training read 2,048.
+# So FSDP wants much text on each GPU. But text makes activations, which FSDP does not cut. And every GPU reads a text of its own, so the 16,384 GPUs of Llama 3.1 405B would read at least 16,384 texts in a step, while [Meta's training](https://arxiv.org/abs/2407.21783) read 2,048.
 #
-# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But they wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins with this question.
+# Tensor parallelism helps with both problems, because it cuts most activations, and its ranks share one text. But they wait for each of its messages, whereas FSDP can hide many. So we want both. Can FSDP cut once more what tensor parallelism has already cut? Lesson 07 begins there.
 
 # %%
 score()
@@ -574,10 +576,10 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
     assert_parallel_equals(llama_alone, make, text, world_size=4, rungs=RUNGS[:2])
     rows = sharding_rows(decoder_units(SMALL), strategy=strategy, world_size=4, shards=shards)
     sent, formula = sent_by(technique), sharding_step(rows).sent_bytes[0]
-    print(f"{strategy:14} equal to one device; sends {sent:9,} bytes, by the formula {formula:9,}")
+    print(f"{strategy:14} equal on two rungs; sends {sent:9,} bytes, by the formula {formula:9,}")
 
 # %% [markdown]
-# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips, although in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little. But then the model has to fit into one node.
+# Between steps `SHARD_GRAD_OP` keeps only pieces of the weights, where ZeRO-2 keeps them whole. But it leaves a unit whole from its forward to its backward. That saves the second gather, so it makes 2 trips. The price is that in the middle of a step the whole model is there. `HYBRID_SHARD` gathers among two neighbours, so each rank keeps half of the weights. Between the pairs only gradients travel, and each rank sends those of its half. If neighbours are in one node, the slow wire carries little. But then the model has to fit into one node.
 
 # %% [markdown]
 # ## What PyTorch does otherwise
@@ -658,7 +660,7 @@ for name, lies in lying.items():
 #
 # ## Further savings
 #
-# - **ZeRO-R** shares out the inputs of recomputed layers, which all tensor-parallel ranks keep alike, with `tensor(partition_activations=True)`.
+# - Tensor-parallel ranks keep the same inputs of recomputed layers. **ZeRO-R** shares them out, as does `tensor(partition_activations=True)`.
 # - **ZeRO++** gathers 8-bit weights, and keeps a second copy inside each node, which run B forgot to renew.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*, our first example; Zhao et al. 2023, *PyTorch FSDP*; Groeneveld et al. 2024, *OLMo*; Ren et al. 2021, *ZeRO-Offload*; Rajbhandari et al. 2021, *ZeRO-Infinity*; Wang et al. 2023, *ZeRO++*.
