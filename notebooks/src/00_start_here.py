@@ -57,7 +57,7 @@ viz.plot_loss_curves(
 #
 # A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. Training even a Llama of 8 billion parameters takes more, as lesson 01 counts. So several GPUs share the work. Each has its own process, which computes only a part, so the processes must agree, for example on the sum of their parts. This course is about how they agree, what it costs, and how to notice if they do not. Processes on a CPU must agree too, so you need no GPU.
 #
-# A process in such a group is called a **rank**. Ranks are numbered from 0, and how many there are is the **world size**.
+# Such a process is called a **rank**. Ranks are numbered from 0, and how many there are is the **world size**.
 
 # %%
 viz.plot_ranks(4)
@@ -165,7 +165,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 #
 # A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds. This half is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. Of several ways for an all-reduce, `naive` is the one through rank 0. Take it now, with two numbers on each rank. It leaves your tensor alone and returns the sum.
+# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. Below, `naive` is the way through rank 0, with two numbers on each rank. This call leaves your tensor alone and returns the sum.
 
 # %%
 # %%ranks 4
@@ -211,14 +211,14 @@ if rank == 1:
 dist.all_reduce(gradient)
 
 # %% [markdown]
-# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. In such a sum the root waits for each of the others, and rank 1 never sent. So the course started all four ranks again, and their variables are gone.
+# Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. So the course started all four ranks again, and their variables are gone.
 #
 # PyTorch alone would let the three wait, because the process of rank 1 lives on after its error. They would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
 
 # %% [markdown]
 # ## A hang on purpose
 #
-# The most puzzling failure shows no error at all. It happens, for example, when the ranks do not agree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. And rank 1 does send a message, in its all-reduce. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether rank 2 gets the message.
+# The most puzzling failure shows no error at all. It happens, for example, when the ranks do not agree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce, which is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
 
 # %% tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -231,7 +231,7 @@ else:
     comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch and waits for rank 1. But in `reduce` rank 1 sends to the root alone, so rank 2 gets nothing. And the all-reduce of ranks 0, 1 and 3 cannot end, because rank 2 never joins it.
+# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch and waits for rank 1. But in `reduce` rank 1 sends to the root alone. And our collectives do not even begin before all ranks have come, so ranks 0, 1 and 3 wait for rank 2.
 
 # %% [markdown]
 # ## Find this hang yourself
@@ -271,7 +271,7 @@ for name, (losses, gradients) in runs.items():
     print(f"{name}: each entry is {times.min():.1f} to {times.max():.1f} times one process's; losses {gap:.5f} apart")
 
 # %% [markdown]
-# Four times as long, so B is wrong. And not only at first: to one decimal, every entry of its 40 gradients is four times that of one process, while A's are right. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
+# Four times as long, so B is wrong. And not only at first: to one decimal, every entry of its 40 gradients is four times that of one process, while A's are as they should be. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
 
 # %% [markdown]
 # But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient!
@@ -308,7 +308,7 @@ viz.plot_loss_curves(losses, norms, title="The same trainings, and the length of
 # 2. **Run.** Processes and messages are real. Where a time was not measured, the picture says so.
 # 3. **Explain.** If the answer surprised you, find out why before you go on.
 #
-# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. Here a hang has a diagnosis, which names the rank, the call and the line. And a loss curve can look perfect although every gradient is four times too long, or a hundred times too short.
+# Take along four sentences. A rank is a process with its own memory. All-reduce sums, and dividing is your job. Here a hang has a diagnosis, which names the rank, the call and the line. And a loss curve can look perfect although every gradient is a hundred times too short.
 
 # %%
 score()
@@ -334,7 +334,7 @@ score()
 # %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, as it went on *your* machine. Its six messages make twelve events. An arrow leads from a message's sending to its arrival. Rank 0 receives in the order of the ranks, so an early message has a long arrow. Four numbers need hardly any time to travel, so most of a long bar is waiting, for a busy rank or a free core. A *send* ends when the sender can go on, which may be after the arrival. *Waiting* means that the message was not sent yet. On your next run only rank 0's order stays.
+# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Its six messages make twelve events. An arrow leads from a message's sending to its arrival. Rank 0 receives in the order of the ranks, so an early message has a long arrow. Four numbers need hardly any time to travel, so most of a long bar is waiting, for a busy rank or a free core. A *send* ends when the sender can go on, which may be after the arrival. *Waiting* means that the message was not sent yet. On your next run only rank 0's order stays.
 
 
 # %% varies="times differ on every machine and in every run"
