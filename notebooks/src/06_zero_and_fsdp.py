@@ -54,7 +54,7 @@ viz.plot_states(
 # %% [markdown]
 # Look at the dashed line, where a GPU's memory ends. Each GPU would have to keep 120 GB<!-- =16 * 7.5e9 / GB -->, and has only 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, so training does not even start. More GPUs do not help, because each would have to keep the same numbers.
 #
-# But together the 64 have memory enough. So let each GPU remember only a part, and ask another for the rest when it needs it. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> then become 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
+# But together the 64 have memory enough. So let each GPU remember only a part, and ask another for the rest when it needs it. On paper the 120 GB<!-- =16 * 7.5e9 / GB --> become 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->. Does the training stay the same? We try it on a small model first.
 
 # %% [markdown]
 # By the end you will be able to
@@ -378,7 +378,7 @@ viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment
 # %% [markdown]
 # On the left the yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
 #
-# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text it would free fewer, and ZeRO-2 would lower the peak.
+# Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text it would free fewer, and ZeRO-2 would lower the peak.
 #
 # FSDP peaks one column later, when blocks 7 and 6 are whole besides the **root**, a unit of embedding, last norm and head. On the 64 GPUs, too, whole units and activations come on top of 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->.
 
@@ -436,7 +436,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, so Adam's memory is not to blame. Each step begins without gradients, so SGD hands nothing but weights to the next. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture above.
+# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, so Adam's memory is not to blame. Each step begins without gradients, so SGD hands nothing but weights to the next. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -450,14 +450,14 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only the new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H must have read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only the new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) of the weights, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
 # Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the factor away. Run C climbed the ladder in float64, so its drift is rounding in float32, enlarged by training.
 
 # %% [markdown]
 # ## Back to the large models
 #
-# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. Under ZeRO-1 each of their GPUs would keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB --> of these states instead of 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and send no more.
+# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. Under ZeRO-1 each of their GPUs would keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB --> of them instead of 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and send no more.
 #
 # A higher stage never sends less, so take the lowest that fits.
 #
@@ -483,7 +483,7 @@ viz.zero_explorer()  # give its fields other numbers
 # %% [markdown]
 # Go down these lines and stop where the model fits.
 #
-# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between them. And a gather hides only behind enough text: over 64 GPUs, a layer of Llama 3.1 8B just hides behind 8192 tokens, but not behind half of them.
+# *Going deeper* shows what the table leaves out. FSDP sends a little less than $3m$, because the root stays whole. If the wires between nodes are slow, each node can keep the whole model, so that only gradients travel between them. A gather hides only behind enough text: over 64 GPUs, a layer of Llama 3.1 8B just hides behind 8192 tokens, but not behind half of them.
 
 # %% [markdown]
 # ## What still hurts
