@@ -1,8 +1,8 @@
 """A card to draw on whose text stays text and whose parts can move: SVG by drawsvg, moved by CSS, without a script.
 
 What is drawn is the last frame. Print, and everyone who asks for less motion, gets that alone; every movement ends in
-it, so that it can be read back from the file. Units: seconds, and pixels of a card that is 640 wide, or 840 if it holds
-many small parts.
+it, and after a few rounds stands still, so that it can be read back from the file. Units: seconds, and pixels of a card
+that is 640 wide, or 840 if it holds many small parts.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ WIDE, WIDE_EDGE = 840.0, 35.0  # beside matplotlib's pages: as wide, with the sa
 _TITLE, TEXT, SMALL = 21.0, 16.0, 14.5
 DELAY = "--later"  # the CSS variable of a group whose parts all begin so much later
 _FADE_S = 0.25
+_ROUNDS = 3  # one to look, one to follow, one to check; nothing moves for ever
 _BEFORE = "\ue000"  # stands for the figure's own name, which follows from all that it draws
 _FALLBACK = "Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 _HALF_CAP = 72 * style.HALF_CAP  # of a letter's size
@@ -194,12 +195,17 @@ class Canvas:
         text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
         return text.replace(_BEFORE, f"f{sha256(text.encode()).hexdigest()[:5]}")
 
+    @property
+    def moves(self) -> bool:
+        """Whether anything on it does."""
+        return bool(self._motions)
+
     def _css(self, moves: bool) -> str:
         """The letters, and the movements for those who want to see them."""
         rules = [font_face(_BEFORE, weight, letters) for weight, letters in self._letters.items() if letters]
         names = [*self._motions.values()]
         if moves and names:
-            every = f"animation:{_short(self.lasts_s)}s linear var({DELAY},{_short(-self.begins_s)}s) infinite"
+            every = f"animation:{_short(self.lasts_s)}s linear var({DELAY},{_short(-self.begins_s)}s) {_ROUNDS}"
             classes = "".join(f".{name}{{animation-name:{name}}}" for name in names)
             rules.append(f"{_MOTION_WANTED}{{{','.join(f'.{name}' for name in names)}{{{every}}}{classes}}}")
             rules += [f"@keyframes {name}{{{rule}}}" for rule, name in self._motions.items()]

@@ -1,7 +1,9 @@
 """A finished drawing on a canvas: it shows itself wherever an image is shown, and says itself in words.
 
-Inside an image nothing can be clicked, so no movement is stopped by hand. Each rests at its end, which is the still,
-for two seconds or more, and does not begin for readers who ask their system for less motion.
+Inside an image nothing can be clicked, and scripts and inline SVG are taken out of a notebook that nobody has signed,
+on GitHub from every one. A fold is left. So what moves is shown as its still, the end, and moves in a fold above that:
+it begins when the fold is opened, goes when it is closed, and comes to rest by itself. Where a page opens all folds,
+the movement still ends, and never begins for readers who ask their system for less motion.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from pathlib import Path
 
 from course_lib.errors import four_parts
 from course_lib.viz.canvas import Canvas
-from course_lib.viz.image import Shown
+from course_lib.viz.image import Shown, as_image, image
 from course_lib.viz.kinds import Kind
+
+_FOLD = "<details><summary><small>Let it move; fold this to stop it</small></summary>{}</details>"
 
 
 class Drawing(Shown):
@@ -26,6 +30,14 @@ class Drawing(Shown):
 
     def _written(self) -> str:
         return self._canvas.written(self.title, self.description)
+
+    @property
+    def html(self) -> str:
+        """As a notebook keeps it: with a fold in which it moves, if it does."""
+        if not self._canvas.moves:
+            return super().html
+        moving = image(self.svg, f"{self.title}, in motion", self.style)
+        return _FOLD.format(moving) + as_image(self.still, self.text, self.style)
 
     @property
     def live(self) -> str:

@@ -47,6 +47,11 @@ class Shown:
         return f"{self.title}\n{self.description}"
 
     @property
+    def html(self) -> str:
+        """As a notebook keeps it."""
+        return as_image(self.svg, self.text, self.style)
+
+    @property
     def live(self) -> str:
         """As a widget shows it."""
         return as_image(self.svg, self.text, self.style)
@@ -60,11 +65,16 @@ class Shown:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, Any]:
-        return {"text/html": as_image(self.svg, self.text, self.style), "text/plain": self.text}
+        return {"text/html": self.html, "text/plain": self.text}
 
 
 def as_image(svg: str, text: str, shown: str = _NATURAL) -> str:
     """The element for an SVG with `shown` as its style, named by the first line of `text`, which unfolds below it."""
-    data, name = b64encode(svg.encode()).decode(), quoteattr(text.partition("\n")[0])
     words = f'<details><summary><small>In words</small></summary><pre style="{_WRAPPED}">{escape(text)}</pre></details>'
-    return f'<img alt={name} src="data:image/svg+xml;base64,{data}" style="{shown}">{words}'
+    return image(svg, text.partition("\n")[0], shown) + words
+
+
+def image(svg: str, name: str, shown: str) -> str:
+    """The element for an SVG alone."""
+    data = b64encode(svg.encode()).decode()
+    return f'<img alt={quoteattr(name)} src="data:image/svg+xml;base64,{data}" style="{shown}">'

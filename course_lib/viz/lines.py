@@ -58,10 +58,9 @@ def draw_marks(chart: Axes, line: Line, number: int) -> None:
 
 
 def name_marks(chart: Axes, line: Line) -> None:
-    """Beside the last mark, on a ground that hides the grid."""
+    """Beside the last mark."""
     last = max(line.points)
     look: dict[str, Any] = {"color": line.hue, "weight": 600}
-    look["bbox"] = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
     charts.write(chart, last, line.points[last], line.name, within="data", right=11, **look)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from course_lib.costs.sweep.gpu_memory import GpuMemory
 from course_lib.errors import four_parts
@@ -24,7 +24,7 @@ _NAME, _BAR, _STEP = 22.0, 38.0, 82.0  # from a row's top to its name's middle; 
 _ABOVE, _AXIS = 18.0, 56.0  # above the bars, for the device's name; below them
 _BESIDE = 22.0  # from the chart to the sums
 _MOST_ROWS = 8
-_GRID = "#E6EBEF"
+_CLEAR = 11.0  # above and below the middle of a name, where no line passes
 _BEFORE = 15.0  # from a bar up to what it was before
 
 
@@ -53,12 +53,13 @@ def plot_gpu_memory(
     draw_key(canvas, key, _KEY)
     longest = max(device.memory_bytes(), *(memory.total for memory in rows.values()))
     axis = Axis(_LEFT, _RIGHT, (reach_bytes or 1.03 * longest) / GiB)
-    ticks = [(axis.x(tick), top, 1.0, foot - top) for tick in axis.ticks()]
-    canvas.path(rectangles(ticks), fill=_GRID)
+    places = map(axis.x, axis.ticks())
+    ticks = [(x, start, 1.0, end - start) for x in places for start, end in _beside_names(x, top, foot, rows)]
+    canvas.path(rectangles(ticks), fill=style.GRID)
     draw_axis(canvas, axis, foot + 16, "GiB")
     for number, memory in enumerate(rows.values()):
         _draw_bar(canvas, axis, top + number * _STEP, memory)
-    _draw_device(canvas, axis, top, foot, device)
+    _draw_device(canvas, axis, top, foot, device, rows)
     for number, (name, memory) in enumerate(rows.items()):
         _write_row(canvas, top + number * _STEP, name, memory, device)
     for number, old in enumerate(before[: len(rows)]):
@@ -104,11 +105,23 @@ def _draw_bar(canvas: Canvas, axis: Axis, top: float, memory: GpuMemory) -> None
     draw_parts(canvas, axis, top + _STEP - _BAR, _BAR, parts)
 
 
-def _draw_device(canvas: Canvas, axis: Axis, top: float, foot: float, device: Device) -> None:
-    """A line at its memory, and its name above, kept on the card."""
+def _beside_names(x: float, top: float, foot: float, names: Collection[str]) -> Iterator[tuple[float, float]]:
+    """From where to where a line goes down the chart: it stops at a name, and goes on below it."""
+    reached = top
+    for number, name in enumerate(names):
+        middle = top + number * _STEP + _NAME
+        if x < WIDE_EDGE + text_width(name) + 6:
+            yield reached, middle - _CLEAR
+            reached = middle + _CLEAR
+    yield reached, foot
+
+
+def _draw_device(canvas: Canvas, axis: Axis, top: float, foot: float, device: Device, names: Collection[str]) -> None:
+    """A line at its memory, set off from the bars, and its name above, kept on the card."""
     x, words = axis.x(device.memory_bytes() / GiB), _device_words(device)
-    d = f"M{x:.5g} {top:g}V{foot:g}"
-    canvas.path(d, stroke=style.PAPER, stroke_width=5, fill="none")
+    bars = "".join(f"M{x:.5g} {top + number * _STEP - _BAR:g}v{_BAR:g}" for number in range(1, len(names) + 1))
+    canvas.path(bars, stroke=style.PAPER, stroke_width=5, fill="none")
+    d = "".join(f"M{x:.5g} {start:g}V{end:g}" for start, end in _beside_names(x, top, foot, names))
     canvas.path(d, stroke=WRONG, stroke_width=2.2, stroke_dasharray="9 4", fill="none")
     half = text_width(words, bold=True) / 2
     middle = min(max(x, WIDE_EDGE + half), WIDE - WIDE_EDGE - half)
@@ -116,8 +129,7 @@ def _draw_device(canvas: Canvas, axis: Axis, top: float, foot: float, device: De
 
 
 def _write_row(canvas: Canvas, top: float, name: str, memory: GpuMemory, device: Device) -> None:
-    """What a bar is called, on a ground that hides the grid and the device's line; and beside it the sum."""
-    canvas.box(WIDE_EDGE, top + _NAME - 11, text_width(name) + 6, 22)
+    """What a bar is called, and beside it the sum."""
     canvas.text(WIDE_EDGE, top + _NAME, name)
     verdict, share = _verdict(memory, device)
     hue = style.INK if memory.total <= device.memory_bytes() else WRONG

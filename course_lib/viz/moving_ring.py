@@ -177,7 +177,8 @@ def _parcel(canvas: Canvas, p: int) -> tuple[drawsvg.Group, _Symbols, _Symbols, 
     wide, tall = (46.0, 38.0) if p <= _LARGE else (30.0, 26.0)
     box, ground = (-wide / 2, -tall / 2, wide, tall), canvas.symbol()
     stripes, fronts, wholes = ([canvas.symbol() for _ in range(n)] for n in (p if p <= _LARGE else 0, p, p))
-    canvas.box(*box, fill=style.PANEL, stroke=style.PAPER, stroke_width=6, parent=ground)
+    canvas.box(*box, stroke=style.PAPER, stroke_width=6, parent=ground)
+    canvas.box(*box, fill=style.PANEL, parent=ground)
     for rank, stripe in enumerate(stripes):
         d = _stripes(p, box, [rank])[rank]
         canvas.path(d, stroke=style.rank_hue(rank), stroke_width=f"{tall / p:.4g}", parent=stripe)

@@ -132,8 +132,7 @@ def _compared(end: float, first_end: float) -> str:
 
 def _name_end(axes: Axes, end: float, time: str, compared: str) -> None:
     """Right of the line: when the step ends, and how that compares with the first run."""
-    ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
-    look: dict[str, Any] = {"within": "data", "right": 10, "bbox": ground, "zorder": 5}
+    look: dict[str, Any] = {"within": "data", "right": 10, "zorder": 5}
     charts.write(axes, end, 1, time, down=-9.5 * bool(compared), weight=600, size=style.BASE_SIZE, **look)
     if compared:
         charts.write(axes, end, 1, compared, down=10, color=style.SOFT, size=style.SMALL_SIZE, **look)

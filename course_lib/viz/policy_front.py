@@ -79,9 +79,8 @@ def _name(chart: Axes, found: Found, name: str, index: int, *, on_front: bool) -
     chart.plot(x, y, "o", markersize=9, zorder=5, **ring)
     left = x > chart.get_xlim()[1] / 2
     side: dict[str, Any] = {"ha": "right", "right": -10} if left else {"ha": "left", "right": 10}
-    ground = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
     down = 14 if left and on_front else -12
-    charts.write(chart, x, y, name, within="data", down=down, color=hue, weight=600, bbox=ground, **side)
+    charts.write(chart, x, y, name, within="data", down=down, color=hue, weight=600, **side)
 
 
 def _in_words(found: Found, front: list[int], named: Mapping[str, int]) -> str:

@@ -15,7 +15,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.textpath import TextPath
 
-from course_lib.viz.style import BASE_SIZE, CARD, FAINT, INK, MARGIN, PAGE_WIDTH, PAPER, SMALL_SIZE, SOFT, TITLE_SIZE
+from course_lib.viz.style import (
+    BASE_SIZE,
+    CARD,
+    FAINT,
+    GRID,
+    INK,
+    MARGIN,
+    PAGE_WIDTH,
+    PAPER,
+    SMALL_SIZE,
+    SOFT,
+    TITLE_SIZE,
+)
 
 _FAMILY = "Course Sans"  # a subset of Inter under its own name, so that no installed font can take its place
 for _file in sorted((Path(__file__).parent / "fonts").glob("*.ttf")):
@@ -32,7 +44,7 @@ _RC: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#E6EBEF",
+    "grid.color": GRID,
     "grid.linewidth": 0.8,
     "xtick.color": FAINT,
     "ytick.color": FAINT,

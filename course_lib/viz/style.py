@@ -3,17 +3,28 @@
 Colours. The first four ranks and what happens on a rank (compute, waiting, messages) share Okabe and Ito's hues between
 them, told apart by colour-blind readers; further ranks, and which algorithm ran, have colours of their own, so that no
 colour means two things. Slate always means communication.
+
+On a dark page a card is less than white, so what is pale is a shadow on it: pale on both, and never a light.
 """
 
 from __future__ import annotations
 
 from course_lib.units import format_seconds
 
-INK, SOFT, FAINT, PANEL, PAPER = "#1B2630", "#55636F", "#D5DCE2", "#F2F5F7", "#FFFFFF"
+
+def shadow(colour: str) -> str:
+    """What looks like `colour` on white, and darkens every other ground as much; #RRGGBBAA."""
+    lacking = [255 - int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    darkest = max(lacking)
+    return "#" + "".join(f"{round(255 - 255 * lack / darkest):02X}" for lack in lacking) + f"{darkest:02X}"
+
+
+INK, SOFT, PAPER = "#1B2630", "#55636F", "#FFFFFF"
+FAINT, GRID, PANEL = shadow("#D5DCE2"), shadow("#E6EBEF"), shadow("#F2F5F7")
 CARD = 0.86  # how much of a card's white covers the page: all on a white page, and nothing glares on a dark one
 RANK_HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#8C5A3C", "#A8C93A", "#8FA0E8", "#9AA5AE")
 COMMUNICATION = "#3E5568"
-IDLE = "#C9D1D8"
+IDLE = shadow("#C9D1D8")
 COMPUTE = {
     "forward": "#56B4E9",
     "backward": "#D55E00",
@@ -61,8 +72,9 @@ def tint(colour: str, strength: float) -> str:
 
 
 def _rgb(colour: str) -> list[float]:
-    """Red, green and blue from 0 to 1."""
-    return [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    """Red, green and blue from 0 to 1, of a shadow as it is on white."""
+    red, green, blue, share = (int(f"{colour}FF"[place : place + 2], 16) / 255 for place in (1, 3, 5, 7))
+    return [1 - share * (1 - part) for part in (red, green, blue)]
 
 
 def seconds(duration: float) -> str:

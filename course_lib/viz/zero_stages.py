@@ -66,16 +66,17 @@ def plot_states(
     for number, old in enumerate(before[: len(rows)]):
         draw_outline(canvas, axis, _TOP + number * _STEP, _BAR, old.total / GB)
     if memory_bytes:
-        _draw_device(canvas, axis.x(memory_bytes / GB), foot, memory_bytes)
+        _draw_device(canvas, axis.x(memory_bytes / GB), foot, memory_bytes, len(rows))
     for number, states in enumerate(rows.values()):
         _write_sum(canvas, axis, _TOP + number * _STEP + _BAR / 2, states, memory_bytes)
     return Drawing(canvas, title=title, description=_in_words(rows, memory_bytes, subtitle), kinds=["formula"])
 
 
-def _draw_device(canvas: Canvas, x: float, foot: float, memory_bytes: float) -> None:
-    """A line at its memory, and below it the words."""
+def _draw_device(canvas: Canvas, x: float, foot: float, memory_bytes: float, bars: int) -> None:
+    """A line at its memory, set off from the bars, and below it the words."""
+    across = "".join(f"M{x:.5g} {_TOP + number * _STEP:g}v{_BAR:g}" for number in range(bars))
+    canvas.path(across, stroke=style.PAPER, stroke_width=5, fill="none")
     d = f"M{x:.5g} {_TOP - 8:g}V{foot - 6:g}"
-    canvas.path(d, stroke=style.PAPER, stroke_width=5, fill="none")
     canvas.path(d, stroke=style.WRONG, stroke_width=2.2, stroke_dasharray="9 4", fill="none")
     words = f"one GPU has {_gb(memory_bytes)}"
     canvas.text(x, foot + 6, words, size=SMALL, colour=style.WRONG, align="middle")

@@ -27,8 +27,9 @@ class Film:
         for element in self.root.iter():
             element.tag = element.tag.rpartition("}")[2]
         self.css = self.root.findtext("style")
-        loop = re.search(r"animation:([\d.]+)s linear var\(--later,(-?[\d.]+)s\) infinite", self.css)
+        loop = re.search(r"animation:([\d.]+)s linear var\(--later,(-?[\d.]+)s\) (\d+)\}", self.css)
         self.lasts_s, self.begins_s = (float(loop[1]), -float(loop[2])) if loop else (0.0, 0.0)
+        self.rounds = int(loop[3]) if loop else 0
         rules = re.findall(r"@keyframes (\w+)\{(.*)\}", self.css)
         self.motions = {name: [*self._frames(text)] for name, text in rules}
 

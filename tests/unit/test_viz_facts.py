@@ -236,6 +236,19 @@ def test_ranks_have_eight_hues_apart_from_those_of_activities():
     assert not set(style.ALGORITHM_HUES.values()) & (fixed | set(style.RANK_HUES))
 
 
+@pytest.mark.parametrize("colour", ["#D5DCE2", "#C9D1D8", "#F2F5F7"])
+def test_what_is_pale_is_the_same_on_white_and_darker_than_the_card_on_a_dark_page(colour):
+    drawn = style.shadow(colour)
+    assert style.tint(drawn, 1) == colour.lower()
+    share, dark_card = int(drawn[7:], 16) / 255, round(255 * style.CARD + 0x11 * (1 - style.CARD))
+    for place in (1, 3, 5):
+        on_card = share * int(drawn[place : place + 2], 16) + (1 - share) * dark_card
+        assert (
+            on_card == pytest.approx(int(colour[place : place + 2], 16) * dark_card / 255, abs=8)
+            and on_card < dark_card
+        )
+
+
 @pytest.mark.parametrize(
     ("hue", "ground", "least"),
     [

@@ -12,6 +12,7 @@ from course_lib.config import ParallelConfig, load_model
 from course_lib.costs import GpuMemory, Work, find_convention, gpu_memory
 from course_lib.hardware import load_device
 from course_lib.units import GiB
+from course_lib.viz import style
 from course_lib.viz.memory_parts import MEMORY_PARTS
 from course_lib.viz.style import WRONG
 from tests.unit import moving_svg
@@ -180,6 +181,26 @@ def test_every_preset_is_legal_and_outlines_the_picture_before_on_the_same_axis(
     assert [picture.svg.count("stroke-dasharray") for picture in pictures] == [1, 3, 3]  # the device's line, outlines
     for picture in pictures:
         assert moving_svg.flaws(picture.svg) == []
+
+
+def test_no_line_passes_through_a_name_which_stands_on_no_plate():
+    rows = {"short": of_size(20), "a name as long as the bar below it, and longer than that": of_size(60)}
+    svg = viz.plot_gpu_memory(rows, H100).svg
+    names = [place for words, _, place in moving_svg.drawn_texts(svg) if words in rows]
+    film = moving_svg.Film(svg)
+    grid = next(one.element for one in film.parts("path") if one.element.get("fill") == style.GRID)
+    lines = [(x, y, y + tall) for x, y, _, tall in moving_svg.boxes(grid.get("d"))]
+    dashed = next(one.element for one in film.parts("path") if one.element.get("stroke-dasharray"))
+    lines += [tuple(map(float, one)) for one in re.findall(r"M([\d.]+) ([\d.]+)V([\d.]+)", dashed.get("d"))]
+    crossed = [
+        line
+        for line in lines
+        for left, up, right, down in names
+        if left < line[0] < right and line[1] < down and up < line[2]
+    ]
+    assert len(names) == 2 and len(lines) > 8 and crossed == []
+    white = [one.element for one in film.parts("rect") if one.element.get("fill") == style.PAPER]
+    assert [one.get("fill-opacity") for one in white] == [str(style.CARD)]  # the card alone
 
 
 def test_what_is_too_much_is_said_in_the_colour_of_the_device_s_line():

@@ -99,7 +99,7 @@ def test_the_key_names_sums_where_there_are_some():
 def test_each_rank_has_all_of_x_and_what_it_does_not_read_is_pale(cuts):
     picture = plot_pair(*cuts)
     words = [text for text, _, _ in drawn_texts(picture.figure)]
-    pale = [box for box in boxes_of(picture) if to_hex(box.get_facecolor()) == IDLE.lower()]
+    pale = [box for box in boxes_of(picture) if to_hex(box.get_facecolor(), keep_alpha=True) == IDLE.lower()]
     assert ("here, not read" in words) == (cuts[0] == "row")
     assert len(pale) == (2 * 3 + 1 if cuts[0] == "row" else 0)  # of six numbers on two ranks, and in the key
 
@@ -120,7 +120,7 @@ def test_what_a_rank_has_not_is_one_empty_outline_and_no_number(name):
     outlines = [box for box in boxes if box.get_linestyle() not in ("solid", "-")]
     assert len(outlines) == 2 * OUTLINED[name] + 1  # and one in the key
     assert {to_hex(box.get_facecolor()) for box in outlines} == {PAPER.lower()}
-    assert not [box for box in boxes if to_hex(box.get_facecolor()) == PANEL.lower()]
+    assert not [box for box in boxes if to_hex(box.get_facecolor(), keep_alpha=True) == PANEL.lower()]
 
 
 def test_a_late_sum_sends_at_the_end_alone_and_is_crossed_at_the_bend():

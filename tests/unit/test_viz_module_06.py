@@ -126,7 +126,7 @@ def test_each_stage_leaves_fewer_numbers_in_the_ranks_own_colours(stage, kept):
     own = 19 * {0: 0, 1: 2, 2: 3, 3: 4}[stage]
     both = 38 * {0: 4, 1: 1, 2: 1, 3: 0}[stage]
     assert ("only this rank has it" in texts, "both ranks have the same" in texts) == (own > 0, both > 0)
-    assert ("not there" in texts) == (FAINT.lower() in fills) == (kept < 152)
+    assert ("not there" in texts) == (FAINT[:7].lower() in fills) == (kept < 152)
     badge, key = 1, 1
     assert [fills.count(rank_hue(rank).lower()) for rank in (0, 1)] == [own + key * (own > 0) + badge] * 2
     assert fills.count(SOFT.lower()) == 2 * both + key * (both > 0)

@@ -109,6 +109,24 @@ def test_the_still_is_the_last_frame_and_nothing_in_it_moves(name):
     assert len(picture.still) <= len(picture.svg)
 
 
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_it_moves_in_a_fold_that_is_closed_and_stands_still_below_it(name):
+    picture = FIGURES[name]()
+    drawn = [b64decode(data).decode() for data in re.findall(r"base64,(.*?)\"", picture.html)]
+    fold = re.match(
+        r"<details><summary><small>Let it move; .*?</small></summary><img [^>]*></details><img", picture.html
+    )
+    if Film(picture.svg).motions:
+        assert fold and drawn == [picture.svg, picture.still]
+    else:
+        assert not fold and drawn == [picture.svg]
+
+
+def test_every_movement_ends_by_itself(film):
+    assert "infinite" not in film.css
+    assert (film.rounds == 3) == bool(film.motions)
+
+
 def test_two_figures_on_one_page_share_no_name():
     svgs = {FIGURES[name]().svg for name in FIGURES}
     names = [set(re.findall(r'id="(\w+)"|@keyframes (\w+)|font-family:(\w+)', svg)) for svg in svgs]
