@@ -23,7 +23,7 @@ def draw_key(canvas: Canvas, entries: Sequence[Entry], y: float) -> None:
         x, middle = canvas.edge, y + number * KEY_LINE
         for entry in line:
             for place, hue in enumerate(entry.hues):
-                outline = {"fill": style.PAPER, "stroke": hue, "stroke_width": 1.6}
+                outline = {"fill": "none", "stroke": hue, "stroke_width": 1.6}
                 look = outline if entry.striped or entry.dashed else {"fill": hue}
                 look |= {"stroke_dasharray": "3 2"} if entry.dashed else {}
                 canvas.box(x + place * _SWATCH, middle - 6, _SWATCH, 12, **look)

@@ -118,9 +118,9 @@ def _draw_row(
         for _ in range(length):
             look: dict[str, Any] = {"fill": hue if number in part else style.FAINT}
             if dashed and number not in part:
-                look = {"fill": style.PAPER, "edge": style.SOFT, "dashed": True, "line": 0.75}
+                look = {"fill": "none", "edge": style.SOFT, "dashed": True, "line": 0.75}
             if striped:
-                look = {"fill": style.PAPER, "edge": hue, "striped": True}
+                look = {"fill": "none", "edge": hue, "striped": True}
             marks.box(page, _LEFT + number * _CELL + before * _APART, y, _CELL - 0.02, _TALL, corner=0.02, **look)
             number += 1
 

@@ -33,7 +33,7 @@ def _draw_entry(page: Axes, entry: Entry, x: float, y: float) -> None:
     for number, hue in enumerate(entry.hues):
         outlined = entry.striped or entry.dashed
         edge = hue if outlined else "none"
-        look: dict[str, Any] = {"fill": style.PAPER if outlined else hue, "edge": edge}
+        look: dict[str, Any] = {"fill": "none" if outlined else hue, "edge": edge}
         look |= {"striped": entry.striped, "dashed": entry.dashed}
         marks.box(page, x + number * _swatch(entry), y - 0.08, _swatch(entry), 0.16, corner=corner, **look)
     x += len(entry.hues) * _swatch(entry) + (_GAP if entry.hues else 0.0)

@@ -135,7 +135,7 @@ def _draw_buckets(canvas: Canvas, panel: _Panel, sweep: Sweep, time: DdpTime, be
     for number, (since, ready) in enumerate(pairwise([begins_s, *time.ready_s]), 1):
         x, wide = sweep.x(since) + 1, sweep.x(ready) - sweep.x(since) - 2
         y = _lane(panel, "buckets")
-        canvas.box(x, y, wide, _BAR, stroke=style.SOFT, stroke_dasharray="3 3", corner=4)
+        canvas.box(x, y, wide, _BAR, fill="none", stroke=style.SOFT, stroke_dasharray="3 3", corner=4)
         canvas.text(x + wide / 2, y + _BAR / 2, str(number), size=SMALL, align="middle", colour=style.SOFT)
         found.append((x, wide))
     return found

@@ -76,7 +76,7 @@ def _draw_absent(page: Axes, left: float, top: float, places: Sequence[tuple[int
     rows, columns = zip(*places, strict=True)
     x, y = left + min(columns) * CELL, top + min(rows) * CELL
     wide, tall = (CELL * (max(along) - min(along) + 1) - _GAP for along in (columns, rows))
-    marks.box(page, x, y, wide, tall, edge=style.SOFT, line=0.8, corner=0.03, dashed=True)
+    marks.box(page, x, y, wide, tall, fill="none", edge=style.SOFT, line=0.8, corner=0.03, dashed=True)
 
 
 def draw_arrows(page: Axes, x: float, middles: Sequence[float]) -> None:

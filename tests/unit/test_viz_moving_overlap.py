@@ -42,7 +42,7 @@ def test_messages_begin_and_end_as_the_formula_says_in_both_ways(p, bucket_bytes
             end = start + duration
             assert (x, right) == pytest.approx((left + start * scale, left + end * scale), rel=0.003)
         assert end == pytest.approx(time.in_turn_s if in_turn else time.overlapped_s)
-    outlines = bars(film, style.PAPER, **{"stroke-dasharray": "3 3"})
+    outlines = bars(film, "none", **{"stroke-dasharray": "3 3"})
     assert sorted({right for _, right, _ in outlines}) == pytest.approx(
         [left + ready * scale - 1 for ready in time.ready_s], abs=1
     )

@@ -52,7 +52,7 @@ def test_the_picture_is_legible_and_speaks_and_is_the_same_in_every_call(name):
 
 def rectangles(axes, hue):
     """(left, right, top, bottom) of each bar of one hue."""
-    paths = [patch.get_path() for patch in axes.patches if to_hex(patch.get_facecolor()) == hue.lower()]
+    paths = [patch.get_path() for patch in axes.patches if to_hex(patch.get_facecolor()) == hue[:7].lower()]
     corners = [c for path in paths for c in path.to_polygons(closed_only=True)]
     return [(c[:, 0].min(), c[:, 0].max(), c[:, 1].min(), c[:, 1].max()) for c in corners]
 
