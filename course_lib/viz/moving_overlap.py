@@ -172,7 +172,7 @@ def _draw_words(canvas: Canvas, panel: _Panel, sweep: Sweep, time: DdpTime, unit
     """Names of the run and its lanes, and what came out of it once it has ended."""
     for lane in _LANES:
         canvas.text(EDGE, _lane(panel, lane) + _BAR / 2, lane, size=SMALL, colour=style.SOFT)
-    canvas.text(EDGE, panel.top + 14, panel.name, bold=True, stroke=style.PAPER, stroke_width=5, paint_order="stroke")
+    canvas.text(EDGE, panel.top + 14, panel.name, bold=True)
     end = _end(time, panel)
     group = canvas.group(canvas.appears(sweep.passes(end)))
     words = f"step {end * unit[0]:.3g} {unit[1]}, waits {(end - time.compute_s) * unit[0]:.3g} {unit[1]}"
