@@ -1,7 +1,7 @@
 """One torchrun for many scripts: its ranks import once what these import, and fork a process for each of them.
 
 That process reads, writes and ends as it would alone; a rank has one thread when it forks, or refuses. As at a restart
-by torchrun, every script meets at a store of its own.
+by torchrun, every script meets at a store of its own, and ranks may be left out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class KeptTorchrun:
     def __init__(self, ranks):
         self.ranks = ranks
 
+    def first(self, ranks):
+        """So many of them."""
+        return KeptTorchrun(self.ranks[:ranks])
+
     @contextmanager
     def started(self, script, *args, cwd, **variables):
         """The processes of `torchrun script …`, killed at the end if they still run.
@@ -40,8 +44,10 @@ class KeptTorchrun:
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         for name in ("out", "err"):
             (cwd / name).write_text("")
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(len(self.ranks)))
         for rank in self.ranks:
-            rank.send(((str(script), *map(str, args)), str(cwd), {**variables, "MASTER_PORT": str(store.port)}))
+            asked = (str(script), *map(str, args)), str(cwd), {**sizes, **variables, "MASTER_PORT": str(store.port)}
+            rank.send(asked)
         run = Run(self.ranks)
         try:
             yield run

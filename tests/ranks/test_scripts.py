@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import functools
 import math
 import re
 import runpy
 import shutil
 import signal
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,9 +65,9 @@ def ran_alone(ranks, script, *args, cwd, **variables):
 
 @pytest.fixture(scope="module")
 def kept():
-    """What gives a torchrun of so many ranks, in which scripts run one after another."""
-    with ExitStack() as stack:
-        yield functools.cache(lambda ranks: stack.enter_context(kept_torchrun.kept(ranks, SCRIPTS)))
+    """What gives so many ranks of a torchrun, in which scripts run one after another."""
+    with kept_torchrun.kept(4, SCRIPTS) as ready:
+        yield ready.first
 
 
 def ran(ready, script, *args, cwd, **variables):
