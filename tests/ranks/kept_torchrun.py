@@ -81,7 +81,7 @@ class Run:
 
 
 @contextmanager
-def kept(ranks, scripts):
+def kept(ranks, scripts, **variables):
     """A torchrun of so many ranks that have imported what these scripts import."""
     with ExitStack() as stack:
         cwd = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="t")))  # a socket's path is short
@@ -90,7 +90,7 @@ def kept(ranks, scripts):
         server.bind(str(path))
         server.listen()
         server.settimeout(READY_S)
-        stack.enter_context(torchrun.started(ranks, __file__, path, *scripts, cwd=cwd))
+        stack.enter_context(torchrun.started(ranks, __file__, path, *scripts, cwd=cwd, **variables))
         connections = [stack.enter_context(Connection(server.accept()[0].detach())) for _ in range(ranks)]
         yield KeptTorchrun(sorted(connections, key=lambda rank: rank.recv()))
 

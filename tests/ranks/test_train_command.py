@@ -11,12 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import kept_torchrun
 import pytest
 import torch
 import torch.distributed as dist
 import torchrun
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+import course_lib.__main__
 from course_lib.cli import train_run
 from course_lib.cli.main import main
 from course_lib.config import parse_model
@@ -301,16 +303,19 @@ def test_under_torchrun_an_interrupt_ends_all_ranks_with_one_line_of_ours(tmp_pa
     assert left_of(tmp_path) == [] and list(tmp_path.iterdir()) == []
 
 
-def under_torchrun(*overrides, cwd):
-    """A run of two ranks that is over: its process, and what it wrote."""
-    process = started(*TORCHRUN, "train", *SMALL, *overrides, "out=run", cwd=cwd)
-    return process, *process.communicate()
+@pytest.fixture(scope="module")
+def two_ranks():
+    """Of a torchrun, in which runs go one after another."""
+    with kept_torchrun.kept(2, [train_run.__file__], PYTHONPATH=str(ROOT)) as ready:
+        yield ready
 
 
 @pytest.mark.parametrize("parallel", [["dp=2", "engine=torch"], ["pp=2", "microbatches=5"]])
-def test_under_torchrun_the_losses_are_those_of_one_device(one_device_that_reads, tmp_path, parallel):
-    process, out, err = under_torchrun(*parallel, cwd=tmp_path)
-    assert process.returncode == 0, err
+def test_under_torchrun_the_losses_are_those_of_one_device(two_ranks, one_device_that_reads, tmp_path, parallel):
+    with two_ranks.started(course_lib.__main__.__file__, "train", *SMALL, *parallel, "out=run", cwd=tmp_path) as run:
+        statuses = run.wait(ENDS_S)
+    out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
+    assert statuses == [0, 0], err
     assert losses(tmp_path / "run") == pytest.approx(one_device_that_reads, rel=1e-9)
     assert len([line for line in out.splitlines() if line.startswith("step ")]) == 3  # the first rank alone speaks
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
@@ -325,7 +330,8 @@ def test_under_torchrun_the_losses_are_those_of_one_device(one_device_that_reads
     ],
 )
 def test_under_torchrun_a_mistake_is_one_line_of_ours(tmp_path, overrides, line, status):
-    process, _, err = under_torchrun(*overrides, cwd=tmp_path)
+    process = started(*TORCHRUN, "train", *SMALL, *overrides, "out=run", cwd=tmp_path)
+    _, err = process.communicate()
     assert len([found for found in err.splitlines() if found.startswith(line)]) == 1
     # What follows is torchrun's report on its own behalf: one traceback of its own process, none of ours.
     assert f"(exitcode: {status})" in err and len(re.findall("^Traceback", err, re.MULTILINE)) == 1
