@@ -17,11 +17,11 @@ from course_lib.viz.memory import plot_gpu_memory
 _CONVENTION = "zero"  # the one that lesson 01 starts from
 _REACH = 2.0  # the axis ends at so many times the device's memory, whatever the bars are
 _FIRST: dict[str, Any] = {
-    **{"model": "llama3_1_70b", "device": "h100_sxm_80", "dp": 8, "tp": 8, "pp": 1, "zero_stage": 3},
+    **{"model": "llama3_1_70b", "device": "h100_sxm_80", "dp": 16, "tp": 2, "pp": 1, "zero_stage": 3},
     **{"recompute": "none", "sequence": 4096, "microbatch": 1},
 }
 _PRESETS = {
-    "70B on 64 GPUs": _FIRST,
+    "70B on 64 GPUs": {**_FIRST, "dp": 8, "tp": 8},
     "70B, ZeRO-1": {**_FIRST, "dp": 64, "tp": 1, "zero_stage": 1},
     "70B, recomputed": {**_FIRST, "dp": 64, "tp": 1, "recompute": "full"},
     "8B on one node": {**_FIRST, "model": "llama3_1_8b", "dp": 8, "tp": 1},

@@ -18,7 +18,7 @@ _MOST = 20
 
 @sheet.course_style()
 def plot_saved(tensors: Sequence[Saved], *, title: str = "What backward needs of one layer") -> Picture:
-    """Bytes of each tensor, as `costs.layer_activations` names them; the smallest are one bar.
+    """Bytes of each tensor, as `costs.layer_activations` names them; the smallest are one bar. Units: KB, MB.
 
     Raises: ValueError for no tensors, or more than a page holds.
     """
@@ -29,7 +29,7 @@ def plot_saved(tensors: Sequence[Saved], *, title: str = "What backward needs of
     total = sum(tensor.nbytes for tensor in tensors)
     top = style.HEADER + 0.12
     figure, page = sheet.new_page(
-        top + _STEP * len(rows) + 0.1, title, f"bytes of each tensor; all together {format_bytes(total)}"
+        top + _STEP * len(rows) + 0.1, title, f"bytes of each tensor; all together {format_bytes(total, binary=False)}"
     )
     left = style.MARGIN + _NAMES
     width = style.PAGE_WIDTH - style.MARGIN - _SUM - left
@@ -39,7 +39,8 @@ def plot_saved(tensors: Sequence[Saved], *, title: str = "What backward needs of
         long = width * nbytes / longest
         marks.label(page, style.MARGIN, y + _BAR / 2, name, align="left", size=style.SMALL_SIZE)
         marks.box(page, left, y, long, _BAR, fill=MEMORY_PARTS["activations"][1], corner=0)
-        marks.label(page, left + long + 0.1, y + _BAR / 2, format_bytes(nbytes), align="left", size=style.SMALL_SIZE)
+        size = format_bytes(nbytes, binary=False)
+        marks.label(page, left + long + 0.1, y + _BAR / 2, size, align="left", size=style.SMALL_SIZE)
     words = "\n".join(f"  {name}: {nbytes:,} bytes" for name, nbytes in rows)
     return Picture(figure, title=title, description=words, kinds=["formula"])
 

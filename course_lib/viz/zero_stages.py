@@ -83,15 +83,20 @@ def _draw_device(canvas: Canvas, x: float, foot: float, memory_bytes: float, bar
 
 
 def _write_sum(canvas: Canvas, axis: Axis, y: float, states: StateBytes, memory_bytes: float) -> None:
-    """Behind the bar; where the line would cross it, on the bar's last part, or behind the line if that is short."""
+    """Behind the bar; where the line would cross it, on the bar's last part.
+
+    If that is short, it stands behind the line, and says that the bar, which ends before it, fits.
+    """
     words, line = _gb(states.total), axis.x(memory_bytes / GB)
     width, end = text_width(words), min(axis.x(states.total / GB), axis.right)
     x, colour = end + _BESIDE, style.INK
     if x - 7 < line < x + width + 7:
         part = next(part for part in reversed(_PARTS) if getattr(states, part))
         hue, long = MEMORY_PARTS[part][1], axis.x(getattr(states, part) / GB) - axis.x(0)
-        fits = width + 2 * _BESIDE <= long
-        x, colour = (end - _BESIDE - width, text_on(hue)) if fits else (line + _BESIDE, colour)
+        if width + 2 * _BESIDE <= long:
+            x, colour = end - _BESIDE - width, text_on(hue)
+        else:
+            x, words = line + _BESIDE, f"{words}, fits"
     canvas.text(x, y, words, colour=colour)
 
 

@@ -78,7 +78,7 @@ check("01.1", value_of)
 # %% [markdown]
 # ## 01.2
 #
-# *Find the bug · easy · 10 minutes.* **You learn** to look for updates that leave no trace.
+# *Find the bug · easy · 10 minutes.* **You learn** to ask of a training whether it moves, not whether it runs.
 #
 # `suspect_train` trains by plain SGD. No step fails, and yet the model learns nothing.
 
@@ -127,7 +127,7 @@ check("01.2", train)
 # | field | meaning |
 # | --- | --- |
 # | `c.hidden_size`, `c.n_layers`, `c.vocab_size` | H, L, V |
-# | `c.n_heads`, `c.n_kv_heads` | query heads, each H / `n_heads` wide; heads of keys, and as many of values, all as wide |
+# | `c.n_heads`, `c.n_kv_heads` | query heads, each H / `n_heads` wide; heads of keys, and as many of values, each as wide as a query head |
 # | `c.ffn_size` | inner size of a feed-forward block |
 # | `c.tied` | True: the head is the embedding's table, not one of its own |
 # | `c.n_experts` | feed-forward blocks in each layer; if there are several, a router, a matrix of `n_experts` × H, chooses |
@@ -190,7 +190,7 @@ print(f"L = {L} layers, H = {H}, A = {A} heads, V = {V}, S = {S}")
 # | `a100_40` | GPUs that hold `states_gb` between them, if one has 40 GB <!-- =load_device("a100_sxm_40").memory_bytes() / GB --> |
 # | `h100_80` | the same if one has 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB --> |
 # | `sequence_gb` | GB of activations of **one** sequence in bf16 |
-# | `sequences_per_gpu` | whole sequences that fit on each of 32 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3 |
+# | `sequences_per_gpu` | whole sequences that fit on each of 32 GPUs of 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->, with `states_gb` shared among them by ZeRO-3; leave gathered weights out |
 
 # %% nbgrader={"grade": false, "grade_id": "01-4", "locked": false, "schema_version": 3, "solution": true, "task": false}
 ### BEGIN SOLUTION
@@ -268,7 +268,8 @@ check("01.5", zero_bytes)
 # the tensor from every rank.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
-# each weight of a rank's own shard, and none for others; 2(p-1)/p of the bf16 weights sent per rank and step.
+# each weight of a rank's own shard, and none for others; in each step, a rank sends 2(p-1)/p of the bf16 weights'
+# bytes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "01-6", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -315,7 +316,7 @@ check("01.6", train_zero_1)
 # With **recompute**, a layer keeps its input alone. Backward then runs one layer's forward pass again, and while it is in that layer,
 # all that the layer keeps is there too, beside the inputs of all layers. Its first norm's input is the kept one: count it once.
 #
-# **Target:** bytes of all layers, exact. (Embedding, head and loss are not asked.)
+# **Target:** bytes of all layers, exact; with recompute, the most that is there at once. (Embedding, head and loss are not asked.)
 
 
 # %% nbgrader={"grade": false, "grade_id": "01-7", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -345,7 +346,8 @@ check("01.7", activation_bytes)
 # On how few GPUs does it fit, if ZeRO works in `stage` 0, 1, 2 or 3? Say a number for 70 billion parameters, 10 GB <!-- =10 --> of activations, 80 GB <!-- =load_device("h100_sxm_80").memory_bytes() / GB -->
 # and stage 3 before you write.
 #
-# **Target:** the smallest number for which the fullest rank of 01.5 fits, be it full to the last byte, exact; `None` where no number of GPUs is enough.
+# **Target:** the exact smallest number on which the fullest rank of 01.5 fits. A GPU may be full to the last byte. `None` where no number
+# of GPUs is enough.
 
 
 # %% nbgrader={"grade": false, "grade_id": "01-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -369,12 +371,12 @@ check("01.8", gpus_needed)
 #
 # *Write · easy · 10 minutes.* **You learn** to ask of a utilisation: whose?
 #
-# A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. The **model's** counts what the model needs, 6PT operations, and nothing
-# that was done twice. The **hardware's** counts all that the GPUs did, so also the part of the forward pass (2PT) that ran again.
+# A report says "42 % <!-- =100 * 0.42 --> utilisation" and means one of two things. **Model** utilisation counts what the model needs, 6PT operations, and nothing
+# that was done twice. **Hardware** utilisation counts all that the GPUs did, so also the part of the forward pass (2PT) that ran again.
 # The argument `recomputed` is that part's share, from 0 to 1.
 #
-# **Target:** the days, for both kinds, to six digits. Two published runs are tried too: LLaMA 65B took 21 days, and GPT-3 175B on
-# 1024 A100s, with all recomputed, was projected to take 35.
+# **Target:** the days, for both kinds, to six digits. Two published runs are tried too: LLaMA 65B took 21 days, and a talk gives
+# GPT-3 175B 35 days on 1024 A100s, with all recomputed.
 
 
 # %% nbgrader={"grade": false, "grade_id": "01-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -451,7 +453,7 @@ for strategy, printed in (("NO_OP", unsharded), ("FULLY_SHARD", sharded)):
 # | `width_13b` | A: width of GPT-3 13B |
 # | `unsharded_bytes` | B: bytes per parameter that NO_OP counts: a whole number, once you have found the right unit |
 # | `sharded_bytes` | B: bytes per parameter that FULLY_SHARD divides among the GPUs |
-# | `row_with_copy` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided, the 16-bit weights too; in the unit the calculator really uses |
+# | `row_with_copy` | B: what the FULLY_SHARD row would say if *all* that NO_OP counts were divided, the 16-bit copy of the weights too; in the unit the calculator really uses |
 # | `row_in_gb` | B: the printed FULLY_SHARD row in GB, as its heading says |
 # | `file_parameters` | C: parameters of the file's model |
 # | `released_parameters` | C: parameters of the released model |

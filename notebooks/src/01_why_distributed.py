@@ -47,11 +47,11 @@ viz.plot_states(
 # %% [markdown]
 # ## How many numbers is a Llama?
 #
-# A **token**, a word or part of one, enters as a vector of H numbers, to which each of L layers adds: **attention** looks at earlier tokens, **feed-forward** at this one.
+# Is the colleague's count right? We check it on a smaller Llama, the 8B. A **token**, about a word, becomes a vector of H numbers. Each of L layers adds to it twice: **attention** looks at earlier tokens too, **feed-forward** does not.
 #
-# A well-known count is 12 H² a layer: four matrices H × H in attention, two H × 4H in feed-forward. For Llama 3.1 8B (H 4096, L 32) that is 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, and not 8.
+# Many count 12 H² a layer: four H×H matrices in attention, two H×4H in feed-forward. With H 4096 and L 32 that is 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, not 8.
 #
-# Two tables are missing, the **embedding** and the **head**, which scores tokens. Each has a vector for each of 128,256 tokens. **Predict** how many parameters they have.
+# Two tables are missing, with a vector for each of 128,256 tokens: **embedding** and **head**, which scores tokens. **Predict** their parameters. Do they close the gap?
 
 # %%
 exact, parts = costs.model_parameters(LLAMA_3_1_8B), costs.parameters_by_part(LLAMA_3_1_8B)
@@ -65,12 +65,12 @@ predict(
 viz.plot_anatomy(LLAMA_3_1_8B)
 
 # %% [markdown]
-# The tables add 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is still missing. Look at the picture's two largest counts:
+# The tables add only 1.05<!-- =2 * 128256 * 4096 / 1e9 --> billion, so half a billion is missing. Look at the two largest counts:
 #
 # - Feed-forward has **three** matrices, of inner size F, which make 5.64<!-- =32 * 3 * 4096 * 14336 / 1e9 --> billion instead of 4.29<!-- =32 * 8 * 4096**2 / 1e9 -->.
-# - In attention, four query heads share one head of keys and values. That makes 1.34<!-- =32 * (2 * 4096**2 + 2 * 4096 * 1024) / 1e9 --> billion instead of 2.15<!-- =32 * 4 * 4096**2 / 1e9 -->.
+# - In attention, four query heads share one head of keys and values, which makes 1.34<!-- =32 * (2 * 4096**2 + 2 * 4096 * 1024) / 1e9 --> billion instead of 2.15<!-- =32 * 4 * 4096**2 / 1e9 -->.
 #
-# So query and output have H² numbers each, key and value HK, where K is the keys' width, here H / 4. A **norm** rescales a vector by H learned numbers. With V different tokens:
+# Query and output have H² numbers each, key and value H×K, where K is the keys' width, here H/4. A **norm** rescales a vector by H learned numbers. With V different tokens:
 #
 # $$P = L\,(\underbrace{2H^2 + 2HK}_{\text{attention}} + \underbrace{3HF}_{\text{feed-forward}} + \underbrace{2H}_{\text{norms}}) + 2VH + H$$
 
@@ -88,7 +88,7 @@ print(f"by hand {by_hand:,}\ncosts   {exact:,}\nbuilt   {built:,}")
 #
 # ## How many bytes is a number?
 #
-# The colleague counted in **bfloat16**, or bf16 for short. Of its sixteen bits, the first is the sign. Eight are the **exponent**, which finds the power of two below the number. The last seven are the **mantissa**, which says where the number lies between that power and the next. *Going deeper* draws them and four other formats.
+# The colleague counted in **bfloat16**, or bf16 for short. Of its sixteen bits, the first is the sign. Eight are the **exponent**, which finds the power of two below the number. The last seven are the **mantissa**, which says where the number lies between that power and the next. *Going deeper* draws them.
 #
 # What do seven bits mean for training? A bf16 weight is 256, and the optimizer adds 0.9. **Predict** what the weight is now.
 
@@ -99,18 +99,18 @@ predict(
     guess=None,
     answer=(weight + 0.9).item(),
     tolerance=0,
-    think="how far apart two neighbours are from 256 on: seven bits cut the way to 512 into 128 steps",
+    think="how far apart two neighbours are between 256 and 512, if seven bits number them",
 )
 for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
     print(f"{start} + {update} = {(torch.tensor(float(start), dtype=torch.bfloat16) + update).item():g}")
 
 # %% [markdown]
-# The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. And 257, in the middle? A tie goes to the neighbour whose last bit is 0, which is 256.
+# The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. A tie, like 257, goes to the neighbour whose last bit is 0, which is 256.
 #
-# The last printed line is the one that hurts. If every update is a thousandth of its weight, a bf16 weight never moves at all.
+# The last printed line is the one that hurts. A bf16 weight's neighbours are at least 1/256 of it away, so an update of a thousandth is rounded away, in every step.
 
 # %% [markdown]
-# So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and changes that one. Forward and backward get it rounded to bf16, because products of matrices are faster there. Such a training is called **mixed precision**.
+# So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and changes that one. Forward and backward get it rounded to bf16, because GPUs multiply matrices faster in bf16. Such a training is called **mixed precision**.
 #
 # ## What does one parameter cost?
 #
@@ -141,9 +141,9 @@ viz.plot_states(
 #
 # The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each has the whole model and reads its own texts. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
 #
-# **ZeRO** removes the copies in three stages: the first shares out Adam's part, the second also the gradients, the third also the weights. So in ZeRO-1 each GPU keeps all weights and gradients, but one sixty-fourth of what Adam has.
+# **ZeRO** removes the copies in three stages: the first shares out Adam's part, the second also the gradients, the third also the weights. In ZeRO-1 each GPU keeps all weights and gradients, but one sixty-fourth of what Adam has.
 #
-# **Predict** how much of the 70B each GPU keeps. Does that fit?
+# **Predict** how many GB of the 70B's states each GPU keeps. Does that fit?
 
 # %%
 stages = [costs.state_bytes(P, zero, zero_stage=stage, shards=64) for stage in range(4)]
@@ -161,17 +161,17 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# Look at ZeRO-1's bar. Adam's part has all but vanished, and still the bar ends beyond the line, because weights and gradients take 4 bytes<!-- =4 --> a parameter. Even a million GPUs would not make those fewer. Only the third stage shares everything, and its bar ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
+# In ZeRO-1's bar Adam's part has all but vanished. Still the bar ends beyond the line, because weights and gradients take 4 bytes<!-- =4 --> a parameter. Even a million GPUs would not make those fewer. Only the third stage shares everything, and its bar ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam's part still the same? Let us build the first stage, on which the others rest, and see. It needs two collectives: **reduce-scatter** leaves each rank with one chunk of the sum, and **all-gather** gives everybody all chunks.
+# Is a training that shares Adam's part still the same? Let us build the first stage, on which the others rest, and see. After backward, a rank needs the summed gradient of its own chunk only. After its step, everybody needs all new weights. Two collectives do that.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
 
 # %% [markdown]
-# Each row is a rank. The first picture shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Rank 0 gives its optimizer only the first chunk of the weights, rank 1 only the second, so each Adam has averages for its own chunk alone. The second picture shows what happens to the new weights: everybody gets all chunks, because the next forward pass needs them.
+# Each row is a rank. The first picture, a **reduce-scatter**, shows what happens to the gradients. On its right every rank has one finished chunk, which has all colours because every rank has added to it. Rank 0 gives its optimizer only the first chunk of the weights, rank 1 only the second, so each Adam has averages for its own chunk alone. The second picture, an **all-gather**, shows what happens to the new weights: everybody gets all chunks for the next forward pass.
 
 
 # %%
@@ -217,16 +217,17 @@ nbytes = count_who_agree("AdamW", torch.optim.AdamW)
 print("bytes of Adam's averages on each rank:", nbytes)
 
 # %% [markdown]
-# All ranks agree up to rounding. A rank's averages take 8 bytes<!-- =2 * 4 --> for each of its 5 or 4 weights.
+# So it is the same training, up to rounding. A rank's averages take 8 bytes<!-- =2 * 4 --> for each of its 5 or 4 weights.
 #
 # ### The step that looks at everything
 #
-# A rank may update its chunk alone, because Adam looks at one weight at a time. But **clipping**, PyTorch's `clip_grad_norm_`, takes the whole gradient, and scales it down to a limit if it is longer. So no single text can wreck the weights.
+# A rank may update its chunk alone, because Adam looks at one weight at a time. But one odd text can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
 #
-# With the limit 1, one device scales its gradient to length 1. Let each rank clip its own chunk; all three are longer than 1. **Predict** how long the whole gradient is then.
+# With the limit 1, one device scales its gradient to length 1. Let each rank clip its own chunk; all three are longer. **Predict** how long the whole gradient is then.
 
 # %%
 chunks = gradients[0].mean(dim=0).tensor_split(3)  # of the first step
+print("each chunk's length:", *(f"{chunk.norm():.2f}" for chunk in chunks))
 predict(
     "length of the whole gradient",
     guess=None,
@@ -236,7 +237,7 @@ predict(
 )
 
 # %% [markdown]
-# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length of the whole. We test with SGD, because Adam divides by the gradients' size and would hide much of a wrong scale.
+# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length, or norm, of the whole. We test with SGD, because Adam divides by the gradients' size and would hide much of a wrong scale.
 
 
 # %%
@@ -291,7 +292,7 @@ for name, nbytes in found.items():
 #
 # But the states are not all that fills a GPU. Backward computes with numbers that forward has found on its way, so these numbers have to be kept. They are called **activations**, and unlike the states they grow with the text.
 #
-# Let us count what autograd keeps besides the weights. Tensors may share memory, so each piece counts once.
+# Let us count what autograd keeps besides the weights.
 
 # %%
 shape = {"batch": 2, "sequence": 64, "itemsize": 4}
@@ -302,12 +303,14 @@ print(f"kept by autograd {saved_bytes(model, lambda: small_loss(model)):,}\nform
 viz.plot_saved(layer, title="What one layer of the small decoder keeps for backward")
 
 # %% [markdown]
-# They differ by 4 bytes<!-- =4 -->, which hold the number of targets. The picture's layer has 2.474 MiB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 2**20 -->, or 2.594 MB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->. Four make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->, and head and loss keep the rest.
+# They differ by 4 bytes<!-- =4 -->, the loss's count of targets. Four layers of 2.594 MB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 --> make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->; head and loss keep the rest.
 #
-# The four longest bars have the inner width F. Of feed-forward's three matrices, the first two make *gate* and *up*. Then silu(gate) × up, called *gated*, goes into the third. Backward has to read all four. The bars of middle length have width H, and *key* and *value* have width K. The *rotations* tell attention where each token stands. The two small ones are the norms'.
+# Why each bar? A product's gradient needs its factors, so forward keeps what matrices read and what is multiplied. Feed-forward's first two matrices make *gate* and *up*. A smooth function, silu, bends *gate*; silu(gate)×up goes into the third as *gated*; *gate* stays for silu's slope.
+#
+# These four bars have inner width F, the middle ones H, *key* and *value* K. The *rotations* tell attention where each token stands. The two small ones are the norms'.
 
 # %% [markdown]
-# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention computes them again in backward. To finish their softmax it keeps one number for each token and head, the short bar *log-sum-exp*. So activations grow with the text's length, not with its square.
+# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention computes them again in backward. Their softmax divides by a sum, so for each token and head it keeps that sum's logarithm, the short bar *log-sum-exp*. So activations grow with the text's length, not with its square.
 #
 # Now the 70B, with H 8192, F 28672 and K 1024, reads a text of 4096 tokens in bf16. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
 #
@@ -321,20 +324,22 @@ predict(
     answer=LLAMA.n_layers * sum(kept.nbytes for kept in one) / GB,
     unit="GB",
     tolerance=0.02,
-    think="the picture, bar by bar: how many numbers wide it is for one token, with a norm's input only",
+    think="how many numbers each bar keeps for one token, F, H or K, without the two bars that drop out",
 )
 
 # %% [markdown]
-# That is more than an H100 has, for a single text, and the states come on top! Nearly all of it is four bars of width F, six of H and two of K, which make 165,888 numbers for each token and layer. Yet a layer's input, with 8192, is a twentieth of that, and all that forward starts from.
+# That is more than an H100 has, for a single text, and the states come on top! Nearly all of it is four bars of width F, six of H and two of K, which make 165,888 numbers for each token and layer. Yet forward starts from the layer's input alone, and its 8192 numbers are a twentieth of that.
 #
-# So keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, PyTorch's activation checkpointing. Its price is a second forward of all layers in every step. *Going deeper* measures what recomputation leaves.
+# So keep the input alone, throw the rest away, and run the layer's forward once more when backward reaches it. This is **recomputation**, PyTorch's activation checkpointing. Its price is a second forward of all layers in every step.
 
 # %% [markdown]
 # ## So, how many GPUs?
 #
 # Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs share every matrix and one text, which is **tensor parallelism**.
 #
-# In the code, `tp` counts the GPUs that share a text, and `dp` the texts, so dp times tp is 64. A norm has no matrix to share, so `sequence_parallel` shares its tokens. The picture counts in GiB, each 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB, so its line at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> is labelled 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
+# `tp` counts the GPUs that share a text, and `dp` the texts. Norms have no matrix to share, so with `sequence_parallel` each GPU does them for an eighth of the tokens.
+#
+# This picture counts in GiB, as PyTorch's messages do. Each is 7 %<!-- =100 * (GiB / GB - 1) --> more than a GB, so the line at 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> reads 74.5 GiB<!-- =load_device("h100_sxm_80").memory_bytes() / GiB -->.
 
 # %%
 work = costs.Work(sequence=4096, microbatch=1)
@@ -349,12 +354,12 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, what is left are the inputs of 80 layers, and all of the one layer that is run again. In the third, eight GPUs share one text's activations, and pay with messages inside each layer. The last two bars fit.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, what is left are the inputs of 80 layers, and all of the one layer that is run again. In the third, eight GPUs share one text's activations, and pay with messages inside each layer.
 #
-# The dark grey **gathered** weights are what ZeRO-3 puts together for a moment, to compute with them. The largest piece is both tables together, 3.9 GiB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GiB -->, because a layer has less.
+# The dark grey **gathered** weights are what ZeRO-3 puts together for a moment, to compute with them. We count the largest piece, both tables together, 3.9 GiB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GiB -->. Dark blue are head and loss.
 
 # %% [markdown]
-# Your turn: in JupyterLab the next cell has sliders. There `pp` cuts the layers into parts, each on GPUs of its own, and a micro-batch is the texts that a group reads at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
+# Your turn: in JupyterLab the next cell has sliders. They start on 32 GPUs, with a little too much. `pp` cuts the layers into parts, each on GPUs of its own, and a micro-batch is the texts that `tp` GPUs read at once. **On how few H100s can you make it fit, with 4096 tokens?** The states alone needed 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) -->.
 
 # %%
 viz.memory_explorer()
@@ -362,9 +367,9 @@ viz.memory_explorer()
 # %% [markdown]
 # ## How long does it take?
 #
-# Memory decides whether a training can start. To know when it ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward needs two gradients: the matrix's, and that of the layer's input, which the layer before needs.
+# To know when a training ends, we count operations. Follow one number of a matrix and one token. Forward multiplies the number by an entry of the token's vector and adds, which makes 2 operations. Backward needs two gradients: the matrix's, and that of the layer's input, which the layer before needs.
 #
-# PyTorch will count them in the small model, on 64 tokens. Its matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a row is only looked up.
+# PyTorch will count them in the small model, on 64 tokens, without attention's products of tokens with tokens. The matrices have 3,074,048<!-- =4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704) + 256 * 1000 --> numbers, without the embedding, where a row is only looked up.
 #
 # **Predict** how many operations forward and backward take together, for each number and each token.
 
@@ -379,14 +384,14 @@ predict(
     guess=None,
     answer=counter.get_total_flops() / (in_matrices * 64),
     tolerance=0,
-    think="how many products of matrices backward needs where forward needs one",
+    think="what forward does for each number, and how much work each of the two gradients is beside it",
 )
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**, or 8 with recomputation. Like PyTorch's counter here, it leaves out attention's products of tokens with tokens, but it counts the embedding. Together that is 2 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096, causal=True) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low for the 70B at 4096 tokens.
+# It is exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**, or 8 with recomputation. It counts the embedding, but not attention's products. For the 70B at 4096 tokens that is 2 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096, causal=True) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low if attention skips later tokens, and 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> if not.
 #
-# A GPU reaches a share of its data sheet's peak R. This **utilisation** U was about 0.4 for Llama 3. Divide the operations for T tokens by those of G GPUs in a second:
+# A GPU reaches only a share of its data sheet's R operations a second. This **utilisation** U was about 0.4 for the largest Llama 3. So for T tokens, G GPUs need
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
@@ -395,18 +400,18 @@ print(f"{counter.get_total_flops():,} operations")
 # %%
 peak, tokens_read = H100.peak_flops_per_s(), 15e12
 flops = costs.rule_of_thumb_flops(P, tokens_read)
-print(f"peak {peak / 1e12:.0f} TFLOP/s, {flops:.2e} operations")
+print(f"peak {peak / 1e12:.0f} TFLOP/s, or {peak:.2e} operations a second; needed {flops:.2e}")
 for gpus in (2, 15, 64, 6200):
     seconds = costs.training_seconds(flops=flops, gpus=gpus, peak_flops_per_s=peak, utilisation=0.4)
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# The colleague's two GPUs would need 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and the 64 on which it all fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for some GPUs, but time asks for thousands. Put your own numbers into the cell above, too.
+# The colleague's two GPUs would need 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and the 64 on which it all fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for a dozen or two GPUs, but time for thousands. Put your own numbers into the cell above.
 
 # %% [markdown]
 # ## When to use what
 #
-# In the 70B nearly every line of this table hurts; *Going deeper* looks at two other Llamas. Find what hurts in your training:
+# In the 70B every line of this table hurts but the third; *Going deeper* looks at two other Llamas.
 #
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |
@@ -436,14 +441,14 @@ score()
 # </details>
 #
 # <details><summary>2. On how few H100s did it fit?</summary>
-# On 16, for instance dp 4, tp 2, pp 2, ZeRO-3 and full recomputation.
+# On 16, for instance dp 8, tp 2, ZeRO-3 and full recomputation: 71.3 GiB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=8, tp=2, zero_stage=3, sequence_parallel=True), Work(sequence=4096, microbatch=1, recompute="full"), find_convention("zero")).total / GiB -->.
 # </details>
 #
 # <details><summary>3. What halves if texts are half as long?</summary>
 # The activations.
 # </details>
 #
-# <details><summary>4. A run that recomputes everything reports 52 %<!-- =52 --> utilisation for all operations. What is it for those the model needs?</summary>
+# <details><summary>4. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is it without that?</summary>
 # 6 of 8: 39 %<!-- =52 * 6 / 8 -->.
 # </details>
 
@@ -460,7 +465,7 @@ score()
 viz.float_bits_explorer()
 
 # %% [markdown]
-# fp16 has only five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight exponent bits, as many as the longer fp32, so it reaches about as far. But it is coarse: its neighbours are 256 apart here, and our number was rounded up to 65536. The two fp8 formats end even sooner; e4m3 has no infinity, and cuts to 448.
+# fp16 has only five bits for the exponent, so it ends at 65504, and our number becomes infinity. bf16 has eight exponent bits, as many as the longer fp32, so it reaches about as far. But its neighbours are 256 apart here, and our number became 65536. Both fp8 formats end sooner. e4m3 has no infinity: here PyTorch cuts to 448, where older versions gave nan.
 #
 # ## What hurts in which Llama?
 #
@@ -565,7 +570,7 @@ for gap in costs.published_gaps(small, batch=2, sequence=64):
         print(f"{gap.off:+7.1%}  {gap.counts}: {gap.name}\n         {gap.because}")
 
 # %% [markdown]
-# Recomputation leaves an eighth of 11.3 MB<!-- =(4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) + sum(kept.nbytes for kept in costs.head_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4))) / 1e6 -->, and not a twentieth, because head and loss still keep all of theirs. Our formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: the number of targets, and a table of angles, from which the rotations are made. It goes into every layer beside the input, and all layers share it.
+# Recomputation leaves an eighth of 11.3 MB<!-- =(4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) + sum(kept.nbytes for kept in costs.head_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4))) / 1e6 -->, and not a twentieth, because head and loss still keep all of theirs. Our formula lacks 4,100 bytes<!-- =64 * 16 * 4 + 4 -->: the number of targets, and a table of angles, from which the rotations are made. Every layer reads that table beside its input, and all layers share it.
 #
 # Most of the printed formulas are not slips: they count another shape, or an attention that keeps its scores.
 #
@@ -586,8 +591,8 @@ for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
 
 # %% [markdown]
-# Full recomputation runs forward again, so the hardware does 8 operations where the model needs 6. LLaMA recomputed only a part, so its hardware's share lies between the two. The talk's 0.3 is smaller than either.
+# With full recomputation the hardware does 8 operations where the model needs 6. LLaMA recomputed a part, so its hardware's share lies between. The talk's 0.3 is smaller than either. Its 35 days for GPT-3 are 34 in Megatron's paper, which projected them.
 #
-# The peak matters too. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice the peak that we use, "with sparsity": two among each four weights are zero, and skipped. Training a dense model never reaches it.
+# The peak matters too. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice our peak, "with sparsity": two of each four weights are zero, and skipped.
 #
 # References: Rajbhandari et al. 2020, *ZeRO*; Narayanan et al. 2021, *Efficient large-scale language model training*; Korthikanti et al. 2022, *Reducing activation recomputation*; Hoffmann et al. 2022, *Chinchilla*; Touvron et al. 2023, *LLaMA*; Peng et al. 2023, *FP8-LM*; Grattafiori et al. 2024, *Llama 3*.

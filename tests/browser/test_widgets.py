@@ -160,7 +160,7 @@ def test_what_is_no_number_gives_one_line_and_a_number_the_bits_again(lesson):
 def test_every_control_of_the_memory_explorer_changes_the_bars(lesson):
     twin = viz.memory_explorer()
     assert said(lesson, "model") == twin.text
-    assert "fits, 40% of what it has" in twin.text
+    assert "too much, 1.16 × what it has" in twin.text
     changes = {"dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "full", "sequence": 8192, "microbatch": 2}
     for name, value in {**changes, "device": "a100_sxm_40", "model": "llama3_1_405b"}.items():
         twin.controls[name].value = value

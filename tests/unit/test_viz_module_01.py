@@ -203,6 +203,14 @@ def test_every_byte_that_a_layer_keeps_is_in_the_picture():
     assert drawn[:4] == [28672 * 4096 * 2] * 4 and "small ones" in told
 
 
+def test_a_sum_behind_the_line_says_that_its_bar_ends_before_it():
+    rows = {
+        name: StateBytes(weights=size * 10**8, gradients=0, optimizer=0) for name, size in (("all", 9000), ("few", 176))
+    }
+    words = moving_svg.Film(viz.plot_states(rows, memory_bytes=H100.memory_bytes()).svg).words()
+    assert "17.6 GB, fits" in words and "900 GB" in words
+
+
 def test_a_picture_of_no_tensors_is_refused():
     with pytest.raises(ValueError, match="plot_saved: 0 tensors; .*; draw one layer"):
         viz.plot_saved([])

@@ -113,8 +113,8 @@ def test_bad_rows_are_refused_in_four_parts(rows, message):
 
 def test_the_memory_explorer_draws_what_its_controls_say():
     explorer = viz.memory_explorer()
-    assert explorer.text.startswith("Llama 3.1 70B on 64 GPUs (formula)\ndp 8, tp 8, pp 1, ZeRO-3; ")
-    assert "fits, 40% of what it has" in explorer.text
+    assert explorer.text.startswith("Llama 3.1 70B on 32 GPUs (formula)\ndp 16, tp 2, pp 1, ZeRO-3; ")
+    assert "too much, 1.16 × what it has" in explorer.text
     before = shown(explorer)
     for name, value in {"model": "llama3_1_8b", "dp": 2, "tp": 4, "pp": 2, "zero_stage": 1, "sequence": 2048}.items():
         explorer.controls[name].value = value
@@ -165,7 +165,7 @@ def test_an_illegal_spread_is_said_below_the_last_picture_which_stays(wrong, mes
     assert explorer._refused.value.startswith('<p role="alert" ')
     assert explorer._refused.value.endswith(f"<b>{html.escape(explorer.text)}</b></p>")
     explorer._choose(legal, None)
-    assert explorer._refused.value == "" and explorer.text.startswith("Llama 3.1 70B on 64 GPUs (formula)")
+    assert explorer._refused.value == "" and explorer.text.startswith("Llama 3.1 70B on 32 GPUs (formula)")
 
 
 def test_every_preset_is_legal_and_outlines_the_picture_before_on_the_same_axis():

@@ -108,7 +108,7 @@ _TRAINING_DAYS = formula_exercise(
                 _published(GPT3_PROJECTED, "hardware"),
                 _drawn("hardware"),
             ),
-            praise="6PT and the share that ran again; GPT-3 takes its 35 days",
+            praise="6PT and the share that ran again; GPT-3 takes the talk's 35 days",
         ),
     },
     hints=(

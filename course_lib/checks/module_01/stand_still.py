@@ -99,7 +99,7 @@ def _how_far(moved: Tensor, path: Tensor, run: Run) -> str:
 
 _STAND_STILL = ProbeExercise(
     key="01.2",
-    title="find the bug: weights that stand still",
+    title="find the bug: five hundred steps for nothing",
     inputs=_draw,
     probe=train,
     verdict=_verdict,

@@ -40,7 +40,7 @@ class TrainingRun:
 
 
 GPT3_PROJECTED = TrainingRun(
-    name="GPT-3 175B, projected by Megatron",
+    name="GPT-3 175B, in Yuan's talk",
     parameters=175e9,
     tokens=300e9,
     gpus=1024,
