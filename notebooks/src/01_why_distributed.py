@@ -47,7 +47,7 @@ viz.plot_states(
 # %% [markdown]
 # ## How many numbers is a Llama?
 #
-# Is the colleague's count right? We check it on a smaller Llama, the 8B. A **token**, about a word, becomes a vector of H numbers. Each of L layers adds to it twice: **attention** looks at earlier tokens too, **feed-forward** does not.
+# Is the colleague's count right? We practise on a smaller Llama, the 8B. A **token**, about a word, becomes a vector of H numbers. Each of L layers adds to it twice: **attention** looks at earlier tokens too, **feed-forward** does not.
 #
 # Many count 12 H² a layer: four H×H matrices in attention, two H×4H in feed-forward. With H 4096 and L 32 that is 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, not 8.
 #
