@@ -42,7 +42,7 @@ viz.plot_loss_curves(
 # %% [markdown]
 # Look for a difference between the two lines. B's thin line lies in the middle of A's broad one, all the way. So from these losses nobody can say which training is the wrong one.
 #
-# A silent mistake can even be in PyTorch itself. In September 2025 a user reported that one of PyTorch's own calls [gave wrong numbers](https://github.com/pytorch/pytorch/issues/162338). Its developers put the label *silent* on the report, because no error message tells you of it.
+# A silent mistake can even be in PyTorch itself. In September 2025 a user reported that one of PyTorch's own calls [gave wrong numbers](https://github.com/pytorch/pytorch/issues/162338). The developers labelled the report *silent*, because no error message tells you that anything is wrong.
 
 # %% [markdown]
 # In forty-five minutes you will be able to
@@ -55,7 +55,7 @@ viz.plot_loss_curves(
 # %% [markdown]
 # ## Why several processes?
 #
-# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. Training even a Llama of 8 billion parameters takes more, as lesson 01 counts. So several GPUs share the work. Each has its own process, which computes only a part, so the processes must agree, for example on the sum of their parts. This course is about how they agree, what it costs, and how to notice if they do not. Processes on a CPU must agree too, so you need no GPU.
+# A GPU like the H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB --> of memory. Training even a Llama of 8 billion parameters takes more, as lesson 01 counts. So several GPUs share the work, each with its own process. Since each computes only a part, they must exchange the parts and agree on one result. This course is about how they agree, what it costs, and how to notice if they do not. Processes on a CPU must agree too, so you need no GPU.
 #
 # Such a process is called a **rank**. Ranks are numbered from 0, and how many there are is the **world size**.
 
@@ -79,7 +79,7 @@ print(f"I am rank {rank} of {world_size}")
 # %% [markdown]
 # ## Every rank has its own memory
 #
-# The next cell gives every rank the same seed, and each then draws a number. **Before you run it**, say how many different numbers the four ranks draw: one or four. Think about whose random generator it is.
+# The next cell gives every rank the same seed, and each then draws a number. It also sets an `x`. **Before you run it**, say how many different numbers the four ranks draw: one or four. Think about whose random generator it is.
 
 # %%
 # %%ranks 4
@@ -89,12 +89,12 @@ x = 100 - rank
 draw, x
 
 # %% [markdown]
-# All four draw the same number. Each rank has a random generator in its own memory, so nobody's draw moves another's generator on, and the seed is the same. That is how four processes of a training can start alike.
+# All four draw the same number. Each rank has a random generator in its own memory. All four generators began with the same seed, so their first numbers are the same. That is how four processes of a training can start alike.
 #
 # But `x` is one name with four values, because each rank keeps an `x` of its own. There is no shared variable in this course, ever. So if a rank needs what another rank knows, somebody has to *send* it. The notebook has no `x` at all, since it is a process of its own, which never ran that cell.
 
 # %% [markdown]
-# **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
+# **Your turn.** The ranks stand in a circle. Let every rank show the number of the next one, where rank 0 comes after the last. It can compute that number, so nothing is sent. Write the whole cell, its first line included, in place of the comment below. You should then read 1, 2, 3 and 0.
 #
 # <details><summary>One way to do it</summary><code>%%ranks 4</code> on the first line, <code>(rank + 1) % world_size</code> on the second.</details>
 
@@ -109,7 +109,7 @@ draw, x
 # %% [markdown]
 # Ranks 0 to 3 hold 1, 2, 3 and 4, and call all-reduce. **Predict** what rank 0 then holds, and write it for `None` in the second cell below. More than one answer would make sense, so settle on one.
 #
-# That second cell runs in the notebook, which cannot see the variables of a rank. So `--pull after` fetches this one, as a list with one entry for each rank. For the other way there is `--push`.
+# That second cell runs in the notebook, which cannot see the variables of a rank. So `--pull after` in the first cell fetches the variable `after`, as a list with one entry for each rank.
 
 # %%
 # %%ranks 4 --pull after
@@ -127,7 +127,7 @@ predict(
 viz.who_holds_what("all_reduce", 4)
 
 # %% [markdown]
-# Each row is a rank, with a colour of its own. Your ranks had one number each, so only the first column counts. On the right every row has its sum, Σ0, in all four colours.
+# Each row is a rank, with a colour of its own. A to D are their tensors. Yours had one number each, so only the first column counts. On the right every rank holds that column's sum, Σ0, in all four colours.
 #
 # Unless told otherwise, all-reduce **sums**. If you said 2.5, you averaged. Whoever wants the average has to divide by the world size. And the sum **overwrites**: it stands in the tensor itself, where the rank's own number was.
 #
@@ -141,7 +141,7 @@ dist.all_reduce(gradient)
 gradient.item()
 
 # %% [markdown]
-# In the second call each rank brings what the first one left in its tensor, which is 10, and four tens make 40. That the ranks agreed already is nothing an all-reduce can see.
+# In the second call each rank brings what the first one left in its tensor, which is 10, and four tens make 40. All-reduce cannot see that the ranks agreed already.
 #
 # ## What is right?
 #
@@ -165,7 +165,7 @@ alone = torch.tensor([1.0, 2.0, 3.0, 4.0]).mean(dim=0, keepdim=True)
 #
 # A collective is made of messages from one rank to another. The simplest all-reduce has two halves. First everybody sends to rank 0, which adds. This half is a **reduce**. Then rank 0 sends the sum to everybody, which is a **broadcast**.
 #
-# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. Below, `naive` is the way through rank 0, with two numbers on each rank. This call leaves your tensor alone and returns the sum.
+# PyTorch's own call does not show its messages. So the course has collectives of its own, in `comm`, which write down who sent each message, to whom, when, and how many bytes. That record is the **ledger**. Below, each rank holds two numbers, and `naive` is the way through rank 0. This call leaves your tensor alone and returns the sum.
 
 # %%
 # %%ranks 4
@@ -188,16 +188,16 @@ predict(
 viz.plot_bytes_matrix(ledger())
 
 # %% [markdown]
-# Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So six messages travelled, three in each half, of eight bytes each.
+# Look at the first row: rank 0 sent both sums to each of the three others. Every other rank sent its own tensor, and only to rank 0. So three messages travelled in each half, and six messages of eight bytes make 48.
 
 # %% [markdown]
-# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast` in the first row of the picture.
+# Below is the code that ran. Begin with the last line of `reduce`: every rank but the `root`, here rank 0, sends its tensor through its `port`. The root makes `room` for one tensor, the `inbox`. It receives from each of the `_others` in turn, and `combine` adds the `inbox` to its own `x`, a copy of your tensor. The line in quotes says what each function costs, for p ranks and a tensor of M bytes. Check it for `broadcast` in the first row of the picture.
 
 # %%
 display(viz.show_source(naive.reduce), viz.show_source(naive.broadcast))
 
 # %% [markdown]
-# So everything goes through rank 0. With a thousand ranks, rank 0 would receive 999 messages and then send 999, one after the other.
+# So everything goes through rank 0. With a thousand ranks, rank 0 would receive 999 messages and then send 999, one after the other. Lesson 02 looks for a way without such a queue.
 #
 # ## When one rank fails
 #
@@ -213,10 +213,10 @@ dist.all_reduce(gradient)
 # %% [markdown]
 # Read the last line of the output. It names the rank that failed, the line of your cell, and what the others were doing meanwhile. They got nothing. PyTorch's all-reduce needs a message from rank 1 as much as ours does, and rank 1 sent none. So the course started all four ranks again, and their variables are gone.
 #
-# PyTorch alone would let the three wait, because the process of rank 1 lives on after its error. They would wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
+# In a notebook the process of rank 1 lives on after its error, ready for your next cell. So PyTorch alone would let the three wait until gloo's time limit, which is [half an hour](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group).
 
 # %% [markdown]
-# ## A hang on purpose
+# ## When the calls do not match
 #
 # The most puzzling failure shows no error at all. It happens, for example, when the ranks do not agree on which call comes next. Below, `dist.recv` waits for a message from the rank `src`, so rank 2 waits for one from rank 1. Meanwhile rank 1 calls all-reduce, which is made of messages. `--timeout 3` sets a time limit in seconds. **Before you run it**, say whether one of these messages ends rank 2's wait.
 
@@ -231,14 +231,14 @@ else:
     comm.all_reduce(gradient, algorithm="naive")
 
 # %% [markdown]
-# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch and waits for rank 1. But in `reduce` rank 1 sends to the root alone. And our collectives do not even begin before all ranks have come, so ranks 0, 1 and 3 wait for rank 2.
+# The last line is a diagnosis. It says *which rank* waits in *which call* on *which line*. Here `#1` means the first collective of the cell. Compare the two lines of code. Rank 2 took the other branch, so it waits for a message from rank 1. But rank 1 waits too, because our collectives begin only when all ranks have come. So ranks 0, 1 and 3 wait for rank 2, and rank 2 waits for rank 1.
 
 # %% [markdown]
 # ## Find this hang yourself
 #
-# The four ranks below stand in a circle again. Each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
+# The four ranks below stand in a circle again. They hold 1, 2, 3 and 4, each wants to hand its number to the next one, and they hang. The code is folded. Run it, and say from the last line of the output alone why nobody can move. Then unfold the code and mend it, until ranks 0 to 3 have received 4, 1, 2 and 3.
 #
-# <details><summary>One way to mend it</summary>All four receive before they send, so nobody sends. All four sending first hangs as well, because <code>dist.send</code> waits until somebody receives. So let rank 0 alone send first and receive afterwards.</details>
+# <details><summary>One way to mend it</summary>All four receive before they send, so nobody sends. All four sending first hangs as well, because over gloo <code>dist.send</code> waits until somebody receives. So let rank 0 alone send first and receive afterwards.</details>
 
 # %% folded=true tags=["raises-exception"]
 # %%ranks 4 --timeout 3
@@ -253,7 +253,7 @@ received
 #
 # Errors speak up, but the two trainings told you nothing. Both ran the code below. Only `divide_by` differed: it was 4 in A and 1 in B, so B did not divide.
 #
-# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process with all 64 rows decide. It runs on one new rank, in the second cell below. A gradient's **norm** is its length. **Predict** the norm of B's first gradient, divided by that of one process.
+# All-reduce sums, so perhaps B is wrong. But look at `.mean()`: each rank's loss is an average already, over its own 16 rows. So perhaps A divides once too often. Let one process decide: in the second cell below, `run_ranks` runs the same code on one rank, which keeps all 64 rows. A gradient's **norm** is its length. **Predict** the norm of B's first gradient, divided by that of one process.
 
 # %%
 viz.show_source(train_tiny)
@@ -271,7 +271,7 @@ for name, (losses, gradients) in runs.items():
     print(f"{name}: each entry is {times.min():.1f} to {times.max():.1f} times one process's; losses {gap:.5f} apart")
 
 # %% [markdown]
-# Four times as long, so B is wrong. And not only at first: to one decimal, every entry of its 40 gradients is four times that of one process, while A's are as they should be. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, that is the **average** of the four. B forgot to divide.
+# Four times as long, so B is wrong. And not only at first: to one decimal, every entry of its 40 gradients is four times that of one process, while A's are as they should be. Why do the ranks' means not suffice? Each rank takes the mean over its own quarter of the rows, and all-reduce *adds* four such means. One process takes one mean over all rows. Since the quarters are equally long, its mean is the **average** of the four. B forgot to divide.
 
 # %% [markdown]
 # But read the losses in the same output. B's are as right as A's, although each of B's updates came from a wrong gradient!
@@ -284,18 +284,18 @@ predict(
     "step in which C's loss is first below 0.4",
     guess=None,
     answer=(training_c[0] < 0.4).int().argmax() + 1,
-    think="how long B's steps were, although its gradients were four times too long",
+    think="what B's losses told you about its steps",
 )
 every = {"one process": one_process}
 every |= {"training B": runs["training B"], "training A": runs["training A"], "training C": training_c}
 losses = {name: losses.tolist() for name, (losses, _) in every.items()}
 norms = {name: gradients.norm(dim=(1, 2)).tolist() for name, (_, gradients) in every.items()}
-viz.plot_loss_curves(losses, norms, title="The same trainings, and the length of their gradients")
+viz.plot_loss_curves(losses, norms, title="Four trainings, and the length of their gradients")
 
 # %% [markdown]
-# It is the same step! The broad line is now one process, and in the upper panel all three trainings lie on it. Below are the norms. On their logarithmic axis a distance is a factor, so B stays at four times A, and C at a hundredth.
+# It is the same step! The broad line is now one process, and in the upper panel all three trainings lie on it. In the lower panel equal distances are equal factors: B is always four times A, and C a hundredth.
 #
-# The reason is Adam, which divides each gradient by its typical size. So the factor cancels, and the weights stay almost those of A. Adam hid the mistake: with plain SGD nothing cancels, and B's first step would be four times too long.
+# The reason is Adam, which divides each entry of a gradient by its usual size. In step 1 that is its own size, so 4 becomes 1, and 0.04 does too. The factor cancels, and the weights stay almost those of A. With plain SGD nothing cancels, and B's first step would be four times too long.
 #
 # So this course trusts no loss curve. It compares the gradients themselves with those of one process.
 
@@ -324,7 +324,7 @@ score()
 # Not proven. Compare the gradients themselves.
 # </details>
 #
-# **Next:** [lesson 01](01_why_distributed.ipynb) asks what fills a GPU, and how many GPUs a Llama needs.
+# **Next:** [lesson 01](01_why_distributed.ipynb) takes up a claim that we left unproven: that a Llama does not fit on one GPU. What fills a GPU, and how many are needed?
 
 # %% [markdown]
 # # Going deeper
@@ -334,7 +334,7 @@ score()
 # %% [markdown]
 # ## When did it happen?
 #
-# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Its six messages make twelve events. An arrow leads from a message's sending to its arrival. Rank 0 receives in the order of the ranks, so an early message has a long arrow. Four numbers need hardly any time to travel, so most of a long bar is waiting, for a busy rank or a free core. A *send* ends when the sender can go on, which may be after the arrival. *Waiting* means that the message was not sent yet. On your next run only rank 0's order stays.
+# The ledger also knows times. Below is an all-reduce through rank 0, on *your* machine. Each rank has its sends in the upper lane and its receives in the lower. An arrow leads from the start of a send to the arrival. Look at rank 0's lower lane: it receives from rank 1, then 2, then 3, so an early message has a long arrow. Why are some bars so long, when four numbers travel quickly? A *send* ends when the sender can go on, and a busy rank or core may delay it. *Waiting* means that the message was not sent yet. In your next run only rank 0's order is the same.
 
 
 # %% varies="times differ on every machine and in every run"
@@ -360,7 +360,7 @@ rank * 10
 # %% [markdown]
 # ## A mismatch
 #
-# In a third way to fail, all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, the others four. Before a tensor travels, our collectives compare notes about its length, and every rank reads all four notes. **Before you run it**, say whom the message blames: rank 3, the other three, or nobody. Think about what three equal notes prove.
+# There is a third way to fail: all ranks make the same call, but their tensors do not fit together. Below, rank 3 brings five numbers, the others four. Before a tensor travels, our collectives compare notes about its length, and every rank reads all four notes. **Before you run it**, say whom the message blames: rank 3, the other three, or nobody. Think about what three equal notes prove.
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -371,7 +371,7 @@ comm.all_reduce(torch.ones(5 if rank == 3 else 4))
 # %% [markdown]
 # Nobody is blamed. All four ranks read the same notes, four, four, four and five, and all four complain; of four equal tracebacks one is shown. None of them can know which length you meant.
 #
-# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without it nobody promises you an error.
+# PyTorch's own collectives compare notes only if you set `TORCH_DISTRIBUTED_DEBUG=DETAIL`. Without that setting you may get no error at all.
 
 # %% [markdown]
 # ## On GPUs, and from a script
