@@ -153,7 +153,7 @@ check("06.2", Padded)
 # *Write · medium · 30 minutes.* **You learn** that a rank can train a piece of a model without ever seeing the rest of the averaged gradient.
 #
 # Under DDP all ranks make the same update of all weights, and each keeps Adam's two moments for every one of them. That is the same work
-# and the same memory p times over. In **ZeRO-1** each rank updates its piece alone:
+# and the same memory once for each rank. In **ZeRO-1** each rank updates its piece alone:
 #
 # ```text
 # whole gradient ──► reduce-scatter ──► my piece of the average ──► Adam ──► my piece ──► all-gather ──► whole weights

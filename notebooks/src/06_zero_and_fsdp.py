@@ -72,7 +72,7 @@ viz.plot_states(
 #
 # Our object is again the perceptron of 38 parameters, without a GELU. We write them one after the other into one **row**. One device says what is right: it finds the gradient of the mean loss over eight samples and makes a step of AdamW. All is in float32, so no precise copy is needed.
 #
-# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so they make one device's step. The picture shows their memory after the next backward, when $m$ and $v$ exist.
+# Under data parallelism two ranks read four samples each. An all-reduce adds up their gradients, and both divide the sum by two, so they make one device's step. The picture shows the ranks' memory after the next backward and its all-reduce, when $m$ and $v$ exist.
 
 # %%
 torch.manual_seed(0)
@@ -200,7 +200,7 @@ viz.plot_kept(3)
 #
 # Below is a step on two real ranks, without its update. The forward is written, and so is the backward of the second unit; together they make three gathers. Does the backward of the first unit need a fourth?
 #
-# **Your turn**: write it in the last two lines. Nobody needs the gradient of $x$.
+# **Your turn**: write the first unit's backward in the last two lines. Nobody needs the gradient of $x$.
 
 # %%
 # %%ranks 2 --push model,inputs,goals --pull first,second
@@ -287,7 +287,7 @@ for event in ledger().events:
 #
 # In our list each unit waits for its weights. But while one unit computes, the network could **prefetch** the next. A backward can hide two collectives: the next unit's gather and the previous one's reduce-scatter.
 #
-# Take units 0 to 5 on four ranks. On the emulated clock forward takes 0.5 ms<!-- =0.5 -->, backward 1 ms<!-- =1 -->, and a collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
+# Take units 0 to 5 on four ranks. On the emulated clock a unit's forward takes 0.5 ms<!-- =0.5 -->, its backward 1 ms<!-- =1 -->, and each collective 0.342 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->. In turn, 9 ms<!-- =6 * 1.5 --> of computing and 18 collectives make 15.2 ms<!-- =6 * 1.5 + 18 * 1e3 * comm_time("all_gather", "ring", world_size=4, length=512 * 513, itemsize=4).time_s(ETHERNET) -->.
 #
 # **Predict** how long the step takes with prefetch. Even unit 5 is freed after its forward. Which collectives find nothing to hide behind?
 
@@ -348,7 +348,7 @@ for name, make in (("ZeRO-2", two_micro_batches), ("FSDP", llama_sharded)):
 viz.plot_ladder(report.deviations, tolerance=report.tolerance)  # the last one, FSDP
 
 # %% [markdown]
-# FSDP and ZeRO-2, which made two micro-batches, agree with one device on every rung, up to the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
+# FSDP and ZeRO-2, which made two micro-batches, agree with one device on every rung, and in the picture FSDP differs only in the last digits of float64. Two rungs are harder than before, because no rank has everything. Clipping takes the *gradient norm*, which needs all gradients. So each rank adds up the squares of its own pieces, and an all-reduce adds up these numbers. For *save and load* the pieces are put together, and taken apart again.
 
 # %% [markdown]
 # ## Measure: what is in memory
@@ -376,7 +376,7 @@ predict(
 viz.plot_memory_strips(steps, subtitle="rank 0 of four; a column for each moment of the step")
 
 # %% [markdown]
-# On the left the yellow optimizer shrinks to a quarter in ZeRO-1, the violet weights only under FSDP.
+# Begin with the first column of each strip. Under ZeRO-1 the yellow optimizer shrinks to a quarter, but only FSDP shrinks the violet weights as well.
 #
 # Orange gradients pile up in ZeRO-1, but hardly in ZeRO-2. Yet both strips are highest at the loss, because a block's backward frees more activations than it brings gradients. With half the text it would free fewer, and ZeRO-2 would lower the peak.
 #
@@ -436,7 +436,7 @@ for run, make in makers.items():
 viz.plot_loss_differences(curves)
 
 # %% [markdown]
-# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, so Adam's memory is not to blame. Each step begins without gradients, so SGD hands nothing but weights to the next. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture.
+# Run B's first step is right: outputs, gradients and norm. It falls at *parameters*, after three steps of SGD, so Adam's memory is not to blame. Gradients are cleared as well, so one step of SGD leaves only its weights to the next. Now look at run B's loss under AdamW in steps 1, 2 and 3, at the left end of the picture.
 #
 # **Predict.** Which part of a step goes wrong?
 #
@@ -450,14 +450,14 @@ viz.plot_loss_differences(curves)
 predict("the part of a step that goes wrong in run B", guess=None, answer=museum.WRONG_LINES[exhibits["B"]])
 
 # %% [markdown]
-# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only the new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851) of the weights, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
+# Run B's loss is right in step 2 and wrong in step 3, so step 2 went wrong after its forward. The same lines worked in step 1, so only the new weights can be the cause. R and N read no weights, and U changes the pieces that G has read rightly. So H read a second [copy](https://github.com/deepspeedai/DeepSpeed/issues/4851), kept nearby to save messages, which [nobody renewed](https://github.com/deepspeedai/DeepSpeed/pull/4906) after step 1.
 #
-# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), and Adam divides most of the factor away. Run C climbed the ladder in float64, so its drift is rounding in float32, enlarged by training.
+# Run A clips by the [norm of each rank's own pieces](https://github.com/areal-project/AReaL/issues/312), so each rank shrinks its gradients by another factor. Adam divides most of it away, and the curve looks sound. Run C climbed the ladder in float64, so its drift is rounding in float32, enlarged by training.
 
 # %% [markdown]
 # ## Back to the large models
 #
-# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. Under ZeRO-1 each of their GPUs would keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB --> of them instead of 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB -->, and send no more.
+# Lesson 05 asked why 128 copies remember each of Adam's states 128 times. There each GPU keeps 38 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / GB --> of such states. Under ZeRO-1 it would share them with its 127 twins, keep 0.3 GB<!-- =12 * model_parameters(load_model("llama3_1_405b")) / 128 / 128 / GB -->, and send no more.
 #
 # A higher stage never sends less, so take the lowest that fits.
 #
@@ -470,7 +470,7 @@ predict("the lowest ZeRO stage that fits 30 billion parameters", guess=None, ans
 viz.zero_explorer()  # give its fields other numbers
 
 # %% [markdown]
-# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP brings them to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 is the first to fit, with 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB -->.
+# The bars show our 7.5 billion. ZeRO-1 brings the 120 GB<!-- =16 * 7.5e9 / GB --> to 31.4 GB<!-- =(4 + 12 / 64) * 7.5e9 / GB -->, so the training can start, and FSDP brings them to 1.88 GB<!-- =16 * 7.5e9 / 64 / GB -->, because all 64 together keep them once. With 30 billion each bar is four times as long, so ZeRO-2 fits first; its 67 GB<!-- =(2 + 14 / 64) * 30e9 / GB --> leave little for activations.
 #
 # ## When to use it
 #
@@ -478,7 +478,7 @@ viz.zero_explorer()  # give its fields other numbers
 # | --- | --- | --- |
 # | Adam's states | ZeRO-1 | 2 |
 # | gradients too | ZeRO-2 | $m + 1$ |
-# | weights too | FSDP | $3m$; or $2m + 1$, if whole gradients add up and are reduced once |
+# | weights too | FSDP | $3m$, or $2m + 1$ if whole gradients are kept to the last |
 
 # %% [markdown]
 # Go down these lines and stop where the model fits.
@@ -515,7 +515,7 @@ score()
 #
 # ## What a decoder sends
 #
-# On the perceptron FSDP made three trips. And on a decoder? Forward begins with its embedding and ends with its head, and backward runs the other way. So these and the last norm are a unit, the **root**, which is gathered once and stays whole.
+# On the perceptron FSDP made three trips. And on a decoder? What its blocks leave over, embedding, last norm and head, is a unit too, the **root**. Both passes begin and end there, so it is gathered once and stays whole.
 #
 # In a ring each of $p$ ranks sends $p-1$ of $p$ pieces. With $\Psi$ parameters a trip has
 #
@@ -598,7 +598,7 @@ for strategy, shards in (("NO_SHARD", None), ("SHARD_GRAD_OP", None), ("FULL_SHA
 #
 # Prefetch hides a gather only if the layer before it computes long enough. That depends on how much text a GPU has.
 #
-# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Behind half the text only half of it would.
+# In Llama 3.1 8B a layer has 436 MB<!-- =2 * layer_parameters(load_model("llama3_1_8b")) / 1e6 -->, which 64 ranks gather at 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB --> in 9.5 ms<!-- =1e3 * comm_time("all_gather", "ring", world_size=64, length=layer_parameters(load_model("llama3_1_8b")), itemsize=2).time_s(INFINIBAND) -->, with 63 starts of 14 µs<!-- =1e6 * INFINIBAND.alpha_s -->. For a text of 8192 tokens an H100 computes 10.4 ms<!-- =1e3 * sum(costs.forward_flops(load_model("llama3_1_8b"), sequence=8192, causal=True)[:2]) / 32 * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->, attention included, at 40 %<!-- =40 --> of its peak. So the gather hides. Half the text would hide only half of the gather.
 
 # %% [markdown]
 # ## Mixed precision
