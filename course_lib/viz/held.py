@@ -27,7 +27,7 @@ def plot_held(
     schedules: Mapping[str, Schedule],
     *,
     title: str = "What each rank holds at most",
-    subtitle: str = "in activations of one micro-batch on one rank",
+    subtitle: str = "in micro-batches",
 ) -> Picture:
     """Below each schedule's name a bar for each rank: micro-batches in flight, and those stashed if it has any.
 

@@ -17,7 +17,7 @@ LEFT = 95.0  # right of the ranks' names
 TOP, BOTTOM = 0.05, 0.95  # of a lane
 _STRIP = 0.8  # of a lane: where the strip of messages begins, if there is one
 _SIZES = (SMALL, 12.5)  # of numbers on boxes: the first that fits
-_BESIDE, _AROUND = 2.0, 10.0  # pixels: the least that a box is wider than its number, a wait than its words
+_BESIDE, _AROUND = 2.0, 10.0  # pixels: the least that a box is wider than its number, a wait than its length
 _GHOST = 4.0  # pixels from the lanes to the outline of the step before
 _KEYS = {"backward input": "backward input B", "backward weight": "backward weight W"}  # the formulas' letters
 _PALEST = 0.5  # as far from idle's grey as from the full colour, for colour-blind readers too
@@ -94,10 +94,9 @@ def _write_gaps(canvas: Canvas, run: Run, clock: Clock, axis: Axis, top: float, 
     """On each wait of a rank how long it is, if there is room; never a bare number, as micro-batches have."""
     for gap in run.gaps:
         length = clock.says(gap.end_s - gap.start_s)
-        room = axis.x(gap.end_s) - axis.x(gap.start_s) - _AROUND
-        words = next((text for text in (f"bubble {length}", length) if text_width(text, SMALL) < room), "")
-        middle = axis.x((gap.start_s + gap.end_s) / 2)
-        canvas.text(middle, top + (gap.rank + 0.5) * lane, words, size=SMALL, align="middle")
+        if text_width(length, SMALL) < axis.x(gap.end_s) - axis.x(gap.start_s) - _AROUND:
+            middle = axis.x((gap.start_s + gap.end_s) / 2)
+            canvas.text(middle, top + (gap.rank + 0.5) * lane, length, size=SMALL, align="middle")
 
 
 def key_of(runs: Sequence[Run]) -> list[Entry]:

@@ -155,7 +155,7 @@ def draw_panels(
         canvas.text(x, top + 12, words, size=SMALL, colour=style.SOFT)
         draw_lanes(canvas, run, clock, axis, top + _NAME, lane)
         top += _NAME + run.schedule.n_ranks * lane + _BELOW
-    draw_times(canvas, clock, axis, top - _BELOW + 16)
+    draw_times(canvas, clock, axis, top - _BELOW + 16, axis.reach)
     return canvas
 
 

@@ -28,7 +28,7 @@ IDLE = shadow("#C9D1D8")
 COMPUTE = {
     "forward": "#56B4E9",
     "backward": "#D55E00",
-    "backward input": "#FBB161",  # the two parts of backward: lighter and darker than the whole
+    "backward input": "#FFD166",  # the two parts of backward: no tint of the whole, which a rank's later stage has
     "backward weight": "#93290B",
     "optimizer": "#F0E442",
 }

@@ -23,6 +23,8 @@ import torch.nn.functional as F
 
 from course_lib import comm
 from course_lib.checks import check, given, hint
+from course_lib.parallel.stages import cut
+from course_lib.ranks import run_ranks
 from course_lib.schedules import Backward, Durations, Forward, idle_s, make_schedule, time_schedule
 
 GRADE_SEED = 0  # an instructor's copy may have another number here: other inputs, other given numbers
@@ -88,7 +90,7 @@ print(f"line 1   N = {N} GPUs, m = {m} micro-batches; each takes each GPU {F_s} 
 print(f"line 2   in a step every GPU computes for {m * (F_s + B_s)} s")
 print(f"line 3   and waits for the others for {(N - 1) * (F_s + B_s)} s")
 print(f"line 4   so a step takes {m * (F_s + B_s) + (N - 1) * (F_s + B_s)} s")
-print(f"line 5   the idle time fraction is (N - 1)/m = {(N - 1) / m:.1%}: more micro-batches, less idle time")
+print(f"line 5   the idle time fraction of a step is (N - 1)/m = {(N - 1) / m:.1%}: more micro-batches, less idle time")
 
 # %% [markdown]
 # Do not take anybody's word for it: time the schedule. `idle_s` gives the seconds in which each rank computes nothing.
@@ -274,8 +276,8 @@ for rank in range(4):
 # Interleaved is the hard one. There a rank sends p micro-batches through one of its stages before its next stage has its turn. Count the
 # forwards that it makes before its first backward.
 #
-# **Target:** a function that is right for all four. It returns the seconds that a rank waits; that time as a share of the whole step, of
-# which four decimals are enough; and the activations that rank `rank` holds at most. Write formulas. The library's schedules are there
+# **Target:** a function that is right for all four. It returns how many seconds a rank waits, which share of the whole step that is,
+# and how many activations rank `rank` holds at most. Four decimals of the share are enough. Write formulas. The library's schedules are there
 # to test them.
 
 
@@ -323,8 +325,8 @@ print(f"p = {p} ranks, m = {m} micro-batches of S = {S} tokens, H = {H}, P = {P:
 # | `first_rank_sends` | GPipe: bytes that the first rank sends |
 # | `middle_rank_sends` | GPipe: bytes that a rank sends that is neither the first nor the last |
 # | `link_needs` | GB/s that a link must have, so that an activation crosses the cut in 1 ms<!-- =1 -->; three digits are enough |
-# | `middle_with_1f1b` | 1F1B: bytes that such a rank sends |
-# | `middle_interleaved` | interleaved, two stages on each rank: bytes that such a rank sends |
+# | `middle_with_1f1b` | 1F1B: bytes that such a middle rank sends |
+# | `middle_interleaved` | interleaved, two stages on each rank: bytes that such a middle rank sends |
 # | `messages` | GPipe: messages of all ranks together |
 # | `ddp_rank_sends` | *data* parallelism on p ranks instead: bytes that each rank sends for all P gradients in fp32, by a ring |
 # | `times_less` | `ddp_rank_sends` divided by `middle_rank_sends`; three digits are enough |
@@ -362,9 +364,9 @@ check("04.7", cuts, seed=GRADE_SEED)
 # Write a class. Every micro-batch gets an object of its own, whose `forward`, `backward_input` and `backward_weight` are called once
 # each, in this order. In between, the methods of other micro-batches are called. Use torch's products of matrices, not autograd.
 #
-# **Target:** the gradients of autograd. Each part of backward makes one product, of 2 · rows · in · out operations. Besides the weight
-# and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none of them after the second part. Do not
-# write into what a method is given.
+# **Target:** the gradients of autograd. Each part of backward makes one product, of 2 · rows · in · out operations, where rows are all
+# vectors in x. Besides the weight and the bias, `self` keeps two tensors between the parts, x and the gradient of y, and none of them
+# after the second part. Do not write into what a method is given.
 
 
 # %% nbgrader={"grade": false, "grade_id": "04-8", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -432,8 +434,6 @@ def pipeline_step(half, parts, width):
 
 # %%
 from course_lib.models.mlp import MLP
-from course_lib.parallel.stages import cut
-from course_lib.ranks import run_ranks
 
 
 def task(number):
@@ -476,7 +476,7 @@ compare(pipeline_step)
 # %% [markdown]
 # The curves are the same. So is it right? Compare with SGD: `compare(pipeline_step, "SGD")`. Why do the two optimizers not agree?
 #
-# Find it, and write the function again, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
+# Find the bug, and write the function again, so that SGD's curve is one device's too. Micro-batches need not have equally many rows.
 #
 # **Target:** the gradients of one device, which are those of the mean over *all* rows, with the same messages as before. The loss is a
 # number. It stays a pipeline: rank 0 sends a micro-batch while gradients of earlier ones are still to come. GPipe's order does
@@ -588,8 +588,8 @@ compare_tied(tied_step)
 # learnt.
 #
 # Write the function again without the bug. It is called once in a training step, after `zero_grad`. Then
-# `compare_tied(repaired_tied_step)` shows whether the copies stay one matrix. It cannot tell a sum of the gradients from their average,
-# but the check can.
+# `compare_tied(repaired_tied_step)` shows whether the copies stay one matrix. That line cannot tell a sum of the gradients
+# from their average, but the check can.
 #
 # `comm.irecv(into, source)` and `comm.isend(tensor, other)` start a message and return a handle. Its `.wait()` ends the message, and only
 # then does `into` hold what was sent. Send through `comm`, so that the ledger counts.

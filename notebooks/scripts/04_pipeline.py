@@ -37,7 +37,7 @@ def main() -> None:
     parts: list[torch.Tensor] = []
     schedule.step(*([inputs] if rank == 0 else []), target=targets if rank == p - 1 else None, losses=parts)
 
-    # Each weight's gradient is one device's, and their norm is added up over the stages before anybody clips.
+    # Squares of all stages add up to the length of the whole gradient; then each stage compares with one device.
     found = [weight.grad.clone() for weight in mine.parameters()]
     squares = sum(gradient.square().sum() for gradient in found)
     dist.all_reduce(squares)
@@ -46,7 +46,7 @@ def main() -> None:
     torch.testing.assert_close(found, [weight.grad for weight in mine.parameters()])
     if rank == p - 1:
         print(f"{p} ranks agree: loss {sum(parts):.4f}, gradients of length {squares.sqrt():.4f}, as on one device")
-    dist.barrier()  # who leaves first would cut the connections of those who still work
+    dist.barrier()  # a rank that left first would cut the connections of those that still work
     dist.destroy_process_group()
 
 

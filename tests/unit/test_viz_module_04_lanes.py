@@ -117,9 +117,9 @@ def test_each_wait_says_how_long_it_is_where_there_is_room():
         "3 ms",
         "3 ms",
         "4 ms",
-        "bubble 6 ms",
-        "bubble 6 ms",
-        "bubble 9 ms",
+        "6 ms",
+        "6 ms",
+        "9 ms",
     ]
 
 
