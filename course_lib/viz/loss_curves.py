@@ -30,15 +30,17 @@ def plot_loss_curves(
     *,
     title: str = "The loss of every run",
     subtitle: str = "",
+    hues: Mapping[str, str] | None = None,
 ) -> Picture:
     """A line for each run, one value per step; the first run is the reference, drawn broad beneath the others.
 
+    `hues` are for runs that are not those of a neighbouring picture, whose hues they would have by their place.
     `norms` adds a panel with the gradient norms on a log scale. Left of where a line begins stands its multiple
     of the reference's at this first step, where all runs still have the same weights.
     Raises: ValueError for no runs or too many, a run without a finite value, or norms of other runs than the curves.
     """
     _check(curves, norms)
-    hues = dict(zip(curves, style.RUN_HUES, strict=False))
+    hues = dict(zip(curves, style.RUN_HUES, strict=False)) | dict(hues or {})
     reference = next(iter(curves))
     subtitle = subtitle or (f"the broad grey line is {reference}" if len(curves) > 1 else "")
     top = style.HEADER + 0.42

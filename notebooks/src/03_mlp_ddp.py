@@ -62,16 +62,17 @@ viz.plot_loss_curves(
     {"one device": one_device.losses, "four ranks": four_ranks.losses},
     title="The same training, on one device and on four ranks?",
     subtitle="loss in nats; the broad grey line is one device",
+    hues={"four ranks": viz.style.RUN_HUES[-1]},  # none of the museum's runs
 )
 
 # %% [markdown]
-# After 15 steps the ranks' thin line runs higher. Is that noise? The picture cannot say, but their gradients were wrong **from the first step**.
+# After 15 steps the ranks' line is higher. Noise? No picture can say, but their gradients were wrong **from the first step**.
 #
 # How do you know it is the same training, and is it four times as fast? You will be able to
 # - prove that many ranks train like one device, and say when they do not.
 # - send gradients while others are computed.
 # - find a mistake behind a loss that looks right.
-# - write such a training in PyTorch alone.
+# - read and change such a training in PyTorch alone.
 #
 # *50 minutes; exercises, three hours.*
 #
@@ -117,7 +118,7 @@ print(f"the two ranks' gradients have opposite signs in {opposite} of 38 places"
 viz.plot_gradients(halves, whole)
 
 # %% [markdown]
-# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places their signs differ, even where rounding leaves a 0. Neither rank is wrong, because each has seen four other rows.
+# Find our weight at the left end of the fourth row: 23 hundredths on rank 0, and −9 on rank 1. So rank 0 wants to lower a weight that rank 1 wants to raise. In most places their signs differ, as the tint shows even where rounding leaves a 0. Neither rank is wrong, because each has seen four other rows.
 #
 # Below the line stands the average. For our weight it is 7, as on one device at the foot, and all 38 places agree!
 
@@ -133,7 +134,7 @@ viz.plot_gradients(halves, whole)
 # %% [markdown]
 # ## The same, step after step
 #
-# One loop is missing, which averages the gradients before the update. How do you prove it right, if no loss curve tells?
+# One loop is missing: it averages the gradients before each update. How do you prove it right, when a loss curve cannot tell?
 #
 # Write down what a step makes. Forward makes an **output**. Backward makes **gradients**, whose length is the **gradient norm**. The update makes new **parameters**, and several steps make a **loss curve**.
 #
@@ -180,7 +181,7 @@ def climb(combine, make=perceptron, optimizer=torch.optim.SGD, lr=0.1, max_norm=
 
 
 # %% [markdown]
-# Our loop, `average`, runs where `combine(model)` stands. Besides training, `climb` writes down the five rungs: the first three in the first step, the parameters and the losses at the end. A **GELU** now stands in the place of f. `clip_grad_norm_` changes nothing here, because its limit is huge.
+# Our loop, `average`, runs where `combine(model)` stands. Besides training, `climb` writes down the five rungs. A **GELU** now stands in the place of f. `clip_grad_norm_` changes nothing here, because its limit is huge.
 #
 # With one rank nothing is shared, so the same function is also our one device. On each rung we take the largest difference between the ranks and one device, and divide it by one device's largest number, so that rungs can be compared.
 
@@ -199,19 +200,19 @@ viz.plot_ladder(furthest(alone, run_ranks(climb, 4, average)), tolerance=1e-11)
 # %% [markdown]
 # Read from the foot up. Every rung equals one device's up to about 1e-16, where float64 has its last digit. Right answers may differ there, because ranks add the same numbers in another order, and each addition rounds.
 #
-# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Even ten thousand roundings stay below it, while every mistake of this lesson is off by a thousandth or more where it first shows. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so we prove in float64.
+# Where does rounding end and a bug begin? We draw the dashed line at **1e-11**. Ten thousand roundings of 1e-16 make 1e-12 and stay below it, while every mistake of this lesson is off by a thousandth or more where it first shows. In float32, ten thousand roundings of 1e-7 make a thousandth as well, so we prove in float64.
 
 # %% [markdown]
 # ### Why plain SGD?
 #
-# We climbed with plain SGD, but most people train with AdamW. In lesson 00 Adam hid a forgotten division, because it divides a gradient by its own typical size, and a factor of four falls out again. **Clipping** can hide a factor as well: it cuts a gradient that is longer than a limit to that length.
+# We climbed with plain SGD, but people train with AdamW. In lesson 00 Adam hid a forgotten division, because it divides a gradient by its own typical size, and a factor of four falls out again if every step has it. **Clipping** can hide a factor as well: it cuts a gradient that is longer than a limit to that length.
 #
-# Take two rules from this. Look at **gradients**, not at losses: without the division ours are four times as long. And climb with **plain SGD first**, which hides no factor. *Going deeper* lets you guess which settings of AdamW hide one best.
+# So look at **gradients**, not at losses: without the division ours are four times as long. And climb with **plain SGD first**, which hides no factor.
 
 # %% [markdown]
 # ## When is it *not* the same training?
 #
-# The proof stood on two conditions. The first was that all ranks have equally many rows. Now one row goes to rank 0, and seven go to rank 1. Each rank takes the mean of its own losses, and then the two means are averaged.
+# The proof's first condition was that all ranks have equally many rows. Now one row goes to rank 0, and seven go to rank 1. Each rank takes the mean of its own losses, and then the two means are averaged.
 #
 # **Predict.** On one device each row counts an eighth. How many times its right weight does the lonely row get?
 
@@ -226,15 +227,15 @@ print(f"each of the other seven counts {counts[1].item():.3f} times")
 # %% [markdown]
 # The lonely row is alone in its mean. The average then halves this mean, so the row counts one half, which is four times its due. This mistake is the **mean of means**. What would be right?
 #
-# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides. The next cell begins with this cure.
+# Let each rank divide the **sum** of its losses by eight, the number of all rows. But the average halves that as well, and then each row counts only a sixteenth. So multiply by two first, because two is the number of ranks, by which the average divides.
 
 # %% [markdown]
-# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks this condition. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others.
+# The second condition is that no row's loss depends on other rows. A layer called **batch normalization** breaks it. It subtracts the mean over the rows of a batch and divides by their spread, so each row's output depends on all the others.
 #
-# Put such a layer into our perceptron, and climb with the right average. **Before you run it**: which rung falls first?
+# Put such a layer in the place of f, and climb with the right average. **Before you run it**: which rung falls first?
 
 # %%
-row_losses.grad = None
+row_losses.grad = None  # now with the cure
 ((2 * lonely.sum() / 8 + 2 * crowd.sum() / 8) / 2).backward()
 print("each row counts", *(f"{count:.3f}" for count in row_losses.grad * 8), "times")
 
@@ -248,16 +249,16 @@ ranks = run_ranks(partial(climb, average, make=normalized), 2)
 viz.plot_ladder(furthest(alone, ranks), tolerance=1e-11, title="With batch normalization two ranks are not one device")
 
 # %% [markdown]
-# Look at the lowest rung. The output is apart already, although no gradient has been sent. The reason is that each rank has subtracted the mean of its own four rows, but one device that of all eight. So it is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
+# Look at the lowest rung. The output is apart already, although no gradient has been sent. Each rank has subtracted the mean of its own four rows, while one device subtracts that of all eight. So it is **another training**, with a batch of four in this one layer. PyTorch's `SyncBatchNorm` gets back to eight.
 #
 # Ask of every layer and loss whether it looks across rows. RMSNorm, LayerNorm and attention stay within one row, but a contrastive loss compares rows. Dropout draws other numbers on each rank, so it is the same on average only.
 
 # %% [markdown]
 # ## Four times as fast?
 #
-# It is the same training, if you keep the two conditions. Is it also fast? Give each rank a **whole** batch now, so that together they train like one device with four times the batch. Each computes as long as one device, and only messages make a step longer. So what does a step of our loop send?
+# It is the same training, if you keep the two conditions. Is it also fast? Give each rank a **whole** batch now, so that together they train like one device with four times the batch. Each computes as long as one device, and only messages make a step longer.
 #
-# **Predict.** Each of four ranks has 38 gradients of 4 bytes<!-- =4 -->. How many bytes do all ranks together send over the ring of lesson 02, where each of four chunks visits three ranks in either half?
+# **Predict.** Each of four ranks has 38 gradients of 4 bytes<!-- =4 -->. How many bytes do all ranks together send over lesson 02's ring, where each of four chunks makes three hops to be added up and three to be handed out?
 
 
 # %%
@@ -271,19 +272,20 @@ run_ranks(one_step, 4)
 sent = [ledger().bytes_sent(rank) for rank in range(4)]
 predict("bytes that four ranks send", guess=None, answer=sum(sent), unit="bytes", world_size=4)
 formula = ddp_step([24, 4, 8, 2], world_size=4, bucket_bytes=1)  # a call for each parameter
+# Ranks differ by 4 bytes, because the two numbers of layer2.bias make no four equal chunks.
 print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 
 # %% [markdown]
-# Every number travels three times to be added up, and its sum three times more: 2 (p − 1) times. So each rank sends one and a half times its gradients, with many ranks nearly twice. The four bytes more or less come from `layer2.bias`, whose two numbers make no four equal chunks.
+# Every number travels three times to be added, and its sum three times more: 2 (p − 1) times. Four ranks share these six journeys, so each sends one and a half times its gradients, with many ranks nearly twice.
 #
-# With OLMo 1B's 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients in bfloat16, each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which in one piece takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending after backward would take over a third of the step.
+# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which halves the bytes but costs digits. Each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, in one piece for 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes for 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending afterwards would take over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
 #
 # Backward begins at the last layer, so that layer's gradient is ready long before the first layer's. But our loop sends it only after backward, and until then the network does nothing. So send each gradient **at once**! Computing and sending then **overlap**.
 #
-# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`. The all-reduce runs in the background, and its result takes the gradient's place. Whoever needs the average first waits for it to end.
+# PyTorch can call a function of ours, a **hook**, as soon as a parameter's gradient is complete. Ours starts `all_reduce_` with `async_op=True`, so it runs in the background, and its result takes the gradient's place. Before we use the average, we wait for it to end.
 
 
 # %%
@@ -300,6 +302,7 @@ def launch_when_ready(model):
 
 def overlapped(model, inputs, targets):
     rank, p = dist.get_rank(), dist.get_world_size()
+    model.zero_grad()
     handles = launch_when_ready(model)
     F.cross_entropy(model(inputs.chunk(p)[rank]), targets.chunk(p)[rank]).backward()
     for handle in handles:
@@ -307,13 +310,12 @@ def overlapped(model, inputs, targets):
     return {name: weight.grad for name, weight in model.named_parameters()}
 
 
-[
-    all(torch.allclose(mine[name], whole[name]) for name in whole)
-    for mine in run_ranks(overlapped, 4, model, inputs, targets)
-]
+sent_at_once = run_ranks(overlapped, 4, model, inputs, targets)
+right = [all(torch.allclose(mine[name], whole[name]) for name in whole) for mine in sent_at_once]
+print("one device's gradients on ranks 0 to 3:", right)
 
 # %% [markdown]
-# The gradients are right on all four ranks, but the starts cost too much. OLMo 1B has 113<!-- =16 * 7 + 1 --> tensors, and each makes its own all-reduce. On 64 GPUs a ring has 126 steps, and in each a rank needs 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
+# The gradients are right on all four ranks. But now every tensor makes its own all-reduce, and OLMo 1B has 113<!-- =16 * 7 + 1 --> of them. On 64 GPUs a ring has 126 steps, and in each a rank needs lesson 02's 14 µs<!-- =1e6 * INFINIBAND.alpha_s --> to start a message, however short. All 113 times 126 starts take 0.2 s<!-- =113 * 126 * INFINIBAND.alpha_s -->, which is longer than the computing.
 #
 # So put the gradients of several parameters into one long tensor, a **bucket**, and send it when it reaches some limit.
 
@@ -355,7 +357,7 @@ six = {"forward_s": 0.5e-3, "backward_s": 1e-3, "world_size": 4, "inside": ETHER
 viz.animate_overlap([[512 * 512, 512]] * 6, **six)
 
 # %% [markdown]
-# Formula and clock agree. Follow the picture's lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
+# Follow the picture's lower half. Bucket 1 fills while layer 6 goes backward and travels while layer 5 does, so it costs nothing, like buckets 2 to 5. But bucket 6 is full only when backward ends, so nothing hides it.
 #
 # Hiding works as long as a bucket is sent faster than the next one fills. PyTorch's buckets hold 25 MiB<!-- =25 * MiB / MiB -->, so that a large model starts few messages.
 #
@@ -372,16 +374,16 @@ viz.plot_overlap(runs_on_the_clock, title="The same step with small buckets and 
 #
 # A bucket leaves when it is full, but our six layers have 6 MiB<!-- =6 --> and this bucket takes 25. So it leaves only when backward ends. The step still beats 13.1, but only because one all-reduce has fewer starts than six.
 #
-# PyTorch makes only its first bucket smaller, 1 MiB<!-- =1 -->, so five layers would still wait. If a small model of yours scales badly, make PyTorch's `bucket_cap_mb` much smaller than its gradients.
+# PyTorch makes only its first bucket smaller, 1 MiB<!-- =1 -->, so five layers would still wait. If a small model of yours scales badly, make PyTorch's `bucket_cap_mb` much smaller than the model's gradients.
 
 # %% [markdown]
 # ## Prove it on a Llama
 #
-# Hooks, buckets and messages in the background are new, so we prove the training once more. The library's `DistributedDataParallel` puts them around any model, and first gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
+# Hooks and buckets are new, so we prove the training once more. The library's `DistributedDataParallel` puts them around any model, and first gives all ranks rank 0's weights, because equal gradients only *keep* models equal.
 #
-# A `Trainer` is one training step as an object. It sums its rank's losses and divides by the targets of *all* ranks, so rows of different lengths are no problem.
+# The library's ladder has two more rungs: **AdamW** with decay and clipping, and **save and load**, because AdamW remembers what a checkpoint could forget.
 #
-# The library's ladder has two more rungs: **AdamW** with decay and clipping, and **save and load**. SGD remembers nothing, so only AdamW shows what a checkpoint forgets.
+# **Before you run it**: the first screen's Llama has RMSNorm and attention, and each rank read four of 16 texts. Which condition was broken all the same, and on which rung does it show?
 
 # %% varies="the last digits of rounding differ between processors"
 try:
@@ -393,23 +395,26 @@ report = assert_parallel_equals(llama_alone, llama_on_ranks, text, world_size=4)
 viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small Llama: four ranks equal one device")
 
 # %% [markdown]
-# Read the print first. The run of the first screen falls at rung 2, the gradients. They are wrong "not by a constant factor", so it was no forgotten division. It is the mean of means, because the ranks have different numbers of tokens. In the picture stands the right run, which equals one device on all seven rungs.
+# The first screen falls at rung 2, the gradients, and "not by a constant factor", so it was no forgotten division. RMSNorm and attention stay within a row, which leaves the first condition. Each rank read four texts, but of different lengths. What has to count alike are **targets**, the tokens to be guessed, but each rank took a mean over its own: the mean of means!
+#
+# The right run passes all seven rungs, because its `Trainer`, which makes one step, has the whole cure: the sum of a rank's losses, times the number of ranks, over the targets of *all* ranks.
 
 # %% [markdown]
 # ## In PyTorch alone
 #
-# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. In it a **sampler** deals the rows out, and if you call `set_epoch`, each epoch has another order. A batch that is too large for memory is taken in **micro-batches**, whose gradients add up. Only their sum has to be averaged, which is why nothing is sent under `no_sync()`.
+# The script [`scripts/03_ddp.py`](scripts/03_ddp.py) needs nothing of this course. Two things in it are new.
+#
+# Each rank needs rows of its own, so a **sampler** deals them out, and `set_epoch` gives each epoch another order.
+#
+# And a batch may be too large for memory. Then it comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, where nothing is sent.
 
 # %% [markdown]
-# Find these lines in the script below.
-#
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took; run the forward under `no_sync()` as well |
 # | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
-# | the ladder saves and loads | `torch.save` by rank 0, `torch.load` by all | you decide who writes, and when |
 #
-# The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. At last one process makes all four epochs without a stop. Will its loss be the same?
+# Find these lines below. The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
@@ -422,18 +427,20 @@ with tempfile.TemporaryDirectory() as stopped, tempfile.TemporaryDirectory() as 
         print(f"up to epoch {epochs}, {said.replace('1 ranks agree', '1 rank alone')}", end="")
 
 # %% [markdown]
-# In the last two lines, the run that went on with more processes has the loss of the one that never stopped! Together the ranks take the next 16 rows of one list.
+# The run that went on with more processes has the loss of the one that never stopped! It had to be so, because together the ranks take the next 16 rows of one list.
 #
-# **Your turn.** Let a copy print the gradients' length before clipping. Then make two wrong ones: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each in an empty folder without a checkpoint. Which numbers give them away?
+# **Your turn.** Let a copy print what `clip_grad_norm_` returns, the length before clipping. Then make two wrong copies: one with every backward under `no_sync()`, one that divides the loss by `p` again. Start each in an empty folder. Which numbers give them away?
 #
 # <details><summary>What you should see</summary>Without an average each rank has its own lengths and loss. Divided twice, the loss hardly changes: only the lengths tell.</details>
 
 # %% [markdown]
 # ## Bug museum
 #
-# The small Llama reads again, with AdamW and clipping to the length 1, as people train. The broad line is one device, and A to D are new runs on four ranks. Each of them **may** have a bug that was found in published code. Above the picture stand the lengths of each run's first three gradients, before clipping.
+# The small Llama reads again, with AdamW and clipping to the length 1, as people train. A to D are new runs on four ranks. Each **may** have a bug that was found in published code. Above the picture stand each run's loss in the third step, and the lengths of its first six gradients before clipping.
 #
-# **Predict.** Which runs would you trust? Name the sound ones, as `"AC"` or `"none"`.
+# A run is **sound** if it trains as one device does, apart from float32's rounding in the seventh digit.
+#
+# **Predict.** Which runs are sound? Name them, as `"AC"` or `"none"`. Which number speaks against each of the others?
 
 # %% varies="36 steps of rounding differ between processors"
 names = sorted([*museum.BUGS, "sound"], key=lambda name: name[::-1])  # an order that gives nothing away
@@ -447,7 +454,7 @@ for run, make in makers.items():
     logs[f"run {run}"] = museum.curve_on_ranks(make, text.batch, world_size=4, steps=36)
 curves = {run: curve.losses for run, curve in logs.items()}
 for run, curve in logs.items():
-    print(f"{run:10}  norms before clipping at 1:", *(f"{norm:.2f}" for norm in curve.norms[:3]))
+    print(f"{run:10}  loss of step 3 {curve.losses[2]:.4f}   lengths", *(f"{norm:.2f}" for norm in curve.norms[:6]))
 viz.plot_loss_curves(
     curves, title="Which of these runs are sound?", subtitle="loss in nats; the broad grey line is one device"
 )
@@ -467,20 +474,20 @@ for run, make in makers.items():
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# Three runs fall.
+# AdamW hides a factor that lasts, but clipping lets A's and B's change: in the last picture A leaves at step 3 and B at step 5.
 #
-# **A** divides twice: by the targets of all ranks, and by the ranks again. AdamW hides the quarter, but clipping does not, because it cuts one device's gradients and not A's. [torchtune had it](https://github.com/meta-pytorch/torchtune/pull/2172).
+# **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all ranks' targets, and by the ranks. One device's first three gradients are cut, but none of A's.
 #
-# **B** adds up the squares of its right gradients over four ranks. So [the norm is twice as long](https://github.com/modelscope/twinkle/pull/290), and clipping cuts too much.
+# **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290), and clipping leaves a half, which lasts until one device's gradients are no longer cut.
 #
-# **C** is sound. In the last picture its line rises too, because float32's rounding grows.
+# **C** is sound. Its line rises as float32's rounding grows.
 #
-# **D** sends gradients in [bfloat16](https://github.com/pytorch/pytorch/issues/106395), which halves the bytes but has fewer than three digits. Roundings go up and down, so the lengths look right.
+# **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in. Roundings go up and down, so the first lengths look right.
 
 # %% [markdown]
 # ## When to use it
 #
-# Data parallelism needs two things. First, the **whole model has to fit**: 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter, and activations. Second, **backward has to outlast the messages**. More tokens on a GPU help, because computing grows with them, but gradients do not.
+# For data parallelism the **whole model has to fit**, with 16 bytes<!-- =costs.find_convention("zero").bytes_per_parameter --> for each parameter and activations, and **backward has to outlast the messages**. More tokens on a GPU help, because computing grows with them, but gradients do not.
 #
 # | your case | take |
 # | --- | --- |
@@ -488,14 +495,14 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 # | fits, the messages last longer | more tokens each, or `no_sync` |
 # | does not fit | lessons 04 to 06 |
 #
-# OLMo 1B on 64 GPUs over InfiniBand hardly waits with 32,768 tokens on each, but waits for nearly three quarters of a step with 2048. *Going deeper* follows its buckets.
+# OLMo 1B on 64 GPUs over InfiniBand hardly waits with 32,768 tokens on each, but for nearly three quarters of a step with 2048.
 
 # %% [markdown]
 # ## What still hurts
 #
-# So it is the same training. Are four ranks four times as fast on our six layers? With a whole batch each, they are **3.7 times** as fast: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone takes 9<!-- =6 * 1.5 -->. With a quarter each, it is only **1.8 times**. Computing shrinks, but the six buckets do not: the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training, but are four ranks four times as fast on our six layers? With a whole batch each, it is **3.7 times**: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone 9<!-- =6 * 1.5 -->. With a quarter each, only **1.8 times**, because the six buckets do not shrink. The first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
-# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, and a large GPU has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
+# And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, and an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
 # **Next:** the [exercises](../exercises/release/03_mlp_ddp.ipynb), then [lesson 04](04_model_and_pipeline_parallelism.ipynb). [Slides](../slides/03_mlp_ddp.md).
 
@@ -510,8 +517,6 @@ score()
 # <details><summary>2. Overlap is on, yet no message leaves before backward ends. Why?</summary>One bucket holds all gradients. Make it smaller.</details>
 #
 # <details><summary>3. Your ladder passes on 2 ranks with 8 rows. What have you not seen?</summary>Uneven shares, more ranks, and mistakes after three steps.</details>
-#
-# References: Li et al. 2020, *PyTorch Distributed*; McCandlish et al. 2018, *An empirical model of large-batch training*; Kempner Institute 2024, the perceptron.
 
 # %% [markdown]
 # # Going deeper
@@ -536,7 +541,7 @@ def accumulate(use_no_sync):
 for use_no_sync in (False, True):
     run_ranks(accumulate, 4, use_no_sync)
     print(f"no_sync {use_no_sync}: {len(ledger().of('all_reduce').calls())} all-reduces")
-# Ten rows make no three equal lists, so two rows come twice, as with PyTorch's sampler.
+# Ten rows make no three equal lists, so two rows come twice and count twice in that epoch, as with PyTorch's sampler.
 for rank in range(3):
     sampler = DistributedSampler(10, rank=rank, world_size=3)
     first = list(sampler)
@@ -546,7 +551,7 @@ for rank in range(3):
 # %% [markdown]
 # ## The script's training by the course's own code
 #
-# The script that you take home is PyTorch alone. Here the course's `DistributedDataParallel` and sampler train the same model on the same rows, from rank 0's weights again. **Before you run it**: which four digits do you expect, and on how many of the ranks?
+# The script that you take home is PyTorch alone. Here the course's `DistributedDataParallel` and sampler train the same model on the same rows, from rank 0's weights again. So every rank has to end with the script's loss, to all four digits.
 
 
 # %%
@@ -659,20 +664,20 @@ lines = {
     name: {gpus: efficiency(link, gpus, tokens) for gpus in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
     for name, (link, tokens) in ways.items()
 }
-words = "OLMo 1B, by formula; 100% = as many times faster as there are GPUs"
+words = "OLMo 1B, by formula; 100%: 64 GPUs are 64 times as fast as one"
 viz.plot_scaling(lines, title="What is left of each GPU, by link and tokens on each GPU", subtitle=words)
 
 # %% [markdown]
 # Buckets travel longer than they fill, so they queue. After 63 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).ready_s[0] --> come 16 times 7.0 and 9.9, in all 185 ms<!-- =1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s -->. One device's 146 are 79 %<!-- =100 * (6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())) / (1e3 * ddp_time([[load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size], *[[costs.layer_parameters(load_model("olmo_1b"))]] * 16, []], forward_s=[0, *[2 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 2 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], backward_s=[0, *[4 * costs.layer_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())] * 16, 4 * load_model("olmo_1b").vocab_size * load_model("olmo_1b").hidden_size * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s())], world_size=64, inside=INFINIBAND, itemsize=2).overlapped_s) --> of that.
 #
-# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much.
+# In the top curve, with 32,768 tokens, backward hides all but the last two buckets. With 8192 it does so only up to 16 GPUs, because longer rings have too many starts. With 2048 backward is too short to hide much, and over Ethernet even 32,768 tokens are too few.
 
 # %% [markdown]
 # ## What does a larger batch buy?
 #
-# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, and that helps as long as noise is what keeps you back. Here is a problem of which all is known: a bowl, with noise on its slope. `N` workers average their noisy slopes. The theorem of **parallel SGD** says that after enough steps the error, which is the mean squared slope, goes like $1/\sqrt{NT}$, so `N` workers need an `N`-th of the `T` steps.
+# Twice the ranks read twice the rows. Is training over in half of the steps? More rows make a gradient less noisy, which helps as long as noise keeps you back. Here all is known: a bowl, with noise on its slope. `N` workers average their noisy slopes. Their error is the mean squared slope. The theorem of **parallel SGD** says that after enough steps it goes like $1/\sqrt{NT}$. So `N` workers need an `N`-th of the `T` steps.
 #
-# One worker makes 3072 steps, 64 workers make 48 each: the same work. **Before you run it**: are the errors the same?
+# One worker makes 3072 steps, 4 make 768 each, 16 make 192, 64 make 48. **Before you run it**: up to how many workers is the error the same?
 
 # %%
 from course_lib.training.psgd import Quadratic, psgd_alone, transient_steps
@@ -684,10 +689,12 @@ errors = {steps: {n: psgd_alone(problem, n, steps) for n in workers} for steps i
 viz.plot_speedup(errors, {n: transient_steps(problem, n) for n in workers})
 
 # %% [markdown]
-# With 4 workers it holds, with 16 nearly. With 64 it does not: "enough steps" grows with `N`, and 48 are too few. The line of 3000 keeps to the dashed slope, while that of 30 bends away, with open circles where 30 are too few. There the noise is small already, and no average shortens the way that is left.
+# It holds with 4 workers, nearly with 16, and not with 64: "enough steps" grows with `N`, and 48 are too few. The line of 30 leaves the dashed slope, because its noise is small already, and no average shortens the way left.
 #
-# For real models McCandlish and others found the same bend. With a batch $B$ the steps to a given loss are
+# McCandlish and others (2018, *An empirical model of large-batch training*) found the same bend in real models. With a batch $B$ the steps to a given loss are
 #
 # $$S = S_{\min}\,\Big(1 + \frac{B_{\text{crit}}}{B}\Big)$$
 #
-# Well below the **critical batch size** twice the batch halves the steps. At the critical size you need twice $S_{\min}$, so even an endless batch would only halve your steps once more.
+# Well below the **critical batch size** twice the batch halves the steps. At that size you need twice $S_{\min}$, so an endless batch only halves them once more.
+#
+# References: Li et al. 2020, *PyTorch Distributed*; Kempner Institute 2024, the perceptron.

@@ -236,6 +236,12 @@ def test_the_loss_of_every_run_is_drawn_and_the_norms_tell_them_apart():
     )
 
 
+def test_a_run_that_is_none_of_a_neighbours_has_the_hue_that_it_is_given():
+    losses = viz.plot_loss_curves(RUNS, hues={"summed": style.RUN_HUES[-1]}).figure.axes[1]
+    assert drawn(losses, style.RUN_HUES[-1])[0][1] == RUNS["summed"]
+    assert drawn(losses, style.RUN_HUES[2]) == []
+
+
 def test_runs_are_as_broad_as_each_other_and_curves_upon_each_other_are_seen():
     """The reference is broader; of each later run a smaller share is drawn, in dashes on those beneath."""
     chart = viz.plot_loss_curves(RUNS).figure.axes[1]
