@@ -91,7 +91,7 @@ check("03.1", average_gradients)
 # And do not stop at the trained weights. A model also has frozen ones, and **buffers**: numbers that belong to it and are not trained,
 # such as the running mean of a batch normalization.
 #
-# **Target:** every number of the model is rank 0's; (p-1) times the model's bytes sent, so no tensor twice.
+# **Target:** every number of the model is rank 0's; on n ranks, n-1 times the model's bytes are sent, so no tensor twice.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-2", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -125,8 +125,8 @@ check("03.2", same_start)
 # rank 0. transformers [averaged over GPUs in this way](https://github.com/huggingface/transformers/pull/39395) by default until 2025.
 
 # %% [markdown]
-# Your function computes the loss of *its own* rows, goes backward, averages the gradients, and returns the mean loss of the whole batch. For
-# the averaging call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.replicate import average_gradients`.
+# Your function computes the loss of *its own* rows, goes backward, averages the gradients, and returns the mean loss of the whole batch.
+# To average, call your `average_gradients` of 03.1. If that is not ready, `from course_lib.parallel.replicate import average_gradients`.
 #
 # **Target:** the gradient and the loss of one device that has all rows. A rank may have no target at all.
 
@@ -226,7 +226,7 @@ check("03.4", step, seed=GRADE_SEED)
 # The order is that of `torch.randperm`, with a `torch.Generator` of its own that is seeded with `seed + epoch`.
 #
 # **Target:** index for index what `torch.utils.data.DistributedSampler` serves after `set_epoch(epoch)`, for any numbers of samples and
-# ranks. Write it yourself: that class, called, earns nothing.
+# ranks. Write it yourself: calling that class earns nothing.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-5", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -334,7 +334,7 @@ check("03.7", accumulate)
 #
 # *Find the bug · medium · 15 minutes.* **You learn** where to look when the loss says nothing.
 #
-# A *trainer* is one step of training as an object. On ranks each gets the whole batch and takes its own share of it. `Suspect` is data
+# A *trainer* makes one step of training. On several ranks, each rank gets the whole batch and takes its own share of it. `Suspect` is data
 # parallel training as one writes it from memory. All of it is the course's trainer, except for how gradients are made:
 
 
@@ -401,7 +401,8 @@ for step in (1, 20, 40, 60):
     print(f"step {step:2}   one device {one_device[step - 1]:.3f}   suspect {on_ranks[step - 1]:.3f}")
 
 # %% [markdown]
-# Both fall, and nobody could tell them apart. So climb the **ladder** of the lesson: `climb(Suspect)`.
+# Both fall, and nobody could tell them apart. So climb the **ladder**. The lesson's `climb` took a function that combines
+# gradients, but this one takes a whole trainer: `climb(Suspect)`.
 
 
 # %%
@@ -454,7 +455,8 @@ check("03.8", Repaired)
 # *Find the bug · hard · 20 minutes.* **You learn** to find a bug that waits for its moment.
 #
 # `Counting` accumulates. It cuts a share into `accumulation` micro-batches and counts the backwards, and every `accumulation`-th of them
-# averages. Run the cells of 03.8 first, because its helpers and `climb` are used again. The bug is a real one, which [transformers shipped](https://github.com/huggingface/transformers/issues/33671).
+# averages. Run the cells of 03.8 first, because its helpers and `climb` are used again. The bug is a real one, which [transformers
+# shipped](https://github.com/huggingface/transformers/issues/33671).
 
 
 # %% nbgrader={"grade": false, "grade_id": "suspect-counting", "locked": true, "schema_version": 3, "solution": false, "task": false}
@@ -502,8 +504,8 @@ for step, (right, found) in enumerate(zip(one_device, on_ranks, strict=True), st
 # steps, so it does not say in which of them. Climb only as far as the rung that failed, say the `k`-th, and with fewer steps:
 # `rungs=RUNGS[:k], steps=1`, then `steps=2`. Which step is the first wrong one?
 #
-# **Target:** the gradient of one device in every step, with one average in each. One micro-batch after the other: a forward, then its
-# backward.
+# **Target:** the gradient of one device in every step, with one average in each. Every rank has at least one row. One micro-batch after the
+# other: a forward, then its backward.
 
 
 # %% nbgrader={"grade": false, "grade_id": "03-9", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -549,7 +551,7 @@ check("03.9", Counted)
 # | `comm.all_reduce_(flat, op=..., async_op=True)` | start `all_reduce_` in the background; `.wait()` on what it returns waits for its end |
 #
 # A hook runs in the middle of backward. If you wait in it, backward stands still. And leave `flat` alone until its `.wait()` is over,
-# because somebody else is still adding to it. Every parameter in the buckets gets a gradient here.
+# because the all-reduce is still writing into it. Every parameter in the buckets gets a gradient here.
 
 # %% [markdown]
 # The check takes the time of a step on the **emulated clock** of the lesson: four layers, of which each takes
