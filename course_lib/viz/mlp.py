@@ -124,6 +124,7 @@ def _draw_cut(page: Axes, x: float, middle: float) -> None:
     half = SIZES[1] * _ROW / 2
     reach = [middle - half - 0.1, middle + half + 0.06]
     page.plot([x, x], reach, color=style.INK, linewidth=1.8, linestyle=(0, (3, 2)))
+    marks.label(page, x, reach[0] - 0.13, "cut", size=style.SMALL_SIZE, colour=style.SOFT)
 
 
 def _name_owners(page: Axes, y: float, stored: Mapping[int, list[str]], tables: Mapping[str, _Table]) -> None:

@@ -511,20 +511,25 @@ for run, make in makers.items():
 p, m = 4, 32
 layer_flops = 2 * costs.layer_parameters(LLAMA_3_1_8B) * 4096  # of a text's forward, without attention's scores
 layer_s = layer_flops / (0.4 * H100.peak_flops_per_s())
-text_bytes, links = 4096 * LLAMA_3_1_8B.hidden_size * 2, (INFINIBAND, ETHERNET)  # what crosses a cut, in bfloat16
-message_s = {to.name: to.alpha_s + text_bytes / to.bandwidth_bytes_per_s for to in links}
+text_bytes = 4096 * LLAMA_3_1_8B.hidden_size * 2  # what crosses a cut, in bfloat16
+message_s = {link.name: link.alpha_s + text_bytes / link.bandwidth_bytes_per_s for link in (INFINIBAND, ETHERNET)}
+
+
+def even(s):
+    """Three parts of `s` seconds each."""
+    return Durations(forward_s=s, backward_input_s=s, backward_weight_s=s)
 
 
 def waits(name, layers, message_s, v=1):
     """The share of the step for which each rank waits; rank r has the work of `layers[r]` layers."""
-    each = [Durations(forward_s=s, backward_input_s=s, backward_weight_s=s) for s in (n * layer_s for n in layers)]
-    slots = time_schedule(make_schedule(name, p, m, stages_per_rank=v), each, message_s=message_s)
+    work = [even(n * layer_s) for n in layers]
+    slots = time_schedule(make_schedule(name, p, m, stages_per_rank=v), work, message_s=message_s)
     return [idle / max(slot.end_s for slot in slots) for idle in idle_s(slots, p)]
 
 
 head = LLAMA_3_1_8B.vocab_size * LLAMA_3_1_8B.hidden_size / costs.layer_parameters(LLAMA_3_1_8B)
 mine = [8, 8, 8, 8]  # 32 layers on four GPUs: move them
-assert sum(mine) == 32, f"{sum(mine)} layers"
+assert sum(mine) == 32, f"{sum(mine)} layers, and the model has 32"
 
 shares = waits("zb-h1", [*mine[:3], mine[3] + head], message_s["InfiniBand"])
 print(f"the head is the work of {head:.1f} layers; zb-h1 over InfiniBand:")

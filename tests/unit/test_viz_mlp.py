@@ -121,7 +121,7 @@ def test_owners_are_frames_in_their_ranks_hues_and_a_line_at_the_cut():
     assert picture.text.endswith(
         "rank 0 stores 28 numbers: layer1.weight, layer1.bias\nrank 1 stores 10 numbers: layer2.weight, layer2.bias"
     )
-    assert {"28 numbers", "10 numbers"} < {text for text, *_ in drawn_texts(picture.figure)}
+    assert {"28 numbers", "10 numbers", "cut"} < {text for text, *_ in drawn_texts(picture.figure)}
 
 
 def test_without_owners_the_perceptron_has_no_frames_and_no_cut():
