@@ -278,7 +278,7 @@ print(f"each rank {sent}, by the formula {formula.sent_bytes}")
 # %% [markdown]
 # Every number travels three times to be added, and its sum three times more: 2 (p − 1) times. Four ranks share these six journeys, so each sends one and a half times its gradients, with many ranks nearly twice.
 #
-# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which halves the bytes but costs digits. Each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, in one piece for 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes for 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending afterwards would take over a third of the step.
+# OLMo 1B has 1.18<!-- =costs.model_parameters(load_model("olmo_1b")) / 1e9 --> billion gradients. We choose to send them in bfloat16, which halves the bytes but costs digits. Each of 64 GPUs sends 4.6 GB<!-- =comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).sent_bytes[0] / GB -->, which takes 94 ms<!-- =1e3 * comm_time("all_reduce", "ring", world_size=64, length=costs.model_parameters(load_model("olmo_1b")), itemsize=2).time_s(INFINIBAND) --> over InfiniBand's 50 GB/s<!-- =INFINIBAND.bandwidth_bytes_per_s / GB -->. For 8192 tokens an H100 at 40 %<!-- =40 --> of its peak computes for 146 ms<!-- =6e3 * costs.model_parameters(load_model("olmo_1b")) * 8192 / (0.4 * load_device("h100_sxm_80").peak_flops_per_s()) -->. Sending after backward would take over a third of the step.
 
 # %% [markdown]
 # ### Why wait?
@@ -409,12 +409,14 @@ viz.plot_ladder(report.deviations, tolerance=report.tolerance, title="The small 
 # And a batch may be too large for memory. Then it comes in **micro-batches**, whose gradients add up. Only the whole sum has to be averaged, so all but the last run under `no_sync()`, where nothing is sent.
 
 # %% [markdown]
+# Find these lines in the script below.
+#
 # | here | in PyTorch | what is different there |
 # | --- | --- | --- |
 # | `DistributedDataParallel(model)`, `model.no_sync()` | the same names | buckets follow the order that backward took; run the forward under `no_sync()` as well |
 # | `run_ranks` ends what hangs | `init_process_group(timeout=…)` | a rank that waits longer ends its process |
 #
-# Find these lines below. The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
+# The cell runs two epochs on 2 processes. Then 4 processes find the checkpoint and go on. Last, one process makes all four epochs without a stop. Will its loss be the same?
 
 # %%
 script = Path("scripts/03_ddp.py").resolve()
