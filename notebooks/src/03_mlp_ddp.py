@@ -476,13 +476,13 @@ for run, make in makers.items():
 display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far each run's loss is from one device's"))
 
 # %% [markdown]
-# AdamW hides a factor that lasts, but clipping lets A's and B's change: in the last picture A leaves at step 3 and B at step 5.
+# AdamW hides a factor that lasts, but clipping lets A's and B's change: in the last picture they leave at steps 3 and 5.
 #
 # **A** [divides twice](https://github.com/meta-pytorch/torchtune/pull/2172): by all ranks' targets, and by the ranks. One device's first three gradients are cut, but none of A's.
 #
-# **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290), and clipping leaves a half, which lasts until one device's gradients are no longer cut.
+# **B** adds up squares over ranks, so [the length doubles](https://github.com/modelscope/twinkle/pull/290), and clipping leaves a half, which lasts until one device's are no longer cut.
 #
-# **C** is sound. Its line rises as float32's rounding grows.
+# **C** is sound. Its line shows float32's rounding.
 #
 # **D** sends [bfloat16](https://github.com/pytorch/pytorch/issues/106395). For OLMo we chose that; here it slipped in. Roundings go up and down, so the first lengths look right.
 
@@ -502,7 +502,7 @@ display(viz.plot_museum(falls), viz.plot_loss_differences(curves, title="How far
 # %% [markdown]
 # ## What still hurts
 #
-# It is the same training, but are four ranks four times as fast on our six layers? With a whole batch each, it is **3.7 times**: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone 9<!-- =6 * 1.5 -->. With a quarter each, only **1.8 times**, because the six buckets do not shrink. The first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
+# It is the same training, but is it four times as fast on our six layers? With a whole batch each, it is **3.7 times**: four batches take 9.7 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.5e-3, backward_s=1e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->, and one alone 9<!-- =6 * 1.5 -->. With a quarter each, only **1.8 times**, because the six buckets do not shrink. The first leaves after 1 ms<!-- =6 * 0.125 + 0.25 -->, the last arrives after 5.1 ms<!-- =1e3 * ddp_time([[512 * 512, 512]] * 6, forward_s=0.125e-3, backward_s=0.25e-3, world_size=4, inside=ETHERNET, bucket_bytes=MiB).overlapped_s -->.
 #
 # And every rank keeps everything. Llama 3.1 8B takes 128 GB<!-- =costs.find_convention("zero").bytes_per_parameter * costs.model_parameters(load_model("llama3_1_8b")) / GB -->, and an H100 has 80 GB<!-- =load_device("h100_sxm_80").memory_bytes() / GB -->. What if we cut the **model**?
 #
