@@ -377,6 +377,8 @@ WRONG["02.10", "powers"] = {
     "bytes cost next to nothing in these choices": {'"recursive_doubling": rounds': '"recursive_doubling": 1 / rounds'},
     "as if the bytes of all ranks were added up": {"    rounds = p": "    M = p * M\n    rounds = p"},
     "goes round twice, p - 1 steps": {"2 * (ranks - 1)": "(ranks - 1)"},
+    "on 2 ranks both doublings send M bytes in all": {"return min": 'return "halving_doubling" if p == 2 else min'},
+    "halving-doubling wins too often. It carries": {"2 * (q - 1) / q": "(q - 1) / q"},
     "returned 'tree'; choose one of 'ring', 'rec": {'"halving_doubling"': '"tree"'},
     "returned float, not a name": {"min(seconds, key=seconds.get)": "min(seconds.values())"},
     "right, but by course_lib.costs.comm_time": lambda p, M, node_size, inside, between: by_the_library(p, M, between),
@@ -386,6 +388,10 @@ WRONG["02.10", "any-p"] = {
     'in nodes of one rank the hierarchy is the ring: return "ring"': {'"ring": ring': '"hierarchical": ring'},
     "They run on every number of ranks, with two more steps": {"if q < p": "* 1e9 if q < p"},
     "the ring never wins. Does each of its steps": {"if q < p else 0": "* 0"},
+    "the doublings are too cheap. Each of their two further steps": {"2 * (alpha + M * beta) if": "2 * M * beta if"},
+    "the doublings are too dear. Only q ranks swap": {
+        "q = 2**rounds": "q = 2**rounds\n    rounds = (p - 1).bit_length()"
+    },
     "log2(p), rounded up, is not enough": {"p.bit_length() - 1": "(p - 1).bit_length()"},
 }
 WRONG["02.10", "nodes"] = {
@@ -396,6 +402,10 @@ WRONG["02.10", "nodes"] = {
     "wins too seldom. Do its steps inside a node use the wire inside?": {"M, inside": "M, between"},
     "the hierarchy never wins, though only a chunk": {"if node_size > 1": "if node_size > p"},
     "Its steps inside a node cost something, too": {"ring(node_size, M, inside) + ": ""},
+    "a start each, and bytes on the wire inside, there and back": {"M, inside)": "M, (0, inside[1]))"},
+    "How many ranks does its ring through the nodes have": {"ring(p // node_size": "ring(node_size"},
+    "how many bytes, and on which wire?": {"M / node_size, between": "M / p, between"},
+    "wins too often. How many ranks does its ring": {"node_size, between)": "node_size, inside)"},
     "Its steps are paid on the wire between the nodes": {
         "    rounds = p": "    alpha, beta = inside\n    rounds = p",
         "ring(p, M, between)": "ring(p, M, inside)",

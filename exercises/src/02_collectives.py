@@ -528,14 +528,14 @@ check("02.9", ring_average)
 #
 # *Write · medium · 15 minutes.* **You learn** to say which all-reduce is the fastest, before anybody starts it.
 #
-# You are given p ranks, a tensor of M bytes on each of them, and their wires. Write a function that returns the **name** of the
+# You are given p ranks, 2 or more, a tensor of M bytes on each of them, and their wires. Write a function that returns the **name** of the
 # fastest all-reduce:
 #
 # | name | what the ranks do |
 # | --- | --- |
 # | `"ring"` | chunks of M/p bytes go round twice, from neighbour to neighbour |
 # | `"recursive_doubling"` | pairs swap whole tensors, with another partner in each step |
-# | `"halving_doubling"` | pairs swap halves, quarters, eighths and so on, and then go the same way back |
+# | `"halving_doubling"` | pairs swap halves, then quarters, and so on down to one p-th, and then go the same way back |
 # | `"hierarchical"` | reduce-scatter inside each node, all-reduce of one chunk through the nodes, all-gather inside: all by rings |
 #
 # A wire is a pair `(alpha, beta)`: the seconds for a start, and the seconds for each byte. A step takes alpha, and beta for each
@@ -545,8 +545,9 @@ check("02.9", ring_average)
 # Three rules make the answer unique:
 #
 # - Only the hierarchy uses the wire `inside`. The other three pay every step on the wire `between`.
-# - If p is no power of two, let q be the largest one below it. In recursive doubling and in halving-doubling p-q ranks first hand their
-#   whole tensors to others, and at the end they get whole sums. These are two more steps of M bytes; in between, q ranks swap.
+# - If p is no power of two, let q be the largest one below it. In recursive doubling and in halving-doubling the
+#   p-q ranks that are too many hand in their whole tensors first, and get whole sums at the end. That is one more step of M bytes
+#   before and one after. In between, only q ranks swap.
 # - `node_size` divides p. If it is 1, the hierarchy *is* the ring, and its name is `"ring"`.
 #
 # **Target:** the right name, first for 2, 4, 8, … ranks that are all alike (`node_size` is 1), then for any number of them, and then in nodes.

@@ -455,8 +455,8 @@ for name in ("A", "C"):
 #
 # | tensor | way | because |
 # | --- | --- | --- |
-# | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks | recursive doubling | fewest starts |
-# | long, on 2, 4, 8, … ranks | halving-doubling | few starts, if no wires are shared |
+# | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks; any length on 2 | recursive doubling | fewest starts |
+# | long, on 4, 8, 16, … ranks | halving-doubling | few starts, if no wires are shared |
 # | long, on any other number | a ring | few bytes, neighbours talk |
 # | long, fast wires inside nodes | the hierarchy | little crosses |
 # | many short ones | joined into a long one | starts are paid once |

@@ -74,3 +74,23 @@ def test_what_no_slip_explains_is_told_with_both_times():
         "ranks alike, 2, 4, 8, ... of them: 2 of 7 choices are not the fastest: "
         f"for {drawn[5]} you chose ring, {ring}; recursive_doubling takes {best}"
     )
+
+
+def test_two_times_that_print_alike_are_told_by_their_difference():
+    drawn = choice.draw(LEVELS["powers"], 0)
+    names = [choice.fastest(choice.times(n))[0] for n in drawn]
+    names[4:6] = "halving_doubling", "ring"
+    seconds = choice.times(drawn[4])
+    by = format_seconds(seconds["halving_doubling"] - seconds["recursive_doubling"])
+    assert told(LEVELS["powers"], drawn, names) == (
+        "ranks alike, 2, 4, 8, ... of them: 2 of 7 choices are not the fastest: "
+        f"for {drawn[4]} you chose halving_doubling; recursive_doubling is faster by {by}"
+    )
+
+
+def test_a_cause_that_an_earlier_part_rules_out_is_not_told():
+    """Whoever forgets alpha fails before there are nodes."""
+    forgets = next(slips[0] for says, slips in choice.SLIPS.items() if says.startswith("a single number"))
+    drawn = choice.draw(LEVELS["nodes"], 0)
+    reason = told(LEVELS["nodes"], drawn, [choice.fastest(forgets(n))[-1] for n in drawn])
+    assert "choices are not the fastest: for p = 64, M = 4" in reason

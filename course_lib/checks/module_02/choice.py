@@ -86,11 +86,11 @@ def _ring(p: float, M: float, wire: Wire) -> float:
     return 2 * (p - 1) * (wire.alpha + M / p * wire.beta)
 
 
-def _doubling(steps: int, n: Network) -> float:
+def _doubling(steps: float, n: Network) -> float:
     return steps * (n.between.alpha + n.M * n.between.beta)
 
 
-def _halving(steps: int, n: Network) -> float:
+def _halving(steps: float, n: Network) -> float:
     """There and back, so many steps each way."""
     return 2 * (steps * n.between.alpha + (1 - 1 / 2**steps) * n.M * n.between.beta)
 
@@ -134,9 +134,15 @@ def _one_node_s_hierarchy(n: Network) -> Times:
     return {("hierarchical" if name == "ring" else name): time for name, time in times(n).items()}
 
 
-def _rounded_up(n: Network) -> Times:
-    steps = (n.p - 1).bit_length()
-    return {**times(n), "recursive_doubling": _doubling(steps, n), "halving_doubling": _halving(steps, n)}
+def _rounded_up(p: int) -> int:
+    return (p - 1).bit_length()
+
+
+def _doublings(steps: float, extra: float, n: Network) -> Times:
+    """So many doublings, and so many seconds for the further steps where p is no power of two."""
+    more = extra * (_extra(n) > 0)
+    flat = {"recursive_doubling": _doubling(steps, n) + more, "halving_doubling": _halving(steps, n) + more}
+    return {**times(n), **flat}
 
 
 def _never(*names: str) -> _Slip:
@@ -147,6 +153,9 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     'in nodes of one rank the hierarchy is the ring: return "ring"': (_one_node_s_hierarchy,),
     "neither of the doublings is chosen where p is no power of two. They run on every number of ranks, with two more "
     "steps": (lambda n: (_never("recursive_doubling", "halving_doubling") if _extra(n) else times)(n),),
+    "on 2 ranks both doublings send M bytes in all, and halving-doubling makes one start more": (
+        partial(_but, lambda n: {"halving_doubling": 0.0} if n.p == 2 else {}),
+    ),
     "a single number goes the wrong way. Only starts count then: each step pays one alpha, recursive doubling makes "
     "log2(p) steps, and halving-doubling twice as many": (
         partial(_free, "alpha"),
@@ -155,13 +164,26 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     ),
     "bytes cost next to nothing in these choices. In recursive doubling each step carries a whole tensor, and the ring "
     "carries less than two tensors in all": (partial(_free, "beta"),),
+    "halving-doubling wins too often. It carries M / 2 + M / 4 + ... twice, there and back": (
+        partial(_but, lambda n: {"halving_doubling": _halving(n.doublings, n._replace(M=n.M // 2)) + _extra(n)}),
+    ),
     "the tensor is as expensive as if the bytes of all ranks were added up. They send at the same time, so count what "
     "one rank sends": (lambda n: times(n._replace(M=n.p * n.M)),),
     "the ring wins too often. It goes round twice, p - 1 steps to add up and p - 1 steps to hand out": (
         partial(_but, lambda n: {"ring": _ring(n.p, n.M, n.between) / 2}),
     ),
     "log2(p), rounded up, is not enough. If p is no power of two, two further steps take whole tensors to and from the "
-    "ranks that are too many": (_rounded_up,),
+    "ranks that are too many": (lambda n: _doublings(_rounded_up(n.p), 0, n),),
+    "if p is no power of two, the doublings are too cheap. Each of their two further steps pays a start and a whole "
+    "tensor: alpha + M * beta": (
+        lambda n: _doublings(n.doublings, 2 * n.M * n.between.beta, n),
+        lambda n: _doublings(n.doublings, _doubling(1, n), n),
+    ),
+    "if p is no power of two, the doublings are too dear. Only q ranks swap, where q is the largest power of two below "
+    "p: in log2(q) steps, and two further ones": (
+        lambda n: _doublings(_rounded_up(n.p), _extra(n), n),
+        lambda n: _doublings(math.log2(n.p), _extra(n), n),
+    ),
     "the ring never wins. Does each of its steps carry only M / p? And if p is no power of two, do both doublings pay "
     "for two more steps with whole tensors?": (_never("ring"),),
     "the hierarchy wins too seldom. A ring of p / node_size ranks goes through the nodes, with M / node_size bytes": (
@@ -174,8 +196,17 @@ SLIPS: Mapping[str, tuple[_Slip, ...]] = {
     "the hierarchy never wins, though only a chunk of M / node_size bytes goes through the nodes": (
         _never("hierarchical"),
     ),
-    "the hierarchy wins too often. Its steps inside a node cost something, too": (
+    "the hierarchy wins too often. Its steps inside a node cost something, too: a start each, and bytes on the wire "
+    "inside, there and back": (
         partial(_but, lambda n: _hierarchical(n._replace(inside=Wire(0.0, 0.0)))),
+        partial(_but, lambda n: _hierarchical(n._replace(inside=n.inside._replace(alpha=0.0)))),
+        partial(_but, lambda n: _hierarchical(n._replace(inside=Wire(n.inside.alpha / 2, n.inside.beta / 2)))),
+    ),
+    "the hierarchy wins too often. How many ranks does its ring through the nodes have, how many bytes, and on which "
+    "wire?": (
+        partial(_but, lambda n: _hierarchical(n, nodes=n.node_size)),
+        partial(_but, lambda n: _hierarchical(n, chunk=n.M / n.p)),
+        partial(_but, lambda n: _hierarchical(n._replace(between=n.inside))),
     ),
     "a flat way wins too often. Its steps are paid on the wire between the nodes": (
         lambda n: {**times(n._replace(between=n.inside)), **_hierarchical(n)},
@@ -204,7 +235,11 @@ def verdict(case: Networks, networks: Sequence[Network], reports: tuple[Any, ...
     wrong = [i for i, n in enumerate(networks) if names[i] not in fastest(times(n))]
     if not wrong:
         return f"{case}: {copied}" if (copied := by_the_library(max(libraries))) else None
-    explained = (says for says, slips in SLIPS.items() if any(_explains(slip, networks, names) for slip in slips))
+    explained = (
+        says
+        for says, slips in SLIPS.items()
+        if any(_explains(slip, networks, names) and _passes_before(slip, case) for slip in slips)
+    )
     seen = f"{len(wrong)} of {len(networks)} choices are not the fastest"
     return f"{case}: {seen}: {next(explained, '') or _first(networks[wrong[0]], names[wrong[0]])}"
 
@@ -213,17 +248,27 @@ def _explains(slip: _Slip, networks: Sequence[Network], names: Sequence[str]) ->
     return all(name in fastest(slip(n)) for n, name in zip(networks, names, strict=True))
 
 
+def _passes_before(slip: _Slip, case: Networks) -> bool:
+    """Whether a slip chooses right in the parts before this one, as the answer did."""
+    cases = [level.cases[0] for level in _CHOICE.levels.values()]
+    earlier = [n for before in cases[: cases.index(case)] for n in draw(before, 0)]
+    return all(set(fastest(slip(n))) & set(fastest(times(n))) for n in earlier)
+
+
 def _first(n: Network, name: str) -> str:
     """One wrong choice, with the times by which one sees why."""
     seconds = times(n)
     best, mine = fastest(seconds)[0], seconds.get(name, seconds["ring"])
-    return f"for {n} you chose {name}, {format_seconds(mine)}; {best} takes {format_seconds(seconds[best])}"
+    took, least = format_seconds(mine), format_seconds(seconds[best])
+    if took == least:
+        return f"for {n} you chose {name}; {best} is faster by {format_seconds(mine - seconds[best])}"
+    return f"for {n} you chose {name}, {took}; {best} takes {least}"
 
 
 _POWERS = [Shape(*x) for x in ((64, 0), (64, 0.5), (64, 4), (64, 5000), (2, 5000), (8, 1.5), (8, 40))]
 _LONG = [Shape(*x) for x in ((1000, 4000), (6, 3.5), (3, 20), (96, 400), (32, 400))]
-_SHORT = [Shape(*x) for x in ((1000, 0), (1000, 30), (6, 1), (96, 40))]
-_FAST = [Shape(64, 0, 8, 9), Shape(64, 40, 8, 9), Shape(1000, 60, 4), Shape(1000, 400, 4), Shape(1000, 9000, 4)]
+_SHORT = [Shape(*x) for x in ((1000, 0), (1000, 30), (6, 1), (96, 40), (3, 0.4), (3, 1), (5, 1.2))]
+_FAST = [Shape(*x) for x in ((64, 0, 8, 9), (16, 0, 8, 4), (64, 40, 8, 9), *((1000, M, 4) for M in (60, 400, 9000)))]
 _AS_SLOW = [Shape(96, 400, 8, 1), Shape(32, 30, 4, 1)]
 
 
