@@ -455,11 +455,11 @@ for name in ("A", "C"):
 #
 # | tensor | way | because |
 # | --- | --- | --- |
-# | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks; any length on 2 | recursive doubling | fewest starts |
+# | below 1 MiB<!-- =crossing_bytes("recursive_doubling", "halving_doubling", world_size=64, link=INFINIBAND) / MiB --> on 64 ranks; any on 2 | recursive doubling | fewest starts |
 # | long, on 4, 8, 16, … ranks | halving-doubling | few starts, if no wires are shared |
-# | long, on any other number | a ring | few bytes, neighbours talk |
+# | long, on other numbers | a ring | few bytes, neighbours talk |
 # | long, fast wires inside nodes | the hierarchy | little crosses |
-# | many short ones | joined into a long one | starts are paid once |
+# | many short ones | joined into one | starts are paid once |
 #
 # **Predict.** A thousand GPUs, four in a node, add up one number in case **A**, and 32 layers in one tensor in **B**. **C** is B with each GPU alone in its node, and **D** is C on 1024 GPUs. Where is nothing faster than the ring? Give the letters.
 
