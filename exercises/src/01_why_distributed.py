@@ -253,7 +253,7 @@ check("01.5", zero_bytes)
 # ```text
 # weights (bf16, whole)  ──► my part in fp32, with its moments      once
 # my gradient (bf16)     ──► the sum of my part, averaged           in each step
-# my part, stepped       ──► bf16 ──► the whole weights of all      in each step
+# my part, stepped       ──► bf16 ──► all weights, on every rank    in each step
 # ```
 #
 # `comm.reduce_scatter(x)` returns this rank's chunk of the sum of all `x`; `comm.all_gather(chunk, length=n)` puts the chunks of all
@@ -268,7 +268,7 @@ check("01.5", zero_bytes)
 # the tensor from every rank.
 #
 # **Target:** the weights that one device would get, on any number of ranks; 12 bytes <!-- =find_convention("zero").optimizer --> for
-# each weight of a rank's own shard, and none for others; in each step, a rank sends 2(p-1)/p of the bf16 weights'
+# each weight of a rank's own shard, and none for the other ranks' weights; in each step, a rank sends 2(p-1)/p of the bf16 weights'
 # bytes.
 
 
@@ -408,7 +408,7 @@ check("01.9", training_days)
 # GPT-3 13B        13.0 B       40      5140     40       128
 # ```
 #
-# Two rows cannot be built. In XL the number of heads is the misprint, in 13B the width.
+# Two rows cannot be built: in each, one number is a misprint. Numbers of heads are whole, and the parameters are right.
 
 # %% [markdown]
 # **B, two rows of a memory calculator,** for Llama 3.1 405B with Adam, per GPU. NO_OP shards nothing. FULLY_SHARD looks as if

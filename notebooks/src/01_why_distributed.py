@@ -47,7 +47,7 @@ viz.plot_states(
 # %% [markdown]
 # ## How many numbers is a Llama?
 #
-# Is the colleague's count right? We practise on a smaller Llama, the 8B. A **token**, about a word, becomes a vector of H numbers. Each of L layers adds to it twice: **attention** looks at earlier tokens too, **feed-forward** does not.
+# Is the colleague's count right? We practise on a smaller Llama, the 8B. A **token**, about a word, becomes a vector of H numbers. Each of L layers adds something to this vector twice: first **attention**, which also looks at earlier tokens, then **feed-forward**, which does not.
 #
 # Many count 12 H² a layer: four H×H matrices in attention, two H×4H in feed-forward. With H 4096 and L 32 that is 6.4<!-- =12 * 32 * 4096**2 / 1e9 --> billion, not 8.
 #
@@ -69,6 +69,8 @@ viz.plot_anatomy(LLAMA_3_1_8B)
 #
 # - Feed-forward has **three** matrices, of inner size F, which make 5.64<!-- =32 * 3 * 4096 * 14336 / 1e9 --> billion instead of 4.29<!-- =32 * 8 * 4096**2 / 1e9 -->.
 # - In attention, four query heads share one head of keys and values, which makes 1.34<!-- =32 * (2 * 4096**2 + 2 * 4096 * 1024) / 1e9 --> billion instead of 2.15<!-- =32 * 4 * 4096**2 / 1e9 -->.
+#
+# The first adds 1.35 billion and the second saves 0.81, so 0.54 remain: the missing half.
 #
 # Query and output have H² numbers each, key and value H×K, where K is the keys' width, here H/4. A **norm** rescales a vector by H learned numbers. With V different tokens:
 #
@@ -107,10 +109,10 @@ for start, update in ((256, 1.1), (256, 1), (1, 0.001)):
 # %% [markdown]
 # The weight has not moved, and nothing warned you. From 256 on, neighbours in bf16 are 2 apart, and a sum is rounded to the nearer one. That is 256 for 256.9, but 258 for 257.1. A tie, like 257, goes to the neighbour whose last bit is 0, which is 256.
 #
-# The last printed line is the one that hurts. A bf16 weight's neighbours are at least 1/256 of it away, so an update of a thousandth is rounded away, in every step.
+# The last printed line is the one that hurts. A bf16 weight's neighbours are at least 1/256 of it away, so an update of a thousandth does not get half as far. It is rounded away, in every step.
 
 # %% [markdown]
-# So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and changes that one. Forward and backward get it rounded to bf16, because GPUs multiply matrices faster in bf16. Such a training is called **mixed precision**.
+# So the optimizer keeps a second copy of each weight in **fp32**, which is twice as long, and changes that one. Forward and backward get it rounded to bf16, because GPUs multiply matrices faster in bf16. Training in this way is called **mixed precision**.
 #
 # ## What does one parameter cost?
 #
@@ -141,7 +143,7 @@ viz.plot_states(
 #
 # The simplest way to use many GPUs, say 64, shares nothing. In **data parallelism** each has the whole model and reads its own texts. So each number is stored 64 times, and a model that is too large for one GPU is too large for all.
 #
-# **ZeRO** removes the copies in three stages: the first shares out Adam's part, the second also the gradients, the third also the weights. In ZeRO-1 each GPU keeps all weights and gradients, but one sixty-fourth of what Adam has.
+# Why should 64 GPUs keep the same number? Let each keep a part. **ZeRO** does so in three stages: the first shares out Adam's part, the second also the gradients, the third also the weights. In ZeRO-1 each GPU keeps all weights and gradients, but one sixty-fourth of what Adam has.
 #
 # **Predict** how many GB of the 70B's states each GPU keeps. Does that fit?
 
@@ -161,11 +163,11 @@ viz.plot_states(
 )
 
 # %% [markdown]
-# In ZeRO-1's bar Adam's part has all but vanished. Still the bar ends beyond the line, because weights and gradients take 4 bytes<!-- =4 --> a parameter. Even a million GPUs would not make those fewer. Only the third stage shares everything, and its bar ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->.
+# In ZeRO-1's bar Adam's part has all but vanished. Still the bar ends beyond the line, because weights and gradients take 4 bytes<!-- =4 --> a parameter. Even a million GPUs would not make those fewer. Only the third stage shares everything, and its bar ends before the line, at 17.6 GB<!-- =16 * model_parameters(load_model("llama3_1_70b")) / 64 / GB -->. To compute, a GPU borrows the rest of each layer for a moment.
 #
 # ## ZeRO-1 on real ranks
 #
-# Is a training that shares Adam's part still the same? Let us build the first stage, on which the others rest, and see. After backward, a rank needs the summed gradient of its own chunk only. After its step, everybody needs all new weights. Two collectives do that.
+# Is a training that shares Adam's part still the same? Let us build the first stage, from which the others start, and see. After backward, a rank needs the summed gradient of its own chunk only. After its step, everybody needs all new weights. Two collectives do that.
 
 # %%
 display(viz.who_holds_what("reduce_scatter", 3), viz.who_holds_what("all_gather", 3))
@@ -223,7 +225,7 @@ print("bytes of Adam's averages on each rank:", nbytes)
 #
 # A rank may update its chunk alone, because Adam looks at one weight at a time. But one odd text can make the gradient, taken as one vector, far too long. **Clipping**, PyTorch's `clip_grad_norm_`, then scales all of it down to a limit.
 #
-# With the limit 1, one device scales its gradient to length 1. Let each rank clip its own chunk; all three are longer. **Predict** how long the whole gradient is then.
+# With the limit 1, one device scales its gradient to length 1. Now let each rank clip its own chunk instead, each of which is longer than 1. **Predict** how long the whole gradient is then.
 
 # %%
 chunks = gradients[0].mean(dim=0).tensor_split(3)  # of the first step
@@ -237,7 +239,9 @@ predict(
 )
 
 # %% [markdown]
-# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor. The remedy is in Pythagoras too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length, or norm, of the whole. We test with SGD, because Adam divides by the gradients' size and would hide much of a wrong scale.
+# The length is √3, because each chunk has length 1 and three squares of 1 make 3. The whole gradient also points elsewhere, because each chunk was scaled by its own factor.
+#
+# Pythagoras has the remedy too. Each rank adds up the squares of its own numbers, and one all-reduce adds the three sums. The root of the result is the length, or norm, of the whole. We test with SGD, because Adam divides by the gradients' size and would hide much of a wrong scale.
 
 
 # %%
@@ -305,14 +309,14 @@ viz.plot_saved(layer, title="What one layer of the small decoder keeps for backw
 # %% [markdown]
 # They differ by 4 bytes<!-- =4 -->, the loss's count of targets. Four layers of 2.594 MB<!-- =sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 --> make 10.4 MB<!-- =4 * sum(kept.nbytes for kept in costs.layer_activations(ModelConfig(name="small", hidden_size=256, n_layers=4, n_heads=8, n_kv_heads=2, ffn_size=704, vocab_size=1000, tied=False), batch=2, sequence=64, itemsize=4)) / 1e6 -->; head and loss keep the rest.
 #
-# Why each bar? A product's gradient needs its factors, so forward keeps what matrices read and what is multiplied. Feed-forward's first two matrices make *gate* and *up*. A smooth function, silu, bends *gate*; silu(gate)×up goes into the third as *gated*; *gate* stays for silu's slope.
+# Why each bar? The gradient of a product needs both factors, so forward keeps what matrices read and what is multiplied. Feed-forward's first two matrices make *gate* and *up*. A smooth function, silu, bends *gate*, and to know its slope backward needs *gate* itself. The product silu(gate)×up is *gated*, which the third matrix reads.
 #
 # These four bars have inner width F, the middle ones H, *key* and *value* K. The *rotations* tell attention where each token stands. The two small ones are the norms'.
 
 # %% [markdown]
-# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention computes them again in backward. Their softmax divides by a sum, so for each token and head it keeps that sum's logarithm, the short bar *log-sum-exp*. So activations grow with the text's length, not with its square.
+# Where are attention's scores, one for each pair of tokens? PyTorch's fused attention computes them again in backward. To do that it needs the sum by which softmax divided, so it keeps the logarithm of that sum for each token and head: the short bar *log-sum-exp*. So activations grow with the text's length, not with its square.
 #
-# Now the 70B, with H 8192, F 28672 and K 1024, reads a text of 4096 tokens in bf16. On GPUs a norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
+# Now the 70B, with H 8192, F 28672 and K 1024, reads a text of 4096 tokens in bf16. On GPUs a fused norm keeps only its input, in bf16 too, so the two *normalised* bars drop out.
 #
 # **Predict** what its 80 layers keep.
 
@@ -335,7 +339,7 @@ predict(
 # %% [markdown]
 # ## So, how many GPUs?
 #
-# Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs share every matrix and one text, which is **tensor parallelism**.
+# Now add states and activations for three ways to spread the 70B over 64 GPUs. In the first two, each GPU reads its own text. In the third, eight GPUs work on one text together, and each computes with an eighth of every matrix. That is **tensor parallelism**.
 #
 # `tp` counts the GPUs that share a text, and `dp` the texts. Norms have no matrix to share, so with `sequence_parallel` each GPU does them for an eighth of the tokens.
 #
@@ -354,7 +358,7 @@ rows = {
 viz.plot_gpu_memory(rows, H100, title="Llama 3.1 70B on 64 GPUs, texts of 4096 tokens")
 
 # %% [markdown]
-# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, what is left are the inputs of 80 layers, and all of the one layer that is run again. In the third, eight GPUs share one text's activations, and pay with messages inside each layer.
+# In the first bar the light blue activations end far beyond the line, because each GPU has its own text, and ZeRO shares only states. In the second, only the inputs of the 80 layers are left, and everything that one layer keeps while it runs again. In the third, eight GPUs share one text's activations, and pay with messages inside each layer.
 #
 # The dark grey **gathered** weights are what ZeRO-3 puts together for a moment, to compute with them. We count the largest piece, both tables together, 3.9 GiB<!-- =gpu_memory(load_model("llama3_1_70b"), ParallelConfig(dp=64, zero_stage=3), Work(sequence=4096, microbatch=1), find_convention("zero")).gathered / GiB -->. Dark blue are head and loss.
 
@@ -389,34 +393,43 @@ predict(
 print(f"{counter.get_total_flops():,} operations")
 
 # %% [markdown]
-# It is exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**, or 8 with recomputation. It counts the embedding, but not attention's products. For the 70B at 4096 tokens that is 2 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096, causal=True) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too low if attention skips later tokens, and 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> if not.
+# It is exactly six, because each gradient is a product as large as forward's. The rule of thumb is **6 operations for each parameter and token**, or 8 with recomputation.
 #
-# A GPU reaches only a share of its data sheet's R operations a second. This **utilisation** U was about 0.4 for the largest Llama 3. So for T tokens, G GPUs need
+# A GPU reaches only a share of its data sheet's R operations a second. This **utilisation** U was about 0.4 for the largest Llama 3. A second forward does not count as use. So for T tokens, G GPUs need
 #
 # $$\text{time} = \frac{6\,P\,T}{G\,R\,U}$$
 #
-# Take Llama 3's 15 trillion tokens.
+# Take Llama 3's 15 trillion tokens, and the R of an H100, 989 TFLOP/s<!-- =load_device("h100_sxm_80").peak_flops_per_s() / 1e12 -->, where T is 10¹². **Predict** how many years the colleague's two GPUs would need, if they had the memory.
 
 # %%
 peak, tokens_read = H100.peak_flops_per_s(), 15e12
 flops = costs.rule_of_thumb_flops(P, tokens_read)
-print(f"peak {peak / 1e12:.0f} TFLOP/s, or {peak:.2e} operations a second; needed {flops:.2e}")
+predict(
+    "years of training on two GPUs",
+    guess=None,
+    answer=costs.training_seconds(flops=flops, gpus=2, peak_flops_per_s=peak, utilisation=0.4) / 86400 / 365,
+    tolerance=0.1,
+    think="powers of ten first: operations above, operations a second below, and some 3 · 10⁷ seconds in a year",
+)
+print(f"operations needed: {flops:.2e}")
 for gpus in (2, 15, 64, 6200):
     seconds = costs.training_seconds(flops=flops, gpus=gpus, peak_flops_per_s=peak, utilisation=0.4)
     print(f"{gpus:6} GPUs: {seconds / 86400 / 365:7.2f} years = {seconds / 86400:7,.0f} days")
 
 # %% [markdown]
-# The colleague's two GPUs would need 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years, if they had the memory, and the 64 on which it all fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for a dozen or two GPUs, but time for thousands. Put your own numbers into the cell above.
+# It is 254<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=2, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 --> years for the colleague's two GPUs, and the 64 on which it all fits would still need 8<!-- =training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=64, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 365 -->. To be ready in a month, you need about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) --> GPUs. So memory asks for a dozen or two GPUs, but time for thousands.
+#
+# The rule counts the embedding, but not attention's products. With texts of 4096 tokens these times are therefore 2 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096, causal=True) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> too short if attention skips later tokens, and 6 %<!-- =100 * (costs.training_flops(load_model("llama3_1_70b"), sequence=4096) / (6 * model_parameters(load_model("llama3_1_70b"))) - 1) --> if not.
 
 # %% [markdown]
 # ## When to use what
 #
-# In the 70B every line of this table hurts but the third; *Going deeper* looks at two other Llamas.
+# In the 70B every line of this table hurts but the third, because a layer's states take 13.7 GB<!-- =16 * costs.layer_parameters(load_model("llama3_1_70b")) / GB -->; *Going deeper* looks at two other Llamas.
 #
 # | what hurts | what helps | lesson |
 # | --- | --- | --- |
 # | it takes too long | more GPUs, each with its own texts | 03 |
-# | all layers together are too large | some layers on each GPU | 04 |
+# | all layers together are too large | some layers on each GPU, or ZeRO-3 | 04, 06 |
 # | one layer is too large | several GPUs share each matrix | 05 |
 # | all GPUs store the same states | each GPU keeps a part: ZeRO | 06 |
 # | one text's activations are too large | recompute, or share each matrix | 01, 05 |
@@ -426,7 +439,7 @@ for gpus in (2, 15, 64, 6200):
 #
 # The colleague's two H100s hold the weights and little more. Training takes 16 bytes<!-- =find_convention("zero").bytes_per_parameter --> a parameter, so the states alone need 15<!-- =gpus_needed(16 * model_parameters(load_model("llama3_1_70b")), load_device("h100_sxm_80").memory_bytes()) --> of them. A text's activations fit only if they are computed again or shared, and a month asks for about 6,200<!-- =round(training_seconds(flops=rule_of_thumb_flops(model_parameters(load_model("llama3_1_70b")), 15e12), gpus=1, peak_flops_per_s=load_device("h100_sxm_80").peak_flops_per_s(), utilisation=0.4) / 86400 / 30, -2) -->.
 #
-# All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each of them works on 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
+# All these GPUs have to talk. Our ZeRO-1 talks in only two lines, a reduce-scatter and an all-gather. But for the 70B each of them works on two bytes of every parameter, 141 GB<!-- =2 * model_parameters(load_model("llama3_1_70b")) / GB --> in every step. Who sends what to whom, and how long does that take? Lesson 02 opens the box.
 
 # %%
 score()
@@ -445,7 +458,7 @@ score()
 # </details>
 #
 # <details><summary>3. What halves if texts are half as long?</summary>
-# The activations.
+# The activations, and what head and loss keep.
 # </details>
 #
 # <details><summary>4. A run that recomputes everything reports 52 %<!-- =52 --> utilisation, and counts its second forward. What is it without that?</summary>
@@ -508,7 +521,7 @@ for batch in (1, 256):
 #
 # ## Who counts what
 #
-# Sixteen bytes are one way to train. These bars are for Llama 3.1 70B, as papers, talks and manuals count them. They differ in their formats and in what they leave out. Print `costs.CONVENTIONS` for the source of each.
+# Sixteen bytes are one way to train. These bars are for Llama 3.1 70B, as papers, talks and manuals count them. They differ in their formats and in what they leave out. The fourth and fifth are equally long, but hold other parts. Print `costs.CONVENTIONS` for the source of each.
 
 # %%
 names = {
@@ -555,7 +568,7 @@ print(f"{'together':10} {sum(counts[0].values()):15,} {sum(counts[1].values()):1
 #
 # ## More activations, put to the test
 #
-# What does recomputation really leave? And are printed formulas right? The first cell lets the small decoder recompute its layers, and asks autograd again. The second holds published formulas against our count, in bf16. Of each pair of lines, the first says how far a formula is off, and the second why. *Selective* and *full* say what is recomputed. The [Explorer](https://github.com/Siddhant-K-code/llm-parallelism-explorer-poc) is a public memory calculator.
+# What does recomputation really leave? And are printed formulas right? The first cell lets the small decoder recompute its layers, and asks autograd again. The second holds published formulas against our count, in bf16. Of each pair of lines, the first says how far a formula is off, and the second why. In Korthikanti's, s is the text's length, b the batch, h our H and a the number of heads. *Selective* and *full* say what is recomputed. The [Explorer](https://github.com/Siddhant-K-code/llm-parallelism-explorer-poc) is a public memory calculator.
 
 # %%
 again = copy.deepcopy(model)
@@ -591,7 +604,7 @@ for run in (costs.GPT3_PROJECTED, costs.LLAMA_65B):
     print(f"{run.name:32} {days:.0f} days: model {mfu:.3f}, hardware {hfu:.3f} if all is recomputed")
 
 # %% [markdown]
-# With full recomputation the hardware does 8 operations where the model needs 6. LLaMA recomputed a part, so its hardware's share lies between. The talk's 0.3 is smaller than either. Its 35 days for GPT-3 are 34 in Megatron's paper, which projected them.
+# With full recomputation the hardware does 8 operations where the model needs 6. LLaMA recomputed a part, so its hardware's share lies between. The talk's 0.3 is smaller than either. For GPT-3 it gives 35 days, where Megatron's paper had projected 34.
 #
 # The peak matters too. NVIDIA's [data sheet](https://www.nvidia.com/en-us/data-center/h100/) prints twice our peak, "with sparsity": two of each four weights are zero, and skipped.
 #
